@@ -1,0 +1,2 @@
+//! bellows
+fn main() {}

@@ -1,0 +1,345 @@
+//! Requests as data: the path, the query and what is asked.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::error::ApiError;
+use super::selector::{FieldSelector, LabelSelector};
+
+/// What a path names.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Target {
+    /// API group, `""` for core.
+    pub group: String,
+    /// Version in the path.
+    pub version: String,
+    /// Plural.
+    pub resource: String,
+    /// Namespace in the path.
+    pub namespace: Option<String>,
+    /// Object name.
+    pub name: Option<String>,
+    /// `status`, `binding`, …
+    pub subresource: Option<String>,
+}
+
+impl Target {
+    /// Reads the path segments behind `/api/VERSION` or `/apis/GROUP/VERSION`.
+    #[must_use]
+    pub fn parse(group: &str, version: &str, segments: &[String]) -> Option<Self> {
+        let mut target =
+            Self { group: group.to_owned(), version: version.to_owned(), ..Self::default() };
+        let rest = match segments {
+            // `namespaces/x/pods` is inside a namespace; `namespaces/x` and `namespaces/x/status` are the object itself.
+            [first, namespace, rest @ ..]
+                if first == "namespaces"
+                    && !rest.is_empty()
+                    && !(group.is_empty() && matches!(rest[0].as_str(), "status" | "finalize") && rest.len() == 1) =>
+            {
+                target.namespace = Some(namespace.clone());
+                rest
+            }
+            all => all,
+        };
+        match rest {
+            [resource] => target.resource.clone_from(resource),
+            [resource, name] => {
+                target.resource.clone_from(resource);
+                target.name = Some(name.clone());
+            }
+            [resource, name, subresource] => {
+                target.resource.clone_from(resource);
+                target.name = Some(name.clone());
+                target.subresource = Some(subresource.clone());
+            }
+            _ => return None,
+        }
+        let named = |text: &Option<String>| text.as_deref() != Some("");
+        let whole = !target.resource.is_empty() && named(&target.name) && named(&target.namespace);
+        whole.then_some(target)
+    }
+}
+
+/// Which objects of a kind are meant.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Selection {
+    /// Only this namespace.
+    pub namespace: Option<String>,
+    /// Only these labels.
+    pub labels: LabelSelector,
+    /// Only these fields.
+    pub fields: FieldSelector,
+}
+
+impl Selection {
+    /// Whether an object is meant, apart from its namespace.
+    #[must_use]
+    pub fn matches(&self, object: &Value) -> bool {
+        self.labels.matches(object) && self.fields.matches(object)
+    }
+
+    /// Whether an object in `namespace` is meant.
+    #[must_use]
+    pub fn matches_in(&self, namespace: &str, object: &Value) -> bool {
+        self.namespace.as_deref().is_none_or(|wanted| wanted == namespace) && self.matches(object)
+    }
+}
+
+/// What happens to members the schema does not know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum FieldValidation {
+    /// Dropped silently.
+    Ignore,
+    /// Dropped with a warning.
+    #[default]
+    Warn,
+    /// Refused.
+    Strict,
+}
+
+/// Options all writes share.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct WriteOptions {
+    /// Nothing is kept.
+    pub dry_run: bool,
+    /// Who writes, for `managedFields`.
+    pub manager: String,
+    /// See [`FieldValidation`].
+    pub field_validation: FieldValidation,
+    /// Take fields over from their owners (server-side apply).
+    pub force: bool,
+}
+
+impl WriteOptions {
+    /// Reads them from a query. `agent` is the `User-Agent`, whose first word names the writer by default.
+    ///
+    /// # Errors
+    /// 400 for values that do not exist; 422 for a manager name over 128 characters.
+    pub fn parse(query: &Query, agent: &str) -> Result<Self, ApiError> {
+        let dry_run = match query.get("dryRun") {
+            None | Some("") => false,
+            Some("All") => true,
+            Some(other) => {
+                let why = format!("invalid dryRun value {other:?}: supported values: All");
+                return Err(ApiError::bad_request(why));
+            }
+        };
+        let field_validation = match query.get("fieldValidation") {
+            None | Some("" | "Warn") => FieldValidation::Warn,
+            Some("Ignore") => FieldValidation::Ignore,
+            Some("Strict") => FieldValidation::Strict,
+            Some(other) => {
+                let why = format!("invalid fieldValidation value {other:?}: supported values: Ignore, Strict, Warn");
+                return Err(ApiError::bad_request(why));
+            }
+        };
+        let default = agent.split(['/', ' ']).next().unwrap_or_default();
+        let default = if default.is_empty() { "unknown" } else { default };
+        let manager = query.get("fieldManager").filter(|name| !name.is_empty()).unwrap_or(default);
+        if manager.chars().count() > 128 {
+            return Err(ApiError::unprocessable("fieldManager: may not be more than 128 bytes"));
+        }
+        let force = query.flag("force")?;
+        Ok(Self { dry_run, manager: manager.to_owned(), field_validation, force })
+    }
+}
+
+/// A decoded query string; of repeated names the first wins.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Query(BTreeMap<String, String>);
+
+impl Query {
+    /// From decoded pairs.
+    pub fn from_pairs(pairs: impl IntoIterator<Item = (String, String)>) -> Self {
+        let mut map = BTreeMap::new();
+        for (name, value) in pairs {
+            map.entry(name).or_insert(value);
+        }
+        Self(map)
+    }
+
+    /// The value of `name`.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+
+    /// A boolean; absent = false, empty = true (`?watch`).
+    ///
+    /// # Errors
+    /// 400 for anything but a boolean.
+    pub fn flag(&self, name: &str) -> Result<bool, ApiError> {
+        match self.get(name) {
+            None | Some("0" | "f" | "F" | "false" | "False" | "FALSE") => Ok(false),
+            Some("" | "1" | "t" | "T" | "true" | "True" | "TRUE") => Ok(true),
+            Some(other) => {
+                Err(ApiError::bad_request(format!("invalid value {other:?} of query parameter {name:?}")))
+            }
+        }
+    }
+
+    /// A whole number.
+    ///
+    /// # Errors
+    /// 400 for anything but a non-negative number.
+    pub fn number(&self, name: &str) -> Result<Option<u64>, ApiError> {
+        let Some(text) = self.get(name).filter(|text| !text.is_empty()) else { return Ok(None) };
+        let bad = |_| ApiError::bad_request(format!("invalid value {text:?} of query parameter {name:?}"));
+        text.parse().map(Some).map_err(bad)
+    }
+}
+
+/// How the body of a patch is meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PatchKind {
+    /// `application/json-patch+json`
+    Json,
+    /// `application/merge-patch+json`
+    Merge,
+    /// `application/strategic-merge-patch+json`
+    Strategic,
+    /// `application/apply-patch+yaml`
+    Apply,
+}
+
+impl PatchKind {
+    /// From a media type without parameters.
+    #[must_use]
+    pub fn from_media_type(media_type: &str) -> Option<Self> {
+        Some(match media_type {
+            "application/json-patch+json" => Self::Json,
+            "application/merge-patch+json" => Self::Merge,
+            "application/strategic-merge-patch+json" => Self::Strategic,
+            "application/apply-patch+yaml" => Self::Apply,
+            _ => return None,
+        })
+    }
+}
+
+/// What happens to dependents of a deleted object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Propagation {
+    /// They go too.
+    #[default]
+    Background,
+    /// They go first.
+    Foreground,
+    /// They stay, without the reference.
+    Orphan,
+}
+
+/// Options of a delete, from its body and query.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DeleteOptions {
+    /// Overrides the object's own grace period.
+    pub grace_seconds: Option<u64>,
+    /// Only if the object has this uid.
+    pub uid: Option<String>,
+    /// Only if the object is at this resourceVersion.
+    pub resource_version: Option<String>,
+    /// See [`Propagation`].
+    pub propagation: Propagation,
+    /// Nothing is kept.
+    pub dry_run: bool,
+}
+
+impl DeleteOptions {
+    /// Reads a `DeleteOptions` body (may be `null`) and the query.
+    ///
+    /// # Errors
+    /// 400 for values that do not exist.
+    pub fn parse(body: &Value, query: &Query) -> Result<Self, ApiError> {
+        let from_body = |name: &str| body.get(name).filter(|value| !value.is_null());
+        let grace_seconds = match from_body("gracePeriodSeconds") {
+            Some(value) => Some(value.as_u64().ok_or_else(|| {
+                ApiError::bad_request("gracePeriodSeconds must be a non-negative integer")
+            })?),
+            None => query.number("gracePeriodSeconds")?,
+        };
+        let policy = from_body("propagationPolicy")
+            .and_then(Value::as_str)
+            .or_else(|| query.get("propagationPolicy"));
+        let orphan = from_body("orphanDependents").and_then(Value::as_bool).unwrap_or(false);
+        let propagation = match policy {
+            None | Some("") if orphan || query.flag("orphanDependents")? => Propagation::Orphan,
+            None | Some("" | "Background") => Propagation::Background,
+            Some("Foreground") => Propagation::Foreground,
+            Some("Orphan") => Propagation::Orphan,
+            Some(other) => {
+                return Err(ApiError::bad_request(format!("invalid propagationPolicy {other:?}")));
+            }
+        };
+        let dry_run = from_body("dryRun").and_then(Value::as_array);
+        let dry_run = dry_run.is_some_and(|list| list.iter().any(|item| item == "All"));
+        let precondition = |name: &str| {
+            body["preconditions"].get(name).and_then(Value::as_str).map(str::to_owned)
+        };
+        Ok(Self {
+            grace_seconds,
+            uid: precondition("uid"),
+            resource_version: precondition("resourceVersion"),
+            propagation,
+            dry_run: dry_run || query.get("dryRun") == Some("All"),
+        })
+    }
+}
+
+/// What is asked of the store.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Verb {
+    /// POST of a new object.
+    Create(Value),
+    /// PUT of a whole object.
+    Update(Value),
+    /// PATCH.
+    Patch(PatchKind, Value),
+    /// DELETE of one object.
+    Delete(DeleteOptions),
+    /// DELETE of all that match.
+    DeleteCollection(Selection, DeleteOptions),
+    /// POST to `pods/binding`.
+    Bind(Value),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target(group: &str, path: &str) -> Option<Target> {
+        let segments: Vec<String> = path.split('/').map(str::to_owned).collect();
+        Target::parse(group, "v1", &segments)
+    }
+
+    #[test]
+    fn paths_are_read() {
+        let place = |path: &str| {
+            let target = target("", path).expect(path);
+            (target.namespace, target.resource, target.name, target.subresource)
+        };
+        let some = |text: &str| Some(text.to_owned());
+        assert_eq!(place("pods"), (None, "pods".into(), None, None));
+        assert_eq!(place("namespaces"), (None, "namespaces".into(), None, None));
+        assert_eq!(place("namespaces/a"), (None, "namespaces".into(), some("a"), None));
+        assert_eq!(place("namespaces/a/status"), (None, "namespaces".into(), some("a"), some("status")));
+        assert_eq!(place("namespaces/a/pods"), (some("a"), "pods".into(), None, None));
+        assert_eq!(place("namespaces/a/pods/p/status"), (some("a"), "pods".into(), some("p"), some("status")));
+        assert_eq!(place("nodes/n"), (None, "nodes".into(), some("n"), None));
+        for bad in ["", "namespaces//pods", "a/b/c/d", "pods/"] {
+            assert_eq!(target("", bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn delete_options_come_from_body_and_query() {
+        let query = Query::from_pairs([("gracePeriodSeconds".to_owned(), "3".to_owned())]);
+        let options = DeleteOptions::parse(&Value::Null, &query).expect("valid");
+        assert_eq!(options.grace_seconds, Some(3));
+        let body = serde_json::json!({"gracePeriodSeconds": 0, "preconditions": {"uid": "u"}, "propagationPolicy": "Orphan"});
+        let options = DeleteOptions::parse(&body, &query).expect("valid");
+        assert_eq!((options.grace_seconds, options.uid.as_deref()), (Some(0), Some("u")));
+        assert_eq!(options.propagation, Propagation::Orphan);
+        let bad = serde_json::json!({"propagationPolicy": "Never"});
+        assert!(DeleteOptions::parse(&bad, &Query::default()).is_err());
+    }
+}

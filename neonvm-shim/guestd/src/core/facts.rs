@@ -1,0 +1,131 @@
+//! What the guest has, read from the texts of `/proc` and `/sys`.
+
+use protocol::runner::GuestState;
+use protocol::units::Bytes;
+
+use super::cpus::CpuSet;
+
+/// The two numbers of `/proc/meminfo` that matter here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemInfo {
+    /// `MemTotal`.
+    pub total: Bytes,
+    /// `MemAvailable`.
+    pub available: Bytes,
+}
+
+/// Reads `/proc/meminfo`; `None` if either line is missing or not a number.
+#[must_use]
+pub fn parse_meminfo(text: &str) -> Option<MemInfo> {
+    let field = |name: &str| -> Option<Bytes> {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        let kib: u64 = line.split_ascii_whitespace().next()?.parse().ok()?;
+        Some(Bytes(kib.checked_mul(1024)?))
+    };
+    Some(MemInfo { total: field("MemTotal")?, available: field("MemAvailable")? })
+}
+
+/// Whole seconds of `/proc/uptime`.
+#[must_use]
+pub fn parse_uptime(text: &str) -> Option<u64> {
+    text.split(['.', ' ']).next()?.trim().parse().ok()
+}
+
+/// What never changes while the guest runs.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Identity {
+    /// `/proc/sys/kernel/random/boot_id`.
+    pub boot_id: String,
+    /// `/proc/sys/kernel/osrelease`.
+    pub kernel: String,
+}
+
+/// One reading of everything that may change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Facts {
+    /// `/sys/devices/system/cpu/online`.
+    pub online: CpuSet,
+    /// `/sys/devices/system/cpu/present`.
+    pub present: CpuSet,
+    /// `/sys/devices/system/cpu/possible`.
+    pub possible: CpuSet,
+    /// Memory.
+    pub memory: MemInfo,
+    /// Seconds since boot.
+    pub uptime_s: u64,
+}
+
+/// The state after a reading. The generation grows when CPUs or MemTotal changed; a change of MemAvailable or of the
+/// uptime alone is no news worth waking anybody for.
+#[must_use]
+pub fn next_state(before: Option<&GuestState>, identity: &Identity, facts: &Facts) -> GuestState {
+    let mut state = GuestState {
+        generation: before.map_or(1, |before| before.generation),
+        cpus_online: facts.online.len(),
+        cpus_present: facts.present.len(),
+        cpus_possible: facts.possible.len(),
+        mem_total: facts.memory.total,
+        mem_available: facts.memory.available,
+        boot_id: identity.boot_id.clone(),
+        kernel: identity.kernel.clone(),
+        uptime_s: facts.uptime_s,
+    };
+    let news = |s: &GuestState| (s.cpus_online, s.cpus_present, s.cpus_possible, s.mem_total);
+    if before.is_some_and(|before| news(before) != news(&state)) {
+        state.generation += 1;
+    }
+    state
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MEMINFO: &str = "MemTotal:         412340 kB\nMemFree:           90000 kB\nMemAvailable:     301220 kB\nHugePages_Total:       0\n";
+
+    fn facts(online: &str, total: u64, available: u64) -> Facts {
+        Facts {
+            online: online.parse().expect("a list"),
+            present: "0-3".parse().expect("a list"),
+            possible: "0-15".parse().expect("a list"),
+            memory: MemInfo { total: Bytes(total), available: Bytes(available) },
+            uptime_s: 3,
+        }
+    }
+
+    #[test]
+    fn meminfo_is_read_in_bytes() {
+        let read = parse_meminfo(MEMINFO).expect("both lines are there");
+        assert_eq!(read, MemInfo { total: Bytes(412_340 << 10), available: Bytes(301_220 << 10) });
+        assert_eq!(parse_meminfo("MemTotal: 1 kB\n"), None);
+        assert_eq!(parse_meminfo("MemTotal: x kB\nMemAvailable: 1 kB\n"), None);
+    }
+
+    #[test]
+    fn uptime_is_cut_to_seconds() {
+        assert_eq!(parse_uptime("12.34 56.78\n"), Some(12));
+        assert_eq!(parse_uptime("nonsense"), None);
+    }
+
+    #[test]
+    fn only_news_raises_the_generation() {
+        let identity = Identity::default();
+        let first = next_state(None, &identity, &facts("0", 100, 50));
+        assert_eq!(first.generation, 1);
+        let same = next_state(Some(&first), &identity, &facts("0", 100, 40));
+        assert_eq!((same.generation, same.mem_available), (1, Bytes(40)));
+        let cpu = next_state(Some(&same), &identity, &facts("0-1", 100, 40));
+        assert_eq!(cpu.generation, 2);
+        let memory = next_state(Some(&cpu), &identity, &facts("0-1", 200, 40));
+        assert_eq!(memory.generation, 3);
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(text in "(?s).{0,200}") {
+            let _ = parse_meminfo(&text);
+            let _ = parse_uptime(&text);
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! The decisions of the guest daemon, without I/O.
+
+pub mod checksum;
+pub mod cpus;
+pub mod facts;
+pub mod uevent;

@@ -1,0 +1,20 @@
+//! The guest daemon `neonvmd`: switches the guest's CPUs on and off, tells the runner at once what the guest really has,
+//! and takes files into the guest.
+//!
+//! ```text
+//!  kernel uevents ─┐                       ┌─> sysfs cpuN/online
+//!  one-second tick ┼─> keeper (one task) ──┤
+//!  PUT /cpu ───────┘        │              └─> watch<GuestState> ─> GET /v1/state (long-poll)
+//! ```
+//!
+//! [`core`] decides (pure), [`shell`] reads and writes. Wire: spec/neonvm.md §3.7 plus `GET /v1/state`
+//! ([`protocol::runner::GuestState`]).
+//!
+//! Invariants:
+//! 1. CPU 0 is never touched (`core::cpus::tests::cpu_zero_is_never_switched`).
+//! 2. A CPU that appeared, however and whenever, is online within the sweep unless a target says less
+//!    (`shell::keeper::tests::a_cpu_that_appeared_unannounced_is_onlined_by_the_sweep`).
+//! 3. A reader of `/files` sees either all old or all new content (`shell::files::tests`).
+
+pub mod core;
+pub mod shell;

@@ -1,0 +1,2 @@
+//! neonvm-guestd
+fn main() {}

@@ -1,0 +1,116 @@
+//! Labels and annotations by which the parts find and read one another's objects.
+//! Source: spec/neonvm.md §1.10, spec/scheduler.md §2.2, spec/agent.md §1.3.
+
+use serde::{Deserialize, Serialize};
+
+use crate::quantity::Quantity;
+use crate::units::{Bytes, MilliCpu, Resources};
+use crate::vm::{CpuBounds, MemorySlots};
+
+/// Label, `"true"`: the VM is autoscaled.
+pub const LABEL_ENABLED: &str = "autoscaling.neon.tech/enabled";
+/// Label, `"true"`: the scheduler may migrate it.
+pub const LABEL_AUTO_MIGRATION: &str = "autoscaling.neon.tech/auto-migration-enabled";
+/// Label, `"true"`: eligible for migration in tests.
+pub const LABEL_ALWAYS_MIGRATE: &str = "autoscaling.neon.tech/testing-only-always-migrate";
+/// Label on migrations made by the scheduler; selected by presence.
+pub const LABEL_CREATED_BY_SCHEDULER: &str = "autoscaling.neon.tech/created-by-scheduler";
+/// Label on runner pods: the VM's name.
+pub const LABEL_VM_NAME: &str = "vm.neon.tech/name";
+/// Label of the endpoint a VM belongs to.
+pub const LABEL_ENDPOINT_ID: &str = "neon/endpoint-id";
+/// Label of the project a VM belongs to.
+pub const LABEL_PROJECT_ID: &str = "neon/project-id";
+/// Annotation: bounds that override the VM's own min and max.
+pub const ANNOTATION_BOUNDS: &str = "autoscaling.neon.tech/bounds";
+/// Annotation: per-VM scaling configuration.
+pub const ANNOTATION_CONFIG: &str = "autoscaling.neon.tech/config";
+/// Annotation: turns billing on and names the billed endpoint.
+pub const ANNOTATION_BILLING_ENDPOINT: &str = "autoscaling.neon.tech/billing-endpoint-id";
+/// Annotation, written by the scheduler: the compute unit of the newest request.
+pub const ANNOTATION_SCALING_UNIT: &str = "autoscaling.neon.tech/scaling-unit";
+/// Annotation, written by the scheduler: the newest wish.
+pub const ANNOTATION_REQUESTED: &str = "internal.autoscaling.neon.tech/resources-requested";
+/// Annotation, written by the scheduler: what is granted.
+pub const ANNOTATION_APPROVED: &str = "internal.autoscaling.neon.tech/resources-approved";
+/// Annotation on runner pods: the VM's bounds and use as [`VmResources`].
+pub const ANNOTATION_VM_RESOURCES: &str = "vm.neon.tech/resources";
+/// Annotation on runner pods: use as [`VmUsage`].
+pub const ANNOTATION_VM_USAGE: &str = "vm.neon.tech/usage";
+/// Annotation on runner pods: over-commit factors as [`Overcommit`].
+pub const ANNOTATION_VM_OVERCOMMIT: &str = "vm.neon.tech/overcommit";
+/// Finalizer of VMs and migrations.
+pub const FINALIZER: &str = "vm.neon.tech/finalizer";
+
+/// A key as it stands in a JSON pointer (`~` and `/` escaped).
+#[must_use]
+pub fn pointer_escape(key: &str) -> String {
+    key.replace('~', "~0").replace('/', "~1")
+}
+
+/// Content of [`ANNOTATION_VM_RESOURCES`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct VmResources {
+    /// CPU bounds and use.
+    pub cpus: CpuBounds,
+    /// Memory slots, bounds and use.
+    pub memory_slots: MemorySlots,
+    /// Bytes of a slot.
+    pub memory_slot_size: Quantity,
+}
+
+impl VmResources {
+    /// What the VM uses now by its object.
+    #[must_use]
+    pub fn in_use(&self) -> Resources {
+        let slots = u64::try_from(self.memory_slots.r#use).unwrap_or(0);
+        Resources {
+            cpu: self.cpus.r#use,
+            mem: Bytes(
+                self.memory_slot_size
+                    .as_u64()
+                    .unwrap_or(0)
+                    .saturating_mul(slots),
+            ),
+        }
+    }
+}
+
+/// Content of [`ANNOTATION_VM_USAGE`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VmUsage {
+    /// CPU in use.
+    pub cpu: Quantity,
+    /// Memory in use.
+    pub memory: Quantity,
+}
+
+/// Content of [`ANNOTATION_VM_OVERCOMMIT`] and of `spec.overcommit`: a missing factor is 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Overcommit {
+    /// CPU factor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<Quantity>,
+    /// Memory factor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Quantity>,
+}
+
+/// Content of [`ANNOTATION_BOUNDS`]: `{"min":{"cpu":0.25,"mem":"1Gi"},"max":{"cpu":"2","mem":"8Gi"}}`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScalingBounds {
+    /// Smallest size.
+    pub min: BoundsLeaf,
+    /// Largest size.
+    pub max: BoundsLeaf,
+}
+
+/// One end of [`ScalingBounds`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BoundsLeaf {
+    /// CPU.
+    pub cpu: MilliCpu,
+    /// Memory; read as a signed quantity, so that a negative one gets its own message.
+    pub mem: Quantity,
+}

@@ -1,0 +1,20 @@
+//! Wire types of every link of Bellows: the monitor link, the permit link, the VM objects, the runner's private control
+//! link, and the units all of them speak.
+//!
+//! Nothing in here reads a clock, a socket or a file. Peers' spellings stay in this crate (`#[serde(rename)]`); the Rust
+//! names are the project's own words.
+
+#![forbid(unsafe_code)]
+
+pub mod annotations;
+pub mod image;
+pub mod monitor;
+pub mod object;
+pub mod permit;
+pub mod quantity;
+pub mod revision;
+pub mod runner;
+pub mod time;
+pub mod trace;
+pub mod units;
+pub mod vm;

@@ -1,0 +1,442 @@
+//! The monitor link, protocol v1: JSON text frames over a WebSocket at `/monitor`.
+//!
+//! The agent dials, sends `{"min":1,"max":1}`, and reads `{"version":1}` or `{"error":"…"}`. After that each frame is one
+//! object. Agent→monitor frames wrap the body in `content`; monitor→agent frames are flat. The agent's own ids are even,
+//! the monitor's odd; an answer carries the id of its request. Source: spec/monitor.md §1-2, spec/agent.md §4.1.
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::{Map, Value, json};
+
+/// Path of the WebSocket.
+pub const PATH: &str = "/monitor";
+/// Port in the architecture document: our monitor's default.
+pub const DEFAULT_PORT: u16 = 10369;
+/// Port of today's deployments: the agent's shipped configuration.
+pub const DEPLOYED_PORT: u16 = 10301;
+/// Largest frame our monitor reads, bytes.
+pub const MONITOR_FRAME_LIMIT_BYTES: usize = 64 * 1024;
+/// Largest frame the agent reads, bytes: `Status` texts must stay well under it.
+pub const AGENT_FRAME_LIMIT_BYTES: usize = 32 * 1024;
+/// The monitor's first own id; the next ones follow in steps of two.
+pub const MONITOR_FIRST_ID: u64 = 3;
+/// The agent's first own id; the next ones follow in steps of two.
+pub const AGENT_FIRST_ID: u64 = 2;
+/// Ids stay below 2^53, because the deployed agent reads them as floats.
+pub const MAX_ID: u64 = 1 << 53;
+
+/// A protocol version. Only [`Version::V1`] is spoken so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Version(pub u8);
+
+impl Version {
+    /// Neon's protocol v1.0.
+    pub const V1: Self = Self(1);
+}
+
+/// First frame, agent to monitor: the inclusive range it speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VersionRange {
+    /// Lowest version.
+    pub min: Version,
+    /// Highest version.
+    pub max: Version,
+}
+
+/// The answer to the range: `{"version":1}` or `{"error":"…"}`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum VersionResponse {
+    /// The version both will speak.
+    Version(Version),
+    /// None; the monitor closes after it.
+    Error(String),
+}
+
+impl VersionRange {
+    /// The range that is only v1.
+    pub const V1: Self = Self {
+        min: Version::V1,
+        max: Version::V1,
+    };
+
+    /// The highest version in both ranges.
+    ///
+    /// # Errors
+    /// A sentence for the peer when `self` or `theirs` is empty or they do not meet.
+    pub fn highest_common(self, theirs: Self) -> Result<Version, String> {
+        if theirs.min > theirs.max {
+            return Err(format!(
+                "version range is empty: min {} is above max {}",
+                theirs.min.0, theirs.max.0
+            ));
+        }
+        let version = self.max.min(theirs.max);
+        if version >= self.min.max(theirs.min) {
+            Ok(version)
+        } else {
+            Err(format!(
+                "no common version: monitor speaks {} to {}, agent {} to {}",
+                self.min.0, self.max.0, theirs.min.0, theirs.max.0
+            ))
+        }
+    }
+}
+
+/// A size on the monitor link: `{"cpu":0.5,"mem":1073741824}`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Allocation {
+    /// vCPUs as a float.
+    #[serde(serialize_with = "shortest_float")]
+    pub cpu: f64,
+    /// Memory in bytes.
+    pub mem: u64,
+}
+
+/// Whole CPU counts go out as `2`, as the deployed agent writes them, not `2.0`.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "only for whole numbers in range"
+)]
+fn shortest_float<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+    if value.fract() == 0.0 && (0.0..1e15).contains(value) {
+        serializer.serialize_u64(*value as u64)
+    } else {
+        serializer.serialize_f64(*value)
+    }
+}
+
+/// What the agent says.
+#[derive(Debug, Clone, PartialEq)]
+pub enum AgentBody {
+    /// May the VM shrink to `target`? (The architecture document calls it TryDownscale.)
+    DownscaleRequest {
+        /// The size it would have.
+        target: Allocation,
+    },
+    /// The VM has grown to `granted`. (NotifyUpscale.)
+    UpscaleNotification {
+        /// The size it has.
+        granted: Allocation,
+    },
+    /// Are you there?
+    HealthCheck,
+    /// The message with this id could not be read.
+    InvalidMessage {
+        /// Why.
+        error: String,
+    },
+    /// The message with this id could not be handled.
+    InternalError {
+        /// Why.
+        error: String,
+    },
+}
+
+/// A frame from the agent: `{"type":…,"content":{…},"id":N}`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AgentFrame {
+    /// What it says.
+    pub body: AgentBody,
+    /// Even for the agent's own transactions, else the id being answered.
+    pub id: u64,
+}
+
+/// What the monitor says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MonitorBody {
+    /// The answer to a [`AgentBody::DownscaleRequest`]: `{"type":"DownscaleResult","Ok":true,"Status":"…","id":2}`.
+    DownscaleResult {
+        /// Approved or refused.
+        ok: bool,
+        /// The reason, for people.
+        status: String,
+    },
+    /// The answer to a [`AgentBody::UpscaleNotification`].
+    UpscaleConfirmation,
+    /// The guest needs more memory now. Not answered by id; an UpscaleNotification follows later.
+    UpscaleRequest,
+    /// The answer to a [`AgentBody::HealthCheck`].
+    HealthCheck,
+    /// The message with this id could not be read.
+    InvalidMessage {
+        /// Why.
+        error: String,
+    },
+    /// The message with this id could not be handled.
+    InternalError {
+        /// Why.
+        error: String,
+    },
+}
+
+/// A frame from the monitor: flat beside `type` and `id`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MonitorFrame {
+    /// What it says.
+    pub body: MonitorBody,
+    /// Odd for the monitor's own transactions, else the id being answered.
+    pub id: u64,
+}
+
+/// Why a frame could not be read, with the id to answer under.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct FrameError {
+    /// The id found in the frame, 0 if none could be read.
+    pub id: u64,
+    /// What is wrong with it.
+    pub kind: FrameErrorKind,
+    /// A sentence for the peer.
+    pub reason: String,
+}
+
+/// The kinds of bad frames, for counters and for what is done next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum FrameErrorKind {
+    /// Not JSON.
+    NotJson,
+    /// Not an object, or `type` is no string, or `id` no unsigned integer.
+    NotAFrame,
+    /// A type this side does not know.
+    UnknownType,
+    /// A known type whose members do not decode.
+    BadContent,
+}
+
+/// Type and id of a frame, and the object itself.
+struct Envelope {
+    kind: String,
+    id: u64,
+    object: Map<String, Value>,
+}
+
+fn envelope(text: &str) -> Result<Envelope, FrameError> {
+    let bad = |id, kind, reason: String| FrameError { id, kind, reason };
+    let value: Value = serde_json::from_str(text).map_err(|error| {
+        bad(
+            0,
+            FrameErrorKind::NotJson,
+            format!("frame is not JSON: {error}"),
+        )
+    })?;
+    let Value::Object(object) = value else {
+        return Err(bad(
+            0,
+            FrameErrorKind::NotAFrame,
+            "frame is not a JSON object".into(),
+        ));
+    };
+    let id = object.get("id").and_then(read_id);
+    let Some(kind) = object.get("type").and_then(Value::as_str) else {
+        return Err(bad(
+            id.unwrap_or(0),
+            FrameErrorKind::NotAFrame,
+            "frame has no string member \"type\"".into(),
+        ));
+    };
+    let Some(id) = id else {
+        return Err(bad(
+            0,
+            FrameErrorKind::NotAFrame,
+            "frame has no unsigned integer member \"id\"".into(),
+        ));
+    };
+    Ok(Envelope {
+        kind: kind.to_owned(),
+        id,
+        object,
+    })
+}
+
+/// The deployed agent holds ids as floats and may write `4.0` or `4e0`.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "checked to be whole and below 2^53"
+)]
+fn read_id(value: &Value) -> Option<u64> {
+    value.as_u64().or_else(|| {
+        value
+            .as_f64()
+            .filter(|f| f.fract() == 0.0 && *f >= 0.0 && *f < MAX_ID as f64)
+            .map(|f| f as u64)
+    })
+}
+
+fn member<T: for<'de> Deserialize<'de>>(
+    id: u64,
+    kind: &str,
+    object: &Map<String, Value>,
+    names: &[&str],
+) -> Result<T, FrameError> {
+    let found = names
+        .iter()
+        .find_map(|name| object.get(*name))
+        .cloned()
+        .unwrap_or(Value::Null);
+    serde_json::from_value(found).map_err(|error| FrameError {
+        id,
+        kind: FrameErrorKind::BadContent,
+        reason: format!("{kind} has a bad member {:?}: {error}", names[0]),
+    })
+}
+
+fn unknown(envelope: &Envelope) -> FrameError {
+    FrameError {
+        id: envelope.id,
+        kind: FrameErrorKind::UnknownType,
+        reason: format!(
+            "unknown message type {:?}",
+            envelope.kind.chars().take(64).collect::<String>()
+        ),
+    }
+}
+
+impl AgentFrame {
+    /// Reads a frame sent by an agent.
+    ///
+    /// # Errors
+    /// [`FrameError`]: answer `InvalidMessage` under its id and go on.
+    pub fn decode(text: &str) -> Result<Self, FrameError> {
+        let envelope = envelope(text)?;
+        let id = envelope.id;
+        let empty = Map::new();
+        let content = match envelope.object.get("content") {
+            Some(Value::Object(content)) => content,
+            None if envelope.kind == "HealthCheck" => &empty,
+            _ if !known_agent_type(&envelope.kind) => return Err(unknown(&envelope)),
+            _ => {
+                let reason = format!("{} has no object member \"content\"", envelope.kind);
+                return Err(FrameError {
+                    id,
+                    kind: FrameErrorKind::BadContent,
+                    reason,
+                });
+            }
+        };
+        let kind = envelope.kind.as_str();
+        let body = match kind {
+            "DownscaleRequest" => AgentBody::DownscaleRequest {
+                target: member(id, kind, content, &["target"])?,
+            },
+            "UpscaleNotification" => AgentBody::UpscaleNotification {
+                granted: member(id, kind, content, &["granted"])?,
+            },
+            "HealthCheck" => AgentBody::HealthCheck,
+            "InvalidMessage" => AgentBody::InvalidMessage {
+                error: member(id, kind, content, &["error"])?,
+            },
+            "InternalError" => AgentBody::InternalError {
+                error: member(id, kind, content, &["error"])?,
+            },
+            _ => return Err(unknown(&envelope)),
+        };
+        Ok(Self { body, id })
+    }
+
+    /// The text of the frame, members in the deployed agent's order.
+    #[must_use]
+    pub fn encode(&self) -> String {
+        let (kind, content) = match &self.body {
+            AgentBody::DownscaleRequest { target } => {
+                ("DownscaleRequest", json!({ "target": target }))
+            }
+            AgentBody::UpscaleNotification { granted } => {
+                ("UpscaleNotification", json!({ "granted": granted }))
+            }
+            AgentBody::HealthCheck => ("HealthCheck", json!({})),
+            AgentBody::InvalidMessage { error } => ("InvalidMessage", json!({ "error": error })),
+            AgentBody::InternalError { error } => ("InternalError", json!({ "error": error })),
+        };
+        format!(
+            r#"{{"content":{content},"type":"{kind}","id":{}}}"#,
+            self.id
+        )
+    }
+}
+
+fn known_agent_type(kind: &str) -> bool {
+    matches!(
+        kind,
+        "DownscaleRequest"
+            | "UpscaleNotification"
+            | "HealthCheck"
+            | "InvalidMessage"
+            | "InternalError"
+    )
+}
+
+impl MonitorFrame {
+    /// Reads a frame sent by a monitor.
+    ///
+    /// # Errors
+    /// [`FrameError`]: see spec/agent.md §4.1 for what the agent does with each kind.
+    pub fn decode(text: &str) -> Result<Self, FrameError> {
+        let envelope = envelope(text)?;
+        let (id, kind, object) = (envelope.id, envelope.kind.as_str(), &envelope.object);
+        let body = match kind {
+            "DownscaleResult" => MonitorBody::DownscaleResult {
+                ok: member(id, kind, object, &["Ok", "ok"])?,
+                status: member(id, kind, object, &["Status", "status"])?,
+            },
+            "UpscaleConfirmation" => MonitorBody::UpscaleConfirmation,
+            "UpscaleRequest" => MonitorBody::UpscaleRequest,
+            "HealthCheck" => MonitorBody::HealthCheck,
+            "InvalidMessage" => MonitorBody::InvalidMessage {
+                error: member(id, kind, object, &["error"])?,
+            },
+            "InternalError" => MonitorBody::InternalError {
+                error: member(id, kind, object, &["error"])?,
+            },
+            _ => return Err(unknown(&envelope)),
+        };
+        Ok(Self { body, id })
+    }
+
+    /// The text of the frame, members in the deployed monitor's order.
+    #[must_use]
+    pub fn encode(&self) -> String {
+        let id = self.id;
+        match &self.body {
+            MonitorBody::DownscaleResult { ok, status } => {
+                format!(
+                    r#"{{"type":"DownscaleResult","Ok":{ok},"Status":{},"id":{id}}}"#,
+                    Value::from(status.as_str())
+                )
+            }
+            MonitorBody::UpscaleConfirmation => {
+                format!(r#"{{"type":"UpscaleConfirmation","id":{id}}}"#)
+            }
+            MonitorBody::UpscaleRequest => format!(r#"{{"type":"UpscaleRequest","id":{id}}}"#),
+            MonitorBody::HealthCheck => format!(r#"{{"type":"HealthCheck","id":{id}}}"#),
+            MonitorBody::InvalidMessage { error } => {
+                format!(
+                    r#"{{"type":"InvalidMessage","error":{},"id":{id}}}"#,
+                    Value::from(error.as_str())
+                )
+            }
+            MonitorBody::InternalError { error } => {
+                format!(
+                    r#"{{"type":"InternalError","error":{},"id":{id}}}"#,
+                    Value::from(error.as_str())
+                )
+            }
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for AgentFrame {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::decode(&Value::deserialize(deserializer)?.to_string()).map_err(D::Error::custom)
+    }
+}
+
+impl<'de> Deserialize<'de> for MonitorFrame {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::decode(&Value::deserialize(deserializer)?.to_string()).map_err(D::Error::custom)
+    }
+}

@@ -1,0 +1,211 @@
+//! The parts of Kubernetes objects the cores read: metadata, pods, nodes. Unknown members are ignored when read and not
+//! kept: these views are never written back whole.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::quantity::Quantity;
+use crate::time::WallTime;
+
+/// `metadata` of any object.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ObjectMeta {
+    /// Name, unique in the namespace and kind.
+    pub name: String,
+    /// Namespace; empty for cluster-scoped kinds.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub namespace: String,
+    /// Unique in time and space.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub uid: String,
+    /// Opaque version of this state.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub resource_version: String,
+    /// Counts changes of the spec.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub generation: Option<i64>,
+    /// When it was made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub creation_timestamp: Option<WallTime>,
+    /// When its deletion was asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deletion_timestamp: Option<WallTime>,
+    /// Labels.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Annotations.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
+    /// Who must be done before it may go.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub finalizers: Vec<String>,
+    /// Who owns it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub owner_references: Vec<OwnerReference>,
+}
+
+/// One owner of an object.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct OwnerReference {
+    /// Group and version.
+    pub api_version: String,
+    /// Kind.
+    pub kind: String,
+    /// Name.
+    pub name: String,
+    /// Uid.
+    pub uid: String,
+    /// Whether it is the one controller.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub controller: Option<bool>,
+    /// Whether it blocks a foreground deletion of the owner.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub block_owner_deletion: Option<bool>,
+}
+
+impl ObjectMeta {
+    /// `namespace/name`.
+    #[must_use]
+    pub fn key(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+
+    /// Whether a label has exactly the value `"true"`.
+    #[must_use]
+    pub fn label_is_true(&self, key: &str) -> bool {
+        self.labels.get(key).is_some_and(|value| value == "true")
+    }
+
+    /// The owner of a kind, if any.
+    #[must_use]
+    pub fn owner_of_kind(&self, kind: &str) -> Option<&OwnerReference> {
+        self.owner_references
+            .iter()
+            .find(|owner| owner.kind == kind)
+    }
+}
+
+/// What is read from a Pod.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Pod {
+    /// Metadata.
+    pub metadata: ObjectMeta,
+    /// Spec.
+    pub spec: PodSpec,
+    /// Status.
+    pub status: PodStatus,
+}
+
+/// What is read from a Pod's spec.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PodSpec {
+    /// The node it is bound to; empty before.
+    pub node_name: String,
+    /// Who places it.
+    pub scheduler_name: String,
+    /// Its containers.
+    pub containers: Vec<Container>,
+    /// Seconds it has to end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub termination_grace_period_seconds: Option<i64>,
+}
+
+/// What is read from a container.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Container {
+    /// Name.
+    pub name: String,
+    /// Image.
+    pub image: String,
+    /// Arguments.
+    pub args: Vec<String>,
+    /// Requests and limits.
+    pub resources: ContainerResources,
+}
+
+/// Requests and limits of a container by resource name.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ContainerResources {
+    /// What is set aside.
+    pub requests: BTreeMap<String, Quantity>,
+    /// What may be used at most.
+    pub limits: BTreeMap<String, Quantity>,
+}
+
+/// What is read from a Pod's status.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PodStatus {
+    /// Pending, Running, Succeeded, Failed, or empty.
+    pub phase: String,
+    /// Its address.
+    #[serde(rename = "podIP")]
+    pub pod_ip: String,
+    /// Conditions.
+    pub conditions: Vec<PodCondition>,
+    /// One entry per container.
+    pub container_statuses: Vec<ContainerStatus>,
+}
+
+/// One condition of a pod.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PodCondition {
+    /// Ready, PodScheduled, ….
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// True, False, Unknown.
+    pub status: String,
+}
+
+/// Status of one container.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ContainerStatus {
+    /// Name.
+    pub name: String,
+    /// Whether its readiness probe holds.
+    pub ready: bool,
+}
+
+impl Pod {
+    /// Whether condition Ready is True.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.status
+            .conditions
+            .iter()
+            .any(|c| c.kind == "Ready" && c.status == "True")
+    }
+
+    /// Whether it has ended (Succeeded or Failed).
+    #[must_use]
+    pub fn is_terminal(&self) -> bool {
+        matches!(self.status.phase.as_str(), "Succeeded" | "Failed")
+    }
+}
+
+/// What is read from a Node.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Node {
+    /// Metadata.
+    pub metadata: ObjectMeta,
+    /// Status.
+    pub status: NodeStatus,
+}
+
+/// What is read from a Node's status.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NodeStatus {
+    /// What pods may use, by resource name (`cpu`, `memory`).
+    pub allocatable: BTreeMap<String, Quantity>,
+}

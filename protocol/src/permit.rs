@@ -1,0 +1,164 @@
+//! The permit link: HTTP POST from agent to scheduler, port 10299, JSON both ways, protocol v5.0 (= 7).
+//! Source: spec/scheduler.md §2.4, spec/agent.md §4.2.
+
+use serde::{Deserialize, Serialize};
+
+use crate::units::Resources;
+
+/// Port of the permit server.
+pub const PORT: u16 = 10299;
+/// The only protocol number spoken: 7, which is v5.0.
+pub const PROTO_VERSION: u32 = 7;
+
+/// `{"namespace":…,"name":…}`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct NamespacedName {
+    /// The namespace.
+    pub namespace: String,
+    /// The name.
+    pub name: String,
+}
+
+impl std::fmt::Display for NamespacedName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// Load numbers the agent adds; unused by the scheduler.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct RequestMetrics {
+    /// One-minute load average, 32-bit float.
+    #[serde(rename = "loadAvg1M", default)]
+    pub load_avg_1m: f32,
+}
+
+/// What an agent asks: members in this order on the wire.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AgentRequest {
+    /// [`PROTO_VERSION`].
+    #[serde(default)]
+    pub proto_version: u32,
+    /// The VM's runner pod.
+    pub pod: NamespacedName,
+    /// The agent's compute unit; grants are multiples of it.
+    pub compute_unit: Resources,
+    /// What it wants (an increase) or has (anything else).
+    pub resources: Resources,
+    /// The newest permit it holds, so that a restarted scheduler can rebuild.
+    #[serde(default)]
+    pub last_permit: Option<Resources>,
+    /// Load, before the first metrics `null`.
+    #[serde(default)]
+    pub metrics: Option<RequestMetrics>,
+}
+
+/// The scheduler's 200 answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PluginResponse {
+    /// What the agent may use from now on, per resource.
+    pub permit: Resources,
+    /// Present when the VM is about to migrate: the agent stops changing it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub migrate: Option<MigrateResponse>,
+}
+
+/// `{}`: its presence is the message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MigrateResponse {}
+
+/// The printed name of a protocol number, as it stands in the scheduler's error texts.
+#[must_use]
+pub fn proto_name(version: u32) -> String {
+    match version {
+        0 => "<invalid: zero>".into(),
+        1 => "v1.0".into(),
+        2 => "v1.1".into(),
+        3 => "v2.0".into(),
+        4 => "v2.1".into(),
+        5 => "v3.0".into(),
+        6 => "v4.0".into(),
+        7 => "v5.0".into(),
+        other => format!("<unknown = {other}>"),
+    }
+}
+
+/// Every refusal of the permit server that is not a permit: an HTTP status and a plain-text body.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PermitRefusal {
+    /// 400: another method than POST.
+    #[error("must be POST")]
+    MustBePost,
+    /// 400: the body does not decode.
+    #[error("bad JSON")]
+    BadJson,
+    /// 400: protocol number 0 or absent.
+    #[error("invalid protocol version <invalid: zero>")]
+    InvalidVersion,
+    /// 400: a number that is not ours.
+    #[error("protocol version mismatch: need {} but got {}", proto_name(PROTO_VERSION), proto_name(*.0))]
+    VersionMismatch(u32),
+    /// 400: a zero in the compute unit; the field's wire name.
+    #[error("computeUnit fields must be non-zero: {0} must be non-zero")]
+    ZeroComputeUnit(&'static str),
+    /// 404: no such pod known.
+    #[error("pod not found")]
+    PodNotFound,
+    /// 404: the pod is not bound.
+    #[error("pod's node is unknown")]
+    NodeUnknown,
+    /// 400: no VirtualMachine owns it.
+    #[error("pod is not associated with a VM")]
+    NotAVm,
+    /// 500: the VM object could not be written.
+    #[error("failed to patch VM object")]
+    PatchFailed,
+    /// 500: the pod's annotations do not parse.
+    #[error("failed to extract state from pod")]
+    BadPod,
+    /// 500: the answer could not be made in time.
+    #[error("timed out waiting for updates to be processed")]
+    TimedOut,
+    /// 500: a crash was caught.
+    #[error("request handler panicked")]
+    Panicked,
+    /// 503: start-up is not finished, or another replica leads.
+    #[error("not ready")]
+    NotReady,
+}
+
+impl PermitRefusal {
+    /// The HTTP status.
+    #[must_use]
+    pub fn status(&self) -> u16 {
+        match self {
+            Self::MustBePost
+            | Self::BadJson
+            | Self::InvalidVersion
+            | Self::VersionMismatch(_)
+            | Self::ZeroComputeUnit(_)
+            | Self::NotAVm => 400,
+            Self::PodNotFound | Self::NodeUnknown => 404,
+            Self::PatchFailed | Self::BadPod | Self::TimedOut | Self::Panicked => 500,
+            Self::NotReady => 503,
+        }
+    }
+}
+
+impl AgentRequest {
+    /// Checks that need nothing but the request.
+    ///
+    /// # Errors
+    /// The refusal to answer with.
+    pub fn validate(&self) -> Result<(), PermitRefusal> {
+        match self.proto_version {
+            0 => return Err(PermitRefusal::InvalidVersion),
+            PROTO_VERSION => {}
+            other => return Err(PermitRefusal::VersionMismatch(other)),
+        }
+        self.compute_unit
+            .zero_field()
+            .map_or(Ok(()), |field| Err(PermitRefusal::ZeroComputeUnit(field)))
+    }
+}

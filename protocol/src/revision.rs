@@ -1,0 +1,30 @@
+//! Revisions: a number the agent puts beside every size it asks for, and the controller copies to the status when the
+//! guest has that size. Source: spec/agent.md §3.9, spec/neonvm.md §2.8.
+
+use serde::{Deserialize, Serialize};
+
+use crate::time::WallTime;
+
+/// Flag bit 0: the revision grew something.
+pub const FLAG_UPSCALE: u64 = 1;
+/// Flag bit 1: the revision shrank something.
+pub const FLAG_DOWNSCALE: u64 = 2;
+
+/// `{"value":3,"flags":1}`. Only equality matters to the controller; the agent numbers upwards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+pub struct Revision {
+    /// The number; 0 is "none yet".
+    pub value: i64,
+    /// [`FLAG_UPSCALE`] | [`FLAG_DOWNSCALE`].
+    pub flags: u64,
+}
+
+/// `{"revision":{…},"updatedAt":"2024-01-02T03:04:05Z"}`; both members are required.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+pub struct RevisionWithTime {
+    /// The revision.
+    pub revision: Revision,
+    /// When it was set, whole seconds on the wire.
+    #[serde(rename = "updatedAt")]
+    pub updated_at: WallTime,
+}

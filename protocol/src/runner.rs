@@ -1,0 +1,221 @@
+//! The runner's private control link: HTTP/1.1 with JSON over the unix socket `<rundir>/control.sock`, mode 0600.
+//!
+//! | route | body | answer |
+//! |---|---|---|
+//! | `GET /v1/state` | – | 200 [`RunnerState`] at once |
+//! | `GET /v1/state?after=GEN&wait_ms=MS` | – | 200 [`RunnerState`] as soon as its generation is above GEN, or after MS |
+//! | `PUT /v1/size` | [`SizeOrder`] | 200 [`RunnerState`]: the order is held and worked on; a newer order replaces it |
+//! | `POST /v1/stop` | [`StopOrder`] | 202: power-down has begun |
+//! | any other | – | 404 or 405 with a plain text |
+//!
+//! The runner is level-triggered: it keeps the newest order and drives the guest towards it; progress is read from the
+//! state, never from an answer to an order.
+
+use serde::{Deserialize, Serialize};
+
+use crate::trace::{Stage, TraceId};
+use crate::units::{Bytes, MilliCpu};
+
+/// The size a VM should have.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SizeOrder {
+    /// CPU; whole cores are plugged or onlined, the rest is a quota.
+    pub cpu: MilliCpu,
+    /// All memory, boot memory included; a multiple of the slot size.
+    pub memory: Bytes,
+    /// Which resize this is.
+    pub trace: TraceId,
+}
+
+/// How to stop a guest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StopOrder {
+    /// Milliseconds between the power button and the end by force.
+    pub grace_ms: u64,
+}
+
+/// Where a runner is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RunnerPhase {
+    /// QEMU is starting, or the guest daemon has not answered yet.
+    Booting,
+    /// The guest daemon answers.
+    Running,
+    /// The power button was pressed.
+    Stopping,
+    /// QEMU has ended: see [`RunnerState::exit`].
+    Exited,
+}
+
+/// How QEMU ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExitReport {
+    /// Whether the VM counts as succeeded (guest powered off by itself or on request).
+    pub success: bool,
+    /// Why it ended.
+    pub reason: ExitReason,
+    /// QEMU's exit status, if it was our child.
+    pub code: Option<i32>,
+    /// Last lines of QEMU's own messages, at most 2 KiB.
+    pub message: String,
+}
+
+/// The reasons a QEMU ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExitReason {
+    /// The guest powered off by itself.
+    GuestShutdown,
+    /// The guest powered off after our power button.
+    Requested,
+    /// The grace period ran out and QEMU was ended.
+    Killed,
+    /// The guest's kernel panicked.
+    GuestPanic,
+    /// The guest reset itself, which ends QEMU under `-no-reboot`.
+    GuestReset,
+    /// QEMU could not start.
+    StartFailed,
+    /// QEMU died.
+    QemuDied,
+}
+
+/// CPUs as everyone sees them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct CpuState {
+    /// The milli-CPU in force (quota).
+    pub limit: MilliCpu,
+    /// vCPUs QEMU has plugged.
+    pub plugged: u32,
+    /// CPUs the guest has online; `None` until its daemon answered.
+    pub guest_online: Option<u32>,
+}
+
+/// Memory as everyone sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct MemoryState {
+    /// Boot memory.
+    pub base: Bytes,
+    /// Hot-plugged memory by QEMU's account.
+    pub plugged: Bytes,
+    /// The hot-plugged memory asked for.
+    pub requested: Bytes,
+    /// MemTotal in the guest; `None` until its daemon answered.
+    pub guest_total: Option<Bytes>,
+}
+
+/// One finished stage of a resize.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StageStamp {
+    /// Which.
+    pub stage: Stage,
+    /// Microseconds since 1970 at its begin.
+    pub start_unix_us: i64,
+    /// Microseconds it took.
+    pub duration_us: u64,
+}
+
+/// What became of the newest order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResizeReport {
+    /// The order.
+    pub order: SizeOrder,
+    /// Whether QEMU and guest both have it.
+    pub done: bool,
+    /// Stages finished so far.
+    pub stages: Vec<StageStamp>,
+    /// What stands in the way, if anything.
+    pub problem: Option<ResizeProblem>,
+}
+
+/// Why a resize does not go on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum ResizeProblem {
+    /// QEMU refused a command.
+    Qmp {
+        /// The command.
+        command: String,
+        /// QEMU's words.
+        message: String,
+    },
+    /// The guest has not given back this many bytes for a while.
+    MemoryStuck {
+        /// Bytes still to be given back.
+        missing: Bytes,
+    },
+    /// A CPU did not leave.
+    CpuStuck {
+        /// CPUs still to go.
+        missing: u32,
+    },
+    /// QEMU and guest disagree: the guest does not see what was plugged.
+    GuestBlind {
+        /// What the guest should see.
+        expected: String,
+        /// What it sees.
+        seen: String,
+    },
+    /// The order cannot be carried out by this VM.
+    OutOfRange {
+        /// The rule.
+        rule: String,
+    },
+}
+
+/// Everything the runner knows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunnerState {
+    /// Grows with every change of anything below.
+    pub generation: u64,
+    /// Where it is in its life.
+    pub phase: RunnerPhase,
+    /// Process id of QEMU, if it runs.
+    pub qemu_pid: Option<u32>,
+    /// QEMU's version, `"10.0.2"`, once it answered.
+    pub qemu_version: Option<String>,
+    /// `"kvm"` or `"tcg"`.
+    pub accel: String,
+    /// The guest's `/proc/sys/kernel/random/boot_id`.
+    pub boot_id: Option<String>,
+    /// The guest's kernel release.
+    pub guest_kernel: Option<String>,
+    /// Milliseconds from QEMU's start to the guest daemon's first answer.
+    pub boot_ms: Option<u64>,
+    /// CPUs.
+    pub cpus: CpuState,
+    /// Memory.
+    pub memory: MemoryState,
+    /// The newest order, if any came.
+    pub resize: Option<ResizeReport>,
+    /// How it ended, if it did.
+    pub exit: Option<ExitReport>,
+}
+
+/// What the guest daemon reports on `GET /v1/state` (ours, beside the routes of spec/neonvm.md §3.7).
+///
+/// With `?after=GEN&wait_ms=MS` the answer waits until the generation is above GEN.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestState {
+    /// Grows with every change below.
+    pub generation: u64,
+    /// CPUs online.
+    pub cpus_online: u32,
+    /// CPUs present.
+    pub cpus_present: u32,
+    /// CPUs the kernel could ever bring up (`/sys/devices/system/cpu/possible`).
+    pub cpus_possible: u32,
+    /// MemTotal.
+    pub mem_total: Bytes,
+    /// MemAvailable at the time of the last change or at most a second ago.
+    pub mem_available: Bytes,
+    /// `/proc/sys/kernel/random/boot_id`.
+    pub boot_id: String,
+    /// Kernel release.
+    pub kernel: String,
+    /// Seconds since boot.
+    pub uptime_s: u64,
+}

@@ -1,0 +1,580 @@
+//! Objects of group `vm.neon.tech/v1`: VirtualMachine, VirtualMachineMigration, IPPool. Source: spec/neonvm.md §1.
+//!
+//! Members that only travel through (affinity, tolerations, …) are kept as JSON.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::annotations::Overcommit;
+use crate::object::ObjectMeta;
+use crate::quantity::Quantity;
+use crate::revision::RevisionWithTime;
+use crate::units::{Bytes, MilliCpu, Resources};
+
+/// API group.
+pub const GROUP: &str = "vm.neon.tech";
+/// API version.
+pub const VERSION: &str = "v1";
+/// `vm.neon.tech/v1`.
+pub const API_VERSION: &str = "vm.neon.tech/v1";
+/// virtio-mem block size every slot size must be a multiple of: 8 MiB.
+pub const MEMORY_BLOCK_BYTES: u64 = 8 << 20;
+
+/// A virtual machine.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct VirtualMachine {
+    /// [`API_VERSION`].
+    pub api_version: String,
+    /// `VirtualMachine`.
+    pub kind: String,
+    /// Metadata.
+    pub metadata: ObjectMeta,
+    /// What it should be.
+    pub spec: VmSpec,
+    /// What it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<VmStatus>,
+}
+
+/// `spec` (§1.2).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+#[expect(clippy::struct_excessive_bools, reason = "the wire's own shape")]
+#[expect(
+    missing_docs,
+    reason = "member names are the table of spec/neonvm.md §1.2, one to one"
+)]
+pub struct VmSpec {
+    pub qmp: i32,
+    pub qmp_manual: i32,
+    pub runner_port: i32,
+    pub termination_grace_period_seconds: i64,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub node_selector: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub affinity: Option<Value>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tolerations: Vec<Value>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub scheduler_name: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub service_account_name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod_resources: Option<Value>,
+    pub restart_policy: RestartPolicy,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub image_pull_secrets: Vec<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target_architecture: Option<String>,
+    pub guest: Guest,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub extra_init_containers: Vec<Value>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub init_script: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub disks: Vec<Disk>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub extra_network: Option<Value>,
+    #[serde(rename = "service_links", skip_serializing_if = "Option::is_none")]
+    pub service_links: Option<bool>,
+    pub enable_acceleration: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub runner_image: Option<String>,
+    #[serde(rename = "enableSSH")]
+    pub enable_ssh: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub overcommit: Option<Overcommit>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target_revision: Option<RevisionWithTime>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_scaling_mode: Option<CpuScalingMode>,
+    pub enable_network_monitoring: bool,
+}
+
+impl Default for VmSpec {
+    fn default() -> Self {
+        Self {
+            qmp: 20183,
+            qmp_manual: 20184,
+            runner_port: 25183,
+            termination_grace_period_seconds: 5,
+            node_selector: BTreeMap::new(),
+            affinity: None,
+            tolerations: Vec::new(),
+            scheduler_name: String::new(),
+            service_account_name: String::new(),
+            pod_resources: None,
+            restart_policy: RestartPolicy::Always,
+            image_pull_secrets: Vec::new(),
+            target_architecture: None,
+            guest: Guest::default(),
+            extra_init_containers: Vec::new(),
+            init_script: String::new(),
+            disks: Vec::new(),
+            extra_network: None,
+            service_links: None,
+            enable_acceleration: true,
+            runner_image: None,
+            enable_ssh: true,
+            tls: None,
+            overcommit: None,
+            target_revision: None,
+            cpu_scaling_mode: None,
+            enable_network_monitoring: false,
+        }
+    }
+}
+
+/// When a finished runner pod is started again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum RestartPolicy {
+    /// Whatever the end was.
+    #[default]
+    Always,
+    /// Only after a failure.
+    OnFailure,
+    /// Never.
+    Never,
+}
+
+/// How CPUs are given and taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CpuScalingMode {
+    /// Hot-plug through QMP.
+    QmpScaling,
+    /// All plugged at boot, switched on and off inside the guest.
+    SysfsScaling,
+}
+
+/// `spec.guest` (§1.3).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+#[expect(
+    missing_docs,
+    reason = "member names are the table of spec/neonvm.md §1.3, one to one"
+)]
+pub struct Guest {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kernel_image: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memhp_auto_movable_ratio: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub append_kernel_cmdline: Option<String>,
+    pub cpus: CpuBounds,
+    pub memory_slot_size: Quantity,
+    pub memory_slots: MemorySlots,
+    pub root_disk: RootDisk,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub command: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub args: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub env: Vec<EnvVar>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<Port>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub settings: Option<GuestSettings>,
+}
+
+impl Default for Guest {
+    fn default() -> Self {
+        Self {
+            kernel_image: None,
+            memhp_auto_movable_ratio: None,
+            append_kernel_cmdline: None,
+            cpus: CpuBounds::default(),
+            memory_slot_size: Quantity::from_bytes(1 << 30),
+            memory_slots: MemorySlots::default(),
+            root_disk: RootDisk::default(),
+            command: Vec::new(),
+            args: Vec::new(),
+            env: Vec::new(),
+            ports: Vec::new(),
+            settings: None,
+        }
+    }
+}
+
+/// `guest.cpus`: min ≤ use ≤ max.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct CpuBounds {
+    /// Smallest.
+    pub min: MilliCpu,
+    /// Largest.
+    pub max: MilliCpu,
+    /// Wanted now.
+    pub r#use: MilliCpu,
+}
+
+/// `guest.memorySlots`: min ≤ use ≤ max, each 1 to 512.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct MemorySlots {
+    /// Smallest.
+    pub min: i32,
+    /// Largest.
+    pub max: i32,
+    /// Wanted now.
+    pub r#use: i32,
+}
+
+/// `guest.rootDisk`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+#[expect(
+    missing_docs,
+    reason = "member names are the table of spec/neonvm.md §1.3, one to one"
+)]
+pub struct RootDisk {
+    pub image: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub size: Option<Quantity>,
+    pub image_pull_policy: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub execute: Vec<String>,
+}
+
+impl Default for RootDisk {
+    fn default() -> Self {
+        Self {
+            image: String::new(),
+            size: None,
+            image_pull_policy: "IfNotPresent".into(),
+            execute: Vec::new(),
+        }
+    }
+}
+
+/// One environment variable of the guest's main program.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct EnvVar {
+    /// Name.
+    pub name: String,
+    /// Value.
+    pub value: String,
+}
+
+/// A guest port reachable at the pod's address.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Port {
+    /// Name, optional; `qmp` is refused.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    /// 1 to 65535.
+    pub port: i32,
+    /// TCP, UDP or SCTP.
+    pub protocol: String,
+}
+
+impl Default for Port {
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            port: 0,
+            protocol: "TCP".into(),
+        }
+    }
+}
+
+/// `guest.settings`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GuestSettings {
+    /// Lines of sysctl.conf.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub sysctl: Vec<String>,
+    /// Size of the swap disk.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub swap: Option<Quantity>,
+}
+
+/// `spec.disks[]` (§1.4).
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+#[expect(
+    missing_docs,
+    reason = "member names are the table of spec/neonvm.md §1.4, one to one"
+)]
+pub struct Disk {
+    pub name: String,
+    pub mount_path: String,
+    pub read_only: bool,
+    pub watch: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub empty_disk: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub config_map: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub secret: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tmpfs: Option<Value>,
+}
+
+/// Phase of a VM.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the words of spec/neonvm.md §1.6")]
+pub enum VmPhase {
+    #[default]
+    #[serde(rename = "")]
+    New,
+    Pending,
+    Running,
+    Scaling,
+    PreMigrating,
+    Migrating,
+    Succeeded,
+    Failed,
+}
+
+impl VmPhase {
+    /// Whether the guest is expected to run.
+    #[must_use]
+    pub fn is_alive(self) -> bool {
+        matches!(
+            self,
+            Self::Running | Self::Scaling | Self::PreMigrating | Self::Migrating
+        )
+    }
+
+    /// The wire's word.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::New => "",
+            Self::Pending => "Pending",
+            Self::Running => "Running",
+            Self::Scaling => "Scaling",
+            Self::PreMigrating => "PreMigrating",
+            Self::Migrating => "Migrating",
+            Self::Succeeded => "Succeeded",
+            Self::Failed => "Failed",
+        }
+    }
+}
+
+/// `status` (§1.6).
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+#[expect(
+    missing_docs,
+    reason = "member names are the table of spec/neonvm.md §1.6, one to one"
+)]
+pub struct VmStatus {
+    #[serde(skip_serializing_if = "is_new")]
+    pub phase: VmPhase,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+    pub restart_count: i32,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub pod_name: String,
+    #[serde(rename = "podIP", skip_serializing_if = "String::is_empty")]
+    pub pod_ip: String,
+    #[serde(rename = "extraNetIP", skip_serializing_if = "String::is_empty")]
+    pub extra_net_ip: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub extra_net_mask: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub node: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<MilliCpu>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_size: Option<Quantity>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub ssh_secret_name: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub tls_secret_name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub current_revision: Option<RevisionWithTime>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_new(phase: &VmPhase) -> bool {
+    *phase == VmPhase::New
+}
+
+/// A `metav1.Condition`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Condition {
+    /// `Available` or `Degraded`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// True, False, Unknown.
+    pub status: String,
+    /// `Reconciling`.
+    pub reason: String,
+    /// For people.
+    pub message: String,
+    /// When `status` last changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_transition_time: Option<crate::time::WallTime>,
+    /// Generation it speaks of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+}
+
+impl Guest {
+    /// Bytes of one memory slot.
+    #[must_use]
+    pub fn slot_bytes(&self) -> u64 {
+        self.memory_slot_size.as_u64().unwrap_or(0)
+    }
+
+    fn memory(&self, slots: i32) -> Bytes {
+        Bytes(
+            self.slot_bytes()
+                .saturating_mul(u64::try_from(slots).unwrap_or(0)),
+        )
+    }
+
+    /// The size wanted now.
+    #[must_use]
+    pub fn in_use(&self) -> Resources {
+        Resources {
+            cpu: self.cpus.r#use,
+            mem: self.memory(self.memory_slots.r#use),
+        }
+    }
+
+    /// The smallest size.
+    #[must_use]
+    pub fn smallest(&self) -> Resources {
+        Resources {
+            cpu: self.cpus.min,
+            mem: self.memory(self.memory_slots.min),
+        }
+    }
+
+    /// The largest size.
+    #[must_use]
+    pub fn largest(&self) -> Resources {
+        Resources {
+            cpu: self.cpus.max,
+            mem: self.memory(self.memory_slots.max),
+        }
+    }
+}
+
+/// A live migration (§1.7); its spec never changes.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct VirtualMachineMigration {
+    /// [`API_VERSION`].
+    pub api_version: String,
+    /// `VirtualMachineMigration`.
+    pub kind: String,
+    /// Metadata.
+    pub metadata: ObjectMeta,
+    /// What is asked.
+    pub spec: MigrationSpec,
+    /// How far it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<MigrationStatus>,
+}
+
+/// `spec` of a migration.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+#[expect(clippy::struct_excessive_bools, reason = "the wire's own shape")]
+#[expect(
+    missing_docs,
+    reason = "member names are the table of spec/neonvm.md §1.7, one to one"
+)]
+pub struct MigrationSpec {
+    pub vm_name: String,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub node_selector: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node_affinity: Option<Value>,
+    pub prevent_migration_to_same_host: bool,
+    pub completion_timeout: i32,
+    pub incremental: bool,
+    pub allow_post_copy: bool,
+    pub auto_converge: bool,
+    pub max_bandwidth: Quantity,
+}
+
+impl Default for MigrationSpec {
+    fn default() -> Self {
+        Self {
+            vm_name: String::new(),
+            node_selector: BTreeMap::new(),
+            node_affinity: None,
+            prevent_migration_to_same_host: true,
+            completion_timeout: 3600,
+            incremental: true,
+            allow_post_copy: false,
+            auto_converge: true,
+            max_bandwidth: Quantity::from_bytes(1 << 30),
+        }
+    }
+}
+
+/// `status` of a migration.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+#[expect(
+    missing_docs,
+    reason = "member names are the table of spec/neonvm.md §1.7, one to one"
+)]
+pub struct MigrationStatus {
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub phase: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub source_pod_name: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub target_pod_name: String,
+    #[serde(rename = "sourcePodIP", skip_serializing_if = "String::is_empty")]
+    pub source_pod_ip: String,
+    #[serde(rename = "targetPodIP", skip_serializing_if = "String::is_empty")]
+    pub target_pod_ip: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub source_node: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub target_node: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub info: Option<Value>,
+}
+
+/// An address pool (§1.8).
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct IpPool {
+    /// [`API_VERSION`].
+    pub api_version: String,
+    /// `IPPool`.
+    pub kind: String,
+    /// Metadata.
+    pub metadata: ObjectMeta,
+    /// Range and allocations.
+    pub spec: IpPoolSpec,
+}
+
+/// `spec` of an address pool.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct IpPoolSpec {
+    /// CIDR.
+    pub range: String,
+    /// Offset from the first address (decimal) to its holder.
+    pub allocations: BTreeMap<String, IpAllocation>,
+}
+
+/// Who holds an address.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct IpAllocation {
+    /// `namespace/vm`.
+    pub id: String,
+    /// Unused, kept for compatibility.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub podref: Option<String>,
+}

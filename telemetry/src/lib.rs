@@ -1,0 +1,45 @@
+//! The shell kit every daemon shares: clock, logs, exit codes, the admin server, stage records, shutdown.
+//!
+//! No domain logic lives here, and no core may use it: cores get time and randomness passed in.
+
+#![forbid(unsafe_code)]
+
+pub mod admin;
+pub mod clock;
+pub mod exit;
+pub mod logging;
+pub mod shutdown;
+mod stage_log;
+
+pub use stage_log::StageLog;
+
+/// An error and all its sources in one line: `could not open store: permission denied`.
+///
+/// The one printer of error chains; errors themselves never repeat their source in `Display`.
+#[must_use]
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(inner) = source {
+        text.push_str(": ");
+        text.push_str(&inner.to_string());
+        source = inner.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    #[derive(Debug, thiserror::Error)]
+    #[error("could not open store")]
+    struct Outer(#[source] std::io::Error);
+
+    #[test]
+    fn chain_prints_every_source_once() {
+        let error = Outer(std::io::Error::other("permission denied"));
+        assert_eq!(
+            super::chain(&error),
+            "could not open store: permission denied"
+        );
+    }
+}

@@ -1,0 +1,86 @@
+//! Logs: JSON lines on stderr, or text when stderr is a terminal; the filter can be changed while running.
+
+use std::io::IsTerminal;
+
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer, Registry, fmt, reload};
+
+/// Variables that hold a filter such as `info,agent=debug`; the first one set wins.
+const FILTER_VARIABLES: [&str; 2] = ["BELLOWS_LOG", "RUST_LOG"];
+
+/// What is logged when no variable says otherwise: libraries only when something is wrong.
+const DEFAULT_FILTER: &str =
+    "info,hyper=warn,kube=warn,tower=warn,rustls=warn,h2=warn,tungstenite=warn";
+
+/// Changes the log filter of this process.
+#[derive(Debug, Clone)]
+pub struct LogHandle {
+    reload: reload::Handle<EnvFilter, Registry>,
+}
+
+/// Why logging could not be set up or changed.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// The filter does not parse.
+    #[error("log filter {filter:?} is not of the form level,target=level")]
+    Filter {
+        /// What was given.
+        filter: String,
+        /// The parser's words.
+        #[source]
+        source: tracing_subscriber::filter::ParseError,
+    },
+    /// Logging was set up twice.
+    #[error("logging is already set up")]
+    AlreadySet,
+    /// The subscriber has gone.
+    #[error("the log filter can no longer be changed")]
+    Gone,
+}
+
+impl LogHandle {
+    /// Sets a new filter, such as `debug` or `info,agent=trace`.
+    ///
+    /// # Errors
+    /// [`LogError::Filter`] leaves the old filter in force.
+    pub fn set_filter(&self, filter: &str) -> Result<(), LogError> {
+        let parsed = parse(filter)?;
+        self.reload.reload(parsed).map_err(|_| LogError::Gone)
+    }
+}
+
+fn parse(filter: &str) -> Result<EnvFilter, LogError> {
+    EnvFilter::try_new(filter).map_err(|source| LogError::Filter {
+        filter: filter.to_owned(),
+        source,
+    })
+}
+
+/// Starts logging for the process. `service` becomes a field of the first line.
+///
+/// # Errors
+/// [`LogError`] when a filter variable does not parse or logging was set up before.
+pub fn init(service: &str) -> Result<LogHandle, LogError> {
+    let filter = FILTER_VARIABLES
+        .iter()
+        .find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
+        .unwrap_or_else(|| DEFAULT_FILTER.to_owned());
+    let (filter, reload) = reload::Layer::new(parse(&filter)?);
+    let output = if std::io::stderr().is_terminal() {
+        fmt::layer().with_writer(std::io::stderr).boxed()
+    } else {
+        fmt::layer()
+            .json()
+            .flatten_event(true)
+            .with_writer(std::io::stderr)
+            .boxed()
+    };
+    tracing_subscriber::registry()
+        .with(filter)
+        .with(output)
+        .try_init()
+        .map_err(|_| LogError::AlreadySet)?;
+    tracing::debug!(service, "logging is set up");
+    Ok(LogHandle { reload })
+}

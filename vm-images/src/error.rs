@@ -1,0 +1,166 @@
+//! Why a build can fail. Each message names the thing, the rule it broke and the fix.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::recipe::RecipeError;
+use crate::store::StoreError;
+
+/// A build that produced nothing. The cache is as it was before.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// The recipe is malformed.
+    #[error("the recipe cannot be used")]
+    Recipe(#[from] RecipeError),
+    /// The cache does not work.
+    #[error("the image cache cannot be used")]
+    Store(#[from] StoreError),
+    /// Building needs chroot and file owners.
+    #[error("building an image needs root (chroot and file owners): run the same command with sudo")]
+    NotRoot,
+    /// Only x86-64 is built.
+    #[error("this machine is {found}, images are built on and for x86_64 only: build on such a machine")]
+    Architecture {
+        /// What the machine says it is.
+        found: String,
+    },
+    /// A program of the host is missing.
+    #[error("{tool} is not installed, it is needed {why}: apt-get install --no-install-recommends {package}")]
+    MissingTool {
+        /// The program or file.
+        tool: String,
+        /// What for.
+        why: String,
+        /// Debian package that has it.
+        package: String,
+    },
+    /// No Debian mirror is known.
+    #[error(
+        "no Debian mirror is known: {looked_in} names none with the component main; \
+         add one there or give a mirror to the build"
+    )]
+    NoMirror {
+        /// The directory that was read.
+        looked_in: PathBuf,
+    },
+    /// The mirror does not answer.
+    #[error(
+        "{what} failed because the Debian mirror cannot be reached ({detail}): check the network and \
+         that `apt-get update` works on this machine; a build from the cache needs no network"
+    )]
+    Network {
+        /// What was tried.
+        what: String,
+        /// The first complaint, host names removed.
+        detail: String,
+    },
+    /// The mirror does not have what the recipe names.
+    #[error("the packages of the recipe cannot be had from {suite} ({detail}): correct `debian.packages`")]
+    Packages {
+        /// Debian release.
+        suite: String,
+        /// apt's complaint.
+        detail: String,
+    },
+    /// No room.
+    #[error(
+        "no space left under {}: a build needs {need_mib} MiB, {free_mib} MiB are free; \
+         free some or collect old images", path.display()
+    )]
+    DiskFull {
+        /// Where.
+        path: PathBuf,
+        /// MiB wanted.
+        need_mib: u64,
+        /// MiB there.
+        free_mib: u64,
+    },
+    /// A program of the host failed.
+    #[error("{tool} failed while {step} ({status}); its last words: {tail}")]
+    ToolFailed {
+        /// The program.
+        tool: String,
+        /// What it was doing.
+        step: String,
+        /// How it ended.
+        status: String,
+        /// End of its standard error, at most 2 KiB, host names removed.
+        tail: String,
+    },
+    /// A guest binary cannot be used.
+    #[error("{}: {rule}", path.display())]
+    Binary {
+        /// The file.
+        path: PathBuf,
+        /// The rule it broke, and the fix.
+        rule: &'static str,
+    },
+    /// The packages do not hold what the recipe relies on.
+    #[error("{path} is not in the packages of the recipe, it is needed {why}: add the package that has it")]
+    NotInPackages {
+        /// Path in the guest or runtime.
+        path: String,
+        /// What for.
+        why: String,
+    },
+    /// The packages' QEMU is too old.
+    #[error("the packages hold QEMU {found}, the recipe needs at least {needed}: choose a newer suite")]
+    QemuTooOld {
+        /// What was found.
+        found: String,
+        /// The recipe's `runtime.qemu_at_least`.
+        needed: u32,
+    },
+    /// A file the builder made has not the shape it relies on.
+    #[error("{} is not a {expected}: {problem}", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What it should be.
+        expected: &'static str,
+        /// What is wrong.
+        problem: String,
+    },
+    /// Reading or writing failed.
+    #[error("cannot {action} {}", path.display())]
+    Io {
+        /// Verb.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Names the file in an I/O error.
+pub(crate) trait IoContext<T> {
+    /// `action` is a verb: `cannot {action} {path}`.
+    fn at(self, action: &'static str, path: &Path) -> Result<T, BuildError>;
+}
+
+impl<T> IoContext<T> for io::Result<T> {
+    fn at(self, action: &'static str, path: &Path) -> Result<T, BuildError> {
+        self.map_err(|source| match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => disk_full(path, 0),
+            _ => BuildError::Io { action, path: path.to_owned(), source },
+        })
+    }
+}
+
+/// The error for a full disk, with what is free now.
+pub(crate) fn disk_full(path: &Path, need_mib: u64) -> BuildError {
+    BuildError::DiskFull {
+        path: path.to_owned(),
+        need_mib: need_mib.max(1),
+        free_mib: free_mib(path).unwrap_or(0),
+    }
+}
+
+/// MiB free for us on the file system of `path` or of its nearest parent that exists.
+pub(crate) fn free_mib(path: &Path) -> Option<u64> {
+    let existing = path.ancestors().find(|p| p.exists())?;
+    let stat = nix::sys::statvfs::statvfs(existing).ok()?;
+    Some(stat.blocks_available().saturating_mul(stat.fragment_size()) >> 20)
+}

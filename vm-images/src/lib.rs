@@ -1,0 +1,2 @@
+//! vm-images
+pub mod digest;

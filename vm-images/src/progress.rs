@@ -1,0 +1,143 @@
+//! What a build tells while it runs.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+/// The steps of a build, in order. A step whose result is in the cache is not reported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Step {
+    /// Waiting for another build that holds the cache.
+    Lock,
+    /// Asking the mirror what there is.
+    Index,
+    /// Fetching packages.
+    Download,
+    /// Unpacking packages.
+    Unpack,
+    /// Kernel, modules and initial RAM disk.
+    Kernel,
+    /// Users, links and what is not needed.
+    Configure,
+    /// Creating and filling the database.
+    Database,
+    /// Packing the base layer.
+    Pack,
+    /// Unpacking the base layer and adding our programs.
+    Assemble,
+    /// Making the file system image.
+    FileSystem,
+    /// Hashing the result.
+    Hash,
+    /// Moving it into the cache.
+    Publish,
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Lock => "waiting for another build",
+            Self::Index => "reading the package index",
+            Self::Download => "downloading packages",
+            Self::Unpack => "unpacking packages",
+            Self::Kernel => "preparing kernel and initial RAM disk",
+            Self::Configure => "configuring the root file system",
+            Self::Database => "creating the database",
+            Self::Pack => "packing the base layer",
+            Self::Assemble => "adding our programs",
+            Self::FileSystem => "making the file system",
+            Self::Hash => "hashing",
+            Self::Publish => "storing",
+        })
+    }
+}
+
+/// How far a step is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Amount {
+    /// It cannot be told.
+    Unknown,
+    /// `done` of `total` items.
+    Items {
+        /// Finished ones.
+        done: u64,
+        /// All.
+        total: u64,
+    },
+    /// Thousandths.
+    Permille(u16),
+    /// Bytes done.
+    Bytes(u64),
+}
+
+/// One report. Comes when a step begins, when its amount changes, and at least every [`TICK`] while a program runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Progress {
+    /// Which step.
+    pub step: Step,
+    /// What of it, for example a package's name; may be empty.
+    pub detail: String,
+    /// How far.
+    pub amount: Amount,
+    /// Since the step began.
+    pub step_elapsed: Duration,
+    /// Since the build began.
+    pub elapsed: Duration,
+}
+
+/// The longest silence while something runs.
+pub const TICK: Duration = Duration::from_millis(200);
+
+/// Hands reports to the caller, with the times filled in.
+pub(crate) struct Reporter<'a> {
+    sink: &'a mut dyn FnMut(Progress),
+    begun: Instant,
+    step_begun: Instant,
+    last: Progress,
+    last_sent: Instant,
+}
+
+impl<'a> Reporter<'a> {
+    pub(crate) fn new(sink: &'a mut dyn FnMut(Progress)) -> Self {
+        let now = Instant::now();
+        let last = Progress {
+            step: Step::Lock,
+            detail: String::new(),
+            amount: Amount::Unknown,
+            step_elapsed: Duration::ZERO,
+            elapsed: Duration::ZERO,
+        };
+        Self { sink, begun: now, step_begun: now, last, last_sent: now }
+    }
+
+    /// Begins a step.
+    pub(crate) fn begin(&mut self, step: Step, detail: &str) {
+        tracing::debug!(step = ?step, detail, "image build step");
+        self.step_begun = Instant::now();
+        self.last.step = step;
+        self.last.detail = detail.to_owned();
+        self.last.amount = Amount::Unknown;
+        self.send();
+    }
+
+    /// Changes the amount; sent at once only if the last report is a [`TICK`] old, so that tight loops stay cheap.
+    pub(crate) fn amount(&mut self, amount: Amount) {
+        self.last.amount = amount;
+        if self.last_sent.elapsed() >= TICK {
+            self.send();
+        }
+    }
+
+    /// Says that the step still runs.
+    pub(crate) fn tick(&mut self) {
+        if self.last_sent.elapsed() >= TICK {
+            self.send();
+        }
+    }
+
+    fn send(&mut self) {
+        self.last_sent = Instant::now();
+        self.last.step_elapsed = self.step_begun.elapsed();
+        self.last.elapsed = self.begun.elapsed();
+        (self.sink)(self.last.clone());
+    }
+}

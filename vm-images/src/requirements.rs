@@ -1,0 +1,69 @@
+//! What the host must have to build images.
+
+use crate::tool;
+
+/// A program or file that a build needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Requirement {
+    /// The program's name, or a file's absolute path.
+    pub name: &'static str,
+    /// What it is for.
+    pub why: &'static str,
+    /// The Debian package that has it.
+    pub package: &'static str,
+    /// Whether it is there.
+    pub present: bool,
+}
+
+/// Debian's signing keys, without which a downloaded package index proves nothing.
+pub(crate) const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+const NEEDED: &[(&str, &str, &str)] = &[
+    ("apt-get", "to choose, download and check Debian packages", "apt"),
+    (KEYRING, "to check the signature of the package index", "debian-archive-keyring"),
+    ("dpkg-deb", "to open packages", "dpkg"),
+    ("tar", "to unpack packages and keep the base layer", "tar"),
+    ("chroot", "to create the database with the guest's own programs", "coreutils"),
+    ("unshare", "to run those programs apart from the host", "util-linux"),
+    ("setpriv", "to end helper programs with the build", "util-linux"),
+    ("setarch", "to make their output the same each time", "util-linux"),
+    ("mke2fs", "to make the root file system", "e2fsprogs"),
+    ("depmod", "to order kernel modules", "kmod"),
+    ("modprobe", "to find the modules a module needs", "kmod"),
+    ("xz", "to open compressed kernel modules", "xz-utils"),
+];
+
+/// Everything a build needs from the host, present or not.
+#[must_use]
+pub fn host_requirements() -> Vec<Requirement> {
+    NEEDED
+        .iter()
+        .map(|&(name, why, package)| Requirement {
+            name,
+            why,
+            package,
+            present: tool::find(name).is_some(),
+        })
+        .collect()
+}
+
+/// The Debian package of a program; its own name when it is none of ours.
+pub(crate) fn package_of(program: &str) -> &str {
+    NEEDED.iter().find(|(name, ..)| *name == program).map_or(program, |(_, _, package)| package)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn n46_every_requirement_says_what_for_and_where_from() {
+        let all = host_requirements();
+        assert!(all.iter().any(|r| r.name == "apt-get"));
+        for r in all {
+            assert!(r.why.starts_with("to ") && !r.package.contains(' '), "{r:?}");
+        }
+        assert_eq!(package_of("mke2fs"), "e2fsprogs");
+        assert_eq!(package_of("unheard-of"), "unheard-of");
+    }
+}

@@ -1,0 +1,220 @@
+//! Runs programs of the host: clean environment, bounded output, progress while they run, gone when we are gone.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::thread;
+
+use crate::error::{BuildError, disk_full};
+use crate::mirror;
+use crate::progress::{Reporter, TICK};
+
+/// Where programs are looked for. Not the caller's `PATH`: a build must not depend on it.
+pub(crate) const SEARCH_PATH: &str =
+    "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// 2023-11-14T22:13:20Z: every time stamp in an image.
+pub(crate) const EPOCH: i64 = 1_700_000_000;
+
+/// Bytes of a program's standard error kept for an error message.
+const TAIL_BYTES: usize = 2048;
+
+/// Bytes of a line of output handed to a listener; what is longer is cut.
+const LINE_BYTES: u64 = 4096;
+
+/// Lines waiting between the reading thread and us; more than any program writes in a tick.
+const LINES_WAITING: usize = 1024;
+
+/// A program to run.
+pub(crate) struct Tool {
+    program: String,
+    arguments: Vec<OsString>,
+    environment: Vec<(String, OsString)>,
+    directory: Option<PathBuf>,
+    step: String,
+    isolated: bool,
+}
+
+impl Tool {
+    /// `step` completes "failed while ...".
+    pub(crate) fn new(program: &str, step: impl Into<String>) -> Self {
+        Self {
+            program: program.to_owned(),
+            arguments: Vec::new(),
+            environment: Vec::new(),
+            directory: None,
+            step: step.into(),
+            isolated: false,
+        }
+    }
+
+    pub(crate) fn arg(mut self, argument: impl AsRef<OsStr>) -> Self {
+        self.arguments.push(argument.as_ref().to_owned());
+        self
+    }
+
+    pub(crate) fn args<S: AsRef<OsStr>>(mut self, arguments: impl IntoIterator<Item = S>) -> Self {
+        self.arguments.extend(arguments.into_iter().map(|a| a.as_ref().to_owned()));
+        self
+    }
+
+    pub(crate) fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+        self.environment.push((name.to_owned(), value.as_ref().to_owned()));
+        self
+    }
+
+    pub(crate) fn directory(mut self, directory: &Path) -> Self {
+        self.directory = Some(directory.to_owned());
+        self
+    }
+
+    /// In process, mount, IPC and network namespaces of its own and without address randomisation: what it starts ends
+    /// with it, it meets no other process or shared memory segment, and it leaves the same bytes each time.
+    pub(crate) fn isolated(mut self) -> Self {
+        self.isolated = true;
+        self
+    }
+
+    /// Runs it to its end.
+    pub(crate) fn run(self, reporter: &mut Reporter<'_>) -> Result<(), BuildError> {
+        self.run_with(Vec::new(), reporter, &mut |_, _| {})
+    }
+
+    /// Runs it with `input` on its standard input.
+    pub(crate) fn run_fed(
+        self,
+        input: Vec<u8>,
+        reporter: &mut Reporter<'_>,
+    ) -> Result<(), BuildError> {
+        self.run_with(input, reporter, &mut |_, _| {})
+    }
+
+    /// Runs it and returns its standard output (small: kept whole).
+    pub(crate) fn output(self, reporter: &mut Reporter<'_>) -> Result<String, BuildError> {
+        let mut all = String::new();
+        self.run_with(Vec::new(), reporter, &mut |line, _| {
+            all.push_str(line);
+            all.push('\n');
+        })?;
+        Ok(all)
+    }
+
+    /// Runs it, handing every line of its standard output to `on_line`.
+    pub(crate) fn run_with(
+        self,
+        input: Vec<u8>,
+        reporter: &mut Reporter<'_>,
+        on_line: &mut dyn FnMut(&str, &mut Reporter<'_>),
+    ) -> Result<(), BuildError> {
+        let mut child = self.spawn(Stdio::piped(), Stdio::piped())?;
+        let (sender, lines) = mpsc::sync_channel(LINES_WAITING);
+        let stdin = child.stdin.take();
+        let stdout = child.stdout.take();
+        let stderr = child.stderr.take();
+        // The three pipes are served at once so that no side blocks on a full one.
+        let (status, tail) = thread::scope(|scope| {
+            scope.spawn(move || {
+                if let Some(mut stdin) = stdin {
+                    // A program that ends without reading all shows in its status.
+                    let _ = stdin.write_all(&input);
+                }
+            });
+            scope.spawn(move || stdout.map(|out| forward_lines(out, &sender)));
+            let tail = scope.spawn(move || stderr.map(read_tail).unwrap_or_default());
+            loop {
+                match lines.recv_timeout(TICK) {
+                    Ok(line) => on_line(&line, reporter),
+                    Err(mpsc::RecvTimeoutError::Timeout) => reporter.tick(),
+                    Err(mpsc::RecvTimeoutError::Disconnected) => break,
+                }
+            }
+            (child.wait(), tail.join().unwrap_or_default())
+        });
+        let status = status.map_err(|source| self.io("wait for", source))?;
+        self.judge(status, &tail)
+    }
+
+    /// Starts it for a pipe built by the caller; finish with [`Tool::judge`].
+    pub(crate) fn spawn(&self, stdin: Stdio, stdout: Stdio) -> Result<Child, BuildError> {
+        find(&self.program).ok_or_else(|| missing(&self.program, &self.step))?;
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "--"]);
+        if self.isolated {
+            command.args(["unshare", "--pid", "--ipc", "--net", "--mount", "--fork"]);
+            command.args(["--kill-child=KILL", "--", "setarch", "--addr-no-randomize", "--"]);
+        }
+        command.arg(&self.program).args(&self.arguments);
+        command.env_clear().env("PATH", SEARCH_PATH).env("LC_ALL", "C.UTF-8").env("TZ", "UTC");
+        command.env("HOME", "/root").env("SOURCE_DATE_EPOCH", EPOCH.to_string());
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        if let Some(directory) = &self.directory {
+            command.current_dir(directory);
+        }
+        command.stdin(stdin).stdout(stdout).stderr(Stdio::piped());
+        command.spawn().map_err(|source| self.io("start", source))
+    }
+
+    /// Turns how it ended into a result.
+    pub(crate) fn judge(&self, status: ExitStatus, stderr: &str) -> Result<(), BuildError> {
+        if status.success() {
+            return Ok(());
+        }
+        let words = mirror::without_hosts(stderr);
+        if words.contains("No space left on device") {
+            let place = self.directory.clone().unwrap_or_else(|| PathBuf::from("/"));
+            return Err(disk_full(&place, 0));
+        }
+        Err(BuildError::ToolFailed {
+            tool: self.program.clone(),
+            step: self.step.clone(),
+            status: status.to_string(),
+            tail: words.trim().replace('\n', "; "),
+        })
+    }
+
+    fn io(&self, action: &'static str, source: std::io::Error) -> BuildError {
+        BuildError::Io { action, path: PathBuf::from(&self.program), source }
+    }
+}
+
+/// Reads the end of a program's standard error.
+pub(crate) fn read_tail(mut stderr: impl Read) -> String {
+    let mut kept = Vec::new();
+    let mut chunk = [0u8; 1024];
+    while let Ok(n @ 1..) = stderr.read(&mut chunk) {
+        kept.extend_from_slice(&chunk[..n]);
+        let surplus = kept.len().saturating_sub(TAIL_BYTES);
+        kept.drain(..surplus);
+    }
+    String::from_utf8_lossy(&kept).into_owned()
+}
+
+fn forward_lines(stdout: impl Read, lines: &mpsc::SyncSender<String>) {
+    let mut reader = BufReader::new(stdout);
+    let mut line = Vec::new();
+    while let Ok(1..) = (&mut reader).take(LINE_BYTES).read_until(b'\n', &mut line) {
+        let text = String::from_utf8_lossy(&line).trim_end_matches('\n').to_owned();
+        line.clear();
+        if lines.send(text).is_err() {
+            return;
+        }
+    }
+}
+
+/// The path of a program of the host.
+pub(crate) fn find(program: &str) -> Option<PathBuf> {
+    if program.starts_with('/') {
+        return Path::new(program).exists().then(|| PathBuf::from(program));
+    }
+    SEARCH_PATH.split(':').map(|dir| Path::new(dir).join(program)).find(|path| path.exists())
+}
+
+fn missing(program: &str, step: &str) -> BuildError {
+    BuildError::MissingTool {
+        tool: program.to_owned(),
+        why: format!("for {step}"),
+        package: crate::requirements::package_of(program).to_owned(),
+    }
+}
