@@ -1,2 +1,51 @@
-//! bellows
-fn main() {}
+//! `bellows`: the command for people. `bellows up` runs every part of the system on one machine in one process; the
+//! other commands prepare the machine, ask the running system, and explain its answers.
+
+#![forbid(unsafe_code)]
+
+mod api;
+mod check;
+mod cli;
+mod commands;
+mod context;
+mod decision;
+mod fail;
+mod get;
+mod instance;
+mod output;
+mod places;
+mod progress;
+mod resize;
+mod terminal;
+mod top;
+mod unix_http;
+mod up;
+mod view;
+mod vm;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use telemetry::exit::Exit;
+
+fn main() -> ExitCode {
+    let cli = match cli::Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let _ = error.print();
+            return if error.use_stderr() { Exit::Config } else { Exit::Drained }.into();
+        }
+    };
+    let paint = terminal::Paint::stderr(cli.global.color);
+    // Both kube and the embedded server take the process's provider; a second installation is impossible here.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    match cli::run(cli) {
+        Ok(()) => Exit::Drained.into(),
+        Err(fail) => {
+            let text = fail.to_string();
+            let (first, rest) = text.split_once(':').unwrap_or(("error", &text));
+            terminal::err(&format!("{}:{rest}", paint.paint(terminal::Tone::Bad, first)));
+            fail.exit().into()
+        }
+    }
+}

@@ -6,7 +6,9 @@
 
 #![forbid(unsafe_code)]
 
+pub mod admission;
 pub mod annotations;
+pub mod crds;
 pub mod image;
 pub mod monitor;
 pub mod object;

@@ -5,6 +5,7 @@
 //! the monitor's odd; an answer carries the id of its request. Source: spec/monitor.md §1-2, spec/agent.md §4.1.
 
 use serde::de::Error as _;
+use serde::ser::SerializeMap as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
@@ -39,9 +40,17 @@ impl Version {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VersionRange {
     /// Lowest version.
+    #[serde(deserialize_with = "saturating_version")]
     pub min: Version,
     /// Highest version.
+    #[serde(deserialize_with = "saturating_version")]
     pub max: Version,
+}
+
+/// A bound above 255 still says "everything up to here", so it reads as the highest version there can be.
+fn saturating_version<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Version, D::Error> {
+    u64::deserialize(deserializer)
+        .map(|version| Version(u8::try_from(version).unwrap_or(u8::MAX)))
 }
 
 /// The answer to the range: `{"version":1}` or `{"error":"…"}`.
@@ -222,33 +231,39 @@ fn envelope(text: &str) -> Result<Envelope, FrameError> {
             format!("frame is not JSON: {error}"),
         )
     })?;
+    let not_a_frame = |id, reason: &str| bad(id, FrameErrorKind::NotAFrame, reason.to_owned());
     let Value::Object(object) = value else {
-        return Err(bad(
-            0,
-            FrameErrorKind::NotAFrame,
-            "frame is not a JSON object".into(),
-        ));
+        return Err(not_a_frame(0, "frame is not a JSON object"));
     };
     let id = object.get("id").and_then(read_id);
     let Some(kind) = object.get("type").and_then(Value::as_str) else {
-        return Err(bad(
-            id.unwrap_or(0),
-            FrameErrorKind::NotAFrame,
-            "frame has no string member \"type\"".into(),
-        ));
+        let reason = "frame has no string member \"type\"";
+        return Err(not_a_frame(id.unwrap_or(0), reason));
     };
-    let Some(id) = id else {
-        return Err(bad(
-            0,
-            FrameErrorKind::NotAFrame,
-            "frame has no unsigned integer member \"id\"".into(),
-        ));
-    };
+    if id.is_none() && !ends_an_exchange(kind) {
+        let reason = "frame has no unsigned integer member \"id\"";
+        return Err(not_a_frame(0, reason));
+    }
     Ok(Envelope {
         kind: kind.to_owned(),
-        id,
+        id: id.unwrap_or(0),
         object,
     })
+}
+
+/// The two types that are never answered. They are read however little of them is there: a complaint about one would be
+/// an answer, and two peers could go on complaining about each other's complaints for ever.
+fn ends_an_exchange(kind: &str) -> bool {
+    matches!(kind, "InvalidMessage" | "InternalError")
+}
+
+/// The `error` of a frame that ends an exchange, empty when it has none.
+fn error_text(object: &Map<String, Value>) -> String {
+    match object.get("error") {
+        Some(Value::String(text)) => text.clone(),
+        Some(other) => other.to_string(),
+        None => String::new(),
+    }
 }
 
 /// The deployed agent holds ids as floats and may write `4.0` or `4e0`.
@@ -303,36 +318,28 @@ impl AgentFrame {
     /// [`FrameError`]: answer `InvalidMessage` under its id and go on.
     pub fn decode(text: &str) -> Result<Self, FrameError> {
         let envelope = envelope(text)?;
-        let id = envelope.id;
-        let empty = Map::new();
-        let content = match envelope.object.get("content") {
-            Some(Value::Object(content)) => content,
-            None if envelope.kind == "HealthCheck" => &empty,
-            _ if !known_agent_type(&envelope.kind) => return Err(unknown(&envelope)),
-            _ => {
-                let reason = format!("{} has no object member \"content\"", envelope.kind);
-                return Err(FrameError {
-                    id,
-                    kind: FrameErrorKind::BadContent,
-                    reason,
-                });
-            }
+        let (id, kind) = (envelope.id, envelope.kind.as_str());
+        let content = || match envelope.object.get("content") {
+            Some(Value::Object(content)) => Ok(content),
+            _ => Err(FrameError {
+                id,
+                kind: FrameErrorKind::BadContent,
+                reason: format!("{kind} has no object member \"content\""),
+            }),
         };
-        let kind = envelope.kind.as_str();
+        // An error may be flat, as the monitor's own are, or have no text at all.
+        let error = || error_text(content().unwrap_or(&envelope.object));
         let body = match kind {
             "DownscaleRequest" => AgentBody::DownscaleRequest {
-                target: member(id, kind, content, &["target"])?,
+                target: member(id, kind, content()?, &["target"])?,
             },
             "UpscaleNotification" => AgentBody::UpscaleNotification {
-                granted: member(id, kind, content, &["granted"])?,
+                granted: member(id, kind, content()?, &["granted"])?,
             },
-            "HealthCheck" => AgentBody::HealthCheck,
-            "InvalidMessage" => AgentBody::InvalidMessage {
-                error: member(id, kind, content, &["error"])?,
-            },
-            "InternalError" => AgentBody::InternalError {
-                error: member(id, kind, content, &["error"])?,
-            },
+            "HealthCheck" if !envelope.object.contains_key("content") => AgentBody::HealthCheck,
+            "HealthCheck" => content().map(|_| AgentBody::HealthCheck)?,
+            "InvalidMessage" => AgentBody::InvalidMessage { error: error() },
+            "InternalError" => AgentBody::InternalError { error: error() },
             _ => return Err(unknown(&envelope)),
         };
         Ok(Self { body, id })
@@ -341,33 +348,8 @@ impl AgentFrame {
     /// The text of the frame, members in the deployed agent's order.
     #[must_use]
     pub fn encode(&self) -> String {
-        let (kind, content) = match &self.body {
-            AgentBody::DownscaleRequest { target } => {
-                ("DownscaleRequest", json!({ "target": target }))
-            }
-            AgentBody::UpscaleNotification { granted } => {
-                ("UpscaleNotification", json!({ "granted": granted }))
-            }
-            AgentBody::HealthCheck => ("HealthCheck", json!({})),
-            AgentBody::InvalidMessage { error } => ("InvalidMessage", json!({ "error": error })),
-            AgentBody::InternalError { error } => ("InternalError", json!({ "error": error })),
-        };
-        format!(
-            r#"{{"content":{content},"type":"{kind}","id":{}}}"#,
-            self.id
-        )
+        text_of(self)
     }
-}
-
-fn known_agent_type(kind: &str) -> bool {
-    matches!(
-        kind,
-        "DownscaleRequest"
-            | "UpscaleNotification"
-            | "HealthCheck"
-            | "InvalidMessage"
-            | "InternalError"
-    )
 }
 
 impl MonitorFrame {
@@ -387,10 +369,10 @@ impl MonitorFrame {
             "UpscaleRequest" => MonitorBody::UpscaleRequest,
             "HealthCheck" => MonitorBody::HealthCheck,
             "InvalidMessage" => MonitorBody::InvalidMessage {
-                error: member(id, kind, object, &["error"])?,
+                error: error_text(object),
             },
             "InternalError" => MonitorBody::InternalError {
-                error: member(id, kind, object, &["error"])?,
+                error: error_text(object),
             },
             _ => return Err(unknown(&envelope)),
         };
@@ -400,32 +382,80 @@ impl MonitorFrame {
     /// The text of the frame, members in the deployed monitor's order.
     #[must_use]
     pub fn encode(&self) -> String {
-        let id = self.id;
+        text_of(self)
+    }
+}
+
+impl AgentBody {
+    /// The wire's word for it, also the label of counters.
+    #[must_use]
+    pub const fn wire_type(&self) -> &'static str {
+        match self {
+            Self::DownscaleRequest { .. } => "DownscaleRequest",
+            Self::UpscaleNotification { .. } => "UpscaleNotification",
+            Self::HealthCheck => "HealthCheck",
+            Self::InvalidMessage { .. } => "InvalidMessage",
+            Self::InternalError { .. } => "InternalError",
+        }
+    }
+}
+
+impl MonitorBody {
+    /// The wire's word for it, also the label of counters.
+    #[must_use]
+    pub const fn wire_type(&self) -> &'static str {
+        match self {
+            Self::DownscaleResult { .. } => "DownscaleResult",
+            Self::UpscaleConfirmation => "UpscaleConfirmation",
+            Self::UpscaleRequest => "UpscaleRequest",
+            Self::HealthCheck => "HealthCheck",
+            Self::InvalidMessage { .. } => "InvalidMessage",
+            Self::InternalError { .. } => "InternalError",
+        }
+    }
+}
+
+/// A frame holds only strings, numbers and maps with string keys, so writing it cannot fail.
+fn text_of<T: Serialize>(frame: &T) -> String {
+    serde_json::to_string(frame).expect("a frame is plain JSON")
+}
+
+impl Serialize for AgentFrame {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let content = match &self.body {
+            AgentBody::DownscaleRequest { target } => json!({ "target": target }),
+            AgentBody::UpscaleNotification { granted } => json!({ "granted": granted }),
+            AgentBody::HealthCheck => json!({}),
+            AgentBody::InvalidMessage { error } | AgentBody::InternalError { error } => {
+                json!({ "error": error })
+            }
+        };
+        let mut map = serializer.serialize_map(Some(3))?;
+        map.serialize_entry("content", &content)?;
+        map.serialize_entry("type", self.body.wire_type())?;
+        map.serialize_entry("id", &self.id)?;
+        map.end()
+    }
+}
+
+impl Serialize for MonitorFrame {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("type", self.body.wire_type())?;
         match &self.body {
             MonitorBody::DownscaleResult { ok, status } => {
-                format!(
-                    r#"{{"type":"DownscaleResult","Ok":{ok},"Status":{},"id":{id}}}"#,
-                    Value::from(status.as_str())
-                )
+                map.serialize_entry("Ok", ok)?;
+                map.serialize_entry("Status", status)?;
             }
-            MonitorBody::UpscaleConfirmation => {
-                format!(r#"{{"type":"UpscaleConfirmation","id":{id}}}"#)
+            MonitorBody::InvalidMessage { error } | MonitorBody::InternalError { error } => {
+                map.serialize_entry("error", error)?;
             }
-            MonitorBody::UpscaleRequest => format!(r#"{{"type":"UpscaleRequest","id":{id}}}"#),
-            MonitorBody::HealthCheck => format!(r#"{{"type":"HealthCheck","id":{id}}}"#),
-            MonitorBody::InvalidMessage { error } => {
-                format!(
-                    r#"{{"type":"InvalidMessage","error":{},"id":{id}}}"#,
-                    Value::from(error.as_str())
-                )
-            }
-            MonitorBody::InternalError { error } => {
-                format!(
-                    r#"{{"type":"InternalError","error":{},"id":{id}}}"#,
-                    Value::from(error.as_str())
-                )
-            }
+            MonitorBody::UpscaleConfirmation
+            | MonitorBody::UpscaleRequest
+            | MonitorBody::HealthCheck => {}
         }
+        map.serialize_entry("id", &self.id)?;
+        map.end()
     }
 }
 

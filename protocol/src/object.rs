@@ -152,6 +152,12 @@ pub struct PodStatus {
     pub conditions: Vec<PodCondition>,
     /// One entry per container.
     pub container_statuses: Vec<ContainerStatus>,
+    /// A word for why it is in this phase (`Evicted`, …); empty if there is nothing to say.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// The same for people.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub message: String,
 }
 
 /// One condition of a pod.
@@ -173,6 +179,38 @@ pub struct ContainerStatus {
     pub name: String,
     /// Whether its readiness probe holds.
     pub ready: bool,
+    /// What it does now.
+    #[serde(skip_serializing_if = "ContainerState::is_empty")]
+    pub state: ContainerState,
+}
+
+/// What is read from a container's `state`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ContainerState {
+    /// How it ended, if it did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub terminated: Option<Terminated>,
+}
+
+impl ContainerState {
+    fn is_empty(&self) -> bool {
+        self.terminated.is_none()
+    }
+}
+
+/// How a container ended.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Terminated {
+    /// Exit status; 0 is success.
+    pub exit_code: i32,
+    /// `Completed`, `Error`, or a word of the runner's own.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// For people.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub message: String,
 }
 
 impl Pod {
@@ -189,6 +227,22 @@ impl Pod {
     #[must_use]
     pub fn is_terminal(&self) -> bool {
         matches!(self.status.phase.as_str(), "Succeeded" | "Failed")
+    }
+}
+
+/// The same JSON without any object member that is `null`: to Kubernetes a null member is an absent one, and its Go
+/// clients write `null` for empty lists and maps. Nulls inside arrays stay.
+#[must_use]
+pub fn without_nulls(value: serde_json::Value) -> serde_json::Value {
+    use serde_json::Value;
+    match value {
+        Value::Object(members) => members
+            .into_iter()
+            .filter(|(_, member)| !member.is_null())
+            .map(|(name, member)| (name, without_nulls(member)))
+            .collect(),
+        Value::Array(items) => items.into_iter().map(without_nulls).collect(),
+        other => other,
     }
 }
 

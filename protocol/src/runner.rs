@@ -193,6 +193,28 @@ pub struct RunnerState {
     pub resize: Option<ResizeReport>,
     /// How it ended, if it did.
     pub exit: Option<ExitReport>,
+    /// Whether the CPU limit is enforced on this host.
+    #[serde(default)]
+    pub quota: QuotaState,
+}
+
+/// Whether a cgroup of the host holds QEMU to its milli-CPU.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum QuotaState {
+    /// Nothing was written yet.
+    #[default]
+    Unset,
+    /// The quota in force, in thousandths of a core; above the limit while the guest boots.
+    Enforced {
+        /// Thousandths of a core.
+        milli: u32,
+    },
+    /// The host's cgroups cannot be used: only the number of CPUs limits the guest.
+    Unavailable {
+        /// Why.
+        reason: String,
+    },
 }
 
 /// What the guest daemon reports on `GET /v1/state` (ours, beside the routes of spec/neonvm.md §3.7).

@@ -42,7 +42,6 @@ pub struct VirtualMachine {
 /// `spec` (§1.2).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-#[expect(clippy::struct_excessive_bools, reason = "the wire's own shape")]
 #[expect(
     missing_docs,
     reason = "member names are the table of spec/neonvm.md §1.2, one to one"
@@ -481,7 +480,6 @@ pub struct VirtualMachineMigration {
 /// `spec` of a migration.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-#[expect(clippy::struct_excessive_bools, reason = "the wire's own shape")]
 #[expect(
     missing_docs,
     reason = "member names are the table of spec/neonvm.md §1.7, one to one"

@@ -1,1 +1,72 @@
-//! bellows-tests
+//! Black-box test kit: the real `bellows` binary, a real guest, the real API. Nothing here knows the inside of a room.
+
+#![forbid(unsafe_code)]
+
+pub mod figures;
+pub mod guest;
+pub mod patience;
+pub mod qmp;
+pub mod site;
+pub mod unix_http;
+
+use std::path::PathBuf;
+
+/// The `bellows` binary under test: `$BELLOWS_BIN`, else the one `cargo build` put into the target directory.
+///
+/// # Panics
+/// When there is none: `cargo xtask test` builds it.
+#[must_use]
+pub fn bellows_bin() -> PathBuf {
+    if let Some(path) = std::env::var_os("BELLOWS_BIN") {
+        return PathBuf::from(path);
+    }
+    // …/target/debug/deps/test-binary -> …/target/debug/bellows
+    let me = std::env::current_exe().expect("a test knows its own path");
+    let found = me
+        .ancestors()
+        .map(|dir| dir.join("bellows"))
+        .find(|path| path.is_file());
+    found.expect("bellows is not built: run `cargo build -p bellows`, or set BELLOWS_BIN")
+}
+
+/// Whether the image store has what a guest needs. A missing part is printed on one uniform line, and is a failure where
+/// `BELLOWS_REQUIRE_GUEST` is set (as `cargo xtask test` does).
+///
+/// # Panics
+/// When a guest is required and its parts are missing.
+#[must_use]
+pub fn guest_or_skip(test: &str) -> bool {
+    let missing = missing_guest_part();
+    match missing {
+        None => true,
+        Some(what) => {
+            assert!(
+                std::env::var_os("BELLOWS_REQUIRE_GUEST").is_none(),
+                "{test} needs {what}: run `cargo xtask images`"
+            );
+            #[expect(
+                clippy::print_stdout,
+                reason = "the one uniform line of a skipped test"
+            )]
+            {
+                println!("SKIP(missing: {what}): {test}");
+            }
+            false
+        }
+    }
+}
+
+fn missing_guest_part() -> Option<&'static str> {
+    let output = std::process::Command::new(bellows_bin())
+        .args(["image", "ls", "--output", "json"])
+        .output()
+        .ok()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    if !text.contains("bellows/qemu") {
+        Some("image bellows/qemu")
+    } else if !text.contains("bellows/postgres:15") {
+        Some("image bellows/postgres:15")
+    } else {
+        None
+    }
+}

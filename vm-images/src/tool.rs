@@ -211,10 +211,27 @@ pub(crate) fn find(program: &str) -> Option<PathBuf> {
     SEARCH_PATH.split(':').map(|dir| Path::new(dir).join(program)).find(|path| path.exists())
 }
 
-fn missing(program: &str, step: &str) -> BuildError {
+pub(crate) fn missing(program: &str, step: &str) -> BuildError {
     BuildError::MissingTool {
         tool: program.to_owned(),
         why: format!("for {step}"),
         package: crate::requirements::package_of(program).to_owned(),
     }
+}
+
+/// Runs two programs, the first one's output being the second one's input.
+pub(crate) fn pipe(first: &Tool, second: &Tool) -> Result<(), BuildError> {
+    let mut source = first.spawn(Stdio::null(), Stdio::piped())?;
+    let output = source.stdout.take().map_or_else(Stdio::null, Stdio::from);
+    let mut sink = second.spawn(output, Stdio::null())?;
+    let (out, err) = (sink.stderr.take(), source.stderr.take());
+    let (source_words, sink_words) = thread::scope(|scope| {
+        let words = scope.spawn(move || out.map(read_tail).unwrap_or_default());
+        (err.map(read_tail).unwrap_or_default(), words.join().unwrap_or_default())
+    });
+    let sink_status = sink.wait().map_err(|e| second.io("wait for", e))?;
+    let source_status = source.wait().map_err(|e| first.io("wait for", e))?;
+    // The reader is judged first: when it fails, the writer fails of a broken pipe.
+    second.judge(sink_status, &sink_words)?;
+    first.judge(source_status, &source_words)
 }

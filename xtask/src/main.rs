@@ -1,2 +1,73 @@
-//! xtask
-fn main() {}
+//! Every developer command of the project. `cargo xtask demo` and `cargo xtask test` are the two of the README; each does
+//! all of its own set-up.
+
+#![forbid(unsafe_code)]
+
+mod bench;
+mod build;
+mod demo;
+mod http;
+mod setup;
+mod shell;
+mod test;
+mod tidy;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Build, test, measure and show Bellows.
+#[derive(Parser)]
+#[command(name = "xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Boot a real guest, load it, and watch it grow and shrink
+    Demo(demo::Options),
+    /// Everything a change must pass: format, lints, tidy, unit, golden, property and black-box tests with a real guest
+    Test(test::Options),
+    /// The cheap part of `test`: format, lints, tidy, unit tests
+    Check,
+    /// The rules of the house that no compiler knows: arrows, docs, file lengths, golden files
+    Tidy,
+    /// Measure a promise of SPECIFICATION.md and print it as a table
+    Bench(bench::Options),
+    /// Install what this machine lacks, or print the one command that does
+    Setup,
+    /// Build the two static binaries that go into guest images
+    GuestBins,
+    /// Build the binaries and the images everything else needs
+    Images,
+    /// Draw the plot of a demo report again
+    Plot {
+        /// The JSON report of `demo --report`
+        report: PathBuf,
+    },
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = match cli.command {
+        Command::Demo(options) => demo::run(&options),
+        Command::Test(options) => test::run(&options),
+        Command::Check => test::check(),
+        Command::Tidy => tidy::run(),
+        Command::Bench(options) => bench::run(&options),
+        Command::Setup => setup::ensure(setup::Need::Everything),
+        Command::GuestBins => build::guest_bins().map(|dir| shell::say(&dir.display().to_string())),
+        Command::Images => build::images().map(|_| ()),
+        Command::Plot { report } => demo::plot_again(&report),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            shell::complain(&format!("{error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}

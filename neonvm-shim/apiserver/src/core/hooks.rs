@@ -131,13 +131,6 @@ fn fold_string_data(value: &mut Value) -> Result<(), Vec<Cause>> {
     if problems.is_empty() { Ok(()) } else { Err(problems) }
 }
 
-/// Defaults of a pod that depend on other members.
-pub fn fill_pod(value: &mut Value) {
-    if value["status"]["phase"].is_null() {
-        value["status"] = serde_json::json!({"phase": "Pending"});
-    }
-}
-
 /// Refuses a change of an object's kind rules as a 422.
 ///
 /// # Errors

@@ -43,6 +43,8 @@ pub struct Column {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Builtin {
+    /// A new object may bring its status.
+    pub status_on_create: bool,
     /// Deletion of a bound object waits for its node.
     pub graceful_deletion: bool,
     /// `metadata.generation` is kept.

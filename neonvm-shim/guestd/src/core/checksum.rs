@@ -16,7 +16,11 @@ pub fn checksum(files: &BTreeMap<String, Vec<u8>>) -> String {
     for (name, content) in files {
         hash.update(name.as_bytes());
         hash.update([0]);
-        hash.update(u64::try_from(content.len()).unwrap_or(u64::MAX).to_le_bytes());
+        hash.update(
+            u64::try_from(content.len())
+                .unwrap_or(u64::MAX)
+                .to_le_bytes(),
+        );
         hash.update(content);
     }
     STANDARD_NO_PAD.encode(hash.finalize())
@@ -27,7 +31,12 @@ mod tests {
     use super::*;
 
     fn of(files: &[(&str, &[u8])]) -> String {
-        checksum(&files.iter().map(|(n, c)| ((*n).to_owned(), c.to_vec())).collect())
+        checksum(
+            &files
+                .iter()
+                .map(|(n, c)| ((*n).to_owned(), c.to_vec()))
+                .collect(),
+        )
     }
 
     #[test]
@@ -44,6 +53,9 @@ mod tests {
     #[test]
     fn a_byte_cannot_move_from_a_name_to_a_content_unnoticed() {
         assert_ne!(of(&[("ab", b"c")]), of(&[("a", b"bc")]));
-        assert_ne!(of(&[("a", b"b"), ("c", b"")]), of(&[("a", b""), ("c", b"b")]));
+        assert_ne!(
+            of(&[("a", b"b"), ("c", b"")]),
+            of(&[("a", b""), ("c", b"b")])
+        );
     }
 }

@@ -53,10 +53,19 @@ impl FromStr for CpuSet {
     fn from_str(text: &str) -> Result<Self, CpuListError> {
         let bad = || CpuListError(text.chars().take(64).collect());
         let number = |part: &str| -> Result<u32, CpuListError> {
-            part.trim().parse().ok().filter(|cpu| *cpu <= MAX_CPU).ok_or_else(bad)
+            part.trim()
+                .parse()
+                .ok()
+                .filter(|cpu| *cpu <= MAX_CPU)
+                .ok_or_else(bad)
         };
         let mut set = BTreeSet::new();
-        for part in text.trim().split(',').map(str::trim).filter(|part| !part.is_empty()) {
+        for part in text
+            .trim()
+            .split(',')
+            .map(str::trim)
+            .filter(|part| !part.is_empty())
+        {
             let (first, last) = match part.split_once('-') {
                 Some((first, last)) => (number(first)?, number(last)?),
                 None => (number(part)?, number(part)?),
@@ -116,7 +125,9 @@ pub fn plan(online: &CpuSet, present: &CpuSet, target: u32) -> Plan {
     let (on, wanted) = (target > have, target.abs_diff(have));
     let take = usize::try_from(wanted).unwrap_or(usize::MAX);
     let switches: Vec<Switch> = if on {
-        let off = present.iter().filter(|cpu| *cpu != 0 && !online.contains(*cpu));
+        let off = present
+            .iter()
+            .filter(|cpu| *cpu != 0 && !online.contains(*cpu));
         off.take(take).map(|cpu| Switch { cpu, on }).collect()
     } else {
         let lit = online.iter().rev().filter(|cpu| *cpu != 0);
@@ -153,7 +164,10 @@ impl CpuOrder {
             .filter_map(|word| word.strip_prefix("maxcpus="))
             .filter_map(|value| value.parse::<u32>().ok())
             .next_back();
-        Self { policy, target: maxcpus.map(|count| count.max(1)) }
+        Self {
+            policy,
+            target: maxcpus.map(|count| count.max(1)),
+        }
     }
 
     /// How many CPUs the sweep shall see to; `None` if it shall not touch any.
@@ -199,7 +213,10 @@ mod tests {
         let present = set("0-3");
         assert_eq!(plan(&set("0"), &present, 3).switches, vec![on(1), on(2)]);
         assert_eq!(plan(&set("0,2"), &present, 3).switches, vec![on(1)]);
-        assert_eq!(plan(&set("0-3"), &present, 2).switches, vec![off(3), off(2)]);
+        assert_eq!(
+            plan(&set("0-3"), &present, 2).switches,
+            vec![off(3), off(2)]
+        );
         assert_eq!(plan(&set("0-3"), &present, 4), Plan::default());
         assert_eq!(plan(&set("0"), &present, 6).missing, 2);
     }
@@ -207,9 +224,21 @@ mod tests {
     #[test]
     fn cpu_zero_is_never_switched() {
         let down = plan(&set("0-1"), &set("0-1"), 0);
-        assert_eq!(down, Plan { switches: vec![Switch { cpu: 1, on: false }], missing: 1 });
+        assert_eq!(
+            down,
+            Plan {
+                switches: vec![Switch { cpu: 1, on: false }],
+                missing: 1
+            }
+        );
         let up = plan(&set("1"), &set("0-1"), 2);
-        assert_eq!(up, Plan { switches: vec![], missing: 1 });
+        assert_eq!(
+            up,
+            Plan {
+                switches: vec![],
+                missing: 1
+            }
+        );
     }
 
     #[test]
@@ -245,7 +274,9 @@ mod tests {
             let mut after = online;
             for switch in &plan.switches {
                 prop_assert!(switch.cpu != 0);
-                prop_assert!(if switch.on { after.insert(switch.cpu) } else { after.remove(&switch.cpu) });
+                let changed =
+                    if switch.on { after.insert(switch.cpu) } else { after.remove(&switch.cpu) };
+                prop_assert!(changed);
             }
             prop_assert_eq!(u32::try_from(after.len()).expect("small").abs_diff(target), plan.missing);
         }

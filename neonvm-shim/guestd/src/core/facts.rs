@@ -18,11 +18,16 @@ pub struct MemInfo {
 #[must_use]
 pub fn parse_meminfo(text: &str) -> Option<MemInfo> {
     let field = |name: &str| -> Option<Bytes> {
-        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
         let kib: u64 = line.split_ascii_whitespace().next()?.parse().ok()?;
         Some(Bytes(kib.checked_mul(1024)?))
     };
-    Some(MemInfo { total: field("MemTotal")?, available: field("MemAvailable")? })
+    Some(MemInfo {
+        total: field("MemTotal")?,
+        available: field("MemAvailable")?,
+    })
 }
 
 /// Whole seconds of `/proc/uptime`.
@@ -89,7 +94,10 @@ mod tests {
             online: online.parse().expect("a list"),
             present: "0-3".parse().expect("a list"),
             possible: "0-15".parse().expect("a list"),
-            memory: MemInfo { total: Bytes(total), available: Bytes(available) },
+            memory: MemInfo {
+                total: Bytes(total),
+                available: Bytes(available),
+            },
             uptime_s: 3,
         }
     }
@@ -97,7 +105,13 @@ mod tests {
     #[test]
     fn meminfo_is_read_in_bytes() {
         let read = parse_meminfo(MEMINFO).expect("both lines are there");
-        assert_eq!(read, MemInfo { total: Bytes(412_340 << 10), available: Bytes(301_220 << 10) });
+        assert_eq!(
+            read,
+            MemInfo {
+                total: Bytes(412_340 << 10),
+                available: Bytes(301_220 << 10)
+            }
+        );
         assert_eq!(parse_meminfo("MemTotal: 1 kB\n"), None);
         assert_eq!(parse_meminfo("MemTotal: x kB\nMemAvailable: 1 kB\n"), None);
     }

@@ -186,7 +186,7 @@ fn check_text(text: &str, value: &Value, schema: &Schema, path: &str, out: &mut 
         return;
     }
     let fits = match checks.format.as_deref() {
-        Some("date-time") => WallTime::parse(text).is_some(),
+        Some("date-time") => WallTime::parse(text).is_ok(),
         _ => true,
     };
     if !fits {

@@ -1,0 +1,139 @@
+//! From metrics to a number of compute units: each signal votes, the highest vote wins. Source: spec/agent.md §2.3.
+//!
+//! * CPU: the load average (one minute, five minutes, or a mix, by how far they are apart) over what one unit carries.
+//! * Memory: usage over the share it may fill; with a known working set also usage and cache together.
+//! * Working set: the file cache's hot pages over the share of memory the cache gets.
+//!
+//! CPU alone is rounded to the nearest unit; memory and working set are rounded up.
+
+use protocol::units::Resources;
+use serde::Serialize;
+
+use super::config::ScalingConfig;
+use super::lfc::{self, PAGE_BYTES};
+use super::metrics::{LfcMetrics, SystemMetrics};
+
+/// Keeps the mixed zone's division finite.
+const MIX_EPSILON: f64 = 0.000_001;
+
+/// What each signal asks for, in compute units; `None` = the signal is not known.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+pub struct Votes {
+    /// By load average.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<f64>,
+    /// By memory usage.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<f64>,
+    /// By the file cache's working set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub working_set: Option<f64>,
+}
+
+/// One of the signals.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Signal {
+    /// Load average.
+    Cpu,
+    /// Memory usage.
+    Memory,
+    /// The file cache's working set.
+    WorkingSet,
+}
+
+/// What the metrics ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Goal {
+    /// Compute units.
+    pub units: u32,
+    /// Who asked for how many.
+    pub votes: Votes,
+    /// The vote that decided; `None` when nothing is known or nothing is asked for.
+    pub winner: Option<Signal>,
+    /// The working set, when one was found.
+    pub working_set: Option<lfc::WorkingSet>,
+    /// File cache metrics are present but too short for the windows configured.
+    pub is_series_short: bool,
+}
+
+/// Computes the goal from what is known.
+#[must_use]
+pub fn goal(
+    scaling: &ScalingConfig,
+    unit: Resources,
+    system: Option<&SystemMetrics>,
+    lfc: Option<&LfcMetrics>,
+) -> Goal {
+    let unit_mem = unit.mem.0 as f64;
+    let working_set = lfc.and_then(|lfc| lfc::working_set(scaling, &lfc.working_set_pages));
+    let is_series_short = lfc.is_some() && working_set.is_none();
+    let votes = Votes {
+        cpu: system.map(|system| {
+            let load = effective_load(scaling, system);
+            load / scaling.load_average_fraction_target / unit.cpu.as_cores()
+        }),
+        memory: system.map(|system| {
+            let bytes = working_set.map(|set| (set.predicted_pages * PAGE_BYTES).floor());
+            memory_vote(scaling, unit_mem, system, bytes)
+        }),
+        working_set: lfc.map(|_| {
+            working_set.map_or(0.0, |set| {
+                set.predicted_pages * PAGE_BYTES / scaling.lfc_to_memory_ratio / unit_mem
+            })
+        }),
+    };
+    let (units, winner) = combine(&votes);
+    Goal { units, votes, winner, working_set, is_series_short }
+}
+
+/// Load1 and load5 in one number: load5 while they are close, load1 when they are far apart.
+fn effective_load(scaling: &ScalingConfig, system: &SystemMetrics) -> f64 {
+    let stable = scaling.cpu_stable_zone_ratio * system.load5;
+    let mixed = stable + scaling.cpu_mixed_zone_ratio * system.load5;
+    let apart = (system.load1 - system.load5).abs();
+    let weight = if apart <= stable {
+        0.0
+    } else if apart >= mixed {
+        1.0
+    } else {
+        (apart - stable) / (mixed - stable + MIX_EPSILON)
+    };
+    weight * system.load1 + (1.0 - weight) * system.load5
+}
+
+fn memory_vote(
+    scaling: &ScalingConfig,
+    unit_mem: f64,
+    system: &SystemMetrics,
+    working_set_bytes: Option<f64>,
+) -> f64 {
+    let usage = system.memory_usage_bytes;
+    let by_usage = (usage / scaling.memory_usage_fraction_target).round() / unit_mem;
+    match working_set_bytes {
+        None => by_usage,
+        Some(bytes) => {
+            let hot = bytes.min(system.memory_cached_bytes);
+            by_usage.max((hot + usage) / scaling.memory_total_fraction_target / unit_mem)
+        }
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates, and NaN becomes 0")]
+fn combine(votes: &Votes) -> (u32, Option<Signal>) {
+    let candidates = [
+        (Signal::Cpu, votes.cpu.map(f64::round)),
+        (Signal::Memory, votes.memory),
+        (Signal::WorkingSet, votes.working_set),
+    ];
+    let mut highest = 0.0_f64;
+    let mut winner = None;
+    for (signal, vote) in candidates {
+        if let Some(vote) = vote
+            && vote > highest
+        {
+            (highest, winner) = (vote, Some(signal));
+        }
+    }
+    (highest.ceil() as u32, winner)
+}

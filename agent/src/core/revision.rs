@@ -1,0 +1,155 @@
+//! Revisions: numbers for wishes, so that the time from a wish to the VM having it can be measured. Source: spec/agent.md §3.9.
+
+use std::collections::VecDeque;
+
+use protocol::revision::{FLAG_DOWNSCALE, FLAG_UPSCALE, Revision};
+use protocol::time::{Span, Timestamp};
+use protocol::units::Resources;
+use serde::Serialize;
+
+/// Issue times remembered; older ones are forgotten, their latency is then not measured.
+const MAX_UNOBSERVED: usize = 100;
+
+/// A revision and when it was set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct StampedRevision {
+    /// The revision.
+    pub revision: Revision,
+    /// When.
+    pub at: Timestamp,
+}
+
+impl StampedRevision {
+    /// Takes this over into `slot` when it is newer, and returns how long it took to get there.
+    pub fn propagate(&self, now: Timestamp, slot: &mut Revision) -> Option<(Span, u64)> {
+        let is_newer = self.revision.value > slot.value;
+        is_newer.then(|| {
+            *slot = self.revision;
+            (now.since(self.at), self.revision.flags)
+        })
+    }
+}
+
+/// Flags of a wish for `target` while the last one was `last`.
+#[must_use]
+pub fn flags_between(last: Resources, target: Resources) -> u64 {
+    let mut flags = 0;
+    if target.has_field_above(last) {
+        flags |= FLAG_UPSCALE;
+    }
+    if target.has_field_below(last) {
+        flags |= FLAG_DOWNSCALE;
+    }
+    flags
+}
+
+/// What [`RevisionSource::observe`] found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Observed {
+    /// The time from issue to observation; the revision and all older ones are forgotten.
+    After(Span),
+    /// Seen before, or too old to be remembered.
+    Known,
+    /// Never issued.
+    NotIssued,
+}
+
+/// Issues revisions and remembers when.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RevisionSource {
+    last: i64,
+    /// Issue times of the values up to `last`, oldest first.
+    issued_at: VecDeque<Timestamp>,
+}
+
+impl RevisionSource {
+    /// Goes on after `last`.
+    #[must_use]
+    pub fn new(last: i64) -> Self {
+        Self { last, issued_at: VecDeque::new() }
+    }
+
+    /// The next revision.
+    pub fn issue(&mut self, now: Timestamp, flags: u64) -> Revision {
+        self.last = self.last.saturating_add(1);
+        self.issued_at.push_back(now);
+        if self.issued_at.len() > MAX_UNOBSERVED {
+            self.issued_at.pop_front();
+        }
+        Revision { value: self.last, flags }
+    }
+
+    /// A revision was seen in the VM's status.
+    pub fn observe(&mut self, at: Timestamp, value: i64) -> Observed {
+        if value > self.last {
+            return Observed::NotIssued;
+        }
+        let behind = usize::try_from(self.last - value).unwrap_or(usize::MAX);
+        let Some(index) =
+            self.issued_at.len().checked_sub(1).and_then(|newest| newest.checked_sub(behind))
+        else {
+            return Observed::Known;
+        };
+        let issued = self.issued_at[index];
+        self.issued_at.drain(..=index);
+        Observed::After(at.since(issued))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(secs: u64) -> Timestamp {
+        Timestamp(secs * 1_000_000)
+    }
+
+    #[test]
+    fn values_go_on_after_the_start() {
+        for (start, first) in [(0, 1), (5, 6)] {
+            let revision = RevisionSource::new(start).issue(at(0), FLAG_UPSCALE);
+            assert_eq!(revision, Revision { value: first, flags: FLAG_UPSCALE });
+        }
+    }
+
+    #[test]
+    fn latency_is_from_issue_to_observation() {
+        let mut source = RevisionSource::new(0);
+        source.issue(at(0), FLAG_UPSCALE);
+        assert_eq!(source.observe(at(5), 1), Observed::After(Span::from_secs(5)));
+        assert_eq!(source.observe(at(5), 1), Observed::Known);
+    }
+
+    #[test]
+    fn two_in_flight_are_measured_apart() {
+        let mut source = RevisionSource::new(0);
+        source.issue(at(0), 0);
+        source.issue(at(5), 0);
+        assert_eq!(source.observe(at(10), 1), Observed::After(Span::from_secs(10)));
+        assert_eq!(source.observe(at(12), 2), Observed::After(Span::from_secs(7)));
+        assert_eq!(source.observe(at(13), 2), Observed::Known);
+        assert_eq!(source.observe(at(13), 1), Observed::Known);
+    }
+
+    #[test]
+    fn observing_a_newer_one_forgets_the_older() {
+        let mut source = RevisionSource::new(0);
+        source.issue(at(0), 0);
+        source.issue(at(1), 0);
+        assert_eq!(source.observe(at(2), 2), Observed::After(Span::from_secs(1)));
+        assert_eq!(source.observe(at(3), 1), Observed::Known);
+    }
+
+    #[test]
+    fn values_outside_the_window() {
+        let mut source = RevisionSource::new(7);
+        assert_eq!(source.observe(at(0), 7), Observed::Known);
+        assert_eq!(source.observe(at(0), 8), Observed::NotIssued);
+        assert_eq!(source.observe(at(0), i64::MIN), Observed::Known);
+        for _ in 0..=MAX_UNOBSERVED {
+            source.issue(at(1), 0);
+        }
+        assert_eq!(source.observe(at(2), 8), Observed::Known, "the oldest was forgotten");
+        assert_eq!(source.observe(at(2), 9), Observed::After(Span::from_secs(1)));
+    }
+}

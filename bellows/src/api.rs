@@ -1,0 +1,230 @@
+//! The Kubernetes API as the commands need it: list, get, create, delete, wait. Works against the embedded server and
+//! against a cluster.
+
+use std::path::Path;
+use std::time::Duration;
+
+use hyper::http::{Method, Request};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use serde_json::Value;
+
+use crate::fail::{Fail, Outcome};
+
+/// How long a connection may take: everything of ours is on this machine.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long an answer may take.
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
+/// Path of the VirtualMachine kind.
+const VM_ROOT: &str = "/apis/vm.neon.tech/v1";
+
+/// A client of one API server.
+#[derive(Clone)]
+pub(crate) struct Api {
+    client: kube::Client,
+    server: String,
+}
+
+/// What can be listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// VirtualMachine.
+    Vm,
+    /// Pod.
+    Pod,
+    /// Node; has no namespace.
+    Node,
+    /// Secret.
+    Secret,
+}
+
+impl Kind {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Vm => "VM",
+            Self::Pod => "pod",
+            Self::Node => "node",
+            Self::Secret => "secret",
+        }
+    }
+
+    /// Collection path in a namespace; `None` is all of them.
+    fn collection(self, namespace: Option<&str>) -> String {
+        let (root, plural) = match self {
+            Self::Vm => (VM_ROOT, "virtualmachines"),
+            Self::Pod => ("/api/v1", "pods"),
+            Self::Secret => ("/api/v1", "secrets"),
+            Self::Node => return "/api/v1/nodes".into(),
+        };
+        match namespace {
+            Some(namespace) => format!("{root}/namespaces/{namespace}/{plural}"),
+            None => format!("{root}/{plural}"),
+        }
+    }
+}
+
+impl Api {
+    /// A client from a kubeconfig file. Does not talk yet.
+    ///
+    /// # Errors
+    /// 75 when the file is not there (nothing was started), 64 when it is not a kubeconfig.
+    pub(crate) async fn connect(kubeconfig: &Path) -> Outcome<Self> {
+        if !kubeconfig.exists() {
+            return Err(Fail::try_again(format!("{} does not exist", kubeconfig.display()))
+                .rule("bellows up writes it when it starts")
+                .fix("start it: bellows up --detach; or name the right place: --state-dir DIR or --kubeconfig FILE"));
+        }
+        let wrong = |error: &dyn std::error::Error| {
+            Fail::usage(format!("{}: {}", kubeconfig.display(), telemetry::chain(error)))
+                .rule("it must be a kubeconfig")
+        };
+        let file = Kubeconfig::read_from(kubeconfig).map_err(|error| wrong(&error))?;
+        let mut config = kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
+            .await
+            .map_err(|error| wrong(&error))?;
+        config.connect_timeout = Some(CONNECT_TIMEOUT);
+        config.read_timeout = Some(READ_TIMEOUT);
+        // A person waits: a refused connection is to be said at once, not after retries.
+        config.default_retry = false;
+        if config.cluster_url.host().is_some_and(|host| host.starts_with("127.") || host == "localhost") {
+            config.proxy_url = None;
+        }
+        let server = config.cluster_url.to_string();
+        let client = kube::Client::try_from(config).map_err(|error| wrong(&error))?;
+        Ok(Self { client, server })
+    }
+
+    /// All objects of a kind; `None` as namespace is all of them.
+    pub(crate) async fn list(&self, kind: Kind, namespace: Option<&str>) -> Outcome<Vec<Value>> {
+        let path = kind.collection(namespace);
+        let mut list: Value = self.send(Method::GET, &path, None).await.map_err(|error| self.explain(kind, "", error))?;
+        match list.get_mut("items").map(Value::take) {
+            Some(Value::Array(items)) => Ok(items),
+            _ => Err(Fail::bug(format!("{}{path} answered no list", self.server))),
+        }
+    }
+
+    /// One object.
+    ///
+    /// # Errors
+    /// 1 when it does not exist.
+    pub(crate) async fn get(&self, kind: Kind, namespace: &str, name: &str) -> Outcome<Value> {
+        let path = format!("{}/{name}", kind.collection(Some(namespace)));
+        let shown = shown_name(kind, namespace, name);
+        self.send(Method::GET, &path, None).await.map_err(|error| self.explain(kind, &shown, error))
+    }
+
+    /// Creates an object; `dry_run` only has it checked and defaulted.
+    pub(crate) async fn create(&self, kind: Kind, namespace: &str, name: &str, object: &Value, dry_run: bool) -> Outcome<Value> {
+        let query = if dry_run { "?dryRun=All" } else { "" };
+        let path = format!("{}{query}", kind.collection(Some(namespace)));
+        let shown = shown_name(kind, namespace, name);
+        self.send(Method::POST, &path, Some(object)).await.map_err(|error| self.explain(kind, &shown, error))
+    }
+
+    /// Asks for the deletion of an object.
+    pub(crate) async fn delete(&self, kind: Kind, namespace: &str, name: &str) -> Outcome<Value> {
+        let path = format!("{}/{name}", kind.collection(Some(namespace)));
+        let shown = shown_name(kind, namespace, name);
+        self.send(Method::DELETE, &path, None).await.map_err(|error| self.explain(kind, &shown, error))
+    }
+
+    async fn send(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, kube::Error> {
+        let bytes = body.map(Value::to_string).unwrap_or_default().into_bytes();
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("content-type", "application/json")
+            .header("accept", "application/json")
+            .body(bytes)
+            .map_err(kube::Error::HttpError)?;
+        self.client.request(request).await
+    }
+
+    fn explain(&self, kind: Kind, name: &str, error: kube::Error) -> Fail {
+        match error {
+            kube::Error::Api(status) => explain_status(kind, name, &status),
+            kube::Error::SerdeError(error) => {
+                Fail::bug(format!("{} did not answer JSON: {error}", self.server))
+            }
+            other => Fail::try_again(format!("{} does not answer: {}", self.server, innermost(&other)))
+                .rule("the commands ask the API server that bellows up runs")
+                .fix("start it: bellows up --detach; see why it stopped: the end of up.log in the state directory"),
+        }
+    }
+}
+
+fn shown_name(kind: Kind, namespace: &str, name: &str) -> String {
+    if kind == Kind::Node { name.to_owned() } else { format!("{namespace}/{name}") }
+}
+
+fn explain_status(kind: Kind, name: &str, status: &kube::core::Status) -> Fail {
+    let thing = format!("{} {name}", kind.word());
+    let thing = thing.trim_end();
+    match status.code {
+        404 if !name.is_empty() => {
+            Fail::not_so(format!("{thing} does not exist")).fix(format!("see what there is: bellows get {}s -A", kind.word().to_ascii_lowercase()))
+        }
+        401 | 403 => Fail::usage(format!("{thing}: the API server refuses us: {}", status.message))
+            .rule("the token in the kubeconfig must be the server's")
+            .fix("use the kubeconfig that bellows up wrote: bellows kubeconfig"),
+        409 => Fail::not_so(format!("{thing}: {}", status.message)),
+        400 | 422 => {
+            let causes: Vec<String> = status
+                .details
+                .iter()
+                .flat_map(|details| &details.causes)
+                .map(|cause| format!("{}: {}", cause.field, cause.message))
+                .collect();
+            let fail = Fail::usage(format!("{thing} is refused: {}", status.message));
+            if causes.is_empty() { fail } else { fail.rule(causes.join("\n")) }
+        }
+        503 | 429 => Fail::try_again(format!("{thing}: {}", status.message)),
+        code => Fail::bug(format!("{thing}: the API server answered {code}: {}", status.message)),
+    }
+}
+
+fn innermost(error: &dyn std::error::Error) -> String {
+    let mut at = error;
+    while let Some(source) = at.source() {
+        at = source;
+    }
+    at.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(code: u16, message: &str) -> kube::core::Status {
+        serde_json::from_value(serde_json::json!({
+            "status": "Failure", "code": code, "message": message, "reason": "x",
+            "details": {"causes": [{"field": "spec.guest.cpus.use", "message": "is above max", "reason": "FieldValueInvalid"}]}
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn refusals_keep_their_meaning_as_exit_codes() {
+        for (code, exit) in [(404, 1), (409, 1), (401, 64), (403, 64), (422, 64), (400, 64), (503, 75), (500, 70)] {
+            let fail = explain_status(Kind::Vm, "default/pg", &status(code, "no"));
+            assert_eq!(fail.exit() as u8, exit, "{code}: {fail}");
+            assert!(fail.what().contains("VM default/pg"), "{fail}");
+        }
+        let fail = explain_status(Kind::Vm, "default/pg", &status(422, "no"));
+        assert!(fail.to_string().contains("rule: spec.guest.cpus.use: is above max"), "{fail}");
+    }
+
+    #[test]
+    fn paths_are_those_of_kubernetes() {
+        assert_eq!(Kind::Vm.collection(Some("a")), "/apis/vm.neon.tech/v1/namespaces/a/virtualmachines");
+        assert_eq!(Kind::Pod.collection(None), "/api/v1/pods");
+        assert_eq!(Kind::Node.collection(Some("a")), "/api/v1/nodes");
+    }
+
+    #[tokio::test]
+    async fn no_kubeconfig_says_to_start_first() {
+        let fail = Api::connect(Path::new("/nonexistent/kubeconfig")).await.map(|_| ()).unwrap_err();
+        assert_eq!(fail.exit() as u8, 75);
+        assert!(fail.to_string().contains("bellows up"), "{fail}");
+    }
+}

@@ -1,0 +1,211 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::context::Context;
+use crate::fail::Outcome;
+use crate::terminal::ColourChoice;
+use crate::{check, commands, get, top, up, vm};
+
+/// What `bellows --help` says below the list of commands.
+const AFTER_HELP: &str = "\
+First steps:
+  bellows check                      what this machine lacks, each with its fix
+  bellows image build                build the PostgreSQL guest
+  bellows up --detach                start everything on this machine
+  bellows vm create pg               a database that grows and shrinks
+  bellows top                        watch it
+
+Exit codes: 0 done, 1 the asked thing is not so, 64 usage or configuration, 69 something needed is missing,
+70 a defect of ours, 75 try again later.";
+
+/// Keeps every virtual machine exactly as big as it needs to be, and says why.
+#[derive(Debug, Parser)]
+#[command(name = "bellows", version, about, after_help = AFTER_HELP, propagate_version = true, disable_help_subcommand = true)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Flags of every command.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Global {
+    /// Directory of this instance's state [default: /var/lib/bellows for root, else ~/.local/state/bellows]
+    #[arg(long, global = true, env = "BELLOWS_STATE_DIR", value_name = "DIR", hide_env = true)]
+    pub(crate) state_dir: Option<PathBuf>,
+    /// Kubeconfig to ask with [default: the one in the state directory]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+    /// Colours
+    #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN")]
+    pub(crate) color: ColourChoice,
+}
+
+/// A namespace, or all of them.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct NamespaceArgs {
+    /// Namespace
+    #[arg(short, long, default_value = "default", value_name = "NAMESPACE")]
+    pub(crate) namespace: String,
+    /// All namespaces
+    #[arg(short = 'A', long, conflicts_with = "namespace")]
+    pub(crate) all_namespaces: bool,
+}
+
+impl NamespaceArgs {
+    /// The namespace to list, `None` for all.
+    pub(crate) fn chosen(&self) -> Option<&str> {
+        (!self.all_namespaces).then_some(self.namespace.as_str())
+    }
+}
+
+/// A VM by name, `NAME` or `NAMESPACE/NAME`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct VmArgs {
+    /// The VM, as NAME or NAMESPACE/NAME
+    #[arg(value_name = "VM")]
+    vm: String,
+    /// Namespace of a VM given by its name alone
+    #[arg(short, long, default_value = "default", value_name = "NAMESPACE")]
+    namespace: String,
+}
+
+impl VmArgs {
+    /// Namespace and name.
+    pub(crate) fn key(&self) -> (&str, &str) {
+        self.vm.split_once('/').unwrap_or((&self.namespace, &self.vm))
+    }
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Look whether this machine has everything, and say how to mend what it lacks
+    Check(check::CheckArgs),
+    /// Start everything on this machine, in one process
+    Up(Box<up::UpArgs>),
+    /// End `bellows up`; guests keep running unless told otherwise
+    Down(commands::down::DownArgs),
+    /// Parts, addresses and readiness of the running instance
+    Status(commands::status::StatusArgs),
+    /// Create or delete a VM
+    #[command(subcommand)]
+    Vm(vm::VmCommand),
+    /// List VMs, nodes or pods
+    Get(get::GetArgs),
+    /// Live view: size, load and decisions of every VM
+    Top(top::TopArgs),
+    /// The last resizes and where their time went
+    Resizes(commands::resizes::ResizesArgs),
+    /// Why a VM has the size it has
+    Why(commands::why::WhyArgs),
+    /// Open a shell in a VM, or run a command there
+    Ssh(commands::ssh::SshArgs),
+    /// Attach to a VM's console, or print its log
+    Console(commands::console::ConsoleArgs),
+    /// Build, list and remove images
+    #[command(subcommand)]
+    Image(commands::image::ImageCommand),
+    /// Everything every part knows, as JSON
+    Dump(commands::status::DumpArgs),
+    /// Print the path of the kubeconfig
+    Kubeconfig,
+    /// Run kubectl with the kubeconfig
+    #[command(disable_help_flag = true)]
+    Kubectl(commands::kubectl::KubectlArgs),
+    /// Print a completion script
+    Completion(commands::completion::CompletionArgs),
+    /// Print the version
+    Version,
+    /// Own one VM (started by `bellows up`, not by people)
+    #[command(hide = true, disable_help_flag = true)]
+    Runner(commands::runner::RunnerArgs),
+}
+
+impl Command {
+    /// Whether it needs every core: only `up` serves others.
+    fn is_server(&self) -> bool {
+        matches!(self, Self::Up(_))
+    }
+}
+
+/// Runs a command to its end.
+pub(crate) fn run(cli: Cli) -> Outcome {
+    // These replace or outlive this process and bring their own runtime.
+    match cli.command {
+        Command::Runner(args) => return commands::runner::run(&args),
+        Command::Kubectl(args) => return commands::kubectl::run(&Context::new(cli.global), &args),
+        Command::Completion(args) => return commands::completion::run(&args),
+        Command::Version => {
+            crate::terminal::out(&format!("bellows {}", env!("CARGO_PKG_VERSION")));
+            return Ok(());
+        }
+        _ => {}
+    }
+    let runtime = crate::context::runtime(cli.command.is_server())?;
+    runtime.block_on(dispatch(Context::new(cli.global), cli.command))
+}
+
+async fn dispatch(context: Context, command: Command) -> Outcome {
+    match command {
+        Command::Check(args) => check::run(&context, &args).await,
+        Command::Up(args) => up::run(&context, *args).await,
+        Command::Down(args) => commands::down::run(&context, &args).await,
+        Command::Status(args) => commands::status::run(&context, &args).await,
+        Command::Vm(args) => vm::run(&context, args).await,
+        Command::Get(args) => get::run(&context, &args).await,
+        Command::Top(args) => top::run(&context, &args).await,
+        Command::Resizes(args) => commands::resizes::run(&context, &args).await,
+        Command::Why(args) => commands::why::run(&context, &args).await,
+        Command::Ssh(args) => commands::ssh::run(&context, &args).await,
+        Command::Console(args) => commands::console::run(&context, &args).await,
+        Command::Image(args) => commands::image::run(&context, args).await,
+        Command::Dump(args) => commands::status::dump(&context, &args).await,
+        Command::Kubeconfig => commands::kubectl::print_path(&context),
+        Command::Kubectl(_) | Command::Completion(_) | Command::Version | Command::Runner(_) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_and_flag_has_a_help_text() {
+        fn look(command: &clap::Command, path: &str) {
+            let path = format!("{path} {}", command.get_name());
+            assert!(command.get_about().is_some() || command.is_hide_set(), "{path} has no help");
+            for arg in command.get_arguments().filter(|arg| !arg.is_hide_set()) {
+                assert!(arg.get_help().is_some(), "{path}: {} has no help", arg.get_id());
+            }
+            for sub in command.get_subcommands() {
+                look(sub, &path);
+            }
+        }
+        let mut command = Cli::command();
+        command.build();
+        look(&command, "");
+    }
+
+    #[test]
+    fn a_vm_is_named_with_or_without_its_namespace() {
+        for (args, key) in [
+            (vec!["bellows", "why", "pg"], ("default", "pg")),
+            (vec!["bellows", "why", "pg", "-n", "a"], ("a", "pg")),
+            (vec!["bellows", "why", "b/pg", "-n", "a"], ("b", "pg")),
+        ] {
+            let Command::Why(why) = Cli::try_parse_from(args).unwrap().command else { panic!("not why") };
+            assert_eq!(why.vm.key(), key);
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! The small commands, one file each.
+
+pub(crate) mod completion;
+pub(crate) mod console;
+pub(crate) mod down;
+pub(crate) mod image;
+pub(crate) mod kubectl;
+pub(crate) mod resizes;
+pub(crate) mod runner;
+pub(crate) mod ssh;
+pub(crate) mod status;
+pub(crate) mod why;

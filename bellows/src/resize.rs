@@ -1,0 +1,184 @@
+//! One resize, put together from the stages that the parts stamped.
+
+use std::collections::BTreeMap;
+
+use protocol::trace::{Stage, StageRecord};
+use serde::{Deserialize, Serialize};
+
+/// The stages in the order in which a growth passes them, with the heading of their column.
+pub(crate) const STAGES: [(Stage, &str); 8] = [
+    (Stage::Decision, "DECIDE"),
+    (Stage::Permit, "PERMIT"),
+    (Stage::MonitorApproval, "MONITOR"),
+    (Stage::Patch, "PATCH"),
+    (Stage::Controller, "CONTROL"),
+    (Stage::Qmp, "QMP"),
+    (Stage::GuestVisible, "GUEST"),
+    (Stage::Status, "STATUS"),
+];
+
+/// One resize of one VM. JSON:
+/// `{"vm":"default/pg","revision":7,"start_unix_us":…,"total_us":…,"change":"…","stages":{"permit":{"start_unix_us":…,"duration_us":…}}}`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Resize {
+    /// `namespace/name`.
+    pub(crate) vm: String,
+    /// The agent's revision; 0 when somebody else patched the object.
+    pub(crate) revision: i64,
+    /// Begin of its first stage, microseconds since 1970.
+    pub(crate) start_unix_us: i64,
+    /// From the begin of the first stage to the end of the last one known, microseconds.
+    pub(crate) total_us: u64,
+    /// From which size to which, where a part knew it; else empty.
+    pub(crate) change: String,
+    /// What is known of each stage. A stage that was tried again counts all its tries.
+    pub(crate) stages: BTreeMap<Stage, StageTime>,
+}
+
+/// When and how long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct StageTime {
+    /// Begin, microseconds since 1970.
+    pub(crate) start_unix_us: i64,
+    /// Microseconds it took.
+    pub(crate) duration_us: u64,
+}
+
+impl Resize {
+    fn begin(record: &StageRecord) -> Self {
+        Self {
+            vm: record.trace.vm.clone(),
+            revision: record.trace.revision,
+            start_unix_us: record.start_unix_us,
+            total_us: 0,
+            change: String::new(),
+            stages: BTreeMap::new(),
+        }
+    }
+
+    fn end_unix_us(&self) -> i64 {
+        self.start_unix_us.saturating_add_unsigned(self.total_us)
+    }
+
+    /// Whether the guest has it.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.stages.contains_key(&Stage::Status)
+    }
+
+    fn add(&mut self, record: &StageRecord) {
+        let end = self.end_unix_us().max(record.start_unix_us.saturating_add_unsigned(record.duration_us));
+        self.start_unix_us = self.start_unix_us.min(record.start_unix_us);
+        self.total_us = u64::try_from(end.saturating_sub(self.start_unix_us)).unwrap_or(0);
+        if !record.change.is_empty() {
+            self.change.clone_from(&record.change);
+        }
+        let time = self.stages.entry(record.stage).or_insert(StageTime {
+            start_unix_us: record.start_unix_us,
+            duration_us: 0,
+        });
+        time.start_unix_us = time.start_unix_us.min(record.start_unix_us);
+        time.duration_us = time.duration_us.saturating_add(record.duration_us);
+    }
+}
+
+/// Joins records by trace, oldest resize first.
+///
+/// A trace whose status was written is closed: a later record of the same trace begins a new row, because a VM that is
+/// patched by hand keeps its revision through many resizes.
+pub(crate) fn join(records: &[StageRecord]) -> Vec<Resize> {
+    let mut rows: Vec<Resize> = Vec::new();
+    let mut open: BTreeMap<(&str, i64), usize> = BTreeMap::new();
+    let mut sorted: Vec<&StageRecord> = records.iter().collect();
+    sorted.sort_by_key(|record| record.start_unix_us.saturating_add_unsigned(record.duration_us));
+    for record in sorted {
+        let key = (record.trace.vm.as_str(), record.trace.revision);
+        let belongs = open.get(&key).copied().filter(|&row| {
+            !rows[row].is_complete() || record.start_unix_us < rows[row].end_unix_us()
+        });
+        let row = belongs.unwrap_or_else(|| {
+            rows.push(Resize::begin(record));
+            rows.len() - 1
+        });
+        open.insert(key, row);
+        rows[row].add(record);
+    }
+    rows.sort_by(|a, b| (a.start_unix_us, &a.vm).cmp(&(b.start_unix_us, &b.vm)));
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use protocol::trace::TraceId;
+
+    fn record(vm: &str, revision: i64, stage: Stage, start: i64, duration: u64) -> StageRecord {
+        StageRecord {
+            trace: TraceId { vm: vm.into(), revision },
+            stage,
+            start_unix_us: start,
+            duration_us: duration,
+            change: if stage == Stage::Controller { "a -> b".into() } else { String::new() },
+        }
+    }
+
+    #[test]
+    fn stages_of_one_trace_make_one_row() {
+        let rows = join(&[
+            record("default/pg", 7, Stage::Permit, 100, 10),
+            record("default/other", 7, Stage::Permit, 90, 10),
+            record("default/pg", 7, Stage::Decision, 95, 2),
+            record("default/pg", 7, Stage::Controller, 130, 5),
+            record("default/pg", 7, Stage::Status, 150, 50),
+        ]);
+        assert_eq!(rows.len(), 2);
+        let pg = &rows[1];
+        assert_eq!((pg.vm.as_str(), pg.start_unix_us, pg.total_us), ("default/pg", 95, 105));
+        assert_eq!(pg.change, "a -> b");
+        assert_eq!(pg.stages.len(), 4);
+        assert!(pg.is_complete());
+    }
+
+    #[test]
+    fn a_retried_stage_counts_all_its_tries() {
+        let rows = join(&[
+            record("a/b", 1, Stage::Permit, 0, 10),
+            record("a/b", 1, Stage::Permit, 2_000, 20),
+            record("a/b", 1, Stage::Patch, 2_020, 5),
+        ]);
+        assert_eq!(rows.len(), 1);
+        assert_eq!(rows[0].stages[&Stage::Permit], StageTime { start_unix_us: 0, duration_us: 30 });
+        assert_eq!(rows[0].total_us, 2_025);
+    }
+
+    #[test]
+    fn patches_by_hand_with_one_revision_are_separate_resizes() {
+        let one = |at: i64| {
+            [record("a/b", 0, Stage::Controller, at, 5), record("a/b", 0, Stage::Qmp, at + 5, 5), record("a/b", 0, Stage::Status, at + 10, 5)]
+        };
+        let rows = join(&[one(0), one(1_000), one(2_000)].concat());
+        assert_eq!(rows.len(), 3);
+        assert!(rows.iter().all(|row| row.total_us == 15), "{rows:?}");
+    }
+
+    #[test]
+    fn json_shape_is_stable() {
+        let rows = join(&[record("a/b", 1, Stage::GuestVisible, 5, 10)]);
+        insta::assert_snapshot!(serde_json::to_string(&rows).unwrap(), @r#"[{"vm":"a/b","revision":1,"start_unix_us":5,"total_us":10,"change":"","stages":{"guest_visible":{"start_unix_us":5,"duration_us":10}}}]"#);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_time_is_lost_and_nothing_panics(
+            events in proptest::collection::vec((0_i64..3, 0_usize..8, 0_i64..10_000, 0_u64..1_000), 0..60)
+        ) {
+            let records: Vec<StageRecord> = events
+                .iter()
+                .map(|(revision, stage, start, duration)| record("a/b", *revision, STAGES[*stage].0, *start, *duration))
+                .collect();
+            let rows = join(&records);
+            let kept: u64 = rows.iter().flat_map(|row| row.stages.values()).map(|time| time.duration_us).sum();
+            let given: u64 = records.iter().map(|record| record.duration_us).sum();
+            proptest::prop_assert_eq!(kept, given);
+        }
+    }
+}

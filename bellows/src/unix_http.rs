@@ -1,0 +1,124 @@
+//! HTTP over a unix socket: the admin API of `bellows up` and the control link of a runner.
+
+use std::path::Path;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::http::{Method, Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::net::UnixStream;
+
+/// How long one exchange may take.
+const TIMEOUT: Duration = Duration::from_secs(20);
+/// Longest answer read, bytes: a dump of a thousand VMs is far below.
+const ANSWER_LIMIT_BYTES: usize = 64 << 20;
+
+/// Why an exchange failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum UnixHttpError {
+    /// Nobody listens there.
+    #[error("{path} does not answer")]
+    Connect {
+        /// The socket.
+        path: String,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The exchange broke off.
+    #[error("{path}: the exchange broke off: {why}")]
+    Broken {
+        /// The socket.
+        path: String,
+        /// Why.
+        why: String,
+    },
+    /// The answer is a refusal.
+    #[error("{path} answered {status}: {text}")]
+    Refused {
+        /// The socket.
+        path: String,
+        /// HTTP status.
+        status: u16,
+        /// Its words.
+        text: String,
+    },
+}
+
+/// One exchange; an empty answer is `null`.
+pub(crate) async fn exchange(
+    socket: &Path,
+    method: Method,
+    route: &str,
+    body: Option<&Value>,
+) -> Result<Value, UnixHttpError> {
+    let path = socket.display().to_string();
+    let broken = |why: String| UnixHttpError::Broken { path: path.clone(), why };
+    let stream = UnixStream::connect(socket)
+        .await
+        .map_err(|source| UnixHttpError::Connect { path: path.clone(), source })?;
+    let talk = async {
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(|error| broken(error.to_string()))?;
+        let driver = tokio::spawn(connection);
+        let request = Request::builder()
+            .method(method)
+            .uri(route)
+            .header("host", "bellows")
+            .header("content-type", "application/json")
+            .body(Full::new(Bytes::from(body.map(Value::to_string).unwrap_or_default())))
+            .map_err(|error| broken(error.to_string()))?;
+        let answer = sender.send_request(request).await.map_err(|error| broken(error.to_string()))?;
+        let status = answer.status();
+        let bytes = Limited::new(answer.into_body(), ANSWER_LIMIT_BYTES)
+            .collect()
+            .await
+            .map_err(|error| broken(error.to_string()))?
+            .to_bytes();
+        driver.abort();
+        Ok((status, bytes))
+    };
+    let (status, bytes) = tokio::time::timeout(TIMEOUT, talk)
+        .await
+        .map_err(|_| broken(format!("no answer within {} s", TIMEOUT.as_secs())))??;
+    read_answer(&path, status, &bytes)
+}
+
+fn read_answer(path: &str, status: StatusCode, bytes: &[u8]) -> Result<Value, UnixHttpError> {
+    if !status.is_success() {
+        let text = String::from_utf8_lossy(bytes).trim().chars().take(500).collect();
+        return Err(UnixHttpError::Refused { path: path.to_owned(), status: status.as_u16(), text });
+    }
+    if bytes.is_empty() {
+        return Ok(Value::Null);
+    }
+    serde_json::from_slice(bytes)
+        .map_err(|error| UnixHttpError::Broken { path: path.to_owned(), why: error.to_string() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn exchanges_and_refusals_are_told_apart() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("s");
+        let missing = exchange(&socket, Method::GET, "/x", None).await.unwrap_err();
+        assert!(matches!(missing, UnixHttpError::Connect { .. }), "{missing}");
+        let listener = tokio::net::UnixListener::bind(&socket).unwrap();
+        let router = axum::Router::new()
+            .route("/echo", axum::routing::post(async |body: axum::Json<Value>| body))
+            .route("/empty", axum::routing::get(async || StatusCode::ACCEPTED));
+        let server = tokio::spawn(async move { axum::serve(listener, router).await });
+        let value = serde_json::json!({"a": [1, 2]});
+        assert_eq!(exchange(&socket, Method::POST, "/echo", Some(&value)).await.unwrap(), value);
+        assert_eq!(exchange(&socket, Method::GET, "/empty", None).await.unwrap(), Value::Null);
+        let refused = exchange(&socket, Method::GET, "/none", None).await.unwrap_err();
+        assert!(matches!(refused, UnixHttpError::Refused { status: 404, .. }), "{refused}");
+        server.abort();
+    }
+}

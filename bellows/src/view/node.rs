@@ -1,0 +1,171 @@
+//! Nodes and pods as people ask for them.
+
+use std::collections::BTreeMap;
+
+use protocol::annotations::{ANNOTATION_APPROVED, LABEL_VM_NAME};
+use protocol::object::{Node, Pod};
+use protocol::time::WallTime;
+use protocol::units::{Bytes, MilliCpu, Resources};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::vm::{cores, memory, seconds_between};
+use crate::output::{Cell, Table, age};
+use crate::terminal::Tone;
+
+/// A node: what it can give and what it has given. Shape of `bellows get nodes -o json`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct NodeView {
+    /// Name.
+    pub(crate) name: String,
+    /// Whether its Ready condition is True.
+    pub(crate) ready: bool,
+    /// CPU it can give, thousandths of a core.
+    pub(crate) allocatable_cpu_milli: u32,
+    /// Memory it can give, bytes.
+    pub(crate) allocatable_memory_bytes: u64,
+    /// CPU granted to VMs on it.
+    pub(crate) granted_cpu_milli: u32,
+    /// Memory granted to VMs on it.
+    pub(crate) granted_memory_bytes: u64,
+    /// VMs on it.
+    pub(crate) vms: usize,
+    /// Seconds since the object was made.
+    pub(crate) age_s: Option<u64>,
+}
+
+/// A pod. Shape of `bellows get pods -o json`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct PodView {
+    /// Namespace.
+    pub(crate) namespace: String,
+    /// Name.
+    pub(crate) name: String,
+    /// Phase.
+    pub(crate) phase: String,
+    /// Whether it is Ready.
+    pub(crate) ready: bool,
+    /// The VM whose runner it is.
+    pub(crate) vm: Option<String>,
+    /// Its node.
+    pub(crate) node: String,
+    /// Its address.
+    pub(crate) address: String,
+    /// What the scheduler granted.
+    pub(crate) granted: Option<Resources>,
+    /// Seconds since the object was made.
+    pub(crate) age_s: Option<u64>,
+}
+
+/// Views of all pods that can be read; one that cannot is left out of totals, never an error.
+pub(crate) fn pods(objects: &[Value], now: WallTime) -> Vec<PodView> {
+    let readable = objects.iter().filter_map(|object| serde_json::from_value::<Pod>(object.clone()).ok());
+    readable
+        .map(|pod| PodView {
+            ready: pod.is_ready(),
+            vm: pod.metadata.labels.get(LABEL_VM_NAME).cloned(),
+            granted: granted(&pod),
+            age_s: pod.metadata.creation_timestamp.map(|at| seconds_between(at.0, now)),
+            namespace: pod.metadata.namespace,
+            name: pod.metadata.name,
+            phase: pod.status.phase,
+            node: pod.spec.node_name,
+            address: pod.status.pod_ip,
+        })
+        .collect()
+}
+
+fn granted(pod: &Pod) -> Option<Resources> {
+    if pod.is_terminal() {
+        return None;
+    }
+    serde_json::from_str(pod.metadata.annotations.get(ANNOTATION_APPROVED)?).ok()
+}
+
+/// Views of all nodes, with what the pods on each were granted.
+pub(crate) fn nodes(objects: &[Value], pods: &[PodView], now: WallTime) -> Vec<NodeView> {
+    let mut given: BTreeMap<&str, (Resources, usize)> = BTreeMap::new();
+    for pod in pods {
+        if let Some(granted) = pod.granted {
+            let entry = given.entry(pod.node.as_str()).or_default();
+            entry.0.cpu = MilliCpu(entry.0.cpu.0.saturating_add(granted.cpu.0));
+            entry.0.mem = Bytes(entry.0.mem.0.saturating_add(granted.mem.0));
+            entry.1 += 1;
+        }
+    }
+    objects
+        .iter()
+        .filter_map(|object| {
+            let node: Node = serde_json::from_value(object.clone()).ok()?;
+            let (granted, vms) = given.get(node.metadata.name.as_str()).copied().unwrap_or_default();
+            let amount = |name: &str| node.status.allocatable.get(name);
+            Some(NodeView {
+                ready: is_ready(object),
+                allocatable_cpu_milli: amount("cpu")
+                    .and_then(|cpu| u32::try_from(cpu.milli_value()).ok())
+                    .unwrap_or(0),
+                allocatable_memory_bytes: amount("memory").and_then(|memory| memory.as_u64()).unwrap_or(0),
+                granted_cpu_milli: granted.cpu.0,
+                granted_memory_bytes: granted.mem.0,
+                vms,
+                age_s: node.metadata.creation_timestamp.map(|at| seconds_between(at.0, now)),
+                name: node.metadata.name,
+            })
+        })
+        .collect()
+}
+
+fn is_ready(node: &Value) -> bool {
+    let conditions = node["status"]["conditions"].as_array();
+    conditions.is_some_and(|list| list.iter().any(|one| one["type"] == "Ready" && one["status"] == "True"))
+}
+
+/// The table of `bellows get nodes`.
+pub(crate) fn node_table(nodes: &[NodeView]) -> Table {
+    let mut table = Table::new(&["NAME", "READY", "CPU GRANTED/ALLOCATABLE", "MEM GRANTED/ALLOCATABLE", "VMS", "AGE"]);
+    for node in nodes {
+        table.row(vec![
+            node.name.clone().into(),
+            yes_no(node.ready),
+            format!("{}/{}", cores(node.granted_cpu_milli), cores(node.allocatable_cpu_milli)).into(),
+            format!("{}/{}", memory(node.granted_memory_bytes), memory(node.allocatable_memory_bytes)).into(),
+            node.vms.to_string().into(),
+            node.age_s.map_or_else(|| "-".into(), age).into(),
+        ]);
+    }
+    table
+}
+
+/// The table of `bellows get pods`.
+pub(crate) fn pod_table(pods: &[PodView], with_namespace: bool) -> Table {
+    let mut header = vec!["NAME", "PHASE", "READY", "VM", "GRANTED", "ADDRESS", "NODE", "AGE"];
+    if with_namespace {
+        header.insert(0, "NAMESPACE");
+    }
+    let mut table = Table::new(&header);
+    for pod in pods {
+        let dash = |text: &str| if text.is_empty() { "-".to_owned() } else { text.to_owned() };
+        let granted = pod
+            .granted
+            .map_or_else(|| "-".to_owned(), |size| format!("{} / {}", cores(size.cpu.0), memory(size.mem.0)));
+        let mut row: Vec<Cell> = vec![
+            pod.name.clone().into(),
+            dash(&pod.phase).into(),
+            yes_no(pod.ready),
+            dash(pod.vm.as_deref().unwrap_or_default()).into(),
+            granted.into(),
+            dash(&pod.address).into(),
+            dash(&pod.node).into(),
+            pod.age_s.map_or_else(|| "-".into(), age).into(),
+        ];
+        if with_namespace {
+            row.insert(0, pod.namespace.clone().into());
+        }
+        table.row(row);
+    }
+    table
+}
+
+fn yes_no(yes: bool) -> Cell {
+    if yes { Cell::toned(Tone::Good, "yes") } else { Cell::toned(Tone::Warn, "no") }
+}

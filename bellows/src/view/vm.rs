@@ -1,0 +1,283 @@
+//! A VM as a person asks for it: how big is it, how big should it be, why, and since when.
+
+use protocol::annotations::{ANNOTATION_BOUNDS, LABEL_ENABLED, ScalingBounds};
+use protocol::object::ObjectMeta;
+use protocol::quantity::Quantity;
+use protocol::time::WallTime;
+use protocol::units::{Bytes, MilliCpu, Resources};
+use protocol::vm::VirtualMachine;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::decision::Decision;
+use crate::output::{Cell, Table, age};
+use crate::resize::Resize;
+use crate::terminal::Tone;
+
+/// One VM. This is the shape of `bellows get vms -o json` (in `{"items":[…]}`); members are added, never changed.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct VmView {
+    /// Namespace.
+    pub(crate) namespace: String,
+    /// Name.
+    pub(crate) name: String,
+    /// Phase of the object; `Unreadable` when the object could not be understood, see `problem`.
+    pub(crate) phase: String,
+    /// Node it runs on.
+    pub(crate) node: Option<String>,
+    /// Its runner pod.
+    pub(crate) pod: Option<String>,
+    /// Its address.
+    pub(crate) address: Option<String>,
+    /// Ports reachable at the address.
+    pub(crate) ports: Vec<PortView>,
+    /// CPU in thousandths of a core.
+    pub(crate) cpu_milli: Sizes<u32>,
+    /// Memory in bytes.
+    pub(crate) memory_bytes: Sizes<u64>,
+    /// Whether the agent sizes it.
+    pub(crate) autoscaled: bool,
+    /// Times it was started again.
+    pub(crate) restarts: i32,
+    /// Seconds since the object was made.
+    pub(crate) age_s: Option<u64>,
+    /// The agent's last decision.
+    pub(crate) decision: Option<Decision>,
+    /// The last resize known.
+    pub(crate) last_resize: Option<LastResize>,
+    /// What is wrong, if anything.
+    pub(crate) problem: Option<String>,
+}
+
+/// A named port.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct PortView {
+    /// Name, may be empty.
+    pub(crate) name: String,
+    /// Number.
+    pub(crate) port: i32,
+}
+
+/// One resource of a VM.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub(crate) struct Sizes<T> {
+    /// What the guest has, by the object's status.
+    pub(crate) now: Option<T>,
+    /// What it should have.
+    pub(crate) want: T,
+    /// Lower bound in force.
+    pub(crate) min: T,
+    /// Upper bound in force.
+    pub(crate) max: T,
+}
+
+/// The last resize in short.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct LastResize {
+    /// Seconds since it began.
+    pub(crate) age_s: u64,
+    /// Whether the guest has it.
+    pub(crate) complete: bool,
+    /// Microseconds it took so far.
+    pub(crate) total_us: u64,
+    /// From which size to which.
+    pub(crate) change: String,
+}
+
+impl VmView {
+    /// A view of an object; one that cannot be understood still has a row that says so.
+    pub(crate) fn new(object: &Value, decision: Option<Decision>, resizes: &[Resize], now: WallTime) -> Self {
+        match serde_json::from_value::<VirtualMachine>(object.clone()) {
+            Ok(vm) => Self::of(&vm, decision, resizes, now),
+            Err(error) => Self::unreadable(object, &error.to_string(), now),
+        }
+    }
+
+    fn of(vm: &VirtualMachine, decision: Option<Decision>, resizes: &[Resize], now: WallTime) -> Self {
+        let status = vm.status.clone().unwrap_or_default();
+        let guest = &vm.spec.guest;
+        let (min, max) = bounds(vm);
+        let want = guest.in_use();
+        let key = vm.metadata.key();
+        Self {
+            namespace: vm.metadata.namespace.clone(),
+            name: vm.metadata.name.clone(),
+            phase: status.phase.as_str().to_owned(),
+            node: some(status.node),
+            pod: some(status.pod_name),
+            address: some(status.pod_ip),
+            ports: guest.ports.iter().map(|port| PortView { name: port.name.clone(), port: port.port }).collect(),
+            cpu_milli: Sizes {
+                now: status.cpus.map(|cpu| cpu.0),
+                want: want.cpu.0,
+                min: min.cpu.0,
+                max: max.cpu.0,
+            },
+            memory_bytes: Sizes {
+                now: status.memory_size.and_then(|memory| memory.as_u64()),
+                want: want.mem.0,
+                min: min.mem.0,
+                max: max.mem.0,
+            },
+            autoscaled: vm.metadata.label_is_true(LABEL_ENABLED),
+            restarts: status.restart_count,
+            age_s: age_of(&vm.metadata, now),
+            decision,
+            last_resize: resizes.iter().rev().find(|resize| resize.vm == key).map(|resize| LastResize {
+                age_s: seconds_between(resize.start_unix_us, now),
+                complete: resize.is_complete(),
+                total_us: resize.total_us,
+                change: resize.change.clone(),
+            }),
+            problem: status
+                .conditions
+                .iter()
+                .find(|condition| condition.kind == "Degraded" && condition.status == "True")
+                .map(|condition| condition.message.clone()),
+        }
+    }
+
+    fn unreadable(object: &Value, why: &str, now: WallTime) -> Self {
+        let text = |name: &str| object["metadata"][name].as_str().unwrap_or_default().to_owned();
+        let meta: ObjectMeta = serde_json::from_value(object["metadata"].clone()).unwrap_or_default();
+        Self {
+            namespace: text("namespace"),
+            name: text("name"),
+            phase: "Unreadable".into(),
+            node: None,
+            pod: None,
+            address: None,
+            ports: Vec::new(),
+            cpu_milli: Sizes::default(),
+            memory_bytes: Sizes::default(),
+            autoscaled: false,
+            restarts: 0,
+            age_s: age_of(&meta, now),
+            decision: None,
+            last_resize: None,
+            problem: Some(why.to_owned()),
+        }
+    }
+
+    /// `namespace/name`.
+    pub(crate) fn key(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+
+    /// Why it has the size it has, in a few words.
+    pub(crate) fn reason(&self) -> String {
+        match (&self.problem, &self.decision) {
+            (Some(problem), _) => problem.clone(),
+            (None, Some(decision)) => decision.in_short(),
+            (None, None) if !self.autoscaled => "not autoscaled".into(),
+            (None, None) => "-".into(),
+        }
+    }
+}
+
+/// The bounds in force: the annotation's if it reads, else the object's own.
+fn bounds(vm: &VirtualMachine) -> (Resources, Resources) {
+    let guest = &vm.spec.guest;
+    let given = vm
+        .metadata
+        .annotations
+        .get(ANNOTATION_BOUNDS)
+        .and_then(|text| serde_json::from_str::<ScalingBounds>(text).ok());
+    let leaf = |cpu: MilliCpu, mem: Quantity| Resources { cpu, mem: Bytes(mem.as_u64().unwrap_or(0)) };
+    given.map_or_else(
+        || (guest.smallest(), guest.largest()),
+        |bounds| (leaf(bounds.min.cpu, bounds.min.mem), leaf(bounds.max.cpu, bounds.max.mem)),
+    )
+}
+
+fn some(text: String) -> Option<String> {
+    (!text.is_empty()).then_some(text)
+}
+
+fn age_of(meta: &ObjectMeta, now: WallTime) -> Option<u64> {
+    meta.creation_timestamp.map(|at| seconds_between(at.0, now))
+}
+
+pub(crate) fn seconds_between(start_unix_us: i64, now: WallTime) -> u64 {
+    u64::try_from(now.0.saturating_sub(start_unix_us)).unwrap_or(0) / 1_000_000
+}
+
+/// `now/want/max`; `now/max` alone would hide that something is on its way.
+fn triple<T: Copy>(sizes: &Sizes<T>, show: impl Fn(T) -> String) -> String {
+    let now = sizes.now.map_or_else(|| "-".into(), &show);
+    format!("{now}/{}/{}", show(sizes.want), show(sizes.max))
+}
+
+/// Cores as people write them: `0.25`, `2`.
+pub(crate) fn cores(milli: u32) -> String {
+    let text = format!("{}.{:03}", milli / 1000, milli % 1000);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// Bytes as a quantity (`1Gi`), or with one digit where the exact number helps nobody.
+pub(crate) fn memory(bytes: u64) -> String {
+    const GIB: u64 = 1 << 30;
+    const MIB: u64 = 1 << 20;
+    match bytes {
+        _ if bytes >= GIB && bytes.is_multiple_of(GIB) => format!("{}Gi", bytes / GIB),
+        _ if bytes >= 10 * GIB => format!("{}Gi", bytes / GIB),
+        _ if bytes >= GIB => format!("{}.{}Gi", bytes / GIB, bytes % GIB * 10 / GIB),
+        _ if bytes >= MIB => format!("{}Mi", bytes / MIB),
+        _ => bytes.to_string(),
+    }
+}
+
+fn phase_tone(phase: &str) -> Tone {
+    match phase {
+        "Running" => Tone::Good,
+        "Failed" | "Unreadable" => Tone::Bad,
+        "Succeeded" => Tone::Dim,
+        _ => Tone::Warn,
+    }
+}
+
+/// A phase as a cell.
+pub(crate) fn phase_cell(phase: &str) -> Cell {
+    let shown = if phase.is_empty() { "New" } else { phase };
+    Cell::toned(phase_tone(phase), shown)
+}
+
+/// The table of `bellows get vms`.
+pub(crate) fn table(vms: &[VmView], with_namespace: bool, wide: bool) -> Table {
+    let mut header = vec!["NAME", "PHASE", "CPU NOW/WANT/MAX", "MEM NOW/WANT/MAX", "ADDRESS", "LAST RESIZE", "REASON"];
+    if with_namespace {
+        header.insert(0, "NAMESPACE");
+    }
+    if wide {
+        header.extend(["NODE", "POD", "PORTS", "RESTARTS", "AGE"]);
+    }
+    let mut table = Table::new(&header);
+    for vm in vms {
+        let mut row: Vec<Cell> = Vec::with_capacity(header.len());
+        if with_namespace {
+            row.push(vm.namespace.clone().into());
+        }
+        let dash = || "-".to_owned();
+        row.extend([
+            vm.name.clone().into(),
+            phase_cell(&vm.phase),
+            triple(&vm.cpu_milli, cores).into(),
+            triple(&vm.memory_bytes, memory).into(),
+            vm.address.clone().unwrap_or_else(dash).into(),
+            vm.last_resize.as_ref().map_or_else(dash, |resize| format!("{} ago", age(resize.age_s))).into(),
+            vm.reason().into(),
+        ]);
+        if wide {
+            let ports: Vec<String> = vm.ports.iter().map(|port| port.port.to_string()).collect();
+            row.extend([
+                vm.node.clone().unwrap_or_else(dash).into(),
+                vm.pod.clone().unwrap_or_else(dash).into(),
+                if ports.is_empty() { dash() } else { ports.join(",") }.into(),
+                vm.restarts.to_string().into(),
+                vm.age_s.map_or_else(dash, age).into(),
+            ]);
+        }
+        table.row(row);
+    }
+    table
+}

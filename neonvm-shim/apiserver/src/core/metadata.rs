@@ -1,0 +1,190 @@
+//! Rules of `metadata` that hold for every kind.
+
+use serde_json::Value;
+
+use super::error::Cause;
+use super::object::is_dns_subdomain;
+use super::selector::{is_label_key, is_label_value};
+
+/// Most bytes of all annotations of an object, as the real server bounds it.
+const MAX_ANNOTATION_BYTES: usize = 256 << 10;
+
+/// Members of `metadata`; others are unknown fields.
+const MEMBERS: [&str; 15] = [
+    "annotations",
+    "creationTimestamp",
+    "deletionGracePeriodSeconds",
+    "deletionTimestamp",
+    "finalizers",
+    "generateName",
+    "generation",
+    "labels",
+    "managedFields",
+    "name",
+    "namespace",
+    "ownerReferences",
+    "resourceVersion",
+    "selfLink",
+    "uid",
+];
+
+/// Drops unknown members, `null`s and the obsolete `selfLink`; adds the paths of unknown ones to `dropped`.
+pub fn prune(value: &mut Value, dropped: &mut Vec<String>) {
+    let Some(map) = value.get_mut("metadata").and_then(Value::as_object_mut) else { return };
+    map.retain(|name, member| {
+        let known = MEMBERS.contains(&name.as_str());
+        if !known {
+            dropped.push(format!("metadata.{name}"));
+        }
+        known && !member.is_null() && name != "selfLink"
+    });
+}
+
+/// All problems of an object's metadata.
+#[must_use]
+pub fn validate(value: &Value, namespaced: bool) -> Vec<Cause> {
+    let metadata = &value["metadata"];
+    let mut problems = Vec::new();
+    check_name(metadata, &mut problems);
+    if !namespaced && metadata.get("namespace").is_some() {
+        let message = "Forbidden: not allowed on this type";
+        problems.push(cause("FieldValueForbidden", "metadata.namespace", message.to_owned()));
+    }
+    check_labels(metadata, &mut problems);
+    check_annotations(metadata, &mut problems);
+    check_lists(metadata, &mut problems);
+    problems
+}
+
+fn cause(reason: &str, field: &str, message: String) -> Cause {
+    Cause { reason: reason.to_owned(), field: field.to_owned(), message }
+}
+
+fn invalid(field: &str, value: &Value, why: &str) -> Cause {
+    cause("FieldValueInvalid", field, format!("Invalid value: {value}: {why}"))
+}
+
+fn check_name(metadata: &Value, problems: &mut Vec<Cause>) {
+    match metadata.get("name") {
+        Some(Value::String(name)) if is_dns_subdomain(name) => {}
+        None => {
+            let message = "Required value: name or generateName is required".to_owned();
+            problems.push(cause("FieldValueRequired", "metadata.name", message));
+        }
+        Some(other) => {
+            let why = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', \
+                and must start and end with an alphanumeric character";
+            problems.push(invalid("metadata.name", other, why));
+        }
+    }
+}
+
+fn check_labels(metadata: &Value, problems: &mut Vec<Cause>) {
+    let Some(labels) = metadata.get("labels") else { return };
+    let Some(map) = labels.as_object() else {
+        problems.push(invalid("metadata.labels", labels, "must be an object"));
+        return;
+    };
+    for (key, value) in map {
+        if !is_label_key(key) {
+            let why = "must be a qualified name: an optional DNS prefix and '/', then at most 63 letters, digits, '-', '_' or '.'";
+            problems.push(invalid("metadata.labels", &Value::from(key.as_str()), why));
+        }
+        if !value.as_str().is_some_and(is_label_value) {
+            let why = "a valid label must be an empty string or consist of at most 63 alphanumeric characters, '-', '_' or '.', \
+                and must start and end with an alphanumeric character";
+            problems.push(invalid("metadata.labels", value, why));
+        }
+    }
+}
+
+fn check_annotations(metadata: &Value, problems: &mut Vec<Cause>) {
+    let Some(annotations) = metadata.get("annotations") else { return };
+    let Some(map) = annotations.as_object() else {
+        problems.push(invalid("metadata.annotations", annotations, "must be an object"));
+        return;
+    };
+    let mut total_bytes = 0;
+    for (key, value) in map {
+        // Case does not matter in annotation keys, but form does.
+        if !is_label_key(key) {
+            problems.push(invalid("metadata.annotations", &Value::from(key.as_str()), "must be a qualified name"));
+        }
+        match value.as_str() {
+            Some(text) => total_bytes += key.len() + text.len(),
+            None => problems.push(invalid(&format!("metadata.annotations.{key}"), value, "must be a string")),
+        }
+    }
+    if total_bytes > MAX_ANNOTATION_BYTES {
+        let message = format!("Too long: may not be more than {MAX_ANNOTATION_BYTES} bytes");
+        problems.push(cause("FieldValueTooLong", "metadata.annotations", message));
+    }
+}
+
+fn check_lists(metadata: &Value, problems: &mut Vec<Cause>) {
+    if let Some(finalizers) = metadata.get("finalizers") {
+        let texts = finalizers.as_array();
+        if texts.is_none_or(|texts| !texts.iter().all(|text| text.as_str().is_some_and(is_label_key))) {
+            problems.push(invalid("metadata.finalizers", finalizers, "must be a list of qualified names"));
+        }
+    }
+    let Some(owners) = metadata.get("ownerReferences") else { return };
+    let Some(list) = owners.as_array() else {
+        problems.push(invalid("metadata.ownerReferences", owners, "must be a list"));
+        return;
+    };
+    let mut controllers = 0;
+    for (index, owner) in list.iter().enumerate() {
+        for member in ["apiVersion", "kind", "name", "uid"] {
+            if owner.get(member).and_then(Value::as_str).is_none_or(str::is_empty) {
+                let field = format!("metadata.ownerReferences[{index}].{member}");
+                problems.push(cause("FieldValueInvalid", &field, "Invalid value: must not be empty".to_owned()));
+            }
+        }
+        controllers += usize::from(owner.get("controller") == Some(&Value::Bool(true)));
+    }
+    if controllers > 1 {
+        let why = "Only one reference can have Controller set to true";
+        problems.push(invalid("metadata.ownerReferences", owners, why));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn each_rule_names_its_field() {
+        let owner = json!({"apiVersion": "v1", "kind": "K", "name": "n", "uid": "u", "controller": true});
+        let good = json!({"metadata": {"name": "a", "labels": {"x/y": "1"}, "annotations": {"k": "any thing"},
+            "finalizers": ["vm.neon.tech/finalizer"], "ownerReferences": [owner]}});
+        assert_eq!(validate(&good, true), []);
+        for (metadata, field) in [
+            (json!({}), "metadata.name"),
+            (json!({"name": "A"}), "metadata.name"),
+            (json!({"name": "a", "labels": {"x": 1}}), "metadata.labels"),
+            (json!({"name": "a", "labels": {"x": "-"}}), "metadata.labels"),
+            (json!({"name": "a", "labels": {"x y": "1"}}), "metadata.labels"),
+            (json!({"name": "a", "annotations": {"x": 1}}), "metadata.annotations.x"),
+            (json!({"name": "a", "annotations": {"x": "y".repeat(300_000)}}), "metadata.annotations"),
+            (json!({"name": "a", "finalizers": "x"}), "metadata.finalizers"),
+            (json!({"name": "a", "ownerReferences": [owner, owner]}), "metadata.ownerReferences"),
+            (json!({"name": "a", "ownerReferences": [{"apiVersion": "v1", "kind": "K", "name": "n"}]}), "metadata.ownerReferences[0].uid"),
+        ] {
+            let problems = validate(&json!({"metadata": metadata}), true);
+            let fields: Vec<&str> = problems.iter().map(|problem| problem.field.as_str()).collect();
+            assert_eq!(fields, [field]);
+        }
+        assert_eq!(validate(&json!({"metadata": {"name": "a", "namespace": "b"}}), false).len(), 1);
+    }
+
+    #[test]
+    fn unknown_members_are_dropped() {
+        let mut value = json!({"metadata": {"name": "a", "color": "red", "selfLink": "x", "labels": null}});
+        let mut dropped = Vec::new();
+        prune(&mut value, &mut dropped);
+        assert_eq!((value, dropped), (json!({"metadata": {"name": "a"}}), vec!["metadata.color".to_owned()]));
+    }
+}

@@ -1,0 +1,398 @@
+//! Create, update and patch.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use super::{Body, Context, NAMESPACE_KIND, POD_KIND, Store, crd, method_not_allowed};
+use crate::core::error::{ApiError, Cause, Reason};
+use crate::core::hooks;
+use crate::core::metadata;
+use crate::core::object::{Object, copy_meta, finalizers, is_deleting, meta, remove_meta};
+use crate::core::patch::{self, PatchError};
+use crate::core::request::{FieldValidation, PatchKind};
+use crate::core::schema::{apply_defaults, prune, validate};
+use crate::core::view::{CRD_KIND, Place};
+
+/// How often a generated name is tried when it is taken.
+const NAME_ATTEMPTS: usize = 8;
+
+/// What a stale write is told.
+const STALE: &str = "the object has been modified; please apply your changes to the latest version and try again";
+
+impl Context {
+    fn not_found(&self, name: &str) -> ApiError {
+        ApiError::not_found(&self.form.asked.group, &self.form.asked.resource, name)
+    }
+
+    fn conflict(&self, name: &str, why: &str) -> ApiError {
+        ApiError::conflict(&self.form.asked.group, &self.form.asked.resource, name, why)
+    }
+
+    fn invalid(&self, name: &str, causes: Vec<Cause>) -> ApiError {
+        ApiError::invalid(&self.form.asked.group, &self.form.asked.kind, name, causes)
+    }
+}
+
+impl Store {
+    /// The object a call names.
+    pub(super) fn existing(&self, context: &Context, name: &str) -> Result<Arc<Object>, ApiError> {
+        let found = self.view.get(&context.form.key(), &context.namespace, name);
+        found.cloned().ok_or_else(|| context.not_found(name))
+    }
+
+    /// POST.
+    pub(super) fn create(&mut self, context: &mut Context, body: Value) -> Result<(u16, Body), ApiError> {
+        let mut value = context.form.decode(body)?;
+        settle_namespace(context, &mut value)?;
+        let generated = meta(&value, "name").is_none_or(str::is_empty);
+        for attempt in 0.. {
+            if generated {
+                generate_name(context, &mut value);
+            }
+            match self.create_named(context, value.clone()) {
+                Err(error) if generated && error.reason == Reason::AlreadyExists && attempt < NAME_ATTEMPTS => {}
+                result => return result.map(|object| (201, Body::Object(object))),
+            }
+        }
+        Err(ApiError::new(Reason::InternalError, "no free name was found"))
+    }
+
+    pub(super) fn create_named(&mut self, context: &mut Context, mut value: Value) -> Result<Arc<Object>, ApiError> {
+        let kind = Arc::clone(&context.form.stored);
+        let name = meta(&value, "name").unwrap_or_default().to_owned();
+        if meta(&value, "resourceVersion").is_some_and(|version| !version.is_empty()) {
+            return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
+        }
+        if kind.namespaced {
+            self.check_namespace(&context.namespace)?;
+        }
+        let key = kind.key();
+        if self.view.get(&key, &context.namespace, &name).is_some() {
+            return Err(ApiError::already_exists(&context.form.asked.group, &context.form.asked.resource, &name));
+        }
+        self.settle(context, &mut value)?;
+        for member in ["deletionTimestamp", "deletionGracePeriodSeconds", "generation", "resourceVersion"] {
+            remove_meta(&mut value, member);
+        }
+        value["metadata"]["uid"] = Value::from(context.entropy.uid());
+        value["metadata"]["creationTimestamp"] = Value::from(context.now.to_string());
+        if kind.has_generation() {
+            value["metadata"]["generation"] = Value::from(1);
+        }
+        if kind.storage_version().has_status && !kind.extras().is_some_and(|extras| extras.status_on_create) {
+            value.as_object_mut().map(|map| map.remove("status"));
+        }
+        self.first_state(context, &key, &mut value)?;
+        self.check(context, &name, &value)?;
+        hooks::refuse(&kind, &name, hooks::validate_create(&kind, &value))?;
+        self.own(context, None, &mut value);
+        Ok(self.write(&key, (context.namespace.clone(), name), value))
+    }
+
+    /// What the server itself states about a new object of some core kinds.
+    fn first_state(&self, context: &Context, key: &str, value: &mut Value) -> Result<(), ApiError> {
+        match key {
+            NAMESPACE_KIND => {
+                value["status"] = json!({"phase": "Active"});
+                let name = value["metadata"]["name"].clone();
+                value["metadata"]["labels"]["kubernetes.io/metadata.name"] = name;
+            }
+            POD_KIND => value["status"] = json!({"phase": "Pending"}),
+            CRD_KIND => crd::admit(context, &self.view.registry, value, None)?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn check_namespace(&self, namespace: &str) -> Result<(), ApiError> {
+        let found = self.view.get(NAMESPACE_KIND, "", namespace);
+        let found = found.ok_or_else(|| ApiError::not_found("", NAMESPACE_KIND, namespace))?;
+        if is_deleting(&found.value) {
+            let why = format!("unable to create new content in namespace {namespace} because it is being terminated");
+            return Err(ApiError::new(Reason::Forbidden, why));
+        }
+        Ok(())
+    }
+
+    /// PUT.
+    pub(super) fn update(&mut self, context: &mut Context, name: &str, body: Value) -> Result<(u16, Body), ApiError> {
+        let mut value = context.form.decode(body)?;
+        settle_namespace(context, &mut value)?;
+        match meta(&value, "name") {
+            None | Some("") => value["metadata"]["name"] = Value::from(name),
+            Some(other) if other != name => {
+                return Err(ApiError::bad_request(format!(
+                    "the name of the object ({other}) does not match the name on the URL ({name})"
+                )));
+            }
+            Some(_) => {}
+        }
+        let extras = context.form.stored.extras();
+        let old = match self.existing(context, name) {
+            Ok(old) => old,
+            Err(_) if extras.is_some_and(|extras| extras.create_on_update) && context.subresource.is_none() => {
+                return Ok((201, Body::Object(self.create_named(context, value)?)));
+            }
+            Err(error) => return Err(error),
+        };
+        let version = meta(&value, "resourceVersion").unwrap_or_default();
+        if version.is_empty() && extras.is_none() {
+            let cause = Cause {
+                reason: "FieldValueInvalid".to_owned(),
+                message: "Invalid value: 0x0: must be specified for an update".to_owned(),
+                field: "metadata.resourceVersion".to_owned(),
+            };
+            return Err(context.invalid(name, vec![cause]));
+        }
+        let object = self.replace(context, &old, value)?;
+        Ok((200, Body::Object(object)))
+    }
+
+    /// PATCH.
+    pub(super) fn patch(
+        &mut self,
+        context: &mut Context,
+        name: &str,
+        kind: PatchKind,
+        body: Value,
+    ) -> Result<(u16, Body), ApiError> {
+        let old = self.existing(context, name)?;
+        let mut value = context.form.encode(&old.value).into_owned();
+        match kind {
+            PatchKind::Json => patch::json::apply(&mut value, &body),
+            PatchKind::Merge if !body.is_object() => {
+                Err(PatchError::Malformed("a merge patch must be an object".to_owned()))
+            }
+            PatchKind::Merge => {
+                patch::merge::apply(&mut value, &body);
+                Ok(())
+            }
+            PatchKind::Strategic | PatchKind::Apply => return Err(method_not_allowed()),
+        }
+        .map_err(|error| match error {
+            PatchError::Malformed(why) => ApiError::bad_request(why),
+            PatchError::DoesNotApply(why) => ApiError::unprocessable(format!(
+                "the server rejected our request due to an error in our request: {why}"
+            )),
+        })?;
+        let mut value = context.form.decode(value)?;
+        settle_namespace(context, &mut value)?;
+        if meta(&value, "name") != Some(name) {
+            let cause = Cause {
+                reason: "FieldValueInvalid".to_owned(),
+                message: format!("Invalid value: {}: field is immutable", value["metadata"]["name"]),
+                field: "metadata.name".to_owned(),
+            };
+            return Err(context.invalid(name, vec![cause]));
+        }
+        let object = self.replace(context, &old, value)?;
+        Ok((200, Body::Object(object)))
+    }
+
+    /// From the old state and a wanted one to what is kept.
+    pub(super) fn replace(
+        &mut self,
+        context: &mut Context,
+        old: &Arc<Object>,
+        mut value: Value,
+    ) -> Result<Arc<Object>, ApiError> {
+        let kind = Arc::clone(&context.form.stored);
+        let name = meta(&old.value, "name").unwrap_or_default().to_owned();
+        check_precondition(context, &name, old, &value)?;
+        self.settle(context, &mut value)?;
+        if context.subresource.is_some() {
+            value = with_status_of(&old.value, &mut value);
+        } else if kind.storage_version().has_status {
+            keep_member(&mut value, &old.value, "status");
+        }
+        keep_system_metadata(&old.value, &mut value);
+        if kind.key() == CRD_KIND {
+            crd::admit(context, &self.view.registry, &mut value, Some(&old.value))?;
+        }
+        if is_deleting(&old.value) {
+            check_finalizers(context, &name, &old.value, &value)?;
+        }
+        self.check(context, &name, &value)?;
+        if context.subresource.is_none() {
+            hooks::refuse(&kind, &name, hooks::validate_update(&kind, &old.value, &value))?;
+        }
+        if kind.has_generation() && spec_part(&old.value) != spec_part(&value) {
+            let generation = old.value["metadata"]["generation"].as_i64().unwrap_or(0);
+            value["metadata"]["generation"] = Value::from(generation + 1);
+        }
+        if same_content(&old.value, &value) {
+            return Ok(Arc::clone(old));
+        }
+        self.own(context, Some(&old.value), &mut value);
+        let place: Place = (context.namespace.clone(), name);
+        let waits = !finalizers(&value).is_empty()
+            || value["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) > 0;
+        if is_deleting(&value) && !waits && !self.has_contents(&kind.key(), &value) {
+            return Ok(self.erase(context.now, &kind.key(), &place, value));
+        }
+        Ok(self.write(&kind.key(), place, value))
+    }
+
+    /// Prunes, defaults and normalises an object on its way in.
+    fn settle(&self, context: &mut Context, value: &mut Value) -> Result<(), ApiError> {
+        let kind = Arc::clone(&context.form.stored);
+        let schema = Arc::clone(&kind.storage_version().schema);
+        let mut dropped = Vec::new();
+        prune(value, &schema, true, &mut dropped);
+        metadata::prune(value, &mut dropped);
+        report_dropped(context, &dropped)?;
+        apply_defaults(value, &schema);
+        let name = meta(value, "name").unwrap_or_default().to_owned();
+        hooks::refuse(&kind, &name, hooks::normalise(&kind, value))
+    }
+
+    /// Checks an object against its schema and the metadata rules.
+    fn check(&self, context: &Context, name: &str, value: &Value) -> Result<(), ApiError> {
+        let kind = &context.form.stored;
+        let mut problems = metadata::validate(value, kind.namespaced);
+        problems.extend(validate(value, &kind.storage_version().schema, ""));
+        if problems.is_empty() { Ok(()) } else { Err(context.invalid(name, problems)) }
+    }
+
+    /// Keeps `managedFields`.
+    fn own(&self, _context: &Context, _old: Option<&Value>, _value: &mut Value) {}
+}
+
+fn report_dropped(context: &mut Context, dropped: &[String]) -> Result<(), ApiError> {
+    let each = || dropped.iter().map(|path| format!("unknown field \"{path}\""));
+    match context.options.field_validation {
+        _ if dropped.is_empty() => Ok(()),
+        FieldValidation::Ignore => Ok(()),
+        FieldValidation::Warn => {
+            context.warnings.extend(each());
+            Ok(())
+        }
+        FieldValidation::Strict => {
+            let list: Vec<String> = each().collect();
+            Err(ApiError::bad_request(format!(
+                "{} in version \"{}\" cannot be handled as a {}: strict decoding error: {}",
+                context.form.asked.kind,
+                context.form.version,
+                context.form.asked.kind,
+                list.join(", ")
+            )))
+        }
+    }
+}
+
+/// The namespace of the path and that of the object must agree; an absent one is filled in.
+fn settle_namespace(context: &Context, value: &mut Value) -> Result<(), ApiError> {
+    if !context.form.asked.namespaced {
+        // Clients send an empty namespace for cluster-wide kinds.
+        if meta(value, "namespace") == Some("") {
+            remove_meta(value, "namespace");
+        }
+        return Ok(());
+    }
+    if context.namespace.is_empty() {
+        return Err(method_not_allowed());
+    }
+    match meta(value, "namespace") {
+        None | Some("") => value["metadata"]["namespace"] = Value::from(context.namespace.clone()),
+        Some(namespace) if namespace == context.namespace => {}
+        Some(_) => {
+            let why = "the namespace of the provided object does not match the namespace sent on the request";
+            return Err(ApiError::bad_request(why));
+        }
+    }
+    Ok(())
+}
+
+/// Longest base of a generated name, so that the suffix fits a label.
+const MAX_GENERATED_BASE: usize = 58;
+
+fn generate_name(context: &mut Context, value: &mut Value) {
+    let Some(base) = meta(value, "generateName").filter(|base| !base.is_empty()) else { return };
+    let base: String = base.chars().take(MAX_GENERATED_BASE).collect();
+    value["metadata"]["name"] = Value::from(format!("{base}{}", context.entropy.suffix()));
+}
+
+fn check_precondition(context: &Context, name: &str, old: &Object, new: &Value) -> Result<(), ApiError> {
+    let version = meta(new, "resourceVersion").unwrap_or_default();
+    if !version.is_empty() && version != old.revision.to_string() {
+        return Err(context.conflict(name, STALE));
+    }
+    match meta(new, "uid") {
+        Some(uid) if !uid.is_empty() && uid != old.uid() => {
+            let why = format!(
+                "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
+                old.uid()
+            );
+            Err(context.conflict(name, &why))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The old object with the new one's status and owner list: all that a `/status` write may change.
+fn with_status_of(old: &Value, new: &mut Value) -> Value {
+    let mut value = old.clone();
+    keep_member(&mut value, new, "status");
+    copy_meta(&mut value, new, "managedFields");
+    value
+}
+
+/// Makes a top-level member what it is in `from`.
+fn keep_member(value: &mut Value, from: &Value, name: &str) {
+    let Some(map) = value.as_object_mut() else { return };
+    match from.get(name) {
+        Some(member) => map.insert(name.to_owned(), member.clone()),
+        None => map.remove(name),
+    };
+}
+
+/// Members of `metadata` that only the server sets.
+fn keep_system_metadata(old: &Value, value: &mut Value) {
+    for name in [
+        "uid",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "generation",
+        "generateName",
+        "resourceVersion",
+    ] {
+        copy_meta(value, old, name);
+    }
+}
+
+/// An object being deleted takes no further finalizers.
+fn check_finalizers(context: &Context, name: &str, old: &Value, new: &Value) -> Result<(), ApiError> {
+    let before = finalizers(old);
+    let added: Vec<&str> =
+        finalizers(new).into_iter().filter(|finalizer| !before.contains(finalizer)).collect();
+    if added.is_empty() {
+        return Ok(());
+    }
+    let cause = Cause {
+        reason: "FieldValueForbidden".to_owned(),
+        message: format!(
+            "Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers {added:?}"
+        ),
+        field: "metadata.finalizers".to_owned(),
+    };
+    Err(context.invalid(name, vec![cause]))
+}
+
+/// Everything that is neither metadata nor status.
+fn spec_part(value: &Value) -> Map<String, Value> {
+    let members = value.as_object().into_iter().flatten();
+    let kept = members.filter(|(name, _)| !matches!(name.as_str(), "metadata" | "status"));
+    kept.map(|(name, member)| (name.clone(), member.clone())).collect()
+}
+
+/// Equal apart from what the server itself stamps on each write.
+fn same_content(old: &Value, new: &Value) -> bool {
+    let stripped = |value: &Value| {
+        let mut value = value.clone();
+        remove_meta(&mut value, "managedFields");
+        value
+    };
+    stripped(old) == stripped(new)
+}

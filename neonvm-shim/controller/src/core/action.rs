@@ -1,0 +1,206 @@
+//! What the core asks its shell to do, one thing per peer at a time.
+
+use std::fmt;
+
+use protocol::runner::SizeOrder;
+use protocol::vm::{CpuScalingMode, VmStatus};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::metadata::PatchOp;
+
+/// Whom an action talks to. At most one action per peer is under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Peer {
+    /// The API server.
+    Api,
+    /// The runner of the VM.
+    Runner,
+}
+
+/// One thing to do. Writes to the VM object carry the version they rest on, so that one based on an old state is
+/// refused.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(tag = "do", rename_all = "snake_case")]
+pub enum Action {
+    /// Merge-patch the VM object.
+    PatchVm {
+        /// Finalizer or scaling mode.
+        what: VmEdit,
+        /// The merge patch, version included.
+        patch: Value,
+    },
+    /// Merge-patch the status subresource.
+    WriteStatus {
+        /// The status as it should be.
+        #[serde(skip)]
+        status: Box<VmStatus>,
+        /// The merge patch from what is stored, version included.
+        patch: Value,
+    },
+    /// Read the VM object afresh.
+    ReadVm,
+    /// Read a pod afresh.
+    ReadPod {
+        /// Its name.
+        name: String,
+    },
+    /// See that the SSH key pair exists.
+    EnsureSshSecret {
+        /// Name of the secret.
+        name: String,
+        /// The owner reference it gets.
+        owner: Value,
+    },
+    /// Create the runner pod.
+    CreatePod {
+        /// Its name.
+        name: String,
+        /// The whole object.
+        pod: Value,
+    },
+    /// JSON-patch labels and annotations of the pod.
+    PatchPodMetadata {
+        /// Its name.
+        name: String,
+        /// The operations.
+        ops: Vec<PatchOp>,
+    },
+    /// Delete the pod.
+    DeletePod {
+        /// Its name.
+        name: String,
+        /// Only this incarnation.
+        uid: String,
+        /// Seconds it has to end.
+        grace_s: u32,
+    },
+    /// Take the owners off a pod that is being deleted, so that its deletion cannot hold up the VM's.
+    OrphanPod {
+        /// Its name.
+        name: String,
+        /// Only this incarnation.
+        uid: String,
+    },
+    /// Tell the runner the size.
+    SetSize {
+        /// Name of the runner's pod.
+        pod: String,
+        /// The order.
+        order: SizeOrder,
+    },
+}
+
+/// Which edit of the VM object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum VmEdit {
+    /// Add the finalizer.
+    AddFinalizer,
+    /// Drop the finalizer.
+    DropFinalizer,
+    /// Fill in the scaling mode.
+    SetScalingMode(CpuScalingMode),
+}
+
+/// The kind of an action: what errors, back-off and metrics are kept by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "the variants of `Action`, one to one")]
+pub enum Kind {
+    PatchVm,
+    WriteStatus,
+    ReadVm,
+    ReadPod,
+    EnsureSshSecret,
+    CreatePod,
+    PatchPodMetadata,
+    DeletePod,
+    OrphanPod,
+    SetSize,
+}
+
+impl Action {
+    /// Its kind.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::PatchVm { .. } => Kind::PatchVm,
+            Self::WriteStatus { .. } => Kind::WriteStatus,
+            Self::ReadVm => Kind::ReadVm,
+            Self::ReadPod { .. } => Kind::ReadPod,
+            Self::EnsureSshSecret { .. } => Kind::EnsureSshSecret,
+            Self::CreatePod { .. } => Kind::CreatePod,
+            Self::PatchPodMetadata { .. } => Kind::PatchPodMetadata,
+            Self::DeletePod { .. } => Kind::DeletePod,
+            Self::OrphanPod { .. } => Kind::OrphanPod,
+            Self::SetSize { .. } => Kind::SetSize,
+        }
+    }
+}
+
+impl Kind {
+    /// Whom it talks to.
+    #[must_use]
+    pub fn peer(self) -> Peer {
+        if self == Self::SetSize { Peer::Runner } else { Peer::Api }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::PatchVm => "edit the VM object",
+            Self::WriteStatus => "write the status",
+            Self::ReadVm => "read the VM object",
+            Self::ReadPod => "read the pod",
+            Self::EnsureSshSecret => "create the SSH secret",
+            Self::CreatePod => "create the pod",
+            Self::PatchPodMetadata => "sync the pod's labels and annotations",
+            Self::DeletePod => "delete the pod",
+            Self::OrphanPod => "release the pod",
+            Self::SetSize => "set the size",
+        })
+    }
+}
+
+/// The merge patch that turns `from` into `to`: changed members, `null` for vanished ones, objects by recursion, arrays
+/// whole. `None` when nothing differs.
+#[must_use]
+pub fn merge_difference(from: &Value, to: &Value) -> Option<Value> {
+    match (from, to) {
+        (Value::Object(old), Value::Object(new)) => {
+            let mut patch = serde_json::Map::new();
+            for (name, value) in new {
+                let old = old.get(name).unwrap_or(&Value::Null);
+                if let Some(change) = merge_difference(old, value) {
+                    patch.insert(name.clone(), change);
+                }
+            }
+            for name in old.keys().filter(|name| !new.contains_key(*name)) {
+                patch.insert(name.clone(), Value::Null);
+            }
+            (!patch.is_empty()).then_some(Value::Object(patch))
+        }
+        _ => (from != to).then(|| to.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn merge_difference_changes_only_what_differs() {
+        let old = json!({"phase": "Running", "cpus": 1, "rev": {"value": 1, "flags": 0}, "list": [1]});
+        let new = json!({"phase": "Scaling", "rev": {"value": 2, "flags": 0}, "list": [1, 2]});
+        assert_eq!(
+            merge_difference(&old, &new),
+            Some(json!({"phase": "Scaling", "cpus": null, "rev": {"value": 2}, "list": [1, 2]}))
+        );
+        assert_eq!(merge_difference(&new, &new), None);
+        assert_eq!(merge_difference(&json!({}), &json!({"a": {"b": 1}})), Some(json!({"a": {"b": 1}})));
+    }
+}

@@ -1,0 +1,105 @@
+//! What happened to a VM, as data: shown as events, counted as metrics.
+
+use std::fmt;
+
+use protocol::time::Span;
+use protocol::units::Resources;
+use protocol::vm::VmPhase;
+use serde::Serialize;
+
+use super::problem::Problem;
+
+/// One happening.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "note", rename_all = "snake_case")]
+pub enum Note {
+    /// The runner pod was created.
+    PodCreated {
+        /// Its name.
+        pod: String,
+        /// From the creation of the VM, if this is its first pod.
+        since_vm: Option<Span>,
+    },
+    /// The guest is up.
+    Running {
+        /// Name of its pod.
+        pod: String,
+        /// From the creation of the pod, if this is the VM's first.
+        since_pod: Option<Span>,
+        /// From the creation of the VM, if this is its first start.
+        since_vm: Option<Span>,
+    },
+    /// A resize is done.
+    Scaled {
+        /// Size before.
+        from: Resources,
+        /// Size now.
+        to: Resources,
+        /// Revision of the wish.
+        revision: i64,
+    },
+    /// Something stands in the way.
+    Problem {
+        /// What.
+        problem: Problem,
+    },
+    /// A finished VM is started again.
+    Restarted {
+        /// How it had ended.
+        after: VmPhase,
+        /// Restarts so far.
+        count: i32,
+    },
+    /// The guest ended well.
+    Succeeded {
+        /// Why, as far as known.
+        reason: String,
+    },
+    /// The guest ended badly.
+    Failed {
+        /// Why.
+        problem: Problem,
+    },
+}
+
+impl Note {
+    /// The `reason` of its event.
+    #[must_use]
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::PodCreated { .. } => "PodCreated",
+            Self::Running { .. } => "Running",
+            Self::Scaled { .. } => "Scaled",
+            Self::Problem { problem: Problem::Resize { .. } } => "ScalingStuck",
+            Self::Problem { .. } => "Degraded",
+            Self::Restarted { .. } => "Restarted",
+            Self::Succeeded { .. } => "Succeeded",
+            Self::Failed { .. } => "Failed",
+        }
+    }
+
+    /// Whether its event is a warning.
+    #[must_use]
+    pub fn is_warning(&self) -> bool {
+        matches!(self, Self::Problem { .. } | Self::Failed { .. })
+    }
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::PodCreated { pod, .. } => write!(f, "created pod {pod}"),
+            Self::Running { pod, .. } => write!(f, "guest of pod {pod} runs"),
+            Self::Scaled { from, to, revision: 0 } => write!(f, "scaled from {from} to {to}"),
+            Self::Scaled { from, to, revision } => {
+                write!(f, "scaled from {from} to {to} (revision {revision})")
+            }
+            Self::Problem { problem } | Self::Failed { problem } => problem.fmt(f),
+            Self::Restarted { after, count } => {
+                write!(f, "restart {count} after {}", after.as_str())
+            }
+            Self::Succeeded { reason } if reason.is_empty() => f.write_str("guest has ended"),
+            Self::Succeeded { reason } => write!(f, "guest has ended: {reason}"),
+        }
+    }
+}

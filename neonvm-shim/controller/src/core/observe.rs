@@ -1,0 +1,240 @@
+//! What a pod and a runner say, reduced to what the phases ask.
+
+use protocol::object::Pod;
+use protocol::runner::{ResizeReport, RunnerState, SizeOrder};
+use protocol::time::WallTime;
+use protocol::units::{Bytes, MilliCpu, Resources};
+use serde::Serialize;
+
+use super::pod::CONTAINER;
+
+/// A pod whose deletion was asked this long ago counts as failed, whatever its phase says: a node that does not answer
+/// must not hold a VM for ever. Microseconds.
+pub const DELETED_COUNTS_AS_FAILED_US: i64 = 5_000_000;
+
+/// State of a runner by its pod (spec/neonvm.md §2.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PodState {
+    /// Not there yet, or not ready.
+    Pending,
+    /// The runner is ready.
+    Running,
+    /// It ended well.
+    Succeeded,
+    /// It ended badly, or its deletion hangs.
+    Failed,
+}
+
+/// Reads the table from top to bottom; the first line that fits wins.
+#[must_use]
+pub fn pod_state(pod: &Pod, wall: WallTime) -> PodState {
+    if deletion_age_us(pod, wall).is_some_and(|age| age > DELETED_COUNTS_AS_FAILED_US) {
+        return PodState::Failed;
+    }
+    match pod.status.phase.as_str() {
+        "Succeeded" => PodState::Succeeded,
+        "Failed" => PodState::Failed,
+        "Running" if pod.status.container_statuses.is_empty() => PodState::Pending,
+        // The guest of a migration target is not up before the end, so its readiness says nothing.
+        "Running" if is_migration_target(pod) => PodState::Running,
+        "Running" if runner_is_ready(pod) => PodState::Running,
+        _ => PodState::Pending,
+    }
+}
+
+fn runner_is_ready(pod: &Pod) -> bool {
+    pod.status.container_statuses.iter().any(|status| status.name == CONTAINER && status.ready)
+}
+
+/// How long ago the deletion of the pod was asked, microseconds.
+#[must_use]
+pub fn deletion_age_us(pod: &Pod, wall: WallTime) -> Option<i64> {
+    pod.metadata.deletion_timestamp.map(|at| wall.0.saturating_sub(at.0))
+}
+
+/// A pod whose controller is a migration is the target of it.
+#[must_use]
+pub fn is_migration_target(pod: &Pod) -> bool {
+    pod.metadata
+        .owner_of_kind("VirtualMachineMigration")
+        .is_some_and(|owner| owner.controller == Some(true))
+}
+
+/// Why a pod ended, in the words it carries; empty if it carries none.
+#[must_use]
+pub fn end_of(pod: &Pod) -> String {
+    let container = pod
+        .status
+        .container_statuses
+        .iter()
+        .find(|status| status.name == CONTAINER)
+        .and_then(|status| status.state.terminated.as_ref());
+    let mut words: Vec<String> = Vec::new();
+    if let Some(end) = container {
+        words.push(format!("exit code {}", end.exit_code));
+        words.extend([end.reason.clone(), end.message.clone()]);
+    }
+    words.extend([pod.status.reason.clone(), pod.status.message.clone()]);
+    words.retain(|word| !word.is_empty());
+    words.dedup();
+    words.join(": ")
+}
+
+/// The size a guest has: what both QEMU's quota and the guest's own CPUs allow, and the memory QEMU has plugged.
+///
+/// Until the guest's daemon has answered, plugged CPUs stand for those online.
+#[must_use]
+pub fn size_of(state: &RunnerState) -> Resources {
+    let online = state.cpus.guest_online.unwrap_or(state.cpus.plugged);
+    let whole = MilliCpu(online.saturating_mul(1000));
+    let memory = state.memory.base.0.saturating_add(state.memory.plugged.0);
+    Resources { cpu: state.cpus.limit.min(whole), mem: Bytes(memory) }
+}
+
+/// Where a runner stands with respect to a wanted size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fit {
+    /// QEMU and guest have it.
+    Reached,
+    /// It is the newest order, and not carried out yet.
+    UnderWay,
+    /// The runner was told something else, or nothing.
+    Unordered,
+}
+
+/// Compares. Nothing is remembered: a controller that has just started reads the same answer.
+#[must_use]
+pub fn fit(wanted: Resources, state: &RunnerState) -> Fit {
+    match &state.resize {
+        Some(report) if ordered(&report.order) == wanted => {
+            if report.done { Fit::Reached } else { Fit::UnderWay }
+        }
+        Some(_) => Fit::Unordered,
+        None if is_exactly(wanted, state) => Fit::Reached,
+        None => Fit::Unordered,
+    }
+}
+
+fn is_exactly(wanted: Resources, state: &RunnerState) -> bool {
+    let online = state.cpus.guest_online.unwrap_or(state.cpus.plugged);
+    state.cpus.limit == wanted.cpu
+        && online == wanted.cpu.rounded_up_cores()
+        && size_of(state).mem == wanted.mem
+        && state.memory.requested == state.memory.plugged
+}
+
+/// The size of an order.
+#[must_use]
+pub fn ordered(order: &SizeOrder) -> Resources {
+    Resources { cpu: order.cpu, mem: order.memory }
+}
+
+/// Whether going to `wanted` takes more of anything than the runner was last told, or has.
+#[must_use]
+pub fn grows(wanted: Resources, state: &RunnerState) -> bool {
+    let held = match &state.resize {
+        Some(ResizeReport { order, done: true, .. }) => ordered(order),
+        Some(ResizeReport { order, .. }) => ordered(order).field_min(size_of(state)),
+        None => size_of(state),
+    };
+    wanted.has_field_above(held)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::testing::{ready_pod, runner_at, sample_vm};
+    use protocol::object::OwnerReference;
+
+    const NOW: WallTime = WallTime(1_700_000_000_000_000);
+
+    #[test]
+    fn the_table_of_runner_states() {
+        let mut pod = ready_pod(&sample_vm(), "example-abcde");
+        assert_eq!(pod_state(&pod, NOW), PodState::Running);
+        pod.status.container_statuses[0].ready = false;
+        assert_eq!(pod_state(&pod, NOW), PodState::Pending);
+        pod.metadata.owner_references.push(OwnerReference {
+            kind: "VirtualMachineMigration".into(),
+            controller: Some(true),
+            ..OwnerReference::default()
+        });
+        assert_eq!(pod_state(&pod, NOW), PodState::Running, "a target's readiness is ignored");
+        pod.metadata.owner_references.clear();
+        pod.status.container_statuses.clear();
+        assert_eq!(pod_state(&pod, NOW), PodState::Pending, "no container status yet");
+        for (phase, state) in [
+            ("", PodState::Pending),
+            ("Pending", PodState::Pending),
+            ("Succeeded", PodState::Succeeded),
+            ("Failed", PodState::Failed),
+            ("Unknown", PodState::Pending),
+        ] {
+            pod.status.phase = phase.into();
+            assert_eq!(pod_state(&pod, NOW), state, "{phase}");
+        }
+    }
+
+    #[test]
+    fn a_deletion_older_than_five_seconds_is_a_failure() {
+        let mut pod = ready_pod(&sample_vm(), "example-abcde");
+        pod.metadata.deletion_timestamp = Some(WallTime(NOW.0 - 5_000_000));
+        assert_eq!(pod_state(&pod, NOW), PodState::Running);
+        pod.metadata.deletion_timestamp = Some(WallTime(NOW.0 - 5_000_001));
+        assert_eq!(pod_state(&pod, NOW), PodState::Failed);
+        pod.status.phase = "Succeeded".into();
+        assert_eq!(pod_state(&pod, NOW), PodState::Failed, "the age is asked first");
+    }
+
+    #[test]
+    fn another_containers_readiness_does_not_count() {
+        let mut pod = ready_pod(&sample_vm(), "example-abcde");
+        pod.status.container_statuses[0].name = "sidecar".into();
+        assert_eq!(pod_state(&pod, NOW), PodState::Pending);
+    }
+
+    #[test]
+    fn size_is_the_smaller_of_quota_and_cpus_online() {
+        let mut state = runner_at(1500, 3);
+        assert_eq!(size_of(&state), Resources::new(1500, 3 << 30));
+        state.cpus.guest_online = Some(1);
+        assert_eq!(size_of(&state).cpu, MilliCpu(1000));
+        state.cpus.guest_online = None;
+        state.cpus.plugged = 1;
+        assert_eq!(size_of(&state).cpu, MilliCpu(1000));
+    }
+
+    #[test]
+    fn fit_is_read_from_the_runner_alone() {
+        let wanted = Resources::new(250, 1 << 30);
+        let mut state = runner_at(250, 1);
+        assert_eq!(fit(wanted, &state), Fit::Reached, "right without ever having been told");
+        assert_eq!(fit(Resources::new(500, 1 << 30), &state), Fit::Unordered);
+        assert_eq!(fit(Resources::new(250, 2 << 30), &state), Fit::Unordered);
+        let order = |cpu: u32| SizeOrder {
+            cpu: MilliCpu(cpu),
+            memory: Bytes::gib(1),
+            trace: protocol::trace::TraceId { vm: "default/example".into(), revision: 1 },
+        };
+        let report = |cpu: u32, done: bool| {
+            Some(ResizeReport { order: order(cpu), done, stages: vec![], problem: None })
+        };
+        state.resize = report(250, false);
+        assert_eq!(fit(wanted, &state), Fit::UnderWay, "the runner says it is not done");
+        state.resize = report(250, true);
+        assert_eq!(fit(wanted, &state), Fit::Reached);
+        state.resize = report(500, true);
+        assert_eq!(fit(wanted, &state), Fit::Unordered, "it heads for another size");
+    }
+
+    #[test]
+    fn growth_is_judged_against_what_the_runner_holds() {
+        let state = runner_at(1000, 2);
+        assert!(grows(Resources::new(1250, 2 << 30), &state));
+        assert!(grows(Resources::new(250, 3 << 30), &state), "one field is enough");
+        assert!(!grows(Resources::new(250, 1 << 30), &state));
+        assert!(!grows(Resources::new(1000, 2 << 30), &state));
+    }
+}

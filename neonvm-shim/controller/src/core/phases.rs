@@ -1,0 +1,350 @@
+//! The phases of a VM (spec/neonvm.md §2.3).
+//!
+//! ```text
+//!          name written     pod ready          size differs
+//!   "" ─► Pending ────────► Running ◄────────────────────► Scaling
+//!             ▲               │  pod or runner ended, or pod gone │
+//!             │               ▼                                   ▼
+//!             └─ restart ─ Succeeded / Failed ◄───────────────────┘
+//! ```
+
+use protocol::object::Pod;
+use protocol::runner::{ExitReport, RunnerState, SizeOrder};
+use protocol::time::Span;
+use protocol::trace::TraceId;
+use protocol::vm::{RestartPolicy, VmPhase};
+use protocol::quantity::Quantity;
+use protocol::revision::RevisionWithTime;
+use serde_json::Value;
+
+use super::action::Action;
+use super::conditions::whole_seconds;
+use super::observe::{
+    DELETED_COUNTS_AS_FAILED_US, Fit, PodState, deletion_age_us, end_of, fit, grows, pod_state,
+    size_of,
+};
+use super::plan::{Draft, PodView, RunnerView};
+use super::problem::{Problem, peer_text};
+use super::settings::SLOT_ALIGNMENT_BYTES;
+use super::{metadata, pod};
+
+/// A runner that has not answered for this long is reported.
+pub const SILENCE_REPORTED: Span = Span::from_secs(5);
+/// Progress of a resize is written at most this often.
+pub const PROGRESS_INTERVAL: Span = Span::from_millis(250);
+
+/// How a VM came to its end.
+enum End {
+    Well(String),
+    Badly(Problem),
+}
+
+impl Draft<'_> {
+    /// Pending: a name first, then the pod, then wait for its runner.
+    pub(super) fn pending(&mut self) {
+        if self.status.pod_name.is_empty() {
+            if self.spec_allows_a_pod() {
+                self.status.pod_name = format!("{}-{}", self.vm.metadata.name, self.input.suffix);
+            }
+            return;
+        }
+        match self.input.pod {
+            PodView::Unknown => self.read_pod(),
+            PodView::Absent => self.create(),
+            PodView::Present(pod) if !self.owns(pod) => {
+                // Written, the empty name leads to another choice.
+                self.problems.push(Problem::NameTaken { pod: pod.metadata.name.clone() });
+                self.status.pod_name.clear();
+            }
+            PodView::Present(pod) => self.started(pod),
+        }
+    }
+
+    fn create(&mut self) {
+        if !self.spec_allows_a_pod() {
+            return;
+        }
+        if self.vm.spec.enable_ssh && !self.input.ssh_secret_ready {
+            self.actions.push(Action::EnsureSshSecret {
+                name: self.status.ssh_secret_name.clone(),
+                owner: pod::owner(self.vm),
+            });
+            return;
+        }
+        self.actions.push(Action::CreatePod {
+            name: self.status.pod_name.clone(),
+            pod: pod::build(self.vm, &self.status, self.input.settings),
+        });
+    }
+
+    /// Checks what admission does not, or did not when the object was made.
+    fn spec_allows_a_pod(&mut self) -> bool {
+        let guest = &self.vm.spec.guest;
+        let before = self.problems.len();
+        let bytes = guest.slot_bytes();
+        if bytes == 0 || !bytes.is_multiple_of(SLOT_ALIGNMENT_BYTES) {
+            self.problems.push(Problem::SlotSize { bytes });
+        }
+        let cpus = guest.cpus;
+        if cpus.min.0 == 0 || cpus.min > cpus.r#use || cpus.r#use > cpus.max {
+            self.problems.push(Problem::Bounds { field: ".spec.guest.cpus" });
+        }
+        let slots = guest.memory_slots;
+        if slots.min <= 0 || slots.min > slots.r#use || slots.r#use > slots.max {
+            self.problems.push(Problem::Bounds { field: ".spec.guest.memorySlots" });
+        }
+        if self.vm.spec.tls.is_some() {
+            self.problems.push(Problem::TlsUnsupported);
+        }
+        self.problems.len() == before
+    }
+
+    /// Pending with a pod: orders the size already, so that the guest has it when it is up.
+    fn started(&mut self, pod: &Pod) {
+        if let Some(end) = self.end(pod) {
+            return self.finish(end);
+        }
+        self.sync_and_size(pod);
+        if pod_state(pod, self.input.at.wall) == PodState::Running {
+            self.status.phase = VmPhase::Running;
+            self.status.restart_count = self.stored.restart_count;
+            self.available(true, &format!("pod {} runs", pod.metadata.name));
+            self.located(pod);
+            if let RunnerView::Known(state) = self.input.runner {
+                self.measured(state);
+                self.propagate(state);
+            }
+        }
+    }
+
+    /// Running and Scaling.
+    pub(super) fn alive(&mut self) {
+        match self.input.pod {
+            PodView::Unknown => self.read_pod(),
+            PodView::Absent => {
+                let pod = self.status.pod_name.clone();
+                self.finish(End::Badly(Problem::PodGone { pod }));
+            }
+            PodView::Present(pod) => {
+                if let Some(end) = self.end(pod) {
+                    return self.finish(end);
+                }
+                self.located(pod);
+                self.sync_and_size(pod);
+                match self.input.runner {
+                    RunnerView::Known(state) => self.sized(state),
+                    RunnerView::Silent { since, error } => self.silent(pod, since, error),
+                    RunnerView::NoLink => self.elsewhere(pod),
+                }
+            }
+        }
+    }
+
+    /// How the VM ended, by its pod or its runner, whoever says it first.
+    fn end(&mut self, pod: &Pod) -> Option<End> {
+        if let Some(age) = deletion_age_us(pod, self.input.at.wall)
+            && age <= DELETED_COUNTS_AS_FAILED_US
+        {
+            self.wake_when_older(age, DELETED_COUNTS_AS_FAILED_US);
+        }
+        let exit = match self.input.runner {
+            RunnerView::Known(state) => state.exit.as_ref(),
+            _ => None,
+        };
+        let name = || pod.metadata.name.clone();
+        match (exit, pod_state(pod, self.input.at.wall)) {
+            (Some(exit), _) if exit.success => Some(End::Well(exit_text(exit))),
+            (Some(exit), _) => {
+                let reason = exit_text(exit);
+                Some(End::Badly(Problem::PodFailed { pod: name(), reason }))
+            }
+            (None, PodState::Succeeded) => Some(End::Well(peer_text(&end_of(pod)))),
+            (None, PodState::Failed) => {
+                let reason = peer_text(&end_of(pod));
+                Some(End::Badly(Problem::PodFailed { pod: name(), reason }))
+            }
+            (None, PodState::Pending | PodState::Running) => None,
+        }
+    }
+
+    fn finish(&mut self, end: End) {
+        match end {
+            End::Well(reason) => {
+                self.status.phase = VmPhase::Succeeded;
+                self.available(false, &reason);
+            }
+            End::Badly(problem) => {
+                self.status.phase = VmPhase::Failed;
+                self.available(false, &problem.to_string());
+                self.degraded(&problem.to_string());
+            }
+        }
+    }
+
+    fn read_pod(&mut self) {
+        self.actions.push(Action::ReadPod { name: self.status.pod_name.clone() });
+    }
+
+    fn located(&mut self, pod: &Pod) {
+        self.status.pod_ip.clone_from(&pod.status.pod_ip);
+        self.status.node.clone_from(&pod.spec.node_name);
+    }
+
+    /// Metadata first, then the order: whoever adds up a node by its pods must never see a guest grow before its pod
+    /// says so. Growth therefore waits for the sync; everything else goes out beside it.
+    fn sync_and_size(&mut self, pod: &Pod) {
+        if pod.metadata.deletion_timestamp.is_some() {
+            return;
+        }
+        let wanted = self.vm.spec.guest.in_use();
+        let ops = metadata::expected(self.vm, self.input.settings).patch(&pod.metadata);
+        let in_sync = ops.is_empty();
+        if let RunnerView::Known(state) = self.input.runner
+            && fit(wanted, state) == Fit::Unordered
+            && (in_sync || !grows(wanted, state))
+        {
+            let revision = self.vm.spec.target_revision.map_or(0, |target| target.revision.value);
+            self.actions.push(Action::SetSize {
+                pod: pod.metadata.name.clone(),
+                order: SizeOrder {
+                    cpu: wanted.cpu,
+                    memory: wanted.mem,
+                    trace: TraceId { vm: self.vm.metadata.key(), revision },
+                },
+            });
+        }
+        if !in_sync {
+            let name = pod.metadata.name.clone();
+            self.actions.push(Action::PatchPodMetadata { name, ops });
+        }
+        if self.overlay_is_wanted() && self.input.settings.network_attachment.is_none() {
+            self.problems.push(Problem::NoOverlay);
+        }
+    }
+
+    fn overlay_is_wanted(&self) -> bool {
+        let extra = self.vm.spec.extra_network.as_ref();
+        extra.and_then(|extra| extra.get("enable")).and_then(Value::as_bool) == Some(true)
+    }
+
+    /// The phase by the size, and the size into the status.
+    fn sized(&mut self, state: &RunnerState) {
+        if let Some(problem) = state.resize.as_ref().and_then(|report| report.problem.clone()) {
+            self.problems.push(Problem::Resize { problem });
+        }
+        if fit(self.vm.spec.guest.in_use(), state) == Fit::Reached {
+            self.status.phase = VmPhase::Running;
+            self.measured(state);
+            self.propagate(state);
+            return;
+        }
+        let began_before = self.stored.phase == VmPhase::Scaling;
+        self.status.phase = VmPhase::Scaling;
+        let next = self.input.progress_at + PROGRESS_INTERVAL;
+        if began_before && self.input.at.now < next {
+            let held = (self.status.cpus, self.status.memory_size);
+            self.measured(state);
+            if held != (self.status.cpus, self.status.memory_size) {
+                (self.status.cpus, self.status.memory_size) = held;
+                self.wake_at(next);
+            }
+        } else {
+            self.measured(state);
+        }
+    }
+
+    fn measured(&mut self, state: &RunnerState) {
+        let size = size_of(state);
+        self.status.cpus = Some(size.cpu);
+        self.status.memory_size = Some(Quantity::from_bytes(size.mem.0));
+    }
+
+    /// The guest has the size of this spec, so the spec's revision is the current one. Only equality matters.
+    fn propagate(&mut self, state: &RunnerState) {
+        let Some(target) = self.vm.spec.target_revision else { return };
+        let current = self.status.current_revision.map(|current| current.revision);
+        let reached = fit(self.vm.spec.guest.in_use(), state) == Fit::Reached;
+        if self.status.phase == VmPhase::Running && reached && current != Some(target.revision) {
+            self.status.current_revision = Some(RevisionWithTime {
+                revision: target.revision,
+                updated_at: whole_seconds(self.input.at.wall),
+            });
+        }
+    }
+
+    fn silent(&mut self, pod: &Pod, since: protocol::time::Timestamp, error: &str) {
+        let due = since + SILENCE_REPORTED;
+        if self.input.at.now >= due {
+            self.problems.push(Problem::RunnerSilent {
+                pod: pod.metadata.name.clone(),
+                message: peer_text(error),
+            });
+        } else {
+            self.wake_at(due);
+        }
+    }
+
+    fn elsewhere(&mut self, pod: &Pod) {
+        let local = self.input.settings.local_node.as_deref();
+        let node = &pod.spec.node_name;
+        if !node.is_empty() && local.is_some_and(|local| local != node) {
+            self.problems.push(Problem::RunnerElsewhere { node: node.clone() });
+        }
+    }
+
+    /// Succeeded and Failed: away with the pod, then by the restart policy.
+    pub(super) fn ended(&mut self) {
+        if !self.status.pod_name.is_empty() {
+            match self.input.pod {
+                PodView::Unknown => return self.read_pod(),
+                PodView::Absent => {}
+                PodView::Present(pod) if !self.owns(pod) => {}
+                PodView::Present(pod) => {
+                    if pod.metadata.deletion_timestamp.is_none() {
+                        return self.delete_pod(pod);
+                    }
+                    if !pod.metadata.owner_references.is_empty() {
+                        let (name, uid) = (pod.metadata.name.clone(), pod.metadata.uid.clone());
+                        return self.actions.push(Action::OrphanPod { name, uid });
+                    }
+                    if self.input.settings.at_most_one_pod {
+                        return;
+                    }
+                }
+            }
+        }
+        self.status.pod_name.clear();
+        self.status.pod_ip.clear();
+        self.status.node.clear();
+        self.status.cpus = None;
+        self.status.memory_size = None;
+        let failed = self.status.phase == VmPhase::Failed;
+        let again = match self.vm.spec.restart_policy {
+            RestartPolicy::Always => true,
+            RestartPolicy::OnFailure => failed,
+            RestartPolicy::Never => false,
+        };
+        if !again {
+            return;
+        }
+        if self.input.at.now < self.input.restart_at {
+            return self.wake_at(self.input.restart_at);
+        }
+        self.status.phase = VmPhase::Pending;
+        self.status.restart_count = self.status.restart_count.saturating_add(1);
+    }
+}
+
+fn exit_text(exit: &ExitReport) -> String {
+    let reason = serde_json::to_value(exit.reason).ok();
+    let word = reason.as_ref().and_then(Value::as_str).unwrap_or_default().replace('_', " ");
+    let mut text = word;
+    if let Some(code) = exit.code {
+        text.push_str(&format!(", exit code {code}"));
+    }
+    if !exit.message.is_empty() {
+        text.push_str(": ");
+        text.push_str(exit.message.trim());
+    }
+    peer_text(&text)
+}

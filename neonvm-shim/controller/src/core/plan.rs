@@ -1,0 +1,312 @@
+//! One look at a VM: from what is stored, what its pod and runner say and what went wrong lately, to the status it
+//! should have and the things to do now. Pure: the same input gives the same plan, and a plan whose actions have all
+//! been carried out plans nothing more.
+
+use std::collections::BTreeMap;
+
+use protocol::annotations::FINALIZER;
+use protocol::object::Pod;
+use protocol::runner::RunnerState;
+use protocol::time::{Span, Timestamp, WallTime};
+use protocol::vm::{VirtualMachine, VmPhase, VmStatus};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::action::{Action, Kind, VmEdit, merge_difference};
+use super::conditions;
+use super::problem::Problem;
+use super::settings::Settings;
+
+/// Past its grace period by this much, a pod no longer holds up the deletion of its VM.
+pub const STUCK_POD_PATIENCE: Span = Span::from_secs(120);
+
+/// A point in both times.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Moment {
+    /// Monotonic, for decisions.
+    pub now: Timestamp,
+    /// Calendar, for what is written.
+    pub wall: WallTime,
+}
+
+/// What is known of the pod `status.podName`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum PodView<'a> {
+    /// Nothing: it must be read.
+    Unknown,
+    /// The API server said that it does not exist.
+    Absent,
+    /// It is there.
+    Present(&'a Pod),
+}
+
+/// What is known of its runner.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum RunnerView<'a> {
+    /// No link is held: no pod, not bound, or on another machine.
+    NoLink,
+    /// The link is down.
+    Silent {
+        /// Since when.
+        since: Timestamp,
+        /// Why.
+        error: &'a str,
+    },
+    /// It answers.
+    Known(&'a RunnerState),
+}
+
+/// All that a plan rests on.
+#[derive(Debug, Clone, Copy)]
+pub struct Input<'a> {
+    /// The operator's choices.
+    pub settings: &'a Settings,
+    /// The VM as stored.
+    pub vm: &'a VirtualMachine,
+    /// The pod `status.podName`.
+    pub pod: PodView<'a>,
+    /// Every known pod of the VM, by name.
+    pub pods: &'a BTreeMap<String, Pod>,
+    /// The runner.
+    pub runner: RunnerView<'a>,
+    /// Actions that keep failing.
+    pub failures: &'a BTreeMap<Kind, Problem>,
+    /// Whether the SSH secret is known to exist.
+    pub ssh_secret_ready: bool,
+    /// Five characters for the next pod name.
+    pub suffix: &'a str,
+    /// Not before this may a finished VM be started again.
+    pub restart_at: Timestamp,
+    /// When progress of a resize was last written.
+    pub progress_at: Timestamp,
+    /// Now.
+    pub at: Moment,
+}
+
+/// What to do.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plan {
+    /// The status the VM should have.
+    pub status: VmStatus,
+    /// What may be done now, the most urgent first.
+    pub actions: Vec<Action>,
+    /// When to plan again though nothing happens.
+    pub look_again: Option<Timestamp>,
+    /// What stands in the way.
+    pub problems: Vec<Problem>,
+}
+
+/// Plans.
+#[must_use]
+pub fn plan(input: &Input<'_>) -> Plan {
+    let mut draft = Draft::new(input);
+    if input.vm.metadata.deletion_timestamp.is_some() {
+        draft.deletion();
+        return draft.done();
+    }
+    if !has_finalizer(input.vm) {
+        draft.edit(VmEdit::AddFinalizer);
+        return draft.done();
+    }
+    if input.vm.spec.cpu_scaling_mode.is_none() {
+        draft.edit(VmEdit::SetScalingMode(input.settings.default_cpu_scaling_mode));
+        return draft.done();
+    }
+    match draft.status.phase {
+        // These two belong to the migration reconciler.
+        VmPhase::PreMigrating | VmPhase::Migrating => return draft.done(),
+        phase => {
+            draft.prepare();
+            match phase {
+                VmPhase::New => draft.status.phase = VmPhase::Pending,
+                VmPhase::Pending => draft.pending(),
+                VmPhase::Running | VmPhase::Scaling => draft.alive(),
+                _ => draft.ended(),
+            }
+        }
+    }
+    draft.conclude();
+    draft.done()
+}
+
+fn has_finalizer(vm: &VirtualMachine) -> bool {
+    vm.metadata.finalizers.iter().any(|name| name == FINALIZER)
+}
+
+/// A plan in the making.
+pub(super) struct Draft<'a> {
+    pub(super) input: &'a Input<'a>,
+    pub(super) vm: &'a VirtualMachine,
+    pub(super) stored: VmStatus,
+    pub(super) status: VmStatus,
+    pub(super) actions: Vec<Action>,
+    pub(super) look_again: Option<Timestamp>,
+    pub(super) problems: Vec<Problem>,
+}
+
+impl<'a> Draft<'a> {
+    fn new(input: &'a Input<'a>) -> Self {
+        let stored = input.vm.status.clone().unwrap_or_default();
+        Self {
+            input,
+            vm: input.vm,
+            status: stored.clone(),
+            stored,
+            actions: Vec::new(),
+            look_again: None,
+            problems: Vec::new(),
+        }
+    }
+
+    fn done(self) -> Plan {
+        Plan {
+            status: self.status,
+            actions: self.actions,
+            look_again: self.look_again,
+            problems: self.problems,
+        }
+    }
+
+    pub(super) fn wake_at(&mut self, at: Timestamp) {
+        self.look_again = Some(self.look_again.map_or(at, |earlier| earlier.min(at)));
+    }
+
+    /// Calls again when `age` of a thing that is `is` microseconds old is passed.
+    pub(super) fn wake_when_older(&mut self, is_us: i64, than_us: i64) {
+        let left = u64::try_from(than_us.saturating_sub(is_us)).unwrap_or(0);
+        self.wake_at(self.input.at.now + Span(left.saturating_add(1)));
+    }
+
+    fn edit(&mut self, what: VmEdit) {
+        let mut metadata = json!({"resourceVersion": self.vm.metadata.resource_version});
+        let mut patch = json!({});
+        match what {
+            VmEdit::AddFinalizer => {
+                let mut list = self.vm.metadata.finalizers.clone();
+                list.push(FINALIZER.into());
+                metadata["finalizers"] = json!(list);
+            }
+            VmEdit::DropFinalizer => {
+                let mut list = self.vm.metadata.finalizers.clone();
+                list.retain(|name| name != FINALIZER);
+                metadata["finalizers"] = json!(list);
+            }
+            VmEdit::SetScalingMode(mode) => patch["spec"] = json!({"cpuScalingMode": mode}),
+        }
+        patch["metadata"] = metadata;
+        self.actions.push(Action::PatchVm { what, patch });
+    }
+
+    /// A VM that is being deleted: its pods first, then the finalizer.
+    fn deletion(&mut self) {
+        if !has_finalizer(self.vm) {
+            return;
+        }
+        let grace_s = self.vm.spec.termination_grace_period_seconds.max(0);
+        let asked = self.vm.metadata.deletion_timestamp.unwrap_or_default();
+        let age = self.input.at.wall.0.saturating_sub(asked.0);
+        let patience_us = i64::try_from(STUCK_POD_PATIENCE.0).unwrap_or(i64::MAX);
+        let patience_us = patience_us.saturating_add(grace_s.saturating_mul(1_000_000));
+        let ours: Vec<&Pod> = self.input.pods.values().filter(|pod| self.owns(pod)).collect();
+        let mut waiting = false;
+        for pod in ours {
+            waiting = true;
+            if pod.metadata.deletion_timestamp.is_none() {
+                self.delete_pod(pod);
+            }
+        }
+        if !waiting && self.input.pod == PodView::Unknown && !self.status.pod_name.is_empty() {
+            self.actions.push(Action::ReadPod { name: self.status.pod_name.clone() });
+            waiting = true;
+        }
+        if !waiting || age > patience_us {
+            self.edit(VmEdit::DropFinalizer);
+        } else {
+            self.wake_when_older(age, patience_us);
+        }
+    }
+
+    /// Whether a pod is this VM's. A pod released by [`Action::OrphanPod`] is known by its name.
+    pub(super) fn owns(&self, pod: &Pod) -> bool {
+        let owners = &pod.metadata.owner_references;
+        owners.iter().any(|owner| owner.uid == self.vm.metadata.uid)
+            || (owners.is_empty() && pod.metadata.name == self.stored.pod_name)
+    }
+
+    pub(super) fn delete_pod(&mut self, pod: &Pod) {
+        let grace = self.vm.spec.termination_grace_period_seconds.max(0);
+        self.actions.push(Action::DeletePod {
+            name: pod.metadata.name.clone(),
+            uid: pod.metadata.uid.clone(),
+            grace_s: u32::try_from(grace).unwrap_or(u32::MAX),
+        });
+    }
+
+    /// What every phase begins with.
+    fn prepare(&mut self) {
+        if self.status.conditions.is_empty() {
+            conditions::set(
+                &mut self.status.conditions,
+                conditions::AVAILABLE,
+                "Unknown",
+                "Starting reconciliation",
+                self.input.at.wall,
+            );
+        }
+        let name = &self.vm.metadata.name;
+        if self.vm.spec.enable_ssh && self.status.ssh_secret_name.is_empty() {
+            self.status.ssh_secret_name = format!("ssh-neonvm-{name}");
+        }
+        if self.vm.spec.tls.is_some() && self.status.tls_secret_name.is_empty() {
+            self.status.tls_secret_name = format!("tls-neonvm-{name}");
+        }
+    }
+
+    /// What every phase ends with: conditions, revision, and the write of what changed.
+    fn conclude(&mut self) {
+        self.problems.extend(self.input.failures.values().cloned());
+        let wall = self.input.at.wall;
+        if !self.problems.is_empty() {
+            let text: Vec<String> = self.problems.iter().map(ToString::to_string).collect();
+            self.degraded(&text.join("; "));
+        } else if matches!(self.status.phase, VmPhase::Running | VmPhase::Scaling) {
+            conditions::clear(&mut self.status.conditions, conditions::DEGRADED, wall);
+        }
+        if let Some(change) = merge_difference(&as_json(&self.stored), &as_json(&self.status)) {
+            self.actions.push(Action::WriteStatus {
+                status: Box::new(self.status.clone()),
+                patch: json!({
+                    "metadata": {"resourceVersion": self.vm.metadata.resource_version},
+                    "status": change,
+                }),
+            });
+        }
+    }
+
+    pub(super) fn degraded(&mut self, message: &str) {
+        let wall = self.input.at.wall;
+        conditions::set(
+            &mut self.status.conditions,
+            conditions::DEGRADED,
+            "True",
+            message,
+            wall,
+        );
+    }
+
+    pub(super) fn available(&mut self, is: bool, message: &str) {
+        let wall = self.input.at.wall;
+        let status = if is { "True" } else { "False" };
+        conditions::set(
+            &mut self.status.conditions,
+            conditions::AVAILABLE,
+            status,
+            message,
+            wall,
+        );
+    }
+}
+
+fn as_json(status: &VmStatus) -> Value {
+    serde_json::to_value(status).expect("a status always encodes")
+}

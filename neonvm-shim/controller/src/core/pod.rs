@@ -1,0 +1,270 @@
+//! The runner pod of a VM (spec/neonvm.md §2.4), as the JSON that is posted. The same input always gives the same bytes.
+
+use std::io::Write;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use flate2::{Compression, GzBuilder};
+use protocol::vm::{API_VERSION, CpuScalingMode, VirtualMachine, VmStatus};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use super::settings::{AffinityStyle, Settings};
+use super::{metadata, volumes};
+
+/// Name of the container that owns QEMU.
+pub const CONTAINER: &str = "neonvm-runner";
+/// User and group of the files a guest's disks are made of (`qemu:kvm` in the runner's image).
+const QEMU_UID: u32 = 36;
+const QEMU_GID: u32 = 34;
+/// Seconds a pod stays on a node that is not ready or not reachable.
+const LOST_NODE_S: u32 = 30;
+/// Second byte of "operating system: unknown" in a gzip header, so that the bytes depend on nothing but the content.
+const GZIP_OS_UNKNOWN: u8 = 255;
+
+/// Builds the pod `status.podName` of `vm`.
+#[must_use]
+pub fn build(vm: &VirtualMachine, status: &VmStatus, settings: &Settings) -> Value {
+    let expected = metadata::expected(vm, settings);
+    let spec = &vm.spec;
+    let mut pod_spec = json!({
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": false,
+        "terminationGracePeriodSeconds": spec.termination_grace_period_seconds,
+        "tolerations": tolerations(vm),
+        "affinity": affinity(vm, settings.affinity),
+        "initContainers": init_containers(vm),
+        "containers": [runner(vm, status, settings)],
+        "volumes": volumes::volumes(vm, status, settings),
+    });
+    let members = pod_spec.as_object_mut().expect("built as an object");
+    let mut set = |name: &str, value: Value| {
+        members.insert(name.to_owned(), value);
+    };
+    if !spec.node_selector.is_empty() {
+        set("nodeSelector", json!(spec.node_selector));
+    }
+    if !spec.image_pull_secrets.is_empty() {
+        set("imagePullSecrets", json!(spec.image_pull_secrets));
+    }
+    if !spec.scheduler_name.is_empty() {
+        set("schedulerName", json!(spec.scheduler_name));
+    }
+    if !spec.service_account_name.is_empty() {
+        set("serviceAccountName", json!(spec.service_account_name));
+    }
+    if let Some(links) = spec.service_links {
+        set("enableServiceLinks", json!(links));
+    }
+    json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": status.pod_name,
+            "namespace": vm.metadata.namespace,
+            "labels": expected.labels,
+            "annotations": expected.annotations,
+            "ownerReferences": [owner(vm)],
+        },
+        "spec": pod_spec,
+    })
+}
+
+/// The reference by which a VM controls its pod and secrets.
+#[must_use]
+pub fn owner(vm: &VirtualMachine) -> Value {
+    json!({
+        "apiVersion": API_VERSION,
+        "kind": "VirtualMachine",
+        "name": vm.metadata.name,
+        "uid": vm.metadata.uid,
+        "controller": true,
+        "blockOwnerDeletion": true,
+    })
+}
+
+/// base64(gzip(JSON)), the form in which a runner gets its spec and status.
+#[must_use]
+pub fn packed(value: &impl Serialize) -> String {
+    let json = serde_json::to_vec(value).expect("VM types always encode");
+    let mut gzip = GzBuilder::new()
+        .mtime(0)
+        .operating_system(GZIP_OS_UNKNOWN)
+        .write(Vec::new(), Compression::default());
+    gzip.write_all(&json).expect("writing to memory cannot fail");
+    STANDARD.encode(gzip.finish().expect("writing to memory cannot fail"))
+}
+
+fn tolerations(vm: &VirtualMachine) -> Vec<Value> {
+    let lost = |key: &str| {
+        // The operator is left out on purpose: Equal to the empty value is what the deployed pods have.
+        json!({"key": key, "effect": "NoExecute", "tolerationSeconds": LOST_NODE_S})
+    };
+    let mut all = vm.spec.tolerations.clone();
+    all.push(lost("node.kubernetes.io/not-ready"));
+    all.push(lost("node.kubernetes.io/unreachable"));
+    all
+}
+
+fn affinity(vm: &VirtualMachine, style: AffinityStyle) -> Value {
+    let mut ours = vec![json!({"key": "kubernetes.io/os", "operator": "In", "values": ["linux"]})];
+    if let Some(arch) = &vm.spec.target_architecture {
+        ours.push(json!({"key": "kubernetes.io/arch", "operator": "In", "values": [arch]}));
+    }
+    let mut affinity = match vm.spec.affinity.clone() {
+        Some(Value::Object(members)) => members,
+        _ => Map::new(),
+    };
+    let required = affinity
+        .entry("nodeAffinity")
+        .or_insert_with(|| json!({}))
+        .as_object_mut()
+        .map(|node| {
+            node.entry("requiredDuringSchedulingIgnoredDuringExecution")
+                .or_insert_with(|| json!({"nodeSelectorTerms": []}))
+        });
+    let terms = required
+        .and_then(Value::as_object_mut)
+        .map(|required| required.entry("nodeSelectorTerms").or_insert_with(|| json!([])))
+        .and_then(Value::as_array_mut);
+    if let Some(terms) = terms {
+        if terms.is_empty() || style == AffinityStyle::Appended {
+            terms.push(json!({"matchExpressions": ours}));
+        } else {
+            for term in terms {
+                join(term, &ours);
+            }
+        }
+    }
+    Value::Object(affinity)
+}
+
+/// Adds expressions to one term.
+fn join(term: &mut Value, ours: &[Value]) {
+    let Some(term) = term.as_object_mut() else { return };
+    let expressions = term.entry("matchExpressions").or_insert_with(|| json!([]));
+    if let Some(list) = expressions.as_array_mut() {
+        list.extend_from_slice(ours);
+    }
+}
+
+fn init_containers(vm: &VirtualMachine) -> Vec<Value> {
+    let images = json!([{"name": "virtualmachineimages", "mountPath": "/vm/images"}]);
+    let disk = "/vm/images/rootdisk.qcow2";
+    let mut all = vec![json!({
+        "name": "init",
+        "image": vm.spec.guest.root_disk.image,
+        "imagePullPolicy": vm.spec.guest.root_disk.image_pull_policy,
+        "securityContext": {"privileged": true},
+        "command": ["sh", "-c", format!(
+            "mv /disk.qcow2 {disk} && chown {QEMU_UID}:{QEMU_GID} {disk} && sysctl -w net.ipv4.ip_forward=1"
+        )],
+        "volumeMounts": images,
+    })];
+    if let Some(kernel) = &vm.spec.guest.kernel_image {
+        all.push(json!({
+            "name": "init-kernel",
+            "image": kernel,
+            "securityContext": {"runAsUser": QEMU_UID, "runAsGroup": QEMU_GID},
+            "command": ["cp", "/vmlinuz", "/vm/images/vmlinuz"],
+            "volumeMounts": images,
+        }));
+    }
+    all.extend(vm.spec.extra_init_containers.iter().cloned());
+    all
+}
+
+fn runner(vm: &VirtualMachine, status: &VmStatus, settings: &Settings) -> Value {
+    let image = vm.spec.runner_image.as_deref().unwrap_or(&settings.runner_image);
+    json!({
+        "name": CONTAINER,
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        // With a command the image's own entry point is bypassed, so that the runner is process 1 and gets SIGTERM.
+        "command": ["runner"],
+        "args": arguments(vm, status, settings),
+        "env": [{"name": "K8S_POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
+        "ports": ports(vm),
+        "securityContext": {
+            "privileged": false,
+            "capabilities": {"add": ["NET_ADMIN", "SYS_ADMIN", "SYS_RESOURCE"]},
+        },
+        "readinessProbe": {
+            "httpGet": {"path": "/ready", "port": vm.spec.runner_port, "scheme": "HTTP"},
+            "initialDelaySeconds": settings.readiness_initial_delay_s,
+            "periodSeconds": 5,
+            "failureThreshold": 3,
+        },
+        "resources": resources(vm, settings),
+        "volumeMounts": volumes::mounts(vm, settings),
+    })
+}
+
+fn arguments(vm: &VirtualMachine, status: &VmStatus, settings: &Settings) -> Vec<String> {
+    let mode = match vm.spec.cpu_scaling_mode.unwrap_or(settings.default_cpu_scaling_mode) {
+        CpuScalingMode::QmpScaling => "QmpScaling",
+        CpuScalingMode::SysfsScaling => "SysfsScaling",
+    };
+    let guest = &vm.spec.guest;
+    let ratio =
+        guest.memhp_auto_movable_ratio.as_deref().unwrap_or(&settings.memhp_auto_movable_ratio);
+    let mut args: Vec<String> = Vec::new();
+    if settings.skip_cgroup_management {
+        args.push("-skip-cgroup-management".into());
+    }
+    if settings.use_virtio_console {
+        args.push("-use-virtio-console".into());
+    }
+    for (flag, value) in [
+        ("-qemu-disk-cache-settings", settings.qemu_disk_cache_settings.as_str()),
+        ("-memhp-auto-movable-ratio", ratio),
+        ("-cpu-scaling-mode", mode),
+    ] {
+        args.extend([flag.to_owned(), value.to_owned()]);
+    }
+    if guest.kernel_image.is_some() {
+        args.push("-kernelpath=/vm/images/vmlinuz".into());
+    }
+    if let Some(append) = &guest.append_kernel_cmdline {
+        args.push(format!("-appendKernelCmdline={append}"));
+    }
+    // The long ones last, so that a person sees the others.
+    args.extend(["-vmspec".into(), packed(&vm.spec), "-vmstatus".into(), packed(status)]);
+    args
+}
+
+fn ports(vm: &VirtualMachine) -> Vec<Value> {
+    let mut all = vec![
+        json!({"name": "qmp", "containerPort": vm.spec.qmp, "protocol": "TCP"}),
+        json!({"name": "qmp-manual", "containerPort": vm.spec.qmp_manual, "protocol": "TCP"}),
+        json!({"name": "runner", "containerPort": vm.spec.runner_port, "protocol": "TCP"}),
+    ];
+    for port in &vm.spec.guest.ports {
+        let mut entry = json!({"containerPort": port.port, "protocol": port.protocol});
+        if !port.name.is_empty() {
+            entry["name"] = json!(port.name);
+        }
+        all.push(entry);
+    }
+    all
+}
+
+fn resources(vm: &VirtualMachine, settings: &Settings) -> Value {
+    let mut resources = match vm.spec.pod_resources.clone() {
+        Some(Value::Object(members)) => members,
+        _ => Map::new(),
+    };
+    if settings.device_limits {
+        let limits = resources.entry("limits").or_insert_with(|| json!({}));
+        if let Some(limits) = limits.as_object_mut() {
+            limits.insert("neonvm/vhost-net".into(), json!("1"));
+            if vm.spec.enable_acceleration {
+                limits.insert("neonvm/kvm".into(), json!("1"));
+            }
+        }
+    }
+    Value::Object(resources)
+}
+
+#[cfg(test)]
+mod tests;

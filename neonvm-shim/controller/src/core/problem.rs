@@ -1,0 +1,141 @@
+//! What stands in the way of a VM, as data; the condition `Degraded` and the events print it.
+
+use std::fmt;
+
+use protocol::runner::ResizeProblem;
+use serde::Serialize;
+
+/// Longest text of a peer that is kept, bytes.
+const PEER_TEXT_LIMIT: usize = 512;
+
+/// One thing that stands in the way.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Problem {
+    /// The slot size is no whole number of 8 MiB blocks, or zero.
+    SlotSize {
+        /// Bytes of a slot.
+        bytes: u64,
+    },
+    /// Minimum, use and maximum of a resource are not in order, or zero.
+    Bounds {
+        /// Which member, by its path.
+        field: &'static str,
+    },
+    /// `spec.tls` needs certificates that nothing here can ask for.
+    TlsUnsupported,
+    /// `spec.extraNetwork` is enabled where there is no overlay; the VM runs without it.
+    NoOverlay,
+    /// The API server refused a write or could not be reached.
+    Api {
+        /// What was tried.
+        action: super::action::Kind,
+        /// Its words.
+        message: String,
+    },
+    /// The runner did not take an order.
+    Runner {
+        /// What was tried or found.
+        message: String,
+    },
+    /// The runner of a VM that should run has not answered for a while.
+    RunnerSilent {
+        /// Name of its pod.
+        pod: String,
+        /// The last error.
+        message: String,
+    },
+    /// The runner of the pod is on another machine.
+    RunnerElsewhere {
+        /// The node of the pod.
+        node: String,
+    },
+    /// The runner reports what a resize waits for.
+    Resize {
+        /// In its words.
+        problem: ResizeProblem,
+    },
+    /// The pod of a VM that should run is gone.
+    PodGone {
+        /// Its name.
+        pod: String,
+    },
+    /// The pod ended badly.
+    PodFailed {
+        /// Its name.
+        pod: String,
+        /// The reason it carries; empty if none.
+        reason: String,
+    },
+    /// A pod of the chosen name belongs to somebody else.
+    NameTaken {
+        /// The name.
+        pod: String,
+    },
+}
+
+/// A peer's text cut to what an object or a log should carry.
+#[must_use]
+pub fn peer_text(text: &str) -> String {
+    let mut end = text.len().min(PEER_TEXT_LIMIT);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text[..end].to_owned()
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::SlotSize { bytes } => write!(
+                f,
+                ".spec.guest.memorySlotSize: {bytes} bytes is not a multiple of 8Mi above zero"
+            ),
+            Self::Bounds { field } => {
+                write!(f, "{field}: must hold 0 < min <= use <= max")
+            }
+            Self::TlsUnsupported => f.write_str(
+                ".spec.tls: certificates come from cert-manager, which this controller does not drive; remove it to start the VM",
+            ),
+            Self::NoOverlay => f.write_str(
+                ".spec.extraNetwork: there is no overlay network here, the VM runs without it",
+            ),
+            Self::Api { action, message } => write!(f, "could not {action}: {message}"),
+            Self::Runner { message } => write!(f, "the runner did not take the size: {message}"),
+            Self::RunnerSilent { pod, message } => {
+                write!(f, "runner of pod {pod} does not answer: {message}")
+            }
+            Self::RunnerElsewhere { node } => write!(
+                f,
+                "the pod runs on node {node}, whose runners cannot be reached from here"
+            ),
+            Self::Resize { problem } => resize(f, problem),
+            Self::PodGone { pod } => write!(f, "pod {pod} is gone"),
+            Self::PodFailed { pod, reason } if reason.is_empty() => {
+                write!(f, "pod {pod} failed")
+            }
+            Self::PodFailed { pod, reason } => write!(f, "pod {pod} failed: {reason}"),
+            Self::NameTaken { pod } => write!(f, "pod {pod} belongs to another owner"),
+        }
+    }
+}
+
+fn resize(f: &mut fmt::Formatter<'_>, problem: &ResizeProblem) -> fmt::Result {
+    match problem {
+        ResizeProblem::Qmp { command, message } => {
+            write!(f, "QEMU refused {command}: {}", peer_text(message))
+        }
+        ResizeProblem::MemoryStuck { missing } => {
+            write!(f, "the guest has still to give back {missing} of memory")
+        }
+        ResizeProblem::CpuStuck { missing } => {
+            write!(f, "{missing} CPUs have still to leave the guest")
+        }
+        ResizeProblem::GuestBlind { expected, seen } => {
+            write!(f, "the guest should see {expected} and sees {seen}")
+        }
+        ResizeProblem::OutOfRange { rule } => {
+            write!(f, "this VM cannot have the size: {}", peer_text(rule))
+        }
+    }
+}

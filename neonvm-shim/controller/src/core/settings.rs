@@ -1,0 +1,82 @@
+//! What an operator may choose about pods and phases.
+
+use protocol::vm::CpuScalingMode;
+use serde::Serialize;
+
+/// Bytes a slot size must be a multiple of, again checked before a pod is made (spec/neonvm.md §1.3).
+pub const SLOT_ALIGNMENT_BYTES: u64 = protocol::vm::MEMORY_BLOCK_BYTES;
+
+/// How the two terms of ours join the node affinity of a VM's spec.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AffinityStyle {
+    /// One more term beside the user's. Terms are OR-ed by Kubernetes, so a user's own term is weakened; kept for
+    /// clusters that relied on it.
+    Appended,
+    /// Into each of the user's terms, so that both hold.
+    Joined,
+}
+
+/// Settings of the controller's core. Two presets: [`Settings::one_machine`] and [`Settings::cluster`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Settings {
+    /// Written into VMs that name no mode.
+    pub default_cpu_scaling_mode: CpuScalingMode,
+    /// Image of the runner container, unless `spec.runnerImage` says otherwise.
+    pub runner_image: String,
+    /// `-memhp-auto-movable-ratio` of runners.
+    pub memhp_auto_movable_ratio: String,
+    /// `-qemu-disk-cache-settings` of runners.
+    pub qemu_disk_cache_settings: String,
+    /// Passes `-skip-cgroup-management` and leaves the cgroup mount out.
+    pub skip_cgroup_management: bool,
+    /// Passes `-use-virtio-console`.
+    pub use_virtio_console: bool,
+    /// A VM is restarted only once its old pod is gone.
+    pub at_most_one_pod: bool,
+    /// Asks for the device plugin's `neonvm/vhost-net` and `neonvm/kvm`.
+    pub device_limits: bool,
+    /// Seconds before the first readiness probe: a floor of the boot time seen.
+    pub readiness_initial_delay_s: u32,
+    /// How node affinity is joined.
+    pub affinity: AffinityStyle,
+    /// `namespace/name` of the network attachment of VMs with `extraNetwork.enable`.
+    pub network_attachment: Option<String>,
+    /// Only runners of pods bound to this node are reachable by their control socket; `None`: all are.
+    pub local_node: Option<String>,
+}
+
+impl Settings {
+    /// For `bellows up`: runners are processes beside us, no device plugin, no probe delay, one pod at a time.
+    #[must_use]
+    pub fn one_machine() -> Self {
+        Self {
+            default_cpu_scaling_mode: CpuScalingMode::QmpScaling,
+            runner_image: "bellows/runner".into(),
+            memhp_auto_movable_ratio: "401".into(),
+            qemu_disk_cache_settings: "cache.writeback=on,cache.direct=on,cache.no-flush=on".into(),
+            skip_cgroup_management: false,
+            use_virtio_console: true,
+            at_most_one_pod: true,
+            device_limits: false,
+            readiness_initial_delay_s: 0,
+            affinity: AffinityStyle::Joined,
+            network_attachment: None,
+            local_node: None,
+        }
+    }
+
+    /// For a cluster: what the deployed controller does.
+    #[must_use]
+    pub fn cluster(runner_image: &str) -> Self {
+        Self {
+            runner_image: runner_image.into(),
+            skip_cgroup_management: true,
+            at_most_one_pod: false,
+            device_limits: true,
+            readiness_initial_delay_s: 5,
+            affinity: AffinityStyle::Appended,
+            ..Self::one_machine()
+        }
+    }
+}

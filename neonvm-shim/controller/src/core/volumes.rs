@@ -1,0 +1,111 @@
+//! Volumes of a runner pod and where the runner mounts them (spec/neonvm.md §2.4).
+
+use protocol::vm::{Disk, VirtualMachine, VmStatus};
+use serde_json::{Value, json};
+
+use super::settings::Settings;
+
+/// Volume that holds the SSH public key; the runner offers it to the guest.
+pub const SSH_PUBLIC: &str = "ssh-publickey";
+/// Volume that holds the SSH private key, for people in the runner's container.
+pub const SSH_PRIVATE: &str = "ssh-privatekey";
+/// Where guest mounts appear in the runner's container.
+const MOUNTS: &str = "/vm/mounts";
+/// Where TLS files appear in a guest unless `spec.tls.mountPath` says otherwise.
+const TLS_PATH: &str = "/var/tls";
+
+pub(super) fn volumes(vm: &VirtualMachine, status: &VmStatus, settings: &Settings) -> Vec<Value> {
+    let mut all = vec![json!({"name": "virtualmachineimages", "emptyDir": {}})];
+    if !settings.skip_cgroup_management {
+        all.push(json!({
+            "name": "sysfscgroup",
+            "hostPath": {"path": "/sys/fs/cgroup", "type": "Directory"},
+        }));
+    }
+    if vm.spec.enable_ssh {
+        let secret = |key: &str, path: &str, mode: u32| {
+            json!({
+                "secretName": status.ssh_secret_name,
+                "items": [{"key": key, "path": path, "mode": mode}],
+            })
+        };
+        all.push(json!({
+            "name": SSH_PRIVATE,
+            "secret": secret("ssh-privatekey", "id_ed25519", 0o600),
+        }));
+        all.push(json!({
+            "name": SSH_PUBLIC,
+            "secret": secret("ssh-publickey", "authorized_keys", 0o644),
+        }));
+    }
+    if let Some(swap) = vm.spec.guest.settings.as_ref().and_then(|settings| settings.swap) {
+        all.push(json!({"name": "swapdisk", "emptyDir": {"sizeLimit": swap}}));
+    }
+    for disk in &vm.spec.disks {
+        if let Some(source) = disk_source(disk) {
+            let mut volume = json!({"name": disk.name});
+            volume[source.0] = source.1;
+            all.push(volume);
+        }
+    }
+    if vm.spec.tls.is_some() {
+        all.push(json!({"name": "tls", "secret": {
+            "secretName": status.tls_secret_name,
+            "items": [{"key": "tls.crt", "path": "tls.crt"}, {"key": "tls.key", "path": "tls.key"}],
+        }}));
+    }
+    all
+}
+
+pub(super) fn mounts(vm: &VirtualMachine, settings: &Settings) -> Vec<Value> {
+    let mut all = vec![json!({"name": "virtualmachineimages", "mountPath": "/vm/images"})];
+    if !settings.skip_cgroup_management {
+        all.push(json!({
+            "name": "sysfscgroup", "mountPath": "/sys/fs/cgroup", "mountPropagation": "None",
+        }));
+    }
+    if vm.spec.enable_ssh {
+        all.push(json!({"name": SSH_PRIVATE, "mountPath": "/mnt/ssh"}));
+        all.push(json!({"name": SSH_PUBLIC, "mountPath": "/vm/ssh"}));
+    }
+    if vm.spec.guest.settings.as_ref().is_some_and(|settings| settings.swap.is_some()) {
+        all.push(json!({"name": "swapdisk", "mountPath": format!("{MOUNTS}/swapdisk")}));
+    }
+    for disk in vm.spec.disks.iter().filter(|disk| disk_source(disk).is_some()) {
+        let mut mount =
+            json!({"name": disk.name, "mountPath": format!("{MOUNTS}{}", disk.mount_path)});
+        if disk.read_only {
+            mount["readOnly"] = json!(true);
+        }
+        all.push(mount);
+    }
+    if let Some(tls) = &vm.spec.tls {
+        let path = tls.get("mountPath").and_then(Value::as_str).unwrap_or(TLS_PATH);
+        all.push(json!({"name": "tls", "mountPath": format!("{MOUNTS}{path}")}));
+    }
+    all
+}
+
+/// The pod volume of a disk; tmpfs has none. An empty disk wins over the others, as in the deployed order.
+fn disk_source(disk: &Disk) -> Option<(&'static str, Value)> {
+    let carried = |source: &Value, name: &str| {
+        let mut out = json!({});
+        for member in [name, "items"] {
+            if let Some(value) = source.get(member) {
+                out[member] = value.clone();
+            }
+        }
+        out
+    };
+    if let Some(empty) = &disk.empty_disk {
+        let mut out = json!({});
+        if let Some(size) = empty.get("size") {
+            out["sizeLimit"] = size.clone();
+        }
+        return Some(("emptyDir", out));
+    }
+    if let Some(map) = &disk.config_map {
+        return Some(("configMap", carried(map, "name")));
+    }
+    disk.secret.as_ref().map(|secret| ("secret", carried(secret, "secretName")))
+}

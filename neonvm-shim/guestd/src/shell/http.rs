@@ -1,0 +1,268 @@
+//! The daemon's HTTP server.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use protocol::runner::GuestState;
+use protocol::time::WallTime;
+use serde::Deserialize;
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::files;
+use super::keeper::Request as KeeperRequest;
+use crate::core::checksum::checksum;
+
+/// Largest request body: a Kubernetes secret (1 MiB) in base64 with room for names.
+const MAX_BODY_BYTES: usize = 4 << 20;
+/// Connections at once. The runner holds two or three; the rest is for people.
+const MAX_CONNECTIONS: usize = 64;
+/// Longest wait of a long-poll, whatever was asked.
+const MAX_WAIT: Duration = Duration::from_secs(60);
+/// A client that has not sent its head in this time is dropped.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What the routes need.
+#[derive(Debug)]
+pub struct Served {
+    /// The newest state.
+    pub state: watch::Receiver<GuestState>,
+    /// The keeper.
+    pub keeper: mpsc::Sender<KeeperRequest>,
+    /// Where `/files` begins: `/` outside tests.
+    pub files_root: PathBuf,
+    /// Reads the calendar.
+    pub now: fn() -> WallTime,
+}
+
+type Answer = Response<Full<Bytes>>;
+
+fn answer(status: StatusCode, text: impl Into<Bytes>) -> Answer {
+    let mut response = Response::new(Full::new(text.into()));
+    *response.status_mut() = status;
+    response
+}
+
+/// Serves until cancelled.
+pub async fn serve(listener: TcpListener, served: Arc<Served>, cancel: CancellationToken) {
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    loop {
+        let Ok(place) = places.clone().acquire_owned().await else {
+            return;
+        };
+        let stream = tokio::select! {
+            () = cancel.cancelled() => return,
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    warn!(%error, "accept failed");
+                    tokio::task::yield_now().await;
+                    continue;
+                }
+            },
+        };
+        // Small answers must not wait for the peer's delayed acknowledgement.
+        let _ = stream.set_nodelay(true);
+        let served = served.clone();
+        let cancel = cancel.clone();
+        tokio::spawn(async move {
+            let service = service_fn(move |request| {
+                let served = served.clone();
+                async move { Ok::<_, Infallible>(route(&served, request).await) }
+            });
+            let connection = hyper::server::conn::http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(HEAD_TIMEOUT)
+                .serve_connection(TokioIo::new(stream), service);
+            tokio::select! {
+                () = cancel.cancelled() => {}
+                // A connection that breaks is its client's affair.
+                _ = connection => {}
+            }
+            drop(place);
+        });
+    }
+}
+
+async fn route(served: &Served, request: Request<Incoming>) -> Answer {
+    let method = request.method().clone();
+    let path = request.uri().path().to_owned();
+    if let Some(dir) = path.strip_prefix("/files/") {
+        return match method {
+            Method::GET => get_files(served, dir),
+            Method::PUT => put_files(served, dir, request).await,
+            _ => answer(StatusCode::NOT_FOUND, "no such route\n"),
+        };
+    }
+    match (method, path.as_str()) {
+        (Method::GET, "/cpu") => match fresh(served).await {
+            Some(state) => answer(
+                StatusCode::OK,
+                (u64::from(state.cpus_online) * 1000).to_string(),
+            ),
+            None => answer(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "the CPUs cannot be read\n",
+            ),
+        },
+        (Method::PUT, "/cpu") => put_cpu(served, request).await,
+        (Method::GET, "/v1/state") => get_state(served, request.uri().query().unwrap_or("")).await,
+        _ => answer(StatusCode::NOT_FOUND, "no such route\n"),
+    }
+}
+
+/// Has the keeper look now; `None` when it cannot.
+async fn fresh(served: &Served) -> Option<GuestState> {
+    ask(served, None).await.ok()
+}
+
+async fn ask(served: &Served, target: Option<u32>) -> Result<GuestState, String> {
+    let (reply, answer) = oneshot::channel();
+    let sent = served.keeper.send(KeeperRequest { target, reply }).await;
+    sent.map_err(|_| "the daemon is ending".to_owned())?;
+    let answer = answer
+        .await
+        .map_err(|_| "the daemon is ending".to_owned())?;
+    answer.map_err(|error| {
+        let source = std::error::Error::source(&error).map(|s| format!(": {s}"));
+        format!("{error}{}", source.unwrap_or_default())
+    })
+}
+
+async fn body(request: Request<Incoming>) -> Result<Bytes, Answer> {
+    match Limited::new(request.into_body(), MAX_BODY_BYTES)
+        .collect()
+        .await
+    {
+        Ok(body) => Ok(body.to_bytes()),
+        Err(error) => Err(answer(
+            StatusCode::BAD_REQUEST,
+            format!("bad body: {error}\n"),
+        )),
+    }
+}
+
+async fn put_cpu(served: &Served, request: Request<Incoming>) -> Answer {
+    let body = match body(request).await {
+        Ok(body) => body,
+        Err(refusal) => return refusal,
+    };
+    let milli = std::str::from_utf8(&body)
+        .ok()
+        .and_then(|text| text.trim().parse::<u32>().ok());
+    let Some(milli) = milli else {
+        return answer(
+            StatusCode::BAD_REQUEST,
+            "the body must be decimal milli-CPU, for example 2500\n",
+        );
+    };
+    match ask(served, Some(milli.div_ceil(1000))).await {
+        Ok(_) => answer(StatusCode::OK, ""),
+        Err(error) => {
+            warn!(milli, error, "cpu target not reached");
+            answer(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n"))
+        }
+    }
+}
+
+async fn get_state(served: &Served, query: &str) -> Answer {
+    let number = |name: &str| -> Option<u64> {
+        let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+        pairs
+            .filter(|(key, _)| *key == name)
+            .find_map(|(_, value)| value.parse().ok())
+    };
+    let state = match number("after") {
+        None => match fresh(served).await {
+            Some(state) => state,
+            None => {
+                return answer(
+                    StatusCode::INTERNAL_SERVER_ERROR,
+                    "the machine cannot be read\n",
+                );
+            }
+        },
+        Some(after) => {
+            let wait = Duration::from_millis(number("wait_ms").unwrap_or(0)).min(MAX_WAIT);
+            let mut states = served.state.clone();
+            let newer = states.wait_for(|state| state.generation > after);
+            // Whether it came or the time is up: the newest state is the answer.
+            let _ = tokio::time::timeout(wait, newer).await;
+            served.state.borrow().clone()
+        }
+    };
+    match serde_json::to_vec(&state) {
+        Ok(json) => {
+            let mut response = answer(StatusCode::OK, json);
+            let json = hyper::header::HeaderValue::from_static("application/json");
+            response
+                .headers_mut()
+                .insert(hyper::header::CONTENT_TYPE, json);
+            response
+        }
+        Err(error) => answer(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+    }
+}
+
+fn get_files(served: &Served, dir: &str) -> Answer {
+    let files = files::directory(&served.files_root, dir).and_then(|dir| files::read(&dir));
+    match files {
+        Ok(files) => answer(StatusCode::OK, checksum(&files)),
+        Err(error) => answer(StatusCode::BAD_REQUEST, format!("{error}\n")),
+    }
+}
+
+/// One file of a `PUT /files` body.
+#[derive(Deserialize)]
+struct File {
+    data: String,
+}
+
+async fn put_files(served: &Served, dir: &str, request: Request<Incoming>) -> Answer {
+    let refuse = |text: String| answer(StatusCode::BAD_REQUEST, format!("{text}\n"));
+    let dir = match files::directory(&served.files_root, dir) {
+        Ok(dir) => dir,
+        Err(error) => return refuse(error.to_string()),
+    };
+    let body = match body(request).await {
+        Ok(body) => body,
+        Err(refusal) => return refusal,
+    };
+    let named: BTreeMap<String, File> = match serde_json::from_slice(&body) {
+        Ok(named) => named,
+        Err(error) => return refuse(format!("the body must be an object of files: {error}")),
+    };
+    let mut content = BTreeMap::new();
+    for (name, file) in named {
+        match STANDARD.decode(&file.data) {
+            Ok(bytes) => content.insert(name, bytes),
+            Err(error) => return refuse(format!("{name}: {error}")),
+        };
+    }
+    match files::write(&dir, &content, (served.now)()) {
+        Ok(()) => {
+            info!(dir = %dir.display(), files = content.len(), "files written");
+            answer(StatusCode::OK, "")
+        }
+        Err(error @ files::FilesError::Name(_)) => refuse(error.to_string()),
+        Err(error) => {
+            let source = std::error::Error::source(&error).map(|s| format!(": {s}"));
+            let text = format!("{error}{}\n", source.unwrap_or_default());
+            warn!(error = text, "files not written");
+            answer(StatusCode::INTERNAL_SERVER_ERROR, text)
+        }
+    }
+}

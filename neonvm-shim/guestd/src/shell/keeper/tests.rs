@@ -1,0 +1,195 @@
+use std::fs;
+use std::path::Path;
+
+use super::*;
+use crate::core::cpus::CpuPolicy;
+
+/// A machine of files: `present` CPUs, CPU 0 alone online. The kernel's own bookkeeping of `online` is done by
+/// [`settle`], which a test calls where the kernel would act.
+fn machine(root: &Path, present: u32) -> Roots {
+    let roots = Roots {
+        sysfs: root.join("sys"),
+        procfs: root.join("proc"),
+    };
+    let cpu = roots.sysfs.join("devices/system/cpu");
+    fs::create_dir_all(&cpu).unwrap();
+    fs::create_dir_all(roots.procfs.join("sys/kernel/random")).unwrap();
+    fs::write(cpu.join("online"), "0\n").unwrap();
+    fs::write(cpu.join("possible"), "0-7\n").unwrap();
+    for n in 0..8 {
+        fs::create_dir_all(cpu.join(format!("cpu{n}"))).unwrap();
+    }
+    set_present(&roots, present);
+    fs::write(
+        roots.procfs.join("meminfo"),
+        "MemTotal: 1000 kB\nMemAvailable: 500 kB\n",
+    )
+    .unwrap();
+    fs::write(roots.procfs.join("uptime"), "5.0 5.0\n").unwrap();
+    fs::write(roots.procfs.join("sys/kernel/random/boot_id"), "b-1\n").unwrap();
+    fs::write(roots.procfs.join("sys/kernel/osrelease"), "6.1.0\n").unwrap();
+    roots
+}
+
+fn set_present(roots: &Roots, present: u32) {
+    let list = if present == 1 {
+        "0\n".to_owned()
+    } else {
+        format!("0-{}\n", present - 1)
+    };
+    fs::write(roots.sysfs.join("devices/system/cpu/present"), list).unwrap();
+}
+
+/// Carries the written `cpuN/online` files over into the `online` list, as the kernel does.
+fn settle(roots: &Roots) {
+    let cpu = roots.sysfs.join("devices/system/cpu");
+    let on = |n: &u32| {
+        *n == 0 || fs::read_to_string(cpu.join(format!("cpu{n}/online"))).is_ok_and(|v| v == "1")
+    };
+    let list: Vec<String> = (0..8).filter(on).map(|n| n.to_string()).collect();
+    // Renamed into place: a reader never sees half a list.
+    fs::write(cpu.join("online.tmp"), list.join(",")).unwrap();
+    fs::rename(cpu.join("online.tmp"), cpu.join("online")).unwrap();
+}
+
+struct Running {
+    state: watch::Receiver<GuestState>,
+    keeper: mpsc::Sender<Request>,
+    _stop: tokio_util::sync::DropGuard,
+}
+
+fn start(roots: &Roots, policy: CpuPolicy) -> Running {
+    let (identity, first) = first_look(roots).unwrap();
+    let (tx, state) = watch::channel(first);
+    let (keeper, requests) = mpsc::channel(MAX_WAITING);
+    let cancel = CancellationToken::new();
+    let order = CpuOrder::at_start(policy, "");
+    tokio::spawn(run(
+        roots.clone(),
+        identity,
+        order,
+        tx,
+        requests,
+        None,
+        cancel.clone(),
+    ));
+    Running {
+        state,
+        keeper,
+        _stop: cancel.drop_guard(),
+    }
+}
+
+impl Running {
+    async fn put(&self, target: u32) -> Result<GuestState, SystemError> {
+        let (reply, answer) = oneshot::channel();
+        self.keeper
+            .send(Request {
+                target: Some(target),
+                reply,
+            })
+            .await
+            .unwrap();
+        answer.await.unwrap()
+    }
+
+    /// Waits for a number of CPUs online, playing the kernel's part.
+    async fn wait_online(&mut self, roots: &Roots, cpus: u32) -> GuestState {
+        let wait = async {
+            loop {
+                settle(roots);
+                if self.state.borrow().cpus_online == cpus {
+                    return self.state.borrow().clone();
+                }
+                let _ = tokio::time::timeout(Duration::from_millis(20), self.state.changed()).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), wait)
+            .await
+            .expect("within 20 s")
+    }
+}
+
+#[tokio::test]
+async fn a_cpu_that_appeared_unannounced_is_onlined_by_the_sweep() {
+    let temp = tempfile::tempdir().unwrap();
+    let roots = machine(temp.path(), 1);
+    let mut running = start(&roots, CpuPolicy::OnlineAll);
+    assert_eq!(running.state.borrow().cpus_online, 1);
+    set_present(&roots, 3);
+    let state = running.wait_online(&roots, 3).await;
+    assert_eq!((state.cpus_present, state.boot_id.as_str()), (3, "b-1"));
+    assert!(state.generation > 1);
+}
+
+#[tokio::test]
+async fn a_target_holds_against_cpus_that_come_later() {
+    let temp = tempfile::tempdir().unwrap();
+    let roots = machine(temp.path(), 4);
+    let mut running = start(&roots, CpuPolicy::OnlineAll);
+    running.wait_online(&roots, 4).await;
+    running.put(2).await.expect("two of four");
+    running.wait_online(&roots, 2).await;
+    set_present(&roots, 5);
+    tokio::time::timeout(
+        Duration::from_secs(10),
+        running.state.wait_for(|s| s.cpus_present == 5),
+    )
+    .await
+    .expect("the sweep sees it")
+    .unwrap();
+    settle(&roots);
+    assert_eq!(running.state.borrow().cpus_online, 2);
+}
+
+#[tokio::test]
+async fn more_than_there_are_is_an_error_and_stays_the_target() {
+    let temp = tempfile::tempdir().unwrap();
+    let roots = machine(temp.path(), 2);
+    let mut running = start(&roots, CpuPolicy::OnlineAll);
+    running.wait_online(&roots, 2).await;
+    let error = running.put(3).await.expect_err("there are two");
+    assert!(
+        matches!(error, SystemError::OutOfCpus { missing: 1 }),
+        "{error}"
+    );
+    set_present(&roots, 4);
+    running.wait_online(&roots, 3).await;
+}
+
+#[tokio::test]
+async fn managed_switches_nothing_by_itself() {
+    let temp = tempfile::tempdir().unwrap();
+    let roots = machine(temp.path(), 4);
+    let mut running = start(&roots, CpuPolicy::Managed);
+    fs::write(
+        roots.procfs.join("meminfo"),
+        "MemTotal: 2000 kB\nMemAvailable: 9 kB\n",
+    )
+    .unwrap();
+    // A change the sweep sees proves that a sweep went by.
+    tokio::time::timeout(
+        Duration::from_secs(10),
+        running.state.wait_for(|s| s.mem_total.0 == 2000 << 10),
+    )
+    .await
+    .expect("the sweep sees it")
+    .unwrap();
+    settle(&roots);
+    assert_eq!(running.state.borrow().cpus_online, 1);
+    running.put(3).await.expect("three of four");
+    running.wait_online(&roots, 3).await;
+}
+
+#[tokio::test]
+async fn a_cpu_that_refuses_is_reported() {
+    let temp = tempfile::tempdir().unwrap();
+    let roots = machine(temp.path(), 2);
+    fs::remove_dir_all(roots.sysfs.join("devices/system/cpu/cpu1")).unwrap();
+    let running = start(&roots, CpuPolicy::Managed);
+    let error = running.put(2).await.expect_err("cpu1 has no file");
+    assert!(
+        matches!(error, SystemError::Switch { value: "1", .. }),
+        "{error}"
+    );
+}

@@ -1,0 +1,503 @@
+//! Admission of VM objects: the form they are kept in, and the rules a schema cannot say. Pure functions over JSON.
+//!
+//! The same functions serve the embedded API server in the request path and a webhook in front of a real one.
+//! Source: spec/neonvm.md §1.1 (forms) and §1.9 (rules).
+
+use serde_json::{Value, json};
+
+use crate::quantity::Quantity;
+use crate::units::MilliCpu;
+use crate::vm::MEMORY_BLOCK_BYTES;
+
+/// Longest disk name, in characters.
+const MAX_DISK_NAME: usize = 32;
+/// Disk names the runner pod uses itself.
+const RESERVED_DISK_NAMES: [&str; 9] = [
+    "virtualmachineimages",
+    "rootdisk",
+    "runtime",
+    "swapdisk",
+    "sysfscgroup",
+    "ssh-privatekey",
+    "ssh-publickey",
+    "ssh-authorized-keys",
+    "tls",
+];
+/// Port name the runner pod uses itself.
+const RESERVED_PORT_NAME: &str = "qmp";
+
+/// Members of a VirtualMachine's spec that never change. A slot size changed under a running guest would change its
+/// memory without a step, so it is fixed here too although the deployed webhook lets it pass.
+const IMMUTABLE: [&str; 17] = [
+    "guest.cpus.min",
+    "guest.cpus.max",
+    "guest.memorySlotSize",
+    "guest.memorySlots.min",
+    "guest.memorySlots.max",
+    "guest.rootDisk",
+    "guest.command",
+    "guest.args",
+    "guest.env",
+    "guest.ports",
+    "guest.settings",
+    "podResources",
+    "initScript",
+    "disks",
+    "enableAcceleration",
+    "enableSSH",
+    "enableNetworkMonitoring",
+];
+/// Members that may go from absent to a value, never afterwards.
+const SET_ONCE: [&str; 2] = ["targetArchitecture", "cpuScalingMode"];
+
+/// Class of a [`FieldError`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FieldErrorKind {
+    /// The value is not allowed.
+    Invalid,
+    /// The value may not be set or changed.
+    Forbidden,
+    /// The value is too long.
+    TooLong,
+}
+
+impl FieldErrorKind {
+    /// The `reason` of a `details.causes[]` entry of a Kubernetes `Status`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Invalid => "FieldValueInvalid",
+            Self::Forbidden => "FieldValueForbidden",
+            Self::TooLong => "FieldValueTooLong",
+        }
+    }
+}
+
+/// One broken rule of one field.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("{}", self.to_message())]
+pub struct FieldError {
+    /// Path of the field without a leading dot: `spec.guest.cpus.use`.
+    pub field: String,
+    /// Class.
+    pub kind: FieldErrorKind,
+    /// What is wrong, naming the field by its full path with a leading dot.
+    pub message: String,
+    /// The value that breaks the rule.
+    pub value: Value,
+}
+
+impl FieldError {
+    fn new(kind: FieldErrorKind, field: &str, message: String, value: &Value) -> Self {
+        Self { field: field.to_owned(), kind, message, value: value.clone() }
+    }
+
+    /// `Invalid value: 5: .spec.guest.cpus.use must not be above .spec.guest.cpus.max (4)`.
+    #[must_use]
+    pub fn to_message(&self) -> String {
+        match self.kind {
+            FieldErrorKind::Invalid => {
+                let shown = match &self.value {
+                    Value::Object(_) | Value::Array(_) => "\"…\"".to_owned(),
+                    other => other.to_string(),
+                };
+                format!("Invalid value: {shown}: {}", self.message)
+            }
+            FieldErrorKind::Forbidden => format!("Forbidden: {}", self.message),
+            FieldErrorKind::TooLong => format!("Too long: {}", self.message),
+        }
+    }
+}
+
+/// Brings an object of `kind` into the form it is kept in: CPU amounts as whole cores or `"250m"`, quantities in
+/// canonical spelling, and the zero-valued members that always appear. Values of a wrong JSON type are left for the
+/// schema to refuse.
+///
+/// # Errors
+/// Every amount that is a number or text but no quantity in range.
+pub fn normalise(kind: &str, object: &mut Value) -> Result<(), Vec<FieldError>> {
+    let mut errors = Vec::new();
+    match kind {
+        "VirtualMachine" => normalise_vm(object, &mut errors),
+        "VirtualMachineMigration" => quantity_at(object, "spec.maxBandwidth", &mut errors),
+        _ => {}
+    }
+    if errors.is_empty() { Ok(()) } else { Err(errors) }
+}
+
+/// Checks a new, normalised and defaulted object.
+///
+/// # Errors
+/// Every broken rule, in the order the deployed webhook checks them.
+pub fn validate_create(kind: &str, object: &Value) -> Result<(), Vec<FieldError>> {
+    let mut errors = Vec::new();
+    if kind == "VirtualMachine" {
+        check_ranges(object, true, &mut errors);
+        check_disk_names(object, &mut errors);
+        check_port_names(object, &mut errors);
+    }
+    if errors.is_empty() { Ok(()) } else { Err(errors) }
+}
+
+/// Checks a change between two normalised and defaulted states of an object.
+///
+/// # Errors
+/// Every broken rule.
+pub fn validate_update(kind: &str, old: &Value, new: &Value) -> Result<(), Vec<FieldError>> {
+    let mut errors = Vec::new();
+    match kind {
+        "VirtualMachine" => {
+            for member in IMMUTABLE {
+                check_kept(old, new, &format!("spec.{member}"), false, &mut errors);
+            }
+            for member in SET_ONCE {
+                check_kept(old, new, &format!("spec.{member}"), true, &mut errors);
+            }
+            check_ranges(new, false, &mut errors);
+        }
+        "VirtualMachineMigration" => check_kept(old, new, "spec", false, &mut errors),
+        _ => {}
+    }
+    if errors.is_empty() { Ok(()) } else { Err(errors) }
+}
+
+fn at<'a>(object: &'a Value, path: &str) -> &'a Value {
+    path.split('.').fold(object, |value, name| &value[name])
+}
+
+fn at_mut<'a>(object: &'a mut Value, path: &str) -> Option<&'a mut Value> {
+    path.split('.').try_fold(object, |value, name| value.get_mut(name))
+}
+
+fn normalise_vm(object: &mut Value, errors: &mut Vec<FieldError>) {
+    if let Some(guest) = at_mut(object, "spec.guest").and_then(Value::as_object_mut) {
+        // In the reference these are plain structs: an absent one is all zeros and is written as such.
+        let zeros = || json!({"min": 0, "max": 0, "use": 0});
+        for (name, zero) in [("cpus", zeros()), ("memorySlots", zeros()), ("rootDisk", json!({"image": ""}))] {
+            let member = guest.entry(name).or_insert(Value::Null);
+            if member.is_null() {
+                *member = zero;
+            }
+        }
+    }
+    for name in ["min", "max", "use"] {
+        cpu_at(object, &format!("spec.guest.cpus.{name}"), errors);
+    }
+    cpu_at(object, "status.cpus", errors);
+    for path in [
+        "spec.guest.memorySlotSize",
+        "spec.guest.rootDisk.size",
+        "spec.guest.settings.swap",
+        "spec.overcommit.cpu",
+        "spec.overcommit.memory",
+        "status.memorySize",
+    ] {
+        quantity_at(object, path, errors);
+    }
+    for list in ["limits", "requests"] {
+        let path = format!("spec.podResources.{list}");
+        let names: Vec<String> =
+            at(object, &path).as_object().into_iter().flatten().map(|(name, _)| name.clone()).collect();
+        for name in names {
+            let member = at_mut(object, &path).and_then(|map| map.get_mut(&name));
+            canonical(member, &format!("{path}.{name}"), errors);
+        }
+    }
+    let disks = at(object, "spec.disks").as_array().map_or(0, Vec::len);
+    for index in 0..disks {
+        for source in ["emptyDisk", "tmpfs"] {
+            let member = at_mut(object, "spec.disks").and_then(|disks| disks.get_mut(index));
+            let member = member.and_then(|disk| disk.get_mut(source)).and_then(|source| source.get_mut("size"));
+            canonical(member, &format!("spec.disks[{index}].{source}.size"), errors);
+        }
+    }
+    if let Some(status) = object.get_mut("status").and_then(Value::as_object_mut) {
+        status.entry("restartCount").or_insert_with(|| Value::from(0));
+    }
+}
+
+fn cpu_at(object: &mut Value, path: &str, errors: &mut Vec<FieldError>) {
+    let Some(member) = at_mut(object, path) else { return };
+    if !member.is_number() && !member.is_string() {
+        return;
+    }
+    match MilliCpu::from_json(member) {
+        Ok(cpu) if cpu.0.is_multiple_of(1000) => *member = Value::from(cpu.0 / 1000),
+        Ok(cpu) => *member = Value::from(cpu.to_quantity_string()),
+        Err(error) => {
+            let message = format!(".{path} must be an amount of CPU such as 1, 0.25 or \"250m\": {error}");
+            errors.push(FieldError::new(FieldErrorKind::Invalid, path, message, member));
+        }
+    }
+}
+
+fn quantity_at(object: &mut Value, path: &str, errors: &mut Vec<FieldError>) {
+    canonical(at_mut(object, path), path, errors);
+}
+
+fn canonical(member: Option<&mut Value>, path: &str, errors: &mut Vec<FieldError>) {
+    let Some(member) = member.filter(|member| member.is_number() || member.is_string()) else { return };
+    match Quantity::from_json(member) {
+        Ok(quantity) => *member = Value::from(quantity.to_string()),
+        Err(error) => {
+            let message = format!(".{path} must be a quantity such as \"1Gi\": {error}");
+            errors.push(FieldError::new(FieldErrorKind::Invalid, path, message, member));
+        }
+    }
+}
+
+/// `min <= use <= max` of CPU and memory, and on creation the slot size.
+fn check_ranges(object: &Value, is_new: bool, errors: &mut Vec<FieldError>) {
+    let cpu = |path: &str| MilliCpu::from_json(at(object, path)).ok().map(|cpu| u64::from(cpu.0));
+    check_range(object, "spec.guest.cpus", cpu, errors);
+    if is_new {
+        check_slot_size(object, errors);
+    }
+    let slots = |path: &str| at(object, path).as_u64();
+    check_range(object, "spec.guest.memorySlots", slots, errors);
+}
+
+fn check_range(
+    object: &Value,
+    path: &str,
+    amount: impl Fn(&str) -> Option<u64>,
+    errors: &mut Vec<FieldError>,
+) {
+    let (low, high, used) = (format!("{path}.min"), format!("{path}.max"), format!("{path}.use"));
+    let (Some(min), Some(max), Some(wanted)) = (amount(&low), amount(&high), amount(&used)) else { return };
+    let mut refuse = |why: &str, bound: &str| {
+        let message = format!(".{used} must not be {why} .{bound} ({})", at(object, bound));
+        errors.push(FieldError::new(FieldErrorKind::Invalid, &used, message, at(object, &used)));
+    };
+    if wanted < min {
+        refuse("below", &low);
+    }
+    if wanted > max {
+        refuse("above", &high);
+    }
+}
+
+fn check_slot_size(object: &Value, errors: &mut Vec<FieldError>) {
+    const PATH: &str = "spec.guest.memorySlotSize";
+    let value = at(object, PATH);
+    let Ok(size) = Quantity::from_json(value) else { return };
+    if !size.as_u64().is_some_and(|bytes| bytes > 0 && bytes.is_multiple_of(MEMORY_BLOCK_BYTES)) {
+        let message = format!(".{PATH} must be a positive multiple of 8Mi");
+        errors.push(FieldError::new(FieldErrorKind::Invalid, PATH, message, value));
+    }
+}
+
+fn check_disk_names(object: &Value, errors: &mut Vec<FieldError>) {
+    let disks = at(object, "spec.disks").as_array();
+    for (index, disk) in disks.into_iter().flatten().enumerate() {
+        let Some(name) = disk["name"].as_str() else { continue };
+        let field = format!("spec.disks[{index}].name");
+        if RESERVED_DISK_NAMES.contains(&name) {
+            let message = format!(".{field} {name:?} is reserved");
+            errors.push(FieldError::new(FieldErrorKind::Invalid, &field, message, &disk["name"]));
+        }
+        if name.chars().count() > MAX_DISK_NAME {
+            let message = format!(".{field} may not be more than {MAX_DISK_NAME} characters");
+            errors.push(FieldError::new(FieldErrorKind::TooLong, &field, message, &disk["name"]));
+        }
+    }
+}
+
+fn check_port_names(object: &Value, errors: &mut Vec<FieldError>) {
+    let ports = at(object, "spec.guest.ports").as_array();
+    for (index, port) in ports.into_iter().flatten().enumerate() {
+        if port["name"] == RESERVED_PORT_NAME {
+            let field = format!("spec.guest.ports[{index}].name");
+            let message = format!(".{field} {RESERVED_PORT_NAME:?} is reserved");
+            errors.push(FieldError::new(FieldErrorKind::Invalid, &field, message, &port["name"]));
+        }
+    }
+}
+
+/// A member that must stay as it is; with `may_appear` it may be set once. Empty lists and maps count as absent.
+fn check_kept(old: &Value, new: &Value, path: &str, may_appear: bool, errors: &mut Vec<FieldError>) {
+    let (before, after) = (at(old, path), at(new, path));
+    let same = before == after || (is_absent(before) && is_absent(after));
+    if same || (may_appear && is_absent(before)) {
+        return;
+    }
+    let message = format!(".{path} is immutable");
+    errors.push(FieldError::new(FieldErrorKind::Forbidden, path, message, after));
+}
+
+fn is_absent(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Array(items) => items.is_empty(),
+        Value::Object(map) => map.is_empty(),
+        Value::String(text) => text.is_empty(),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn vm() -> Value {
+        json!({"spec": {"guest": {
+            "cpus": {"min": 1, "use": 2, "max": 4},
+            "memorySlotSize": "1Gi",
+            "memorySlots": {"min": 1, "use": 2, "max": 4},
+            "rootDisk": {"image": "i"},
+        }}})
+    }
+
+    fn with(path: &str, value: Value) -> Value {
+        let mut object = vm();
+        *path.split('.').fold(&mut object, |at, name| &mut at[name]) = value;
+        object
+    }
+
+    fn fields(result: Result<(), Vec<FieldError>>) -> Vec<String> {
+        result.err().into_iter().flatten().map(|error| error.field).collect()
+    }
+
+    #[test]
+    fn amounts_take_their_canonical_form() {
+        for (input, output) in [
+            (json!(0.25), json!("250m")),
+            (json!("0.25"), json!("250m")),
+            (json!("250m"), json!("250m")),
+            (json!("1"), json!(1)),
+            (json!(1.0), json!(1)),
+            (json!("1500m"), json!("1500m")),
+            (json!("2000m"), json!(2)),
+            (json!(3), json!(3)),
+        ] {
+            let mut object = with("spec.guest.cpus.use", input.clone());
+            normalise("VirtualMachine", &mut object).expect("in range");
+            assert_eq!(object["spec"]["guest"]["cpus"]["use"], output, "{input}");
+        }
+        let mut object = with("spec.guest.memorySlotSize", json!("1024Mi"));
+        object["spec"]["disks"] = json!([{"name": "d", "emptyDisk": {"size": 1_073_741_824}}]);
+        object["spec"]["podResources"] = json!({"limits": {"cpu": 0.5, "memory": "2048Mi"}});
+        normalise("VirtualMachine", &mut object).expect("in range");
+        assert_eq!(object["spec"]["guest"]["memorySlotSize"], "1Gi");
+        assert_eq!(object["spec"]["disks"][0]["emptyDisk"]["size"], "1073741824");
+        assert_eq!(object["spec"]["podResources"]["limits"], json!({"cpu": "500m", "memory": "2Gi"}));
+    }
+
+    #[test]
+    fn absent_structs_appear_as_zeros() {
+        let mut object = json!({"spec": {"guest": {}}, "status": {}});
+        normalise("VirtualMachine", &mut object).expect("in range");
+        assert_eq!(object["spec"]["guest"]["cpus"], json!({"min": 0, "max": 0, "use": 0}));
+        assert_eq!(object["spec"]["guest"]["memorySlots"]["min"], 0);
+        assert_eq!(object["spec"]["guest"]["rootDisk"]["image"], "");
+        assert_eq!(object["status"]["restartCount"], 0);
+    }
+
+    #[test]
+    fn amounts_that_are_none_are_refused_by_path() {
+        for (path, value) in [
+            ("spec.guest.cpus.use", json!("many")),
+            ("spec.guest.cpus.min", json!(-1)),
+            ("spec.guest.cpus.max", json!("5000000")),
+            ("spec.guest.memorySlotSize", json!("1 Gi")),
+        ] {
+            let result = normalise("VirtualMachine", &mut with(path, value));
+            let error = &result.expect_err(path)[0];
+            assert_eq!(error.field, path);
+            assert!(error.message.contains(&format!(".{path}")), "{error}");
+        }
+        let mut migration = json!({"spec": {"maxBandwidth": "fast"}});
+        assert_eq!(fields(normalise("VirtualMachineMigration", &mut migration)), ["spec.maxBandwidth"]);
+    }
+
+    #[test]
+    fn creation_rules_name_their_field() {
+        assert_eq!(validate_create("VirtualMachine", &vm()), Ok(()));
+        for (path, value, field) in [
+            ("spec.guest.cpus.use", json!("500m"), "spec.guest.cpus.use"),
+            ("spec.guest.cpus.use", json!(5), "spec.guest.cpus.use"),
+            ("spec.guest.memorySlotSize", json!("1Mi"), "spec.guest.memorySlotSize"),
+            ("spec.guest.memorySlotSize", json!("0"), "spec.guest.memorySlotSize"),
+            ("spec.guest.memorySlots.use", json!(0), "spec.guest.memorySlots.use"),
+            ("spec.guest.memorySlots.use", json!(9), "spec.guest.memorySlots.use"),
+            ("spec.disks", json!([{"name": "ok"}, {"name": "swapdisk"}]), "spec.disks[1].name"),
+            ("spec.disks", json!([{"name": "d".repeat(33)}]), "spec.disks[0].name"),
+            ("spec.guest.ports", json!([{"port": 1, "name": "qmp"}]), "spec.guest.ports[0].name"),
+        ] {
+            let result = validate_create("VirtualMachine", &with(path, value));
+            assert_eq!(fields(result), [field]);
+        }
+    }
+
+    #[test]
+    fn fixed_members_stay() {
+        let old = vm();
+        for (path, value, field) in [
+            ("spec.guest.cpus.min", json!(2), "spec.guest.cpus.min"),
+            ("spec.guest.cpus.max", json!(5), "spec.guest.cpus.max"),
+            ("spec.guest.memorySlots.max", json!(5), "spec.guest.memorySlots.max"),
+            ("spec.guest.memorySlotSize", json!("512Mi"), "spec.guest.memorySlotSize"),
+            ("spec.guest.rootDisk.image", json!("other"), "spec.guest.rootDisk"),
+            ("spec.guest.command", json!(["x"]), "spec.guest.command"),
+            ("spec.disks", json!([{"name": "d"}]), "spec.disks"),
+            ("spec.enableSSH", json!(false), "spec.enableSSH"),
+            ("spec.guest.cpus.use", json!(9), "spec.guest.cpus.use"),
+            ("spec.guest.memorySlots.use", json!(0), "spec.guest.memorySlots.use"),
+        ] {
+            assert_eq!(fields(validate_update("VirtualMachine", &old, &with(path, value))), [field]);
+        }
+        for (path, value) in [
+            ("spec.guest.cpus.use", json!(4)),
+            ("spec.guest.memorySlots.use", json!(1)),
+            ("spec.runnerImage", json!("r")),
+            ("spec.disks", json!([])),
+        ] {
+            assert_eq!(validate_update("VirtualMachine", &old, &with(path, value)), Ok(()));
+        }
+    }
+
+    #[test]
+    fn once_set_members_stay() {
+        let unset = vm();
+        let set = with("spec.cpuScalingMode", json!("QmpScaling"));
+        let other = with("spec.cpuScalingMode", json!("SysfsScaling"));
+        assert_eq!(validate_update("VirtualMachine", &unset, &set), Ok(()));
+        assert_eq!(fields(validate_update("VirtualMachine", &set, &other)), ["spec.cpuScalingMode"]);
+        assert_eq!(fields(validate_update("VirtualMachine", &set, &unset)), ["spec.cpuScalingMode"]);
+    }
+
+    #[test]
+    fn a_migrations_spec_stays() {
+        let old = json!({"spec": {"vmName": "a"}});
+        assert_eq!(validate_update("VirtualMachineMigration", &old, &old), Ok(()));
+        let new = json!({"spec": {"vmName": "b"}});
+        assert_eq!(fields(validate_update("VirtualMachineMigration", &old, &new)), ["spec"]);
+    }
+
+    proptest! {
+        #[test]
+        fn normalising_again_changes_nothing(cpu in 0_u32..100_000, bytes in 0_u64..1 << 50) {
+            let mut object = vm();
+            object["spec"]["guest"]["cpus"]["use"] = json!(f64::from(cpu) / 1000.0);
+            object["spec"]["guest"]["memorySlotSize"] = json!(bytes);
+            normalise("VirtualMachine", &mut object).expect("in range");
+            let once = object.clone();
+            normalise("VirtualMachine", &mut object).expect("in range");
+            prop_assert_eq!(object, once);
+        }
+
+        #[test]
+        fn values_of_any_shape_never_panic(text in "[a-z0-9.]{0,4}", number in any::<f64>()) {
+            for value in [json!(null), json!(text), json!([text]), json!({"min": text}), json!(number)] {
+                for path in ["spec", "spec.guest", "spec.guest.cpus", "spec.disks", "spec.guest.ports", "spec.guest.memorySlots"] {
+                    let mut object = with(path, value.clone());
+                    let _ = normalise("VirtualMachine", &mut object);
+                    let _ = validate_create("VirtualMachine", &object);
+                    let _ = validate_update("VirtualMachine", &vm(), &object);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,362 @@
+//! What a pod takes of its node: the pure function from a Pod object to numbers.
+//!
+//! Source: spec/scheduler.md §2.2, vectors 7.4. A plain pod takes the sum of its containers' requests. A VM's pod takes
+//! what is approved for it, or what the VM uses when nothing is. What does not parse is a [`PodProblem`]; such a pod is
+//! counted at the most it may be ([`PodView::fallback`]).
+
+use protocol::annotations::{
+    ANNOTATION_APPROVED, ANNOTATION_REQUESTED, ANNOTATION_SCALING_UNIT, ANNOTATION_VM_OVERCOMMIT,
+    ANNOTATION_VM_RESOURCES, LABEL_ALWAYS_MIGRATE, LABEL_AUTO_MIGRATION, LABEL_ENABLED, Overcommit,
+    VmResources,
+};
+use protocol::object::{ObjectMeta, PodStatus};
+use protocol::permit::NamespacedName;
+use protocol::quantity::Quantity;
+use protocol::time::WallTime;
+use protocol::units::Resources;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::amount::{Both, NO_OVERCOMMIT_MILLI, Resource};
+use super::view::{Unreadable, key_of, largest, metadata};
+
+/// Group of the objects that own VM pods.
+const OWNER_GROUP: &str = "vm.neon.tech/";
+
+/// The part of a pod in a live migration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PodRole {
+    /// No migration.
+    Settled,
+    /// It is being left; so is the pod of a finished migration until it is deleted.
+    Source,
+    /// It is being moved to.
+    Target,
+}
+
+/// Why a pod's size is not known.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize)]
+pub enum PodProblem {
+    /// `spec` does not decode.
+    #[error("spec is not readable: {0}")]
+    Spec(String),
+    /// A container requests less than nothing, or more than can be counted.
+    #[error("a container's {0} request is out of range")]
+    RequestRange(&'static str),
+    /// A VM's pod without `vm.neon.tech/resources`.
+    #[error("annotation vm.neon.tech/resources is missing")]
+    NoVmResources,
+    /// An annotation that does not decode: its name and the decoder's words.
+    #[error("annotation {0} is not readable: {1}")]
+    Annotation(&'static str, String),
+    /// An over-commit factor below a thousandth, or beyond 2^32-1 of them.
+    #[error("over-commit factor of {0:?} is out of range")]
+    OvercommitRange(Resource),
+    /// A wish without the unit it is counted in.
+    #[error("resources-requested without scaling-unit")]
+    RequestedWithoutUnit,
+}
+
+/// What a pod takes and wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct PodSize {
+    /// What it holds.
+    pub reserved: Resources,
+    /// What it wants.
+    pub requested: Resources,
+    /// Its compute unit; zero when none is known.
+    pub unit: Resources,
+    /// Over-commit factors, thousandths, at least 1.
+    pub overcommit_milli: Both<u32>,
+}
+
+/// A pod as the ledger sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PodView {
+    /// Namespace and name.
+    pub key: NamespacedName,
+    /// Uid.
+    pub uid: String,
+    /// The node it is bound to.
+    pub node: Option<String>,
+    /// Who places it.
+    pub scheduler_name: String,
+    /// Succeeded or Failed: it takes nothing any more.
+    pub terminal: bool,
+    /// Its deletion was asked; it takes room until it is gone.
+    pub deleting: bool,
+    /// When it was made.
+    pub created: WallTime,
+    /// The VirtualMachine that owns it (same namespace).
+    pub vm: Option<String>,
+    /// Label `autoscaling.neon.tech/enabled` is `"true"`.
+    pub autoscaled: bool,
+    /// Its part in a migration.
+    pub role: PodRole,
+    /// Whether the scheduler may migrate it.
+    pub migratable: bool,
+    /// Whether its status says that no node was found for it, so that this is said once.
+    pub unschedulable_noted: bool,
+    /// What it takes.
+    pub size: Result<PodSize, PodProblem>,
+    /// The most it can be, counted while `size` is a problem: the larger of its requests and its VM's largest size.
+    pub fallback: Resources,
+}
+
+impl PodView {
+    /// Reads a Pod.
+    ///
+    /// # Errors
+    /// [`Unreadable`] when it has no name.
+    pub fn read(object: &Value) -> Result<Self, Unreadable> {
+        let meta = metadata(object)?;
+        let text = |path| object.pointer(path).and_then(Value::as_str).unwrap_or_default();
+        let vm = owner(&meta, "VirtualMachine").map(|owner| owner.name.clone());
+        let role = owner(&meta, "VirtualMachineMigration").map_or(PodRole::Settled, |owner| {
+            if owner.controller == Some(true) { PodRole::Target } else { PodRole::Source }
+        });
+        let opted_in = meta.label_is_true(LABEL_AUTO_MIGRATION) || meta.label_is_true(LABEL_ALWAYS_MIGRATE);
+        let requests = native_requests(object);
+        let node = text("/spec/nodeName");
+        Ok(Self {
+            key: key_of(&meta),
+            node: (!node.is_empty()).then(|| node.to_owned()),
+            scheduler_name: text("/spec/schedulerName").to_owned(),
+            terminal: matches!(text("/status/phase"), "Succeeded" | "Failed"),
+            deleting: meta.deletion_timestamp.is_some(),
+            created: meta.creation_timestamp.unwrap_or_default(),
+            autoscaled: meta.label_is_true(LABEL_ENABLED),
+            role,
+            migratable: vm.is_some()
+                && (role == PodRole::Source || (opted_in && role != PodRole::Target)),
+            unschedulable_noted: unschedulable_noted(object),
+            fallback: fallback(&meta, requests.as_ref().ok().copied()),
+            size: if vm.is_some() { vm_size(&meta) } else { requests.map(plain_size) },
+            vm,
+            uid: meta.uid,
+        })
+    }
+}
+
+fn owner<'a>(meta: &'a ObjectMeta, kind: &str) -> Option<&'a protocol::object::OwnerReference> {
+    let mut owners = meta.owner_references.iter();
+    owners.find(|owner| owner.kind == kind && owner.api_version.starts_with(OWNER_GROUP))
+}
+
+fn unschedulable_noted(object: &Value) -> bool {
+    let status = object.get("status").and_then(|raw| PodStatus::deserialize(raw).ok());
+    status.is_some_and(|status| {
+        status.conditions.iter().any(|c| c.kind == "PodScheduled" && c.status == "False")
+    })
+}
+
+fn plain_size(requests: Resources) -> PodSize {
+    PodSize {
+        reserved: requests,
+        requested: requests,
+        unit: Resources::default(),
+        overcommit_milli: Both::same(NO_OVERCOMMIT_MILLI),
+    }
+}
+
+/// Sum of the containers' requests; init containers, overhead and limits do not count.
+fn native_requests(object: &Value) -> Result<Resources, PodProblem> {
+    let Some(containers) = object.pointer("/spec/containers") else {
+        return Ok(Resources::default());
+    };
+    let containers =
+        containers.as_array().ok_or_else(|| PodProblem::Spec("containers is not a list".into()))?;
+    let sum = |name: &'static str, value: fn(&Quantity) -> i128| -> Result<u64, PodProblem> {
+        containers.iter().try_fold(0_u64, |sum, container| {
+            let Some(raw) = container.pointer("/resources/requests").and_then(|map| map.get(name)) else {
+                return Ok(sum);
+            };
+            let quantity = Quantity::from_json(raw).map_err(|error| PodProblem::Spec(error.to_string()))?;
+            let amount = u64::try_from(value(&quantity)).map_err(|_| PodProblem::RequestRange(name))?;
+            sum.checked_add(amount).ok_or(PodProblem::RequestRange(name))
+        })
+    };
+    let cpu = sum("cpu", Quantity::milli_value)?;
+    u32::try_from(cpu).map_err(|_| PodProblem::RequestRange("cpu"))?;
+    Ok(Both::new(cpu, sum("memory", Quantity::value)?).to_resources())
+}
+
+fn fallback(meta: &ObjectMeta, requests: Option<Resources>) -> Resources {
+    let requests = requests.unwrap_or_default();
+    match annotation::<VmResources>(meta, ANNOTATION_VM_RESOURCES) {
+        Ok(Some(vm)) => requests.field_max(largest(&vm)),
+        _ => requests,
+    }
+}
+
+fn annotation<T: for<'de> Deserialize<'de>>(
+    meta: &ObjectMeta,
+    key: &'static str,
+) -> Result<Option<T>, PodProblem> {
+    let text = meta.annotations.get(key);
+    let parsed = text.map(|text| serde_json::from_str(text)).transpose();
+    parsed.map_err(|error| PodProblem::Annotation(key, error.to_string()))
+}
+
+fn vm_size(meta: &ObjectMeta) -> Result<PodSize, PodProblem> {
+    let vm: VmResources =
+        annotation(meta, ANNOTATION_VM_RESOURCES)?.ok_or(PodProblem::NoVmResources)?;
+    let actual = vm.in_use();
+    let overcommit: Overcommit = annotation(meta, ANNOTATION_VM_OVERCOMMIT)?.unwrap_or_default();
+    let overcommit_milli = Both {
+        cpu: factor(Resource::Cpu, overcommit.cpu)?,
+        mem: factor(Resource::Mem, overcommit.memory)?,
+    };
+    if !meta.label_is_true(LABEL_ENABLED) {
+        return Ok(PodSize { overcommit_milli, ..plain_size(actual) });
+    }
+    let unit = annotation(meta, ANNOTATION_SCALING_UNIT)?;
+    let requested = annotation(meta, ANNOTATION_REQUESTED)?;
+    if requested.is_some() && unit.is_none() {
+        return Err(PodProblem::RequestedWithoutUnit);
+    }
+    Ok(PodSize {
+        reserved: annotation(meta, ANNOTATION_APPROVED)?.unwrap_or(actual),
+        requested: requested.unwrap_or(actual),
+        unit: unit.unwrap_or_default(),
+        overcommit_milli,
+    })
+}
+
+fn factor(resource: Resource, quantity: Option<Quantity>) -> Result<u32, PodProblem> {
+    quantity.map_or(Ok(NO_OVERCOMMIT_MILLI), |quantity| {
+        let milli = u32::try_from(quantity.milli_value()).ok().filter(|milli| *milli > 0);
+        milli.ok_or(PodProblem::OvercommitRange(resource))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    const USE: &str = r#"{"cpus":{"min":"250m","max":4,"use":1},"memorySlots":{"min":1,"max":8,"use":2},"memorySlotSize":"1Gi"}"#;
+
+    fn vm_pod(annotations: Value, labels: Value) -> Value {
+        let mut annotations = annotations;
+        if annotations.get(ANNOTATION_VM_RESOURCES).is_none() {
+            annotations[ANNOTATION_VM_RESOURCES] = json!(USE);
+        }
+        json!({"metadata": {"name": "pg-abc", "namespace": "default", "uid": "p1", "labels": labels,
+                "annotations": annotations,
+                "ownerReferences": [{"apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachine", "name": "pg", "uid": "v", "controller": true}]},
+            "spec": {"nodeName": "n1", "schedulerName": "autoscale-scheduler", "containers": [{"name": "r"}]}})
+    }
+
+    fn autoscaled(annotations: Value) -> Value {
+        vm_pod(annotations, json!({LABEL_ENABLED: "true"}))
+    }
+
+    fn size(object: &Value) -> PodSize {
+        PodView::read(object).expect("has a name").size.expect("is readable")
+    }
+
+    fn with_owner(object: &Value, vm_controller: bool, migration_controller: bool) -> PodView {
+        let mut object = object.clone();
+        object["metadata"]["ownerReferences"] = json!([
+            {"apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachine", "name": "pg", "uid": "v", "controller": vm_controller},
+            {"apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachineMigration", "name": "m", "uid": "m", "controller": migration_controller}]);
+        PodView::read(&object).expect("has a name")
+    }
+
+    const GIB: u64 = 1 << 30;
+    const UNIT: &str = r#"{"vCPUs":"500m","mem":"1Gi"}"#;
+
+    #[test]
+    fn vectors_of_plain_pods_and_unscaled_vms() {
+        let plain = json!({"metadata": {"name": "a", "namespace": "d", "uid": "1"}, "spec": {
+            "initContainers": [{"resources": {"requests": {"cpu": 8, "memory": "64Gi"}}}],
+            "containers": [{"resources": {"requests": {"cpu": "250m", "memory": "256Mi"}}},
+                {"resources": {"requests": {"cpu": "500m", "memory": "1Gi"}, "limits": {"cpu": 9}}}]}});
+        let got = size(&plain);
+        assert_eq!(got.reserved, Resources::new(750, 1280 << 20));
+        assert_eq!((got.requested, got.unit), (got.reserved, Resources::default()));
+        let view = PodView::read(&plain).expect("has a name");
+        assert!(!view.migratable && view.vm.is_none() && view.role == PodRole::Settled);
+
+        // The autoscaling annotations of a VM that is not autoscaled are not even parsed.
+        let unscaled = vm_pod(json!({ANNOTATION_APPROVED: "garbage"}), json!({}));
+        assert_eq!(size(&unscaled).reserved, Resources::new(1000, 2 * GIB));
+        let both = vm_pod(json!({ANNOTATION_VM_OVERCOMMIT: r#"{"cpu":"2500m","memory":1.5}"#}), json!({}));
+        assert_eq!(size(&both).overcommit_milli, Both::new(2500, 1500));
+        let cpu = vm_pod(json!({ANNOTATION_VM_OVERCOMMIT: r#"{"cpu":"2500m"}"#}), json!({}));
+        assert_eq!(size(&cpu).overcommit_milli, Both::new(2500, 1000));
+    }
+
+    #[test]
+    fn vectors_of_autoscaled_vms() {
+        let asking = autoscaled(json!({ANNOTATION_SCALING_UNIT: UNIT,
+            ANNOTATION_REQUESTED: r#"{"vCPUs":"1500m","mem":"3Gi"}"#}));
+        let got = size(&asking);
+        assert_eq!(got.reserved, Resources::new(1000, 2 * GIB));
+        assert_eq!(got.requested, Resources::new(1500, 3 * GIB));
+        assert_eq!(got.unit, Resources::new(500, GIB));
+
+        let approved = autoscaled(json!({ANNOTATION_SCALING_UNIT: UNIT,
+            ANNOTATION_VM_RESOURCES: USE.replace(r#""use":1}"#, r#""use":"1500m"}"#).replace(r#""use":2}"#, r#""use":3}"#),
+            ANNOTATION_REQUESTED: r#"{"vCPUs":1,"mem":"2Gi"}"#, ANNOTATION_APPROVED: r#"{"vCPUs":2,"mem":"4Gi"}"#}));
+        let got = size(&approved);
+        assert_eq!((got.reserved, got.requested), (Resources::new(2000, 4 * GIB), Resources::new(1000, 2 * GIB)));
+
+        let mut object = approved.clone();
+        object["metadata"]["labels"][LABEL_AUTO_MIGRATION] = json!("true");
+        assert!(PodView::read(&object).expect("has a name").migratable);
+        let source = with_owner(&object, true, false);
+        assert!(source.migratable && source.role == PodRole::Source);
+        let target = with_owner(&object, false, true);
+        assert!(!target.migratable && target.role == PodRole::Target);
+        let finished = with_owner(&object, false, false);
+        assert!(finished.migratable && finished.role == PodRole::Source);
+
+        let no_unit = autoscaled(json!({ANNOTATION_REQUESTED: UNIT}));
+        let got = PodView::read(&no_unit).expect("has a name").size;
+        assert_eq!(got, Err(PodProblem::RequestedWithoutUnit));
+    }
+
+    #[test]
+    fn what_does_not_parse_is_counted_at_the_most_it_can_be() {
+        for (annotations, expected) in [
+            (json!({ANNOTATION_APPROVED: "{"}), Resources::new(4000, 8 * GIB)),
+            (json!({ANNOTATION_VM_OVERCOMMIT: r#"{"cpu":0}"#}), Resources::new(4000, 8 * GIB)),
+            (json!({ANNOTATION_VM_OVERCOMMIT: r#"{"cpu":-1}"#}), Resources::new(4000, 8 * GIB)),
+            (json!({ANNOTATION_VM_RESOURCES: "[]"}), Resources::default()),
+            (json!({ANNOTATION_SCALING_UNIT: r#"{"vCPUs":-1,"mem":1}"#}), Resources::new(4000, 8 * GIB)),
+        ] {
+            let view = PodView::read(&autoscaled(annotations.clone())).expect("has a name");
+            assert!(view.size.is_err(), "{annotations}");
+            assert_eq!(view.fallback, expected, "{annotations}");
+        }
+        let mut no_resources = autoscaled(json!({}));
+        no_resources["metadata"]["annotations"] = json!({});
+        no_resources["spec"]["containers"] = json!([{"resources": {"requests": {"cpu": 2, "memory": "1Gi"}}}]);
+        let view = PodView::read(&no_resources).expect("has a name");
+        assert_eq!(view.size, Err(PodProblem::NoVmResources));
+        assert_eq!(view.fallback, Resources::new(2000, GIB));
+    }
+
+    #[test]
+    fn odd_requests_are_problems_of_the_pod() {
+        for requests in [json!({"cpu": -1}), json!({"cpu": "x"}), json!({"cpu": 5_000_000}), json!({"memory": []})] {
+            let pod = json!({"metadata": {"name": "a", "namespace": "d", "uid": "1"},
+                "spec": {"containers": [{"resources": {"requests": requests}}]}});
+            assert!(PodView::read(&pod).expect("has a name").size.is_err(), "{pod}");
+        }
+        for spec in [json!({"containers": 7}), json!({"containers": [7, null]}), json!(null), json!("x")] {
+            let pod = json!({"metadata": {"name": "a", "namespace": "d", "uid": "1"}, "spec": spec});
+            assert!(PodView::read(&pod).is_ok(), "{pod}");
+        }
+    }
+
+    #[test]
+    fn owners_of_other_groups_do_not_make_a_vm() {
+        let mut object = autoscaled(json!({}));
+        object["metadata"]["ownerReferences"][0]["apiVersion"] = json!("example.com/v1");
+        assert_eq!(PodView::read(&object).expect("has a name").vm, None);
+    }
+}

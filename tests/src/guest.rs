@@ -1,0 +1,112 @@
+//! What the guest itself sees, asked of the daemon inside it.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use protocol::runner::GuestState;
+
+/// Port of the guest daemon at the VM's address on one machine.
+pub const GUEST_DAEMON_PORT: u16 = 25184;
+
+/// The guest of one VM.
+#[derive(Debug, Clone)]
+pub struct Guest {
+    /// The VM's address.
+    pub ip: IpAddr,
+    http: reqwest::Client,
+}
+
+impl Guest {
+    /// A client for the guest at an address.
+    ///
+    /// # Errors
+    /// When the HTTP client cannot be made.
+    pub fn new(ip: IpAddr) -> Result<Self> {
+        crate::site::install_crypto();
+        let http = reqwest::Client::builder()
+            .timeout(Duration::from_secs(30))
+            .no_proxy()
+            .build()?;
+        Ok(Self { ip, http })
+    }
+
+    /// What the guest sees now.
+    ///
+    /// # Errors
+    /// When its daemon does not answer.
+    pub async fn state(&self) -> Result<GuestState> {
+        self.get(String::new()).await
+    }
+
+    /// What the guest sees once it differs from generation `after`, or after `wait_ms`.
+    ///
+    /// # Errors
+    /// When its daemon does not answer.
+    pub async fn next_state(&self, after: u64, wait_ms: u64) -> Result<GuestState> {
+        self.get(format!("?after={after}&wait_ms={wait_ms}")).await
+    }
+
+    async fn get(&self, query: String) -> Result<GuestState> {
+        let url = format!("http://{}:{GUEST_DAEMON_PORT}/v1/state{query}", self.ip);
+        let response = self
+            .http
+            .get(&url)
+            .send()
+            .await
+            .with_context(|| format!("GET {url}"))?;
+        Ok(response.error_for_status()?.json().await?)
+    }
+
+    /// Waits until the guest sees what `wanted` says; returns what it sees then.
+    ///
+    /// # Errors
+    /// Names what was wanted and the last thing seen.
+    pub async fn wait(
+        &self,
+        what: &str,
+        patience: Duration,
+        wanted: impl Fn(&GuestState) -> bool,
+    ) -> Result<GuestState> {
+        let began = std::time::Instant::now();
+        let mut state = self.state().await?;
+        while !wanted(&state) {
+            anyhow::ensure!(
+                began.elapsed() < patience,
+                "{what} did not happen in {patience:?}; the guest sees {state:?}"
+            );
+            state = self.next_state(state.generation, 1000).await?;
+        }
+        Ok(state)
+    }
+
+    /// Text of a page at a port of the VM.
+    ///
+    /// # Errors
+    /// When it does not answer 200.
+    pub async fn page(&self, port: u16, path: &str) -> Result<String> {
+        let url = format!("http://{}:{port}{path}", self.ip);
+        Ok(self
+            .http
+            .get(&url)
+            .send()
+            .await?
+            .error_for_status()?
+            .text()
+            .await?)
+    }
+
+    /// A connection to the guest's PostgreSQL.
+    ///
+    /// # Errors
+    /// When it cannot be reached.
+    pub async fn postgres(&self) -> Result<tokio_postgres::Client> {
+        let config = format!(
+            "host={} port=5432 user=postgres dbname=bench connect_timeout=5",
+            self.ip
+        );
+        let (client, connection) = tokio_postgres::connect(&config, tokio_postgres::NoTls).await?;
+        tokio::spawn(connection);
+        Ok(client)
+    }
+}

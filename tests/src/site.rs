@@ -1,0 +1,359 @@
+//! One `bellows up` with a state directory of its own. Dropping it powers its guests off and ends it.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams, PostParams};
+use protocol::runner::RunnerState;
+use protocol::vm::VirtualMachine;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::{Child, Command};
+
+use crate::patience::wait_for;
+use crate::{bellows_bin, unix_http};
+
+/// How long a guest may take to boot on a busy machine without KVM.
+pub const BOOT_PATIENCE: Duration = Duration::from_secs(180);
+
+/// A running site.
+pub struct Site {
+    state: PathBuf,
+    /// Keeps the directory until the end.
+    _dir: Option<tempfile::TempDir>,
+    up: Option<Child>,
+    /// The line `bellows up` printed when it was ready.
+    pub ready: Value,
+    client: kube::Client,
+}
+
+/// TLS needs one crypto provider per process; later calls find it installed.
+pub fn install_crypto() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}
+
+/// The API resource of VirtualMachines.
+#[must_use]
+pub fn vm_resource() -> ApiResource {
+    ApiResource {
+        group: "vm.neon.tech".into(),
+        version: "v1".into(),
+        api_version: "vm.neon.tech/v1".into(),
+        kind: "VirtualMachine".into(),
+        plural: "virtualmachines".into(),
+    }
+}
+
+impl Site {
+    /// A fresh site in a temporary directory.
+    ///
+    /// # Errors
+    /// When `bellows up` does not become ready; its log is in the message.
+    pub async fn fresh() -> Result<Self> {
+        let dir = tempfile::Builder::new().prefix("bellows-test-").tempdir()?;
+        let state = dir.path().to_owned();
+        let mut site = Self::start(&state).await?;
+        site._dir = Some(dir);
+        Ok(site)
+    }
+
+    /// Starts `bellows up` on a state directory that may already hold objects and guests.
+    ///
+    /// # Errors
+    /// When it does not become ready; its log is in the message.
+    pub async fn start(state: &Path) -> Result<Self> {
+        install_crypto();
+        let (up, ready) = spawn_up(state).await?;
+        let client = client_of(state).await?;
+        Ok(Self {
+            state: state.to_owned(),
+            _dir: None,
+            up: Some(up),
+            ready,
+            client,
+        })
+    }
+
+    /// The state directory.
+    #[must_use]
+    pub fn state_dir(&self) -> &Path {
+        &self.state
+    }
+
+    /// A client of its API.
+    #[must_use]
+    pub fn client(&self) -> kube::Client {
+        self.client.clone()
+    }
+
+    /// The VirtualMachines of namespace `default`.
+    #[must_use]
+    pub fn vms(&self) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client(), "default", &vm_resource())
+    }
+
+    /// Runs a `bellows` command on this site and returns its standard output.
+    ///
+    /// # Errors
+    /// When it exits with another status than 0; its output is in the message.
+    pub async fn bellows(&self, arguments: &[&str]) -> Result<String> {
+        let output = Command::new(bellows_bin())
+            .args(arguments)
+            .arg("--state-dir")
+            .arg(&self.state)
+            .stdin(Stdio::null())
+            .output()
+            .await?;
+        if !output.status.success() {
+            bail!(
+                "bellows {arguments:?}: {}\n{}",
+                output.status,
+                String::from_utf8_lossy(&output.stderr)
+            );
+        }
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
+    /// Runs `kubectl` on this site.
+    ///
+    /// # Errors
+    /// When it exits with another status than 0; its output is in the message.
+    pub async fn kubectl(&self, arguments: &[&str]) -> Result<String> {
+        let output = Command::new("kubectl")
+            .arg("--kubeconfig")
+            .arg(self.state.join("kubeconfig"))
+            .args(arguments)
+            .stdin(Stdio::null())
+            .output()
+            .await?;
+        if !output.status.success() {
+            bail!(
+                "kubectl {arguments:?}: {}\n{}",
+                output.status,
+                String::from_utf8_lossy(&output.stderr)
+            );
+        }
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
+    /// Creates a VirtualMachine.
+    ///
+    /// # Errors
+    /// The API's own words when it refuses.
+    pub async fn create(&self, object: &Value) -> Result<()> {
+        let object: DynamicObject = serde_json::from_value(object.clone())?;
+        self.vms().create(&PostParams::default(), &object).await?;
+        Ok(())
+    }
+
+    /// The VM as it stands in the API.
+    ///
+    /// # Errors
+    /// When there is none or it does not decode.
+    pub async fn vm(&self, name: &str) -> Result<VirtualMachine> {
+        let object = self.vms().get(name).await?;
+        Ok(serde_json::from_value(serde_json::to_value(object)?)?)
+    }
+
+    /// Waits until a VM is as `wanted` says.
+    ///
+    /// # Errors
+    /// Names what was wanted and the status last seen.
+    pub async fn wait_vm(
+        &self,
+        name: &str,
+        what: &str,
+        patience: Duration,
+        wanted: impl Fn(&VirtualMachine) -> bool,
+    ) -> Result<VirtualMachine> {
+        wait_for(what, patience, || async {
+            match self.vm(name).await {
+                Ok(vm) if wanted(&vm) => Ok(vm),
+                Ok(vm) => Err(format!(
+                    "{:?}, wants {:?}",
+                    vm.status,
+                    vm.spec.guest.in_use()
+                )),
+                Err(error) => Err(format!("{error:#}")),
+            }
+        })
+        .await
+    }
+
+    /// Asks for a size as the agent does: three `replace` operations in one JSON patch.
+    ///
+    /// # Errors
+    /// The API's own words when it refuses.
+    pub async fn patch_size(
+        &self,
+        name: &str,
+        milli_cpu: u32,
+        slots: u32,
+        revision: i64,
+    ) -> Result<()> {
+        let operations = json!([
+            {"op": "replace", "path": "/spec/guest/cpus/use", "value": protocol::units::MilliCpu(milli_cpu).to_quantity_string()},
+            {"op": "replace", "path": "/spec/guest/memorySlots/use", "value": slots},
+            {"op": "replace", "path": "/spec/targetRevision", "value":
+                {"revision": {"value": revision, "flags": 0}, "updatedAt": jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()}},
+        ]);
+        let patch = Patch::Json::<()>(serde_json::from_value(operations)?);
+        self.vms()
+            .patch(name, &PatchParams::default(), &patch)
+            .await?;
+        Ok(())
+    }
+
+    /// The directory of a VM's runner.
+    ///
+    /// # Errors
+    /// When the VM has no pod.
+    pub async fn rundir(&self, name: &str) -> Result<PathBuf> {
+        let pod = self
+            .vm(name)
+            .await?
+            .status
+            .map(|status| status.pod_name)
+            .unwrap_or_default();
+        anyhow::ensure!(!pod.is_empty(), "VM {name} has no pod");
+        Ok(self.state.join("vms").join(format!("default_{pod}")))
+    }
+
+    /// The runner's own view of a VM.
+    ///
+    /// # Errors
+    /// When the runner does not answer.
+    pub async fn runner(&self, name: &str) -> Result<RunnerState> {
+        let socket = self.rundir(name).await?.join("control.sock");
+        let (status, body) = unix_http::request(&socket, "GET", "/v1/state", "").await?;
+        anyhow::ensure!(status == 200, "runner answered {status}: {body}");
+        Ok(serde_json::from_str(&body)?)
+    }
+
+    /// `kill -9` of `bellows up`, and nothing else.
+    ///
+    /// # Errors
+    /// When it was not running.
+    pub async fn kill_up(&mut self) -> Result<()> {
+        let mut child = self.up.take().context("bellows up is not running")?;
+        child.kill().await.context("kill -9 of bellows up")
+    }
+
+    /// Starts `bellows up` again after [`Site::kill_up`].
+    ///
+    /// # Errors
+    /// When it does not become ready.
+    pub async fn restart_up(&mut self) -> Result<()> {
+        let (up, ready) = spawn_up(&self.state).await?;
+        self.up = Some(up);
+        self.ready = ready;
+        self.client = client_of(&self.state).await?;
+        Ok(())
+    }
+
+    /// The last lines of the log of `bellows up`.
+    #[must_use]
+    pub fn log_tail(&self) -> String {
+        tail(&self.state)
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        // A test that failed must not leave a guest behind.
+        let _ = std::process::Command::new(bellows_bin())
+            .args(["down", "--stop-vms", "--state-dir"])
+            .arg(&self.state)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status();
+        if let Some(child) = &mut self.up {
+            let _ = child.start_kill();
+        }
+        if std::thread::panicking() {
+            #[expect(clippy::print_stdout, reason = "the log of a failed test")]
+            {
+                println!("--- end of the log of bellows up\n{}", self.log_tail());
+            }
+        }
+    }
+}
+
+fn tail(state: &Path) -> String {
+    let log = std::fs::read_to_string(state.join("up.log")).unwrap_or_default();
+    let lines: Vec<&str> = log.lines().collect();
+    lines[lines.len().saturating_sub(40)..].join("\n")
+}
+
+async fn spawn_up(state: &Path) -> Result<(Child, Value)> {
+    let log = std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(state.join("up.log"))?;
+    let mut child = Command::new(bellows_bin())
+        .args(["up", "--state-dir"])
+        .arg(state)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(log)
+        .spawn()
+        .context("start bellows up")?;
+    let stdout = child.stdout.take().context("bellows up has no stdout")?;
+    let mut lines = BufReader::new(stdout).lines();
+    while let Some(line) = lines.next_line().await? {
+        if line.starts_with('{') {
+            let ready = serde_json::from_str(&line)?;
+            // Keep reading, so that the process never blocks on a full pipe.
+            tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+            return Ok((child, ready));
+        }
+    }
+    let status = child.wait().await?;
+    bail!(
+        "bellows up ended ({status}) before it was ready:\n{}",
+        tail(state)
+    )
+}
+
+async fn client_of(state: &Path) -> Result<kube::Client> {
+    let kubeconfig = kube::config::Kubeconfig::read_from(state.join("kubeconfig"))?;
+    let config = kube::Config::from_custom_kubeconfig(
+        kubeconfig,
+        &kube::config::KubeConfigOptions::default(),
+    )
+    .await?;
+    Ok(kube::Client::try_from(config)?)
+}
+
+/// A VirtualMachine of the PostgreSQL image.
+#[must_use]
+pub fn postgres_vm(
+    name: &str,
+    cpus: (u32, u32, u32),
+    slots: (u32, u32, u32),
+    autoscaled: bool,
+) -> Value {
+    let cpu = |milli| protocol::units::MilliCpu(milli).to_quantity_string();
+    let labels = if autoscaled {
+        json!({"autoscaling.neon.tech/enabled": "true"})
+    } else {
+        json!({})
+    };
+    json!({
+        "apiVersion": "vm.neon.tech/v1",
+        "kind": "VirtualMachine",
+        "metadata": {"name": name, "namespace": "default", "labels": labels},
+        "spec": {
+            "schedulerName": "autoscale-scheduler",
+            "guest": {
+                "cpus": {"min": cpu(cpus.0), "use": cpu(cpus.1), "max": cpu(cpus.2)},
+                "memorySlotSize": "1Gi",
+                "memorySlots": {"min": slots.0, "use": slots.1, "max": slots.2},
+                "rootDisk": {"image": "bellows/postgres:15"},
+                "ports": [{"port": 5432}, {"port": 9100}, {"port": 10301}],
+            },
+        },
+    })
+}

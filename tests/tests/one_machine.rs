@@ -1,0 +1,236 @@
+//! The whole loop on one machine, with the real binary and a real guest.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::time::Duration;
+
+use bellows_tests::guest::Guest;
+use bellows_tests::guest_or_skip;
+use bellows_tests::site::{BOOT_PATIENCE, Site, postgres_vm};
+use protocol::runner::GuestState;
+use protocol::vm::{VirtualMachine, VmPhase};
+
+const PATIENCE: Duration = Duration::from_secs(90);
+const GIB: u64 = 1 << 30;
+
+fn phase(vm: &VirtualMachine) -> VmPhase {
+    vm.status
+        .as_ref()
+        .map(|status| status.phase)
+        .unwrap_or_default()
+}
+
+fn running(vm: &VirtualMachine) -> bool {
+    phase(vm) == VmPhase::Running
+}
+
+async fn boot(
+    site: &Site,
+    name: &str,
+    cpus: (u32, u32, u32),
+    slots: (u32, u32, u32),
+    auto: bool,
+) -> Guest {
+    site.create(&postgres_vm(name, cpus, slots, auto))
+        .await
+        .unwrap();
+    let vm = site
+        .wait_vm(name, "phase Running", BOOT_PATIENCE, running)
+        .await
+        .unwrap();
+    let guest = Guest::new(vm.status.unwrap().pod_ip.parse().unwrap()).unwrap();
+    bellows_tests::patience::wait_for("an answer of the database", BOOT_PATIENCE, || async {
+        match guest.postgres().await {
+            Ok(database) => database
+                .simple_query("select 1")
+                .await
+                .map_err(|e| e.to_string()),
+            Err(error) => Err(format!("{error:#}")),
+        }
+    })
+    .await
+    .unwrap();
+    guest
+}
+
+/// The guest sees so many CPUs and about so many GiB over what it had with one slot.
+fn sees(state: &GuestState, cpus: u32, base_total: u64, more_gib: u64) -> bool {
+    state.cpus_online == cpus && state.mem_total.0.abs_diff(base_total + more_gib * GIB) < 64 << 20
+}
+
+/// N17, N18, N19: the path agent-shaped patch → API → controller → runner → QMP resizes CPU and memory live, up and down a
+/// ladder without residue, while a TCP session to the database inside stays open and the guest is never restarted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn n17_n18_n19_a_patched_vm_is_resized_live() {
+    if !guest_or_skip("n17_n18_n19_a_patched_vm_is_resized_live") {
+        return;
+    }
+    let site = Site::fresh().await.unwrap();
+    let guest = boot(&site, "ladder", (1000, 1000, 3000), (1, 1, 4), false).await;
+    let before = guest.state().await.unwrap();
+    let session = guest.postgres().await.unwrap();
+    session
+        .batch_execute("create temp table alive(step int)")
+        .await
+        .unwrap();
+    let ladder = [
+        (2000, 1),
+        (3000, 3),
+        (1000, 3),
+        (1000, 2),
+        (2000, 4),
+        (1000, 1),
+    ];
+    for (step, (milli, slots)) in ladder.into_iter().enumerate() {
+        let revision = i64::try_from(step).unwrap() + 1;
+        site.patch_size("ladder", milli, slots, revision)
+            .await
+            .unwrap();
+        let what = format!("{milli}m and {slots} GiB in the guest");
+        guest
+            .wait(&what, PATIENCE, |state| {
+                sees(
+                    state,
+                    milli / 1000,
+                    before.mem_total.0,
+                    u64::from(slots) - 1,
+                )
+            })
+            .await
+            .unwrap();
+        let vm = site
+            .wait_vm("ladder", "the revision in the status", PATIENCE, |vm| {
+                vm.status
+                    .as_ref()
+                    .and_then(|s| s.current_revision)
+                    .is_some_and(|r| r.revision.value == revision)
+            })
+            .await
+            .unwrap();
+        let status = vm.status.unwrap();
+        assert_eq!(status.phase, VmPhase::Running);
+        assert_eq!(status.cpus.unwrap().0, milli);
+        assert_eq!(
+            status.memory_size.unwrap().as_u64().unwrap(),
+            u64::from(slots) * GIB
+        );
+        // The same session, the same temporary table: nothing was broken off.
+        session
+            .execute(
+                "insert into alive values ($1)",
+                &[&i32::try_from(step).unwrap()],
+            )
+            .await
+            .unwrap();
+    }
+    let rows = session
+        .query_one("select count(*) from alive", &[])
+        .await
+        .unwrap()
+        .get::<_, i64>(0);
+    assert_eq!(usize::try_from(rows).unwrap(), ladder.len());
+    let after = guest.state().await.unwrap();
+    assert_eq!(after.boot_id, before.boot_id);
+    assert_eq!(
+        site.vm("ladder")
+            .await
+            .unwrap()
+            .status
+            .unwrap()
+            .restart_count,
+        0
+    );
+}
+
+/// Guests outlive us: `kill -9` of `bellows up`, a new one, the same guest (same boot id), still resizable.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_guest_outlives_kill_9_of_bellows() {
+    if !guest_or_skip("a_guest_outlives_kill_9_of_bellows") {
+        return;
+    }
+    let mut site = Site::fresh().await.unwrap();
+    let guest = boot(&site, "survivor", (1000, 1000, 2000), (1, 1, 2), false).await;
+    let before = guest.state().await.unwrap();
+    let session = guest.postgres().await.unwrap();
+    site.kill_up().await.unwrap();
+    session.simple_query("select 1").await.unwrap();
+    site.restart_up().await.unwrap();
+    site.wait_vm(
+        "survivor",
+        "phase Running after the restart",
+        PATIENCE,
+        running,
+    )
+    .await
+    .unwrap();
+    site.patch_size("survivor", 2000, 2, 1).await.unwrap();
+    let after = guest
+        .wait("2 CPUs and 2 GiB", PATIENCE, |state| {
+            sees(state, 2, before.mem_total.0, 1)
+        })
+        .await
+        .unwrap();
+    assert_eq!(after.boot_id, before.boot_id);
+    session.simple_query("select 1").await.unwrap();
+    assert_eq!(
+        site.vm("survivor")
+            .await
+            .unwrap()
+            .status
+            .unwrap()
+            .restart_count,
+        0
+    );
+}
+
+/// The whole loop: load in the guest makes the agent ask, the scheduler grant, the object change and the guest grow; pgbench
+/// stays alive throughout; the status never shows more than the bounds.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn load_grows_the_vm() {
+    if !guest_or_skip("load_grows_the_vm") {
+        return;
+    }
+    let site = Site::fresh().await.unwrap();
+    let guest = boot(&site, "loaded", (250, 250, 1000), (1, 1, 4), true).await;
+    let ip = guest.ip.to_string();
+    let mut bench = tokio::process::Command::new("pgbench")
+        .args([
+            "-h", &ip, "-p", "5432", "-U", "postgres", "-n", "-c", "4", "-j", "1", "-T", "45",
+            "bench",
+        ])
+        .stdin(std::process::Stdio::null())
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let grown = site
+        .wait_vm(
+            "loaded",
+            "1 CPU and 4 GiB by its own load",
+            PATIENCE,
+            |vm| {
+                vm.status
+                    .as_ref()
+                    .is_some_and(|s| s.cpus.is_some_and(|c| c.0 == 1000))
+                    && vm
+                        .status
+                        .as_ref()
+                        .and_then(|s| s.memory_size)
+                        .is_some_and(|m| m.as_u64() == Some(4 * GIB))
+            },
+        )
+        .await
+        .unwrap();
+    assert_eq!(grown.status.unwrap().restart_count, 0);
+    assert!(
+        bench.wait().await.unwrap().success(),
+        "pgbench was not alive throughout"
+    );
+    let approved =
+        grown.metadata.annotations["internal.autoscaling.neon.tech/resources-approved"].clone();
+    let permit: protocol::units::Resources = serde_json::from_str(&approved).unwrap();
+    assert!(
+        permit.cpu.0 >= 1000 && permit.mem.0 >= 4 * GIB,
+        "the object grew past its permit: {approved}"
+    );
+}

@@ -1,0 +1,3 @@
+#!/bin/sh
+# acpid runs this when the host presses the power button.
+exec /sbin/poweroff

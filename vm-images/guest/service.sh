@@ -1,0 +1,31 @@
+#!/bin/sh
+# service NAME: runs the program described by /etc/bellows/services/NAME in its cgroup, as its user, its output to the
+# log. init starts it again when it ends.
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin
+. /usr/lib/bellows/say
+name=$1
+user=root
+group=system
+directory=
+. "/etc/bellows/services/$name"
+
+if [ ! -x "$1" ]; then
+    say "$name is not in this image ($1)"
+    exec sleep 2147483647
+fi
+[ -z "$directory" ] || mkdir -p "$directory"
+
+read -r begun _ < /proc/uptime
+(
+    # "0" is the writer itself: this subshell, which becomes the program.
+    echo 0 > "/sys/fs/cgroup/$group/cgroup.procs"
+    # What keeps the guest manageable is the last to be killed for memory.
+    echo -900 > /proc/self/oom_score_adj
+    [ "$user" = root ] && exec "$@"
+    exec su -s /bin/sh "$user" -c 'exec "$0" "$@"' -- "$@"
+) 2>&1 | logger -t "$name"
+read -r ended _ < /proc/uptime
+
+say "$name ended after $((${ended%.*} - ${begun%.*})) s; its last words: $(logread | grep " $name: " | tail -n 1)"
+# init itself waits a second; a program that cannot start must not fill the console.
+[ $((${ended%.*} - ${begun%.*})) -ge 5 ] || sleep 4

@@ -1,0 +1,51 @@
+#!/bin/sh
+# Runs once, first, and blocks everything else: only what services need to start.
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mkdir -p /dev/pts /dev/shm
+mount -t devpts -o gid=5,mode=620 devpts /dev/pts
+mount -t tmpfs -o mode=1777,size=80% tmpfs /dev/shm
+mount -t tmpfs -o mode=1777 tmpfs /tmp
+mount -t tmpfs -o mode=755 tmpfs /run
+mount -t cgroup2 cgroup2 /sys/fs/cgroup
+. /usr/lib/bellows/say
+say INIT
+
+# Controllers for every group below the root. Groups are made here so that a service only has to enter its own.
+echo "+cpu +memory +io +pids" > /sys/fs/cgroup/cgroup.subtree_control
+for group in $(cat /etc/bellows/cgroups); do
+    mkdir -p "/sys/fs/cgroup/$group"
+done
+
+# Words of the kernel command line that are meant for us.
+hostname=$(cat /etc/hostname)
+memory=
+for word in $(cat /proc/cmdline); do
+    case $word in
+        bellows.hostname=*) hostname=${word#*=} ;;
+        memhp_default_state=*) memory=${word#*=} ;;
+    esac
+done
+hostname "$hostname"
+
+# Memory plugged later must land in the movable zone, or it can never be unplugged again. Before virtio_mem is loaded.
+[ -n "$memory" ] || echo online_movable > /sys/devices/system/memory/auto_online_blocks
+for module in $(cat /usr/lib/bellows/modules/order); do
+    insmod "/usr/lib/bellows/modules/$module" 2> /dev/null || say "module $module does not load"
+done
+
+# QEMU's user network always has this address for the guest; DHCP would only cost time.
+ip link set lo up
+if ip link set eth0 up 2> /dev/null; then
+    ip address add 10.0.2.15/24 dev eth0
+    ip route add default via 10.0.2.2
+else
+    say "no network device"
+fi
+
+[ ! -s /etc/sysctl.conf ] || sysctl -q -p /etc/sysctl.conf
+# Nothing runs yet, so a lock file of a server is one that a crash left.
+rm -f /srv/pg/data/postmaster.pid
+syslogd -C512
+say STARTED

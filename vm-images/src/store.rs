@@ -1,0 +1,468 @@
+//! The content-addressed cache of images and of the layers they are built from.
+//!
+//! ```text
+//! store/
+//!   lock                      held (flock) by whoever builds or collects
+//!   blobs/<sha256>/           finished artefacts, never changed; <sha256> is the digest of their manifest
+//!   refs/<image name>         a digest: the newest build of that image
+//!   layers/<image name>/<l>   a digest and the key of the inputs it was made from
+//!   tmp/<random>/             work in progress
+//! ```
+//!
+//! A build works in `tmp/`, then moves its result to `blobs/` and replaces the reference, each by one rename, so that a
+//! build that is killed leaves nothing but a directory in `tmp/`, which the next holder of the lock removes. Reading
+//! takes no lock: what a reference names is complete, and stays until [`Store::collect`].
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, TryLockError};
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Instant;
+
+use protocol::image::{
+    Digest, FileRecord, ImageContent, ImageManifest, MANIFEST_FILE, MANIFEST_FORMAT,
+};
+
+use crate::digest;
+use crate::progress::{Reporter, Step, TICK};
+
+mod layer;
+
+pub(crate) use layer::{Layer, LayerManifest};
+
+/// The cache.
+#[derive(Debug, Clone)]
+pub struct Store {
+    root: PathBuf,
+}
+
+/// A finished image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Image {
+    /// SHA-256 of its manifest.
+    pub digest: Digest,
+    /// What it is.
+    pub manifest: ImageManifest,
+    /// Where its files lie. Never written to.
+    pub dir: PathBuf,
+}
+
+impl Image {
+    /// The path of one of its files.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// The executable wrapper of a program of a runtime, for example `qemu-img`.
+    #[must_use]
+    pub fn program(&self, name: &str) -> Option<PathBuf> {
+        match &self.manifest.content {
+            ImageContent::Runtime(runtime) => runtime.programs.get(name).map(|p| self.dir.join(p)),
+            ImageContent::Guest(_) => None,
+        }
+    }
+}
+
+/// What [`Store::collect`] removed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Collected {
+    /// Removed artefacts.
+    pub blobs: Vec<Digest>,
+    /// Bytes they took on disk.
+    pub bytes: u64,
+}
+
+/// Why the cache cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// An operation on a file of the cache failed.
+    #[error("cannot {action} {}", path.display())]
+    Io {
+        /// Verb.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// No image has such a name.
+    #[error("{0:?} is no image name: lower-case words joined by '/', with an optional ':tag'")]
+    Name(String),
+    /// A reference is not a digest.
+    #[error("{} does not hold a digest: delete it and build the image again", path.display())]
+    Reference {
+        /// The reference.
+        path: PathBuf,
+    },
+    /// An artefact is not what its name says.
+    #[error("{} is damaged ({problem}): delete this directory and build the image again", dir.display())]
+    Damaged {
+        /// The artefact.
+        dir: PathBuf,
+        /// What does not fit.
+        problem: String,
+    },
+}
+
+trait StoreIo<T> {
+    fn at(self, action: &'static str, path: &Path) -> Result<T, StoreError>;
+}
+
+impl<T> StoreIo<T> for io::Result<T> {
+    fn at(self, action: &'static str, path: &Path) -> Result<T, StoreError> {
+        self.map_err(|source| StoreError::Io { action, path: path.to_owned(), source })
+    }
+}
+
+/// Longest manifest read; a guest's has about 60 KiB.
+const MANIFEST_BYTES: u64 = 4 << 20;
+
+impl Store {
+    /// Opens the cache in `dir`, making it if need be.
+    ///
+    /// # Errors
+    /// When the directories cannot be made.
+    pub fn open(dir: impl Into<PathBuf>) -> Result<Self, StoreError> {
+        let root = dir.into();
+        for part in ["blobs", "refs", "layers", "tmp"] {
+            let path = root.join(part);
+            fs::create_dir_all(&path).at("create", &path)?;
+        }
+        Ok(Self { root })
+    }
+
+    /// `${XDG_CACHE_HOME:-$HOME/.cache}/bellows/store`, from the variables given.
+    #[must_use]
+    pub fn default_dir(xdg_cache_home: Option<&str>, home: Option<&str>) -> PathBuf {
+        let cache = match xdg_cache_home.filter(|dir| dir.starts_with('/')) {
+            Some(dir) => PathBuf::from(dir),
+            None => Path::new(home.unwrap_or("/root")).join(".cache"),
+        };
+        cache.join("bellows/store")
+    }
+
+    /// The cache's directory.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The newest build of an image, if there is one and it is whole.
+    ///
+    /// Checks the manifest's digest and the length of every file, which costs well under a millisecond;
+    /// [`Store::verify`] reads everything.
+    ///
+    /// # Errors
+    /// When the name is no name, or what is there is damaged.
+    pub fn resolve(&self, name: &str) -> Result<Option<Image>, StoreError> {
+        let path = self.reference(name)?;
+        match read_digest(&path)? {
+            Some(digest) => self.image(&digest).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The image of a digest.
+    ///
+    /// # Errors
+    /// When it is not there or damaged.
+    pub fn image(&self, digest: &Digest) -> Result<Image, StoreError> {
+        let dir = self.blob_dir(digest);
+        let bytes = read_manifest(&dir, MANIFEST_FILE, digest)?;
+        let damaged = |problem: String| StoreError::Damaged { dir: dir.clone(), problem };
+        let manifest: ImageManifest =
+            serde_json::from_slice(&bytes).map_err(|e| damaged(format!("{MANIFEST_FILE}: {e}")))?;
+        if manifest.format != MANIFEST_FORMAT {
+            return Err(damaged(format!("format {} is unknown", manifest.format)));
+        }
+        check_lengths(&dir, manifest.files.iter())?;
+        Ok(Image { digest: digest.clone(), manifest, dir })
+    }
+
+    /// Reads every file of an image and compares it with the manifest.
+    ///
+    /// # Errors
+    /// When a file differs.
+    pub fn verify(&self, image: &Image) -> Result<(), StoreError> {
+        let damaged = |problem: String| StoreError::Damaged { dir: image.dir.clone(), problem };
+        for (name, record) in &image.manifest.files {
+            let path = image.dir.join(name);
+            if digest::of_file(&path, &mut |_| {}).at("read", &path)? != *record {
+                return Err(damaged(format!("{name} has changed")));
+            }
+        }
+        if let ImageContent::Runtime(runtime) = &image.manifest.content {
+            let root = image.dir.join(&runtime.root);
+            let (found, _) = digest::of_tree(&root, &mut |_| {}).at("read", &root)?;
+            if found != runtime.root_sha256 {
+                return Err(damaged(format!("{} has changed", runtime.root)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Every image there is a reference to, sorted by name. Damaged ones are left out.
+    ///
+    /// # Errors
+    /// When the references cannot be listed.
+    pub fn images(&self) -> Result<Vec<Image>, StoreError> {
+        let mut images = Vec::new();
+        for path in files_below(&self.root.join("refs"))? {
+            if let Some(digest) = read_digest(&path)? {
+                images.extend(self.image(&digest));
+            }
+        }
+        Ok(images)
+    }
+
+    /// Removes every artefact that no reference and none of `keep` names. Waits for a running build.
+    ///
+    /// A virtual machine's disk is an overlay over an image's root disk: `keep` must hold the digests that machines use.
+    ///
+    /// # Errors
+    /// When files cannot be listed or removed.
+    pub fn collect(&self, keep: &BTreeSet<Digest>) -> Result<Collected, StoreError> {
+        let guard = self.lock(&mut Reporter::new(&mut |_| {}))?;
+        self.collect_locked(&guard, |digest, _| keep.contains(digest))
+    }
+
+    /// As [`Store::collect`], but touches layers only.
+    pub(crate) fn collect_layers(&self, guard: &Guard) -> Result<Collected, StoreError> {
+        self.collect_locked(guard, |_, dir| dir.join(MANIFEST_FILE).exists())
+    }
+
+    fn collect_locked(
+        &self,
+        _guard: &Guard,
+        keep: impl Fn(&Digest, &Path) -> bool,
+    ) -> Result<Collected, StoreError> {
+        let mut named = BTreeSet::new();
+        for place in ["refs", "layers"] {
+            for path in files_below(&self.root.join(place))? {
+                // An unreadable reference names nothing, and must not stop the collection.
+                named.extend(read_digest(&path).ok().flatten());
+            }
+        }
+        let mut collected = Collected::default();
+        let blobs = self.root.join("blobs");
+        for entry in fs::read_dir(&blobs).at("list", &blobs)? {
+            let dir = entry.at("list", &blobs)?.path();
+            let name = dir.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+            let Ok(digest) = Digest::parse(name) else { continue };
+            if named.contains(&digest) || keep(&digest, &dir) {
+                continue;
+            }
+            collected.bytes += disk_bytes(&dir);
+            // First out of the way by one rename, so that a kill leaves no half artefact under a digest.
+            let doomed = self.root.join("tmp").join(digest.as_str());
+            fs::rename(&dir, &doomed).at("move", &dir)?;
+            fs::remove_dir_all(&doomed).at("remove", &doomed)?;
+            collected.blobs.push(digest);
+        }
+        Ok(collected)
+    }
+
+    /// Takes the cache's lock, reporting while another build holds it, and clears what a killed build left.
+    pub(crate) fn lock(&self, reporter: &mut Reporter<'_>) -> Result<Guard, StoreError> {
+        let path = self.root.join("lock");
+        let file = File::options().create(true).append(true).open(&path).at("open", &path)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => wait_for_lock(&file, &path, reporter)?,
+            Err(TryLockError::Error(source)) => return Err(source).at("lock", &path),
+        }
+        let tmp = self.root.join("tmp");
+        for entry in fs::read_dir(&tmp).at("list", &tmp)? {
+            let left = entry.at("list", &tmp)?.path();
+            let is_dir = left.symlink_metadata().is_ok_and(|m| m.is_dir());
+            if is_dir { fs::remove_dir_all(&left) } else { fs::remove_file(&left) }
+                .at("remove", &left)?;
+        }
+        Ok(Guard { _file: file })
+    }
+
+    /// A fresh directory to work in; gone with the value.
+    pub(crate) fn work_dir(&self, _guard: &Guard) -> Result<tempfile::TempDir, StoreError> {
+        let tmp = self.root.join("tmp");
+        tempfile::Builder::new().prefix("build-").tempdir_in(&tmp).at("create a directory in", &tmp)
+    }
+
+    /// Moves a finished image into place and makes its name point to it.
+    ///
+    /// `dir` (inside the cache's `tmp/`) holds everything but the manifest.
+    pub(crate) fn publish(
+        &self,
+        _guard: &Guard,
+        dir: &Path,
+        manifest: &ImageManifest,
+    ) -> Result<Image, StoreError> {
+        let digest = self.settle(dir, MANIFEST_FILE, &to_json(manifest))?;
+        let image = self.image(&digest)?;
+        self.write_text(&self.reference(&manifest.name)?, &format!("{digest}\n"))?;
+        Ok(image)
+    }
+
+    /// Writes the manifest and renames the directory to its digest. An equal artefact that is there already stays.
+    fn settle(&self, dir: &Path, file: &str, json: &[u8]) -> Result<Digest, StoreError> {
+        let digest = digest::of_bytes(json);
+        let path = dir.join(file);
+        fs::write(&path, json).at("write", &path)?;
+        let target = self.blob_dir(&digest);
+        if target.exists() {
+            if self.is_sound(&target, file, &digest) {
+                return Ok(digest);
+            }
+            let doomed = self.root.join("tmp").join(digest.as_str());
+            fs::rename(&target, &doomed).at("move", &target)?;
+        }
+        open_to_all(dir).at("change the mode of", dir)?;
+        fs::rename(dir, &target).at("move", dir)?;
+        Ok(digest)
+    }
+
+    fn is_sound(&self, dir: &Path, file: &str, digest: &Digest) -> bool {
+        if file == MANIFEST_FILE {
+            self.image(digest).is_ok_and(|image| self.verify(&image).is_ok())
+        } else {
+            read_manifest(dir, file, digest).is_ok()
+        }
+    }
+
+    fn blob_dir(&self, digest: &Digest) -> PathBuf {
+        self.root.join("blobs").join(digest.as_str())
+    }
+
+    fn reference(&self, name: &str) -> Result<PathBuf, StoreError> {
+        if crate::recipe::is_image_name(name) {
+            Ok(self.root.join("refs").join(name))
+        } else {
+            Err(StoreError::Name(name.chars().take(200).collect()))
+        }
+    }
+
+    /// Replaces a small file by one rename.
+    fn write_text(&self, path: &Path, text: &str) -> Result<(), StoreError> {
+        let parent = path.parent().unwrap_or(&self.root);
+        fs::create_dir_all(parent).at("create", parent)?;
+        let tmp = self.root.join("tmp");
+        let mut file = tempfile::NamedTempFile::new_in(&tmp).at("create a file in", &tmp)?;
+        io::Write::write_all(&mut file, text.as_bytes()).at("write", path)?;
+        file.persist(path).map_err(|e| e.error).at("replace", path)?;
+        Ok(())
+    }
+}
+
+/// The cache's lock; released when dropped, and by the kernel when the process dies.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    _file: File,
+}
+
+fn wait_for_lock(file: &File, path: &Path, reporter: &mut Reporter<'_>) -> Result<(), StoreError> {
+    reporter.begin(Step::Lock, "");
+    let waiter = file.try_clone().at("lock", path)?;
+    let (sender, done) = mpsc::sync_channel(1);
+    // `lock` blocks without an end of its own; the reports go on beside it.
+    std::thread::spawn(move || sender.send(waiter.lock()));
+    let begun = Instant::now();
+    loop {
+        match done.recv_timeout(TICK) {
+            Ok(result) => {
+                tracing::info!(waited_ms = begun.elapsed().as_millis(), "another image build ended");
+                return result.at("lock", path);
+            }
+            Err(mpsc::RecvTimeoutError::Timeout) => reporter.tick(),
+            Err(mpsc::RecvTimeoutError::Disconnected) => {
+                return Err(io::Error::other("the waiting thread ended")).at("lock", path);
+            }
+        }
+    }
+}
+
+fn to_json(value: &impl serde::Serialize) -> Vec<u8> {
+    let mut json = serde_json::to_vec_pretty(value).expect("manifests have string keys only");
+    json.push(b'\n');
+    json
+}
+
+fn read_digest(path: &Path) -> Result<Option<Digest>, StoreError> {
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            return Ok(None);
+        }
+        Err(e) if e.kind() == ErrorKind::IsADirectory => return Ok(None),
+        Err(e) => return Err(e).at("read", path),
+    };
+    let first = text.lines().next().unwrap_or_default();
+    let damaged = |_| StoreError::Reference { path: path.to_owned() };
+    Digest::parse(first.trim()).map(Some).map_err(damaged)
+}
+
+/// Reads a manifest and checks that it is the one its directory is named after.
+fn read_manifest(dir: &Path, file: &str, digest: &Digest) -> Result<Vec<u8>, StoreError> {
+    let damaged = |problem: &str| {
+        StoreError::Damaged { dir: dir.to_owned(), problem: format!("{file} {problem}") }
+    };
+    let path = dir.join(file);
+    let length = match fs::metadata(&path) {
+        Ok(meta) => meta.len(),
+        Err(e) if e.kind() == ErrorKind::NotFound => return Err(damaged("is missing")),
+        Err(e) => return Err(e).at("read", &path),
+    };
+    if length > MANIFEST_BYTES {
+        return Err(damaged("is too long"));
+    }
+    let bytes = fs::read(&path).at("read", &path)?;
+    if digest::of_bytes(&bytes) == *digest { Ok(bytes) } else { Err(damaged("has changed")) }
+}
+
+fn check_lengths<'a>(
+    dir: &Path,
+    files: impl Iterator<Item = (&'a String, &'a FileRecord)>,
+) -> Result<(), StoreError> {
+    for (name, record) in files {
+        let path = dir.join(name);
+        let found = fs::metadata(&path).map(|meta| meta.len()).ok();
+        if found != Some(record.bytes) {
+            let problem = match found {
+                Some(bytes) => format!("{name} has {bytes} bytes instead of {}", record.bytes),
+                None => format!("{name} is missing"),
+            };
+            return Err(StoreError::Damaged { dir: dir.to_owned(), problem });
+        }
+    }
+    Ok(())
+}
+
+/// Every file below a directory, sorted.
+fn files_below(root: &Path) -> Result<Vec<PathBuf>, StoreError> {
+    let mut files = Vec::new();
+    let mut pending = vec![root.to_owned()];
+    while let Some(dir) = pending.pop() {
+        for entry in fs::read_dir(&dir).at("list", &dir)? {
+            let path = entry.at("list", &dir)?.path();
+            if path.is_dir() { &mut pending } else { &mut files }.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// A temporary directory is private; a finished artefact is for everybody who may enter the cache.
+fn open_to_all(dir: &Path) -> io::Result<()> {
+    fs::set_permissions(dir, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+}
+
+fn disk_bytes(dir: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let Ok(files) = files_below(dir) else { return 0 };
+    let blocks = files.iter().filter_map(|f| f.symlink_metadata().ok()).map(|m| m.blocks());
+    blocks.sum::<u64>() * 512
+}
+
+#[cfg(test)]
+mod tests;

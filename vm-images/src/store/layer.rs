@@ -1,0 +1,87 @@
+//! Layers: intermediate results kept so that a change repeats only what it must.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use protocol::image::{Digest, FileRecord};
+use serde::{Deserialize, Serialize};
+
+use super::{Guard, Store, StoreError, check_lengths, read_digest, read_manifest, to_json};
+
+/// A layer's manifest file.
+const LAYER_FILE: &str = "layer.json";
+
+/// What a layer is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct LayerManifest<T> {
+    /// Every file.
+    pub(crate) files: BTreeMap<String, FileRecord>,
+    /// What the next step must know about it.
+    pub(crate) facts: T,
+}
+
+/// A layer in the cache.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Layer<T> {
+    pub(crate) digest: Digest,
+    pub(crate) manifest: LayerManifest<T>,
+    pub(crate) dir: PathBuf,
+}
+
+impl Store {
+    /// The layer `kind` of an image, if it was made from inputs with this key and is whole.
+    pub(crate) fn layer<T: for<'a> Deserialize<'a>>(
+        &self,
+        image: &str,
+        kind: &str,
+        key: &Digest,
+    ) -> Option<Layer<T>> {
+        let path = self.layer_reference(image, kind);
+        let text = std::fs::read_to_string(&path).ok()?;
+        if text.lines().nth(1) != Some(key.as_str()) {
+            return None;
+        }
+        let digest = read_digest(&path).ok().flatten()?;
+        // A damaged layer is made again: nothing but time is lost.
+        self.load_layer(&digest).ok()
+    }
+
+    /// Where the image's layer of this kind lies, whatever it was made from.
+    pub(crate) fn former_layer_dir(&self, image: &str, kind: &str) -> Option<PathBuf> {
+        let digest = read_digest(&self.layer_reference(image, kind)).ok().flatten()?;
+        Some(self.blob_dir(&digest)).filter(|dir| dir.exists())
+    }
+
+    fn load_layer<T: for<'a> Deserialize<'a>>(
+        &self,
+        digest: &Digest,
+    ) -> Result<Layer<T>, StoreError> {
+        let dir = self.blob_dir(digest);
+        let bytes = read_manifest(&dir, LAYER_FILE, digest)?;
+        let manifest: LayerManifest<T> = serde_json::from_slice(&bytes).map_err(|e| {
+            StoreError::Damaged { dir: dir.clone(), problem: format!("{LAYER_FILE}: {e}") }
+        })?;
+        check_lengths(&dir, manifest.files.iter())?;
+        Ok(Layer { digest: digest.clone(), manifest, dir })
+    }
+
+    /// Moves a finished layer into place; it replaces the image's former layer of this kind.
+    pub(crate) fn publish_layer<T: Serialize + for<'a> Deserialize<'a>>(
+        &self,
+        guard: &Guard,
+        (image, kind, key): (&str, &str, &Digest),
+        dir: &Path,
+        manifest: &LayerManifest<T>,
+    ) -> Result<Layer<T>, StoreError> {
+        let digest = self.settle(dir, LAYER_FILE, &to_json(manifest))?;
+        let layer = self.load_layer(&digest)?;
+        self.write_text(&self.layer_reference(image, kind), &format!("{digest}\n{key}\n"))?;
+        self.collect_layers(guard)?;
+        Ok(layer)
+    }
+
+    fn layer_reference(&self, image: &str, kind: &str) -> PathBuf {
+        self.root.join("layers").join(image).join(kind)
+    }
+}

@@ -1,0 +1,94 @@
+//! What the monitor has done since it started, as plain numbers. Rendered by the shell, never used for decisions.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::handshake::HandshakeFailure;
+
+/// A counter per label value. All the values are known beforehand, so that each series exists from the start.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct Family(BTreeMap<&'static str, u64>);
+
+impl Family {
+    fn of<I: IntoIterator<Item = &'static str>>(labels: I) -> Self {
+        Self(labels.into_iter().map(|label| (label, 0)).collect())
+    }
+
+    /// One more of these.
+    pub fn add(&mut self, label: &'static str) {
+        let count = self.0.entry(label).or_insert(0);
+        *count = count.saturating_add(1);
+    }
+
+    /// The count of one label, 0 if it is unknown.
+    #[must_use]
+    pub fn get(&self, label: &str) -> u64 {
+        self.0.get(label).copied().unwrap_or(0)
+    }
+
+    /// Label and count, in the labels' order.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.0.iter().map(|(label, count)| (*label, *count))
+    }
+}
+
+/// Every counter of the core.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Counters {
+    /// Agents that completed a handshake.
+    pub connections: u64,
+    /// Connections ended because a newer agent came.
+    pub replaced: u64,
+    /// Handshakes that failed, by reason.
+    pub handshake_failures: Family,
+    /// Frames from agents by type, bad ones by what was wrong.
+    pub received: Family,
+    /// Frames to agents, by type.
+    pub sent: Family,
+    /// Shrinks asked for, by outcome.
+    pub downscales: Family,
+    /// Growth told of, by outcome.
+    pub upscales: Family,
+    /// Readings of memory use, by outcome.
+    pub samples: Family,
+    /// Attempts to set the file cache, by outcome.
+    pub file_cache_sets: Family,
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self {
+            connections: 0,
+            replaced: 0,
+            handshake_failures: Family::of(HandshakeFailure::ALL.map(HandshakeFailure::label)),
+            received: Family::of([
+                "DownscaleRequest",
+                "UpscaleNotification",
+                "HealthCheck",
+                "InvalidMessage",
+                "InternalError",
+                "not_json",
+                "not_a_frame",
+                "unknown_type",
+                "bad_content",
+                "not_text",
+                "too_large",
+                "not_utf8",
+            ]),
+            sent: Family::of([
+                "DownscaleResult",
+                "UpscaleConfirmation",
+                "UpscaleRequest",
+                "HealthCheck",
+                "InvalidMessage",
+                "InternalError",
+            ]),
+            downscales: Family::of(["approved", "refused", "failed"]),
+            upscales: Family::of(["confirmed", "failed"]),
+            samples: Family::of(["read", "failed"]),
+            file_cache_sets: Family::of(["set", "not_managed", "failed"]),
+        }
+    }
+}

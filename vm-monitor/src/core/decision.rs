@@ -1,0 +1,302 @@
+//! May the VM shrink? The rule, and its answers as data.
+
+use std::fmt;
+
+use protocol::time::{Span, Timestamp};
+use protocol::units::Bytes;
+use serde::Serialize;
+
+use super::files::ReadFailure;
+use super::memory::{Rules, Window};
+
+/// What is watched for memory use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Watched {
+    /// One cgroup v2 group.
+    Cgroup,
+    /// The whole machine.
+    Machine,
+    /// Nothing: every shrink is approved as far as memory goes.
+    Nothing,
+}
+
+impl Watched {
+    const fn noun(self) -> &'static str {
+        match self {
+            Self::Cgroup => "cgroup memory threshold",
+            Self::Machine => "machine memory threshold",
+            Self::Nothing => "no memory threshold",
+        }
+    }
+}
+
+/// Why a shrink is approved.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "approved_because")]
+pub enum Approval {
+    /// No memory is watched.
+    NotWatched,
+    /// Use fits under the threshold of the new size.
+    Fits {
+        /// What is watched.
+        watched: Watched,
+        /// The threshold until now.
+        was: Option<Bytes>,
+        /// The threshold of the new size.
+        threshold: Bytes,
+        /// The usable part of the new size.
+        total: Bytes,
+    },
+}
+
+/// Why a shrink is refused: a value the agent keeps for a while, not an error.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "refused_because")]
+pub enum Refusal {
+    /// Memory use cannot be read, so nothing is known.
+    Unreadable(ReadFailure),
+    /// Too few readings since the agent connected.
+    TooFewSamples {
+        /// Readings there are.
+        have: usize,
+        /// Readings needed.
+        need: usize,
+    },
+    /// Use, with its buffer, does not fit under the threshold of the new size.
+    TooLow {
+        /// The threshold of the new size.
+        threshold: Bytes,
+        /// Mean use.
+        in_use: Bytes,
+        /// What must stay free between the two.
+        buffer: Bytes,
+    },
+}
+
+/// Why a request could not be decided or carried out; answered with `InternalError`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "failed_because")]
+pub enum Failure {
+    /// The newest reading is too old, though no attempt failed: we have not been running.
+    Stale {
+        /// Its age.
+        age: Span,
+    },
+    /// The file cache could not be set.
+    FileCache {
+        /// What the database or the connection said.
+        detail: String,
+    },
+    /// More requests are waiting than a sane agent sends.
+    Busy {
+        /// How many.
+        waiting: usize,
+    },
+}
+
+/// The answer to "may the VM shrink?".
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// Yes.
+    Approve(Approval),
+    /// No.
+    Refuse(Refusal),
+    /// Cannot say.
+    Fail(Failure),
+}
+
+/// What a verdict rests on.
+#[derive(Debug, Clone, Copy)]
+pub struct Basis<'a> {
+    /// The numbers.
+    pub rules: &'a Rules,
+    /// What is watched.
+    pub watched: Watched,
+    /// The readings.
+    pub window: &'a Window,
+    /// The threshold in force.
+    pub threshold: Option<Bytes>,
+}
+
+/// Decides on a shrink to `mem` bytes. The order of the checks is part of the rule.
+///
+/// A failed newest reading refuses before age is looked at: a reason that can be named beats one that follows from it.
+/// Source: spec/monitor.md §3, §5.
+#[must_use]
+pub fn judge(basis: Basis<'_>, mem: u64, now: Timestamp) -> Verdict {
+    let Basis { rules, watched, window, threshold: was } = basis;
+    if watched == Watched::Nothing {
+        return Verdict::Approve(Approval::NotWatched);
+    }
+    if let Some(failure) = window.failure() {
+        return Verdict::Refuse(Refusal::Unreadable(failure.clone()));
+    }
+    if let Some(age) = window.age(now).filter(|age| *age > rules.max_age) {
+        return Verdict::Fail(Failure::Stale { age });
+    }
+    let (have, need) = (window.len(), rules.min_samples);
+    let Some(in_use) = window.mean().filter(|_| have >= need) else {
+        return Verdict::Refuse(Refusal::TooFewSamples { have, need });
+    };
+    let total = rules.usable(mem);
+    let (threshold, buffer) = (rules.threshold(total), rules.downscale_buffer);
+    if threshold.0 < in_use.0.saturating_add(buffer.0) {
+        return Verdict::Refuse(Refusal::TooLow { threshold, in_use, buffer });
+    }
+    Verdict::Approve(Approval::Fits { watched, was, threshold, total })
+}
+
+/// Bytes as MiB with one decimal, for people.
+struct Mib(Bytes);
+
+impl fmt::Display for Mib {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tenths = (u128::from(self.0.0) * 10 + (1 << 19)) >> 20;
+        match tenths % 10 {
+            0 => write!(f, "{} MiB", tenths / 10),
+            tenth => write!(f, "{}.{tenth} MiB", tenths / 10),
+        }
+    }
+}
+
+/// `from 3 MiB to 2 MiB`, or `to 2 MiB` where nothing was before.
+pub(super) fn change(f: &mut fmt::Formatter<'_>, was: Option<Bytes>, now: Bytes) -> fmt::Result {
+    if let Some(was) = was {
+        write!(f, "from {} ", Mib(was))?;
+    }
+    write!(f, "to {}", Mib(now))
+}
+
+impl fmt::Display for Approval {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotWatched => f.write_str("no memory is watched"),
+            Self::Fits { watched, was, threshold, total } => {
+                write!(f, "{} set ", watched.noun())?;
+                change(f, *was, *threshold)?;
+                write!(f, ", for a new total of {}", Mib(*total))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreadable(failure) => failure.fmt(f),
+            Self::TooFewSamples { have, need } => {
+                write!(f, "not enough memory samples yet: have {have}, need {need}")
+            }
+            Self::TooLow { threshold, in_use, buffer } => write!(
+                f,
+                "memory threshold would be too low: {} (new threshold) < {} (in use) + {} (buffer for a shrink)",
+                Mib(*threshold),
+                Mib(*in_use),
+                Mib(*buffer)
+            ),
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stale { age } => {
+                write!(f, "the newest memory sample is {} ms old", age.as_millis())
+            }
+            Self::FileCache { detail } => write!(f, "could not set the file cache: {detail}"),
+            Self::Busy { waiting } => write!(f, "{waiting} requests are waiting already"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp(60_000_000);
+
+    fn window(samples: &[u64]) -> Window {
+        let mut window = Window::default();
+        for mib in samples {
+            window.push(NOW, Ok(Bytes::mib(*mib)), 5);
+        }
+        window
+    }
+
+    fn ask(window: &Window, mem: u64, now: Timestamp) -> Verdict {
+        let rules = Rules::default();
+        let basis = Basis { rules: &rules, watched: Watched::Cgroup, window, threshold: None };
+        judge(basis, mem, now)
+    }
+
+    #[test]
+    fn n27_shrink_to_1_gib_at_685_mib_is_approved_at_686_refused() {
+        let verdict = ask(&window(&[685; 5]), 1 << 30, NOW);
+        assert!(matches!(verdict, Verdict::Approve(Approval::Fits { .. })), "{verdict:?}");
+        let verdict = ask(&window(&[686; 5]), 1 << 30, NOW);
+        let Verdict::Refuse(refusal @ Refusal::TooLow { .. }) = verdict else {
+            panic!("{verdict:?}");
+        };
+        let text = refusal.to_string();
+        assert!(text.contains("785.4 MiB (new threshold) < 686 MiB (in use) + 100 MiB"), "{text}");
+    }
+
+    #[test]
+    fn n27_the_checks_come_in_their_order() {
+        // Everything is wrong at once; each correction uncovers the next reason.
+        let long_after = NOW + Span::from_secs(6);
+        let mut blind = window(&[9000]);
+        blind.push(NOW, Err(ReadFailure::new("memory.stat", "no such file")), 5);
+        assert!(matches!(
+            ask(&blind, 1 << 30, long_after),
+            Verdict::Refuse(Refusal::Unreadable(_))
+        ));
+        assert!(matches!(
+            ask(&window(&[9000]), 1 << 30, long_after),
+            Verdict::Fail(Failure::Stale { age }) if age == Span::from_secs(6)
+        ));
+        for samples in [&[][..], &[9000]] {
+            assert!(matches!(
+                ask(&window(samples), 1 << 30, NOW),
+                Verdict::Refuse(Refusal::TooFewSamples { need: 2, .. })
+            ));
+        }
+        assert!(matches!(
+            ask(&window(&[9000, 9000]), 1 << 30, NOW),
+            Verdict::Refuse(Refusal::TooLow { .. })
+        ));
+        assert!(matches!(ask(&window(&[1, 1]), 1 << 30, NOW), Verdict::Approve(_)));
+    }
+
+    #[test]
+    fn five_seconds_old_is_still_good() {
+        let fine = ask(&window(&[1, 1]), 1 << 30, NOW + Span::from_secs(5));
+        assert!(matches!(fine, Verdict::Approve(_)), "{fine:?}");
+    }
+
+    #[test]
+    fn n27_nothing_watched_is_approved_and_says_so() {
+        let rules = Rules::default();
+        let empty = Window::default();
+        let basis = Basis { rules: &rules, watched: Watched::Nothing, window: &empty, threshold: None };
+        let Verdict::Approve(approval) = judge(basis, 1 << 30, NOW) else {
+            panic!("refused");
+        };
+        assert_eq!(approval.to_string(), "no memory is watched");
+    }
+
+    #[test]
+    fn figures_for_people() {
+        for (bytes, text) in [
+            (Bytes(0), "0 MiB"),
+            (Bytes(823_551_590), "785.4 MiB"),
+            (Bytes::mib(170), "170 MiB"),
+            (Bytes((1 << 20) - 1), "1 MiB"),
+        ] {
+            assert_eq!(Mib(bytes).to_string(), text);
+        }
+    }
+}

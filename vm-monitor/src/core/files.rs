@@ -1,0 +1,189 @@
+//! Readers of the kernel's small text files. They take bytes and read nothing themselves, so that any file's content can
+//! be a test case.
+
+use protocol::units::Bytes;
+use serde::Serialize;
+
+/// A memory figure that could not be had: which file, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, thiserror::Error)]
+#[error("cannot read memory use from {file}: {detail}")]
+pub struct ReadFailure {
+    /// The file's path, cut to [`ReadFailure::PATH_LIMIT`] characters.
+    pub file: String,
+    /// What went wrong.
+    pub detail: String,
+}
+
+impl ReadFailure {
+    /// Longest path kept, in characters: it goes into a `Status` that has to stay short.
+    pub const PATH_LIMIT: usize = 200;
+
+    /// A failure on `file`.
+    #[must_use]
+    pub fn new(file: &str, detail: &str) -> Self {
+        Self {
+            file: file.chars().take(Self::PATH_LIMIT).collect(),
+            detail: detail.chars().take(Self::PATH_LIMIT).collect(),
+        }
+    }
+}
+
+/// The number after `key` at the start of a line: `key 12`, `key: 12 kB`.
+fn number_of(text: &[u8], key: &str) -> Option<u64> {
+    text.split(|byte| *byte == b'\n').find_map(|line| {
+        let rest = line.strip_prefix(key.as_bytes())?;
+        let rest = rest.strip_prefix(b":").unwrap_or(rest);
+        // Without a blank after it, the key is only the beginning of another one.
+        let digits = rest.strip_prefix(b" ")?.trim_ascii_start();
+        let end = digits.iter().position(|byte| !byte.is_ascii_digit());
+        let digits = &digits[..end.unwrap_or(digits.len())];
+        std::str::from_utf8(digits).ok()?.parse().ok()
+    })
+}
+
+/// Anonymous memory of a cgroup v2 group, `active_anon` + `inactive_anon` of its `memory.stat`: what cannot be dropped
+/// without swap.
+///
+/// # Errors
+/// The name of the line that is missing or is no number.
+pub fn anon_of_memory_stat(text: &[u8]) -> Result<Bytes, &'static str> {
+    let active = number_of(text, "active_anon").ok_or("it has no line active_anon")?;
+    let inactive = number_of(text, "inactive_anon").ok_or("it has no line inactive_anon")?;
+    Ok(Bytes(active.saturating_add(inactive)))
+}
+
+/// Anonymous memory of the whole machine, the same sum from `/proc/meminfo`.
+///
+/// # Errors
+/// The name of the line that is missing or is no number.
+pub fn anon_of_meminfo(text: &[u8]) -> Result<Bytes, &'static str> {
+    let active = number_of(text, "Active(anon)").ok_or("it has no line Active(anon)")?;
+    let inactive = number_of(text, "Inactive(anon)").ok_or("it has no line Inactive(anon)")?;
+    Ok(Bytes(active.saturating_add(inactive).saturating_mul(1024)))
+}
+
+/// What the agent reads of `/proc/meminfo`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct MachineMemory {
+    /// `MemTotal`.
+    pub total: Bytes,
+    /// `MemAvailable`.
+    pub available: Bytes,
+    /// `Cached`: the page cache without swap cache and buffers.
+    pub cached: Bytes,
+}
+
+/// Reads the three lines of `/proc/meminfo` the agent wants.
+///
+/// # Errors
+/// The name of the line that is missing or is no number.
+pub fn machine_memory(text: &[u8]) -> Result<MachineMemory, &'static str> {
+    let kib = |key| number_of(text, key).map(|kib| Bytes(kib.saturating_mul(1024)));
+    Ok(MachineMemory {
+        total: kib("MemTotal").ok_or("it has no line MemTotal")?,
+        available: kib("MemAvailable").ok_or("it has no line MemAvailable")?,
+        cached: kib("Cached").ok_or("it has no line Cached")?,
+    })
+}
+
+/// The 1 and 5 minute load averages of `/proc/loadavg`, as their own digits.
+#[must_use]
+pub fn load_averages(text: &str) -> Option<(&str, &str)> {
+    let mut words = text.split_ascii_whitespace();
+    let (one, five) = (words.next()?, words.next()?);
+    let is_number = |word: &str| word.parse::<f64>().is_ok_and(f64::is_finite);
+    (is_number(one) && is_number(five)).then_some((one, five))
+}
+
+/// One line of a PSI file: `some avg10=0.00 avg60=0.00 avg300=0.00 total=0`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PressureLine<'a> {
+    /// `some` or `full`.
+    pub kind: &'a str,
+    /// Percent of the last 10 s stalled, as its own digits.
+    pub avg10: &'a str,
+    /// Stalled time since boot, microseconds.
+    pub total_us: u64,
+}
+
+/// The lines of a PSI file that can be read; none when the kernel has no PSI.
+pub fn pressure_lines(text: &str) -> impl Iterator<Item = PressureLine<'_>> {
+    text.lines().filter_map(|line| {
+        let mut words = line.split_ascii_whitespace();
+        let kind = words.next().filter(|kind| matches!(*kind, "some" | "full"))?;
+        let (mut avg10, mut total_us) = (None, None);
+        for (key, value) in words.filter_map(|word| word.split_once('=')) {
+            match key {
+                "avg10" => avg10 = Some(value).filter(|v| v.parse::<f64>().is_ok_and(f64::is_finite)),
+                "total" => total_us = value.parse().ok(),
+                _ => {}
+            }
+        }
+        Some(PressureLine {
+            kind,
+            avg10: avg10?,
+            total_us: total_us?,
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn memory_stat_sums_the_two_anon_lists() {
+        let text = b"anon 7\nfile 1\ninactive_anon 4096\nactive_anon 8192\nactive_file 5\n";
+        assert_eq!(anon_of_memory_stat(text), Ok(Bytes(12_288)));
+    }
+
+    #[test]
+    fn a_missing_or_torn_line_is_no_zero() {
+        assert!(anon_of_memory_stat(b"").is_err());
+        assert!(anon_of_memory_stat(b"active_anon 8192\n").is_err());
+        assert!(anon_of_memory_stat(b"active_anon 8192\ninactive_anon \n").is_err());
+        assert!(anon_of_memory_stat(b"active_anon -1\ninactive_anon 1\n").is_err());
+        assert!(anon_of_memory_stat(b"active_anon 1\ninactive_anon_x 1\n").is_err());
+    }
+
+    #[test]
+    fn meminfo_is_in_kib() {
+        let text = b"MemTotal:        1000 kB\nMemFree: 1 kB\nMemAvailable:    600 kB\nBuffers: 3 kB\n\
+            Cached:           50 kB\nSwapCached:  9 kB\nActive(anon):  7 kB\nInactive(anon):  5 kB\n";
+        let memory = machine_memory(text).expect("complete");
+        assert_eq!(memory.total, Bytes(1000 << 10));
+        assert_eq!(memory.available, Bytes(600 << 10));
+        assert_eq!(memory.cached, Bytes(50 << 10));
+        assert_eq!(anon_of_meminfo(text), Ok(Bytes(12 << 10)));
+        assert!(machine_memory(b"MemTotal: 1 kB\n").is_err());
+    }
+
+    #[test]
+    fn load_keeps_its_digits() {
+        assert_eq!(load_averages("0.26 0.75 0.80 1/150 4242\n"), Some(("0.26", "0.75")));
+        assert_eq!(load_averages("0.26"), None);
+        assert_eq!(load_averages("nan 1.0"), None);
+    }
+
+    #[test]
+    fn pressure_lines_are_read_and_others_left() {
+        let text = "some avg10=1.50 avg60=0.00 avg300=0.00 total=77\nfull avg10=0.25 total=5\nnone x=1\nsome total=3\n";
+        let lines: Vec<_> = pressure_lines(text).collect();
+        assert_eq!(lines.len(), 2);
+        assert_eq!((lines[0].kind, lines[0].avg10, lines[0].total_us), ("some", "1.50", 77));
+        assert_eq!((lines[1].kind, lines[1].avg10, lines[1].total_us), ("full", "0.25", 5));
+    }
+
+    proptest! {
+        #[test]
+        fn readers_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = anon_of_memory_stat(&bytes);
+            let _ = anon_of_meminfo(&bytes);
+            let _ = machine_memory(&bytes);
+            let text = String::from_utf8_lossy(&bytes);
+            let _ = load_averages(&text);
+            let _ = pressure_lines(&text).count();
+        }
+    }
+}

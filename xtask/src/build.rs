@@ -1,0 +1,73 @@
+//! Building: our binaries, the static guest binaries, the images.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context as _, Result};
+
+use crate::shell;
+
+const GUEST_TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// Names of the images every guest test and demo needs, in build order.
+const IMAGES: [&str; 2] = ["bellows/qemu", "bellows/postgres:15"];
+
+/// Builds `vm-monitor` and `neonvmd` statically; returns the directory that holds them.
+pub(crate) fn guest_bins() -> Result<PathBuf> {
+    let mut command = shell::cargo()?;
+    command
+        .args([
+            "build",
+            "--quiet",
+            "--profile",
+            "guest",
+            "--target",
+            GUEST_TARGET,
+        ])
+        .args(["-p", "vm-monitor", "-p", "neonvm-guestd"])
+        .env(
+            "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS",
+            "-C target-feature=+crt-static",
+        );
+    shell::run("build static guest binaries", &mut command)?;
+    Ok(shell::target_dir()?.join(GUEST_TARGET).join("guest"))
+}
+
+/// Builds the host binaries in the development profile; returns the path of `bellows`.
+pub(crate) fn host_bins() -> Result<PathBuf> {
+    let mut command = shell::cargo()?;
+    command.args(["build", "--quiet", "--workspace", "--bins"]);
+    shell::run("build host binaries", &mut command)?;
+    Ok(shell::target_dir()?.join("debug").join("bellows"))
+}
+
+/// Builds the host binaries optimised, for measuring and showing; returns the path of `bellows`.
+pub(crate) fn release_bellows() -> Result<PathBuf> {
+    let mut command = shell::cargo()?;
+    command.args(["build", "--quiet", "--release", "-p", "bellows"]);
+    shell::run("build bellows, optimised", &mut command)?;
+    Ok(shell::target_dir()?.join("release").join("bellows"))
+}
+
+/// Everything a guest needs: packages, binaries, images. Quick when nothing changed. Returns the path of `bellows`.
+pub(crate) fn images() -> Result<PathBuf> {
+    crate::setup::ensure(crate::setup::Need::Everything)?;
+    let guest_bins = guest_bins()?;
+    let bellows = host_bins()?;
+    build_images(&bellows, &guest_bins)?;
+    Ok(bellows)
+}
+
+/// Builds the images with a given `bellows`.
+pub(crate) fn build_images(bellows: &std::path::Path, guest_bins: &std::path::Path) -> Result<()> {
+    for image in IMAGES {
+        let mut command = Command::new(bellows);
+        command
+            .args(["image", "build", image])
+            .arg("--guest-bin-dir")
+            .arg(guest_bins);
+        shell::run(&format!("build image {image}"), &mut command)
+            .with_context(|| format!("image {image} could not be built"))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,89 @@
+//! The report of a demo: what `--report FILE` holds.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// The whole report.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Report {
+    /// `"tcg"` or `"kvm"`.
+    pub(crate) accel: String,
+    pub(crate) qemu_version: String,
+    pub(crate) guest_kernel: String,
+    /// Seconds from QEMU's start to the guest daemon's first answer.
+    pub(crate) boot_s: f64,
+    pub(crate) cu: ComputeUnits,
+    pub(crate) resizes: Vec<Resize>,
+    pub(crate) pgbench: Vec<Progress>,
+    pub(crate) samples: Vec<Sample>,
+    /// `UpscaleRequest`s the monitor sent.
+    pub(crate) upscale_requests: u64,
+    /// Shrinks the monitor refused.
+    pub(crate) denied_downscales: u64,
+    /// Runner restarts plus changes of the guest's boot id.
+    pub(crate) guest_restarts: u64,
+    /// What the run is judged by; empty is green.
+    pub(crate) failures: Vec<String>,
+}
+
+/// Sizes in compute units of 0.25 CPU and 1 GiB, by the larger of the two resources.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct ComputeUnits {
+    pub(crate) min: f64,
+    pub(crate) max: f64,
+    pub(crate) peak: f64,
+    pub(crate) r#final: f64,
+}
+
+/// One resize and where its time went.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct Resize {
+    pub(crate) revision: i64,
+    /// Seconds since the demo began.
+    pub(crate) t: f64,
+    #[serde(default)]
+    pub(crate) change: String,
+    /// Milliseconds by stage: decision, permit, patch, `monitor_approval`, controller, qmp, `guest_visible`, status.
+    pub(crate) stages_ms: BTreeMap<String, f64>,
+}
+
+/// One progress line of pgbench.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Progress {
+    /// Seconds since the demo began.
+    pub(crate) t: f64,
+    pub(crate) clients: u32,
+    pub(crate) tps: f64,
+    pub(crate) latency_ms: f64,
+    pub(crate) failed: u64,
+}
+
+/// One look at the VM.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Sample {
+    /// Seconds since the demo began.
+    pub(crate) t: f64,
+    pub(crate) phase: String,
+    /// `spec.guest.cpus.use`, cores.
+    pub(crate) cpu_want: f64,
+    /// `status.cpus`, cores.
+    pub(crate) cpu_now: f64,
+    /// `spec.guest.memorySlots.use`, GiB.
+    pub(crate) mem_want_gib: f64,
+    /// `status.memorySize`, GiB.
+    pub(crate) mem_now_gib: f64,
+    /// The approved permit on the VM, cores; absent before the first.
+    pub(crate) permit_cpu: Option<f64>,
+    /// The approved permit on the VM, GiB.
+    pub(crate) permit_mem_gib: Option<f64>,
+    /// One-minute load of the guest.
+    pub(crate) load1: Option<f64>,
+}
+
+impl Sample {
+    /// Compute units now, by the larger resource.
+    pub(crate) fn cu(&self) -> f64 {
+        (self.cpu_now / 0.25).max(self.mem_now_gib)
+    }
+}

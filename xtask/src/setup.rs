@@ -1,0 +1,165 @@
+//! What a fresh Debian machine needs, found by looking for the programs themselves.
+
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::shell;
+
+/// Which command asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// Compiling.
+    Build,
+    /// Compiling, images, a guest, load and plots.
+    Everything,
+}
+
+/// A program and the Debian package that carries it.
+struct Tool {
+    /// Program on the PATH, or an absolute path that must exist.
+    program: &'static str,
+    package: &'static str,
+    build: bool,
+}
+
+const TOOLS: [Tool; 15] = [
+    Tool {
+        program: "cc",
+        package: "gcc",
+        build: true,
+    },
+    Tool {
+        program: "ld",
+        package: "binutils",
+        build: true,
+    },
+    Tool {
+        program: "/usr/include/stdio.h",
+        package: "libc6-dev",
+        build: true,
+    },
+    Tool {
+        program: "mmdebstrap",
+        package: "mmdebstrap",
+        build: false,
+    },
+    Tool {
+        program: "mke2fs",
+        package: "e2fsprogs",
+        build: false,
+    },
+    Tool {
+        program: "depmod",
+        package: "kmod",
+        build: false,
+    },
+    Tool {
+        program: "cpio",
+        package: "cpio",
+        build: false,
+    },
+    Tool {
+        program: "zstd",
+        package: "zstd",
+        build: false,
+    },
+    Tool {
+        program: "/bin/busybox",
+        package: "busybox-static",
+        build: false,
+    },
+    Tool {
+        program: "faketime",
+        package: "faketime",
+        build: false,
+    },
+    Tool {
+        program: "psql",
+        package: "postgresql-client",
+        build: false,
+    },
+    Tool {
+        program: "pgbench",
+        package: "postgresql-contrib",
+        build: false,
+    },
+    Tool {
+        program: "ssh",
+        package: "openssh-client",
+        build: false,
+    },
+    Tool {
+        program: "/usr/share/fonts/truetype/dejavu/DejaVuSans.ttf",
+        package: "fonts-dejavu-core",
+        build: false,
+    },
+    Tool {
+        program: "/usr/share/keyrings/debian-archive-keyring.gpg",
+        package: "debian-archive-keyring",
+        build: false,
+    },
+];
+
+fn present(tool: &Tool) -> bool {
+    if tool.program.starts_with('/') {
+        return std::path::Path::new(tool.program).exists();
+    }
+    // Administrators' programs are often not on a user's PATH.
+    shell::on_path(tool.program)
+        || ["/usr/sbin", "/sbin"]
+            .iter()
+            .any(|dir| std::path::Path::new(dir).join(tool.program).is_file())
+}
+
+/// Installs what is missing when we are root; else prints the one command that does and fails.
+pub(crate) fn ensure(need: Need) -> Result<()> {
+    let mut packages: Vec<&str> = TOOLS
+        .iter()
+        .filter(|tool| (need == Need::Everything || tool.build) && !present(tool))
+        .map(|tool| tool.package)
+        .collect();
+    if need == Need::Everything && !shell::on_path("kubectl") {
+        shell::say(
+            "note: kubectl is not installed; its black-box tests will install it if the package exists",
+        );
+        packages.push("kubernetes-client");
+    }
+    packages.sort_unstable();
+    packages.dedup();
+    if packages.is_empty() {
+        return Ok(());
+    }
+    let install = format!(
+        "apt-get update && apt-get install -y --no-install-recommends {}",
+        packages.join(" ")
+    );
+    if !std::path::Path::new("/etc/debian_version").exists() {
+        bail!(
+            "this machine is not Debian; install by hand what these packages carry: {}",
+            packages.join(" ")
+        );
+    }
+    if !shell::is_root() {
+        bail!("missing packages; run this once, then try again:\n\n    sudo sh -c '{install}'\n");
+    }
+    shell::run(
+        &format!("install {}", packages.join(" ")),
+        Command::new("sh")
+            .arg("-c")
+            .arg(&install)
+            .env("DEBIAN_FRONTEND", "noninteractive"),
+    )
+    .context("a fresh machine needs these packages")?;
+    match TOOLS
+        .iter()
+        .find(|tool| (need == Need::Everything || tool.build) && !present(tool))
+    {
+        Some(tool) => bail!(
+            "package {} is installed but {} is still missing",
+            tool.package,
+            tool.program
+        ),
+        None => Ok(()),
+    }
+}

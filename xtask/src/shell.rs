@@ -1,0 +1,107 @@
+//! Running other programs, and speaking to the person at the terminal.
+
+use std::ffi::OsStr;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, bail};
+
+/// Prints a line on stdout.
+pub(crate) fn say(line: &str) {
+    // A closed pipe is the reader's choice, not an error of ours.
+    let _ = writeln!(std::io::stdout().lock(), "{line}");
+}
+
+/// Prints an error on stderr.
+pub(crate) fn complain(line: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "error: {line}");
+}
+
+/// The root of the checkout.
+pub(crate) fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("..")
+        .canonicalize()
+        .expect("the checkout exists")
+}
+
+/// `${XDG_CACHE_HOME:-~/.cache}/bellows`.
+pub(crate) fn cache_dir() -> Result<PathBuf> {
+    let base = match std::env::var_os("XDG_CACHE_HOME").filter(|value| !value.is_empty()) {
+        Some(dir) => PathBuf::from(dir),
+        None => PathBuf::from(std::env::var_os("HOME").context("HOME is not set")?).join(".cache"),
+    };
+    Ok(base.join("bellows"))
+}
+
+/// The target directory shared by all checkouts, so that a clean checkout compiles warm.
+pub(crate) fn target_dir() -> Result<PathBuf> {
+    match std::env::var_os("CARGO_TARGET_DIR").filter(|value| !value.is_empty()) {
+        Some(dir) => Ok(PathBuf::from(dir)),
+        None => Ok(cache_dir()?.join("target")),
+    }
+}
+
+/// A cargo command in the checkout with the shared target directory.
+pub(crate) fn cargo() -> Result<Command> {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command
+        .current_dir(root())
+        .env("CARGO_TARGET_DIR", target_dir()?);
+    Ok(command)
+}
+
+/// Runs a command with its output shown; a non-zero status is an error that names the command.
+pub(crate) fn run(what: &str, command: &mut Command) -> Result<()> {
+    let started = Instant::now();
+    say(&format!("==> {what}"));
+    let status = command.status().with_context(|| {
+        format!(
+            "{what}: could not start {}",
+            command.get_program().display()
+        )
+    })?;
+    if !status.success() {
+        bail!("{what} failed ({status}): {}", shown(command));
+    }
+    say(&format!(
+        "    {what}: {:.1} s",
+        started.elapsed().as_secs_f64()
+    ));
+    Ok(())
+}
+
+/// Runs a command and returns its standard output.
+pub(crate) fn output(command: &mut Command) -> Result<String> {
+    let output = command
+        .stderr(Stdio::inherit())
+        .output()
+        .with_context(|| format!("could not start {}", command.get_program().display()))?;
+    if !output.status.success() {
+        bail!("{} failed ({})", shown(command), output.status);
+    }
+    String::from_utf8(output.stdout).context("output is not UTF-8")
+}
+
+/// The command line, for messages.
+fn shown(command: &Command) -> String {
+    std::iter::once(command.get_program())
+        .chain(command.get_args())
+        .map(OsStr::to_string_lossy)
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+/// Whether a program is on the PATH.
+pub(crate) fn on_path(program: &str) -> bool {
+    std::env::var_os("PATH")
+        .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(program).is_file()))
+}
+
+/// Whether we are root (by the owner of our own /proc entry, which needs no system call).
+pub(crate) fn is_root() -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    std::fs::metadata("/proc/self").is_ok_and(|meta| meta.uid() == 0)
+}

@@ -1,0 +1,120 @@
+//! Which room may use which: design's arrows, read from `cargo metadata`; and what a core may not name.
+
+use anyhow::{Context as _, Result};
+use serde_json::Value;
+
+use crate::shell;
+
+/// For each crate of the workspace, the crates of the workspace it may depend on. A crate that is not listed is a finding.
+const ARROWS: [(&str, &[&str]); 13] = [
+    ("protocol", &[]),
+    ("telemetry", &["protocol"]),
+    ("vm-monitor", &["protocol"]),
+    ("neonvm-guestd", &["protocol"]),
+    ("agent", &["protocol", "telemetry"]),
+    ("scheduler", &["protocol", "telemetry"]),
+    ("neonvm-apiserver", &["protocol", "telemetry"]),
+    ("neonvm-controller", &["protocol", "telemetry"]),
+    ("neonvm-runner", &["protocol", "telemetry"]),
+    ("vm-images", &["protocol"]),
+    // The one place where the rooms are put together in one process, by their public entries.
+    (
+        "bellows",
+        &[
+            "agent",
+            "neonvm-apiserver",
+            "neonvm-controller",
+            "neonvm-runner",
+            "protocol",
+            "scheduler",
+            "telemetry",
+            "vm-images",
+        ],
+    ),
+    ("bellows-tests", &["protocol", "telemetry"]),
+    ("xtask", &[]),
+];
+
+/// What a core may not name, and why.
+const CORE_BANS: [(&str, &str); 12] = [
+    ("tokio::", "a core has no task and no timer"),
+    ("std::time::Instant", "time is passed in as a Timestamp"),
+    ("std::time::SystemTime", "time is passed in as a WallTime"),
+    ("std::net", "a core has no socket"),
+    ("std::fs", "a core has no file"),
+    ("std::env", "a core has no environment"),
+    ("std::thread", "a core has no thread"),
+    ("std::sync::Mutex", "a core has no lock"),
+    ("HashMap", "replay needs one order: use BTreeMap"),
+    ("HashSet", "replay needs one order: use BTreeSet"),
+    ("rand::rng", "randomness is passed in"),
+    ("println!", "a core does not print"),
+];
+
+/// Everything wrong with the arrows.
+pub(super) fn findings() -> Result<Vec<String>> {
+    let text =
+        shell::output(shell::cargo()?.args(["metadata", "--no-deps", "--format-version", "1"]))?;
+    let metadata: Value = serde_json::from_str(&text).context("cargo metadata")?;
+    let packages = metadata["packages"]
+        .as_array()
+        .context("cargo metadata has no packages")?;
+    let names: Vec<&str> = packages
+        .iter()
+        .filter_map(|package| package["name"].as_str())
+        .collect();
+    let architecture =
+        std::fs::read_to_string(shell::root().join("ARCHITECTURE.md")).unwrap_or_default();
+    let mut findings = Vec::new();
+    for package in packages {
+        let name = package["name"].as_str().unwrap_or_default();
+        if !architecture.contains(&format!("`{name}`")) {
+            findings.push(format!("ARCHITECTURE.md: crate `{name}` has no line there"));
+        }
+        findings.extend(package_findings(name, package, &names));
+    }
+    findings.extend(core_findings()?);
+    Ok(findings)
+}
+
+fn package_findings(name: &str, package: &Value, names: &[&str]) -> Vec<String> {
+    let Some((_, allowed)) = ARROWS.iter().find(|(room, _)| *room == name) else {
+        return vec![format!("crate {name} is not in the arrows of xtask tidy")];
+    };
+    let dependencies = package["dependencies"]
+        .as_array()
+        .map(Vec::as_slice)
+        .unwrap_or_default();
+    dependencies
+        .iter()
+        .filter_map(|dependency| dependency["name"].as_str())
+        .filter(|dependency| names.contains(dependency) && !allowed.contains(dependency))
+        .map(|dependency| format!("crate {name} may not use {dependency}"))
+        .collect()
+}
+
+fn core_findings() -> Result<Vec<String>> {
+    let mut findings = Vec::new();
+    for file in super::text::tracked_files(".rs")? {
+        let pure = file.contains("/src/core/")
+            || file.ends_with("/src/core.rs")
+            || file.starts_with("protocol/src/");
+        if !pure {
+            continue;
+        }
+        let text = std::fs::read_to_string(shell::root().join(&file))?;
+        let code = text
+            .split("\n#[cfg(test)]\nmod tests")
+            .next()
+            .unwrap_or_default();
+        for (number, line) in code.lines().enumerate() {
+            let line = line.split("//").next().unwrap_or_default();
+            for (ban, why) in CORE_BANS {
+                if line.contains(ban) {
+                    findings.push(format!("{file}:{}: a core names {ban}: {why}", number + 1));
+                }
+            }
+        }
+    }
+    Ok(findings)
+}

@@ -1,0 +1,145 @@
+//! Rules read off the text of the files: lengths, reasons, module docs, golden files, leftovers.
+
+use std::process::Command;
+
+use anyhow::{Context as _, Result};
+
+use crate::shell;
+
+/// A file longer than this needs an excuse in [`LONG_FILES`].
+const ALARM_LINES: usize = 700;
+
+/// Files over the alarm length, each with its excuse.
+const LONG_FILES: [(&str, &str); 1] = [(
+    "protocol/src/vm.rs",
+    "the tables of one API group, a type each",
+)];
+
+/// Wire modules and the golden folder each must have.
+const GOLDEN: [(&str, &str); 5] = [
+    ("protocol/src/monitor.rs", "protocol/testdata/monitor"),
+    ("protocol/src/permit.rs", "protocol/testdata/permit"),
+    ("protocol/src/units.rs", "protocol/testdata/units"),
+    ("protocol/src/vm.rs", "protocol/testdata/vm"),
+    ("protocol/src/runner.rs", "protocol/testdata/runner"),
+];
+
+/// Words that mark something unfinished; written in two halves so that this file does not find itself.
+const LEFTOVERS: [(&str, &str); 5] = [
+    ("to", "do!("),
+    ("unimple", "mented!("),
+    ("FIX", "ME"),
+    ("TO", "DO"),
+    ("#[ign", "ore"),
+];
+
+/// Files git knows or would add, below the root, with a given ending.
+pub(super) fn tracked_files(ending: &str) -> Result<Vec<String>> {
+    let mut command = Command::new("git");
+    command.current_dir(shell::root()).args([
+        "ls-files",
+        "--cached",
+        "--others",
+        "--exclude-standard",
+    ]);
+    let listing = shell::output(&mut command).context("git lists the files that tidy reads")?;
+    Ok(listing
+        .lines()
+        .filter(|file| file.ends_with(ending) && shell::root().join(file).is_file())
+        .map(str::to_owned)
+        .collect())
+}
+
+/// Everything wrong with the texts.
+pub(super) fn findings() -> Result<Vec<String>> {
+    let mut findings = Vec::new();
+    for file in tracked_files(".rs")? {
+        let text = std::fs::read_to_string(shell::root().join(&file))?;
+        findings.extend(file_findings(&file, &text));
+    }
+    for (module, folder) in GOLDEN {
+        let files = std::fs::read_dir(shell::root().join(folder))
+            .map(Iterator::count)
+            .unwrap_or(0);
+        if files == 0 {
+            findings.push(format!("{module}: no golden files in {folder}"));
+        }
+    }
+    Ok(findings)
+}
+
+fn file_findings(file: &str, text: &str) -> Vec<String> {
+    let mut findings = Vec::new();
+    let is_test = file.contains("/tests/") || file.ends_with("tests.rs");
+    // Unit tests sit below the code and do not count towards its length.
+    let code = text
+        .split("\n#[cfg(test)]\nmod tests")
+        .next()
+        .unwrap_or_default();
+    let lines = code.lines().count();
+    if lines > ALARM_LINES && !is_test && !LONG_FILES.iter().any(|(long, _)| *long == file) {
+        findings.push(format!(
+            "{file}: {lines} lines, alarm is {ALARM_LINES}: split it by idea"
+        ));
+    }
+    if !is_test && !text.trim_start().starts_with("//!") {
+        findings.push(format!("{file}: no module documentation (//!) at the top"));
+    }
+    for (number, line) in text.lines().enumerate() {
+        let trimmed = line.trim_start();
+        let opens = ["#[allow(", "#![allow(", "#[expect(", "#![expect("]
+            .iter()
+            .any(|o| trimmed.starts_with(o));
+        if opens && !attribute(text, number).contains("reason = ") {
+            findings.push(format!(
+                "{file}:{}: an allow or expect without a reason",
+                number + 1
+            ));
+        }
+        for (first, second) in LEFTOVERS {
+            if line.contains(&format!("{first}{second}")) {
+                findings.push(format!(
+                    "{file}:{}: {first}{second} marks something unfinished",
+                    number + 1
+                ));
+            }
+        }
+    }
+    findings
+}
+
+/// The attribute that begins on a line, up to its closing bracket.
+fn attribute(text: &str, first_line: usize) -> String {
+    let mut whole = String::new();
+    for line in text.lines().skip(first_line).take(12) {
+        whole.push_str(line);
+        if line.trim_end().ends_with(")]") {
+            break;
+        }
+    }
+    whole
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_file_and_a_bare_allow_are_found() {
+        let long = format!("//! doc\n{}", "let x = 1;\n".repeat(ALARM_LINES));
+        assert!(
+            file_findings("a/src/b.rs", &long)
+                .iter()
+                .any(|f| f.contains("alarm"))
+        );
+        let bare = "//! doc\n#[allow(dead_code)]\nfn x() {}\n";
+        assert!(
+            file_findings("a/src/b.rs", bare)
+                .iter()
+                .any(|f| f.contains("without a reason"))
+        );
+        let reasoned =
+            "//! doc\n#[expect(\n    dead_code,\n    reason = \"used by a macro\"\n)]\nfn x() {}\n";
+        assert!(file_findings("a/src/b.rs", reasoned).is_empty());
+    }
+}
