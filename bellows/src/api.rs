@@ -74,8 +74,12 @@ impl Api {
                 .fix("start it: bellows up --detach; or name the right place: --state-dir DIR or --kubeconfig FILE"));
         }
         let wrong = |error: &dyn std::error::Error| {
-            Fail::usage(format!("{}: {}", kubeconfig.display(), telemetry::chain(error)))
-                .rule("it must be a kubeconfig")
+            Fail::usage(format!(
+                "{}: {}",
+                kubeconfig.display(),
+                telemetry::chain(error)
+            ))
+            .rule("it must be a kubeconfig")
         };
         let file = Kubeconfig::read_from(kubeconfig).map_err(|error| wrong(&error))?;
         let mut config = kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
@@ -85,7 +89,11 @@ impl Api {
         config.read_timeout = Some(READ_TIMEOUT);
         // A person waits: a refused connection is to be said at once, not after retries.
         config.default_retry = false;
-        if config.cluster_url.host().is_some_and(|host| host.starts_with("127.") || host == "localhost") {
+        if config
+            .cluster_url
+            .host()
+            .is_some_and(|host| host.starts_with("127.") || host == "localhost")
+        {
             config.proxy_url = None;
         }
         let server = config.cluster_url.to_string();
@@ -96,7 +104,10 @@ impl Api {
     /// All objects of a kind; `None` as namespace is all of them.
     pub(crate) async fn list(&self, kind: Kind, namespace: Option<&str>) -> Outcome<Vec<Value>> {
         let path = kind.collection(namespace);
-        let mut list: Value = self.send(Method::GET, &path, None).await.map_err(|error| self.explain(kind, "", error))?;
+        let mut list: Value = self
+            .send(Method::GET, &path, None)
+            .await
+            .map_err(|error| self.explain(kind, "", error))?;
         match list.get_mut("items").map(Value::take) {
             Some(Value::Array(items)) => Ok(items),
             _ => Err(Fail::bug(format!("{}{path} answered no list", self.server))),
@@ -110,25 +121,43 @@ impl Api {
     pub(crate) async fn get(&self, kind: Kind, namespace: &str, name: &str) -> Outcome<Value> {
         let path = format!("{}/{name}", kind.collection(Some(namespace)));
         let shown = shown_name(kind, namespace, name);
-        self.send(Method::GET, &path, None).await.map_err(|error| self.explain(kind, &shown, error))
+        self.send(Method::GET, &path, None)
+            .await
+            .map_err(|error| self.explain(kind, &shown, error))
     }
 
     /// Creates an object; `dry_run` only has it checked and defaulted.
-    pub(crate) async fn create(&self, kind: Kind, namespace: &str, name: &str, object: &Value, dry_run: bool) -> Outcome<Value> {
+    pub(crate) async fn create(
+        &self,
+        kind: Kind,
+        namespace: &str,
+        name: &str,
+        object: &Value,
+        dry_run: bool,
+    ) -> Outcome<Value> {
         let query = if dry_run { "?dryRun=All" } else { "" };
         let path = format!("{}{query}", kind.collection(Some(namespace)));
         let shown = shown_name(kind, namespace, name);
-        self.send(Method::POST, &path, Some(object)).await.map_err(|error| self.explain(kind, &shown, error))
+        self.send(Method::POST, &path, Some(object))
+            .await
+            .map_err(|error| self.explain(kind, &shown, error))
     }
 
     /// Asks for the deletion of an object.
     pub(crate) async fn delete(&self, kind: Kind, namespace: &str, name: &str) -> Outcome<Value> {
         let path = format!("{}/{name}", kind.collection(Some(namespace)));
         let shown = shown_name(kind, namespace, name);
-        self.send(Method::DELETE, &path, None).await.map_err(|error| self.explain(kind, &shown, error))
+        self.send(Method::DELETE, &path, None)
+            .await
+            .map_err(|error| self.explain(kind, &shown, error))
     }
 
-    async fn send(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, kube::Error> {
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Value, kube::Error> {
         let bytes = body.map(Value::to_string).unwrap_or_default().into_bytes();
         let request = Request::builder()
             .method(method)
@@ -154,19 +183,27 @@ impl Api {
 }
 
 fn shown_name(kind: Kind, namespace: &str, name: &str) -> String {
-    if kind == Kind::Node { name.to_owned() } else { format!("{namespace}/{name}") }
+    if kind == Kind::Node {
+        name.to_owned()
+    } else {
+        format!("{namespace}/{name}")
+    }
 }
 
 fn explain_status(kind: Kind, name: &str, status: &kube::core::Status) -> Fail {
     let thing = format!("{} {name}", kind.word());
     let thing = thing.trim_end();
     match status.code {
-        404 if !name.is_empty() => {
-            Fail::not_so(format!("{thing} does not exist")).fix(format!("see what there is: bellows get {}s -A", kind.word().to_ascii_lowercase()))
-        }
-        401 | 403 => Fail::usage(format!("{thing}: the API server refuses us: {}", status.message))
-            .rule("the token in the kubeconfig must be the server's")
-            .fix("use the kubeconfig that bellows up wrote: bellows kubeconfig"),
+        404 if !name.is_empty() => Fail::not_so(format!("{thing} does not exist")).fix(format!(
+            "see what there is: bellows get {}s -A",
+            kind.word().to_ascii_lowercase()
+        )),
+        401 | 403 => Fail::usage(format!(
+            "{thing}: the API server refuses us: {}",
+            status.message
+        ))
+        .rule("the token in the kubeconfig must be the server's")
+        .fix("use the kubeconfig that bellows up wrote: bellows kubeconfig"),
         409 => Fail::not_so(format!("{thing}: {}", status.message)),
         400 | 422 => {
             let causes: Vec<String> = status
@@ -176,10 +213,17 @@ fn explain_status(kind: Kind, name: &str, status: &kube::core::Status) -> Fail {
                 .map(|cause| format!("{}: {}", cause.field, cause.message))
                 .collect();
             let fail = Fail::usage(format!("{thing} is refused: {}", status.message));
-            if causes.is_empty() { fail } else { fail.rule(causes.join("\n")) }
+            if causes.is_empty() {
+                fail
+            } else {
+                fail.rule(causes.join("\n"))
+            }
         }
         503 | 429 => Fail::try_again(format!("{thing}: {}", status.message)),
-        code => Fail::bug(format!("{thing}: the API server answered {code}: {}", status.message)),
+        code => Fail::bug(format!(
+            "{thing}: the API server answered {code}: {}",
+            status.message
+        )),
     }
 }
 
@@ -205,25 +249,44 @@ mod tests {
 
     #[test]
     fn refusals_keep_their_meaning_as_exit_codes() {
-        for (code, exit) in [(404, 1), (409, 1), (401, 64), (403, 64), (422, 64), (400, 64), (503, 75), (500, 70)] {
+        for (code, exit) in [
+            (404, 1),
+            (409, 1),
+            (401, 64),
+            (403, 64),
+            (422, 64),
+            (400, 64),
+            (503, 75),
+            (500, 70),
+        ] {
             let fail = explain_status(Kind::Vm, "default/pg", &status(code, "no"));
             assert_eq!(fail.exit() as u8, exit, "{code}: {fail}");
             assert!(fail.what().contains("VM default/pg"), "{fail}");
         }
         let fail = explain_status(Kind::Vm, "default/pg", &status(422, "no"));
-        assert!(fail.to_string().contains("rule: spec.guest.cpus.use: is above max"), "{fail}");
+        assert!(
+            fail.to_string()
+                .contains("rule: spec.guest.cpus.use: is above max"),
+            "{fail}"
+        );
     }
 
     #[test]
     fn paths_are_those_of_kubernetes() {
-        assert_eq!(Kind::Vm.collection(Some("a")), "/apis/vm.neon.tech/v1/namespaces/a/virtualmachines");
+        assert_eq!(
+            Kind::Vm.collection(Some("a")),
+            "/apis/vm.neon.tech/v1/namespaces/a/virtualmachines"
+        );
         assert_eq!(Kind::Pod.collection(None), "/api/v1/pods");
         assert_eq!(Kind::Node.collection(Some("a")), "/api/v1/nodes");
     }
 
     #[tokio::test]
     async fn no_kubeconfig_says_to_start_first() {
-        let fail = Api::connect(Path::new("/nonexistent/kubeconfig")).await.map(|_| ()).unwrap_err();
+        let fail = Api::connect(Path::new("/nonexistent/kubeconfig"))
+            .await
+            .map(|_| ())
+            .unwrap_err();
         assert_eq!(fail.exit() as u8, 75);
         assert!(fail.to_string().contains("bellows up"), "{fail}");
     }

@@ -1,6 +1,7 @@
 //! The command line.
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
@@ -35,7 +36,13 @@ pub(crate) struct Cli {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Global {
     /// Directory of this instance's state [default: /var/lib/bellows for root, else ~/.local/state/bellows]
-    #[arg(long, global = true, env = "BELLOWS_STATE_DIR", value_name = "DIR", hide_env = true)]
+    #[arg(
+        long,
+        global = true,
+        env = "BELLOWS_STATE_DIR",
+        value_name = "DIR",
+        hide_env = true
+    )]
     pub(crate) state_dir: Option<PathBuf>,
     /// Kubeconfig to ask with [default: the one in the state directory]
     #[arg(long, global = true, value_name = "FILE")]
@@ -77,7 +84,9 @@ pub(crate) struct VmArgs {
 impl VmArgs {
     /// Namespace and name.
     pub(crate) fn key(&self) -> (&str, &str) {
-        self.vm.split_once('/').unwrap_or((&self.namespace, &self.vm))
+        self.vm
+            .split_once('/')
+            .unwrap_or((&self.namespace, &self.vm))
     }
 }
 
@@ -133,25 +142,33 @@ impl Command {
     }
 }
 
-/// Runs a command to its end.
-pub(crate) fn run(cli: Cli) -> Outcome {
-    // These replace or outlive this process and bring their own runtime.
+/// Runs a command to its end; the code is 0 unless the command passes on another program's.
+pub(crate) fn run(cli: Cli) -> Outcome<ExitCode> {
+    let context = Context::new(cli.global);
+    let done = |()| ExitCode::SUCCESS;
     match cli.command {
-        Command::Runner(args) => return commands::runner::run(&args),
-        Command::Kubectl(args) => return commands::kubectl::run(&Context::new(cli.global), &args),
-        Command::Completion(args) => return commands::completion::run(&args),
+        // These become another program or need no runtime of ours.
+        Command::Runner(args) => commands::runner::run(&args).map(done),
+        Command::Kubectl(args) => commands::kubectl::run(&context, &args).map(done),
+        Command::Kubeconfig => commands::kubectl::print_path(&context).map(done),
+        Command::Completion(args) => commands::completion::run(&args).map(done),
         Command::Version => {
             crate::terminal::out(&format!("bellows {}", env!("CARGO_PKG_VERSION")));
-            return Ok(());
+            Ok(ExitCode::SUCCESS)
         }
-        _ => {}
+        command => {
+            let runtime = crate::context::runtime(command.is_server())?;
+            let outcome = runtime.block_on(dispatch(context, command));
+            // A thread that waits for a key or a file must not hold the process.
+            runtime.shutdown_background();
+            outcome
+        }
     }
-    let runtime = crate::context::runtime(cli.command.is_server())?;
-    runtime.block_on(dispatch(Context::new(cli.global), cli.command))
 }
 
-async fn dispatch(context: Context, command: Command) -> Outcome {
+async fn dispatch(context: Context, command: Command) -> Outcome<ExitCode> {
     match command {
+        Command::Ssh(args) => return commands::ssh::run(&context, &args).await,
         Command::Check(args) => check::run(&context, &args).await,
         Command::Up(args) => up::run(&context, *args).await,
         Command::Down(args) => commands::down::run(&context, &args).await,
@@ -161,13 +178,16 @@ async fn dispatch(context: Context, command: Command) -> Outcome {
         Command::Top(args) => top::run(&context, &args).await,
         Command::Resizes(args) => commands::resizes::run(&context, &args).await,
         Command::Why(args) => commands::why::run(&context, &args).await,
-        Command::Ssh(args) => commands::ssh::run(&context, &args).await,
         Command::Console(args) => commands::console::run(&context, &args).await,
         Command::Image(args) => commands::image::run(&context, args).await,
         Command::Dump(args) => commands::status::dump(&context, &args).await,
-        Command::Kubeconfig => commands::kubectl::print_path(&context),
-        Command::Kubectl(_) | Command::Completion(_) | Command::Version | Command::Runner(_) => Ok(()),
-    }
+        Command::Kubeconfig
+        | Command::Kubectl(_)
+        | Command::Completion(_)
+        | Command::Version
+        | Command::Runner(_) => unreachable!("handled before the runtime starts"),
+    }?;
+    Ok(ExitCode::SUCCESS)
 }
 
 #[cfg(test)]
@@ -184,9 +204,16 @@ mod tests {
     fn every_command_and_flag_has_a_help_text() {
         fn look(command: &clap::Command, path: &str) {
             let path = format!("{path} {}", command.get_name());
-            assert!(command.get_about().is_some() || command.is_hide_set(), "{path} has no help");
+            assert!(
+                command.get_about().is_some() || command.is_hide_set(),
+                "{path} has no help"
+            );
             for arg in command.get_arguments().filter(|arg| !arg.is_hide_set()) {
-                assert!(arg.get_help().is_some(), "{path}: {} has no help", arg.get_id());
+                assert!(
+                    arg.get_help().is_some(),
+                    "{path}: {} has no help",
+                    arg.get_id()
+                );
             }
             for sub in command.get_subcommands() {
                 look(sub, &path);
@@ -204,7 +231,9 @@ mod tests {
             (vec!["bellows", "why", "pg", "-n", "a"], ("a", "pg")),
             (vec!["bellows", "why", "b/pg", "-n", "a"], ("b", "pg")),
         ] {
-            let Command::Why(why) = Cli::try_parse_from(args).unwrap().command else { panic!("not why") };
+            let Command::Why(why) = Cli::try_parse_from(args).unwrap().command else {
+                panic!("not why")
+            };
             assert_eq!(why.vm.key(), key);
         }
     }

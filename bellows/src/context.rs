@@ -26,7 +26,10 @@ pub(crate) fn runtime(is_server: bool) -> Outcome<tokio::runtime::Runtime> {
     if is_server {
         builder.worker_threads(WORKERS_UP);
     }
-    builder.enable_all().build().map_err(|error| Fail::bug(format!("the runtime does not start: {error}")))
+    builder
+        .enable_all()
+        .build()
+        .map_err(|error| Fail::bug(format!("the runtime does not start: {error}")))
 }
 
 /// The flags of every command, made useful.
@@ -73,7 +76,12 @@ impl Context {
     ///
     /// # Errors
     /// 75 when no `bellows up` runs on the state directory.
-    pub(crate) async fn admin(&self, method: Method, route: &str, body: Option<&Value>) -> Outcome<Value> {
+    pub(crate) async fn admin(
+        &self,
+        method: Method,
+        route: &str,
+        body: Option<&Value>,
+    ) -> Outcome<Value> {
         let state = self.state()?;
         unix_http::exchange(&state.admin_socket(), method, route, body)
             .await
@@ -83,8 +91,12 @@ impl Context {
     /// Asks the admin API for something that is only an addition: `null` when there is no answer, for example because
     /// the kubeconfig is a cluster's.
     pub(crate) async fn admin_if_there(&self, route: &str) -> Value {
-        let Ok(state) = self.state() else { return Value::Null };
-        unix_http::exchange(&state.admin_socket(), Method::GET, route, None).await.unwrap_or(Value::Null)
+        let Ok(state) = self.state() else {
+            return Value::Null;
+        };
+        unix_http::exchange(&state.admin_socket(), Method::GET, route, None)
+            .await
+            .unwrap_or(Value::Null)
     }
 }
 

@@ -2,27 +2,257 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use protocol::units::Resources;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// A decision. JSON is the agent's own.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(transparent)]
-pub(crate) struct Decision(Value);
+use crate::view::vm::{cores, memory};
+
+/// A decision, with the names the agent uses in its dump.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Decision {
+    /// What the VM had.
+    pub(crate) current: Resources,
+    /// What it should have.
+    pub(crate) target: Resources,
+    /// What the metrics alone ask for, compute units.
+    pub(crate) goal_units: u32,
+    /// What decided.
+    pub(crate) reason: String,
+    /// Who asked for how many compute units.
+    #[serde(default)]
+    pub(crate) votes: Votes,
+    /// What stands between the goal and the size.
+    #[serde(default)]
+    pub(crate) bounded_by: Vec<String>,
+    /// Whether all metrics were known and fresh.
+    #[serde(default)]
+    pub(crate) has_all_metrics: bool,
+    /// The permit held, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) permit: Option<Resources>,
+    /// One-minute load of the guest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) load1: Option<f64>,
+    /// Memory in use in the guest, bytes, the agent's allowance for the kernel included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) memory_usage_bytes: Option<f64>,
+}
+
+/// What each signal asks for, compute units.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub(crate) struct Votes {
+    /// Load average.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) cpu: Option<f64>,
+    /// Memory usage.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) memory: Option<f64>,
+    /// Working set of the file cache.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) working_set: Option<f64>,
+}
 
 impl Decision {
-    /// A few words.
+    /// A few words: what decided, and what held it back.
     pub(crate) fn in_short(&self) -> String {
-        self.0["reason"].as_str().unwrap_or("-").to_owned()
+        let vote = self
+            .winning_vote()
+            .map(|vote| format!(" {vote:.1} CU"))
+            .unwrap_or_default();
+        let held: Vec<&str> = self
+            .bounded_by
+            .iter()
+            .map(|bound| short_bound(bound))
+            .collect();
+        let held = if held.is_empty() {
+            String::new()
+        } else {
+            format!(" ({})", held.join(", "))
+        };
+        format!("{}{vote}{held}", short_reason(&self.reason))
     }
 
-    /// Sentences.
+    fn winning_vote(&self) -> Option<f64> {
+        match self.reason.as_str() {
+            "cpu" => self.votes.cpu,
+            "memory" => self.votes.memory,
+            "working_set" => self.votes.working_set,
+            _ => None,
+        }
+    }
+
+    /// Sentences, most important first.
     pub(crate) fn in_words(&self) -> Vec<String> {
-        vec![self.in_short()]
+        let mut lines = vec![format!(
+            "The agent wants {}: {}.",
+            size(self.target),
+            long_reason(&self.reason)
+        )];
+        let votes = [
+            ("load", self.votes.cpu),
+            ("memory", self.votes.memory),
+            ("working set", self.votes.working_set),
+        ];
+        let votes: Vec<String> = votes
+            .iter()
+            .map(|(name, vote)| {
+                vote.map_or_else(
+                    || format!("{name} unknown"),
+                    |vote| format!("{name} {vote:.2}"),
+                )
+            })
+            .collect();
+        lines.push(format!(
+            "Votes in compute units: {}; together {}.",
+            votes.join(", "),
+            self.goal_units
+        ));
+        let mut seen = Vec::new();
+        seen.extend(self.load1.map(|load| format!("load {load:.2}")));
+        seen.extend(
+            self.memory_usage_bytes
+                .map(|bytes| format!("{} of memory in use", memory(whole(bytes)))),
+        );
+        if !seen.is_empty() {
+            lines.push(format!("The guest reports {}.", seen.join(" and ")));
+        }
+        if !self.has_all_metrics {
+            lines.push("Some metrics are missing or old: nothing shrinks until they come.".into());
+        }
+        lines.extend(
+            self.bounded_by
+                .iter()
+                .map(|bound| long_bound(bound, self.permit)),
+        );
+        match self.permit {
+            Some(permit) => lines.push(format!("It holds a permit for {}.", size(permit))),
+            None => lines.push("It holds no permit yet: nothing grows without one.".into()),
+        }
+        lines
     }
 }
 
-/// The last decision of every VM in the agent's dump.
+fn size(resources: Resources) -> String {
+    format!(
+        "{} CPU / {}",
+        cores(resources.cpu.0),
+        memory(resources.mem.0)
+    )
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the cast saturates; for display only"
+)]
+fn whole(bytes: f64) -> u64 {
+    bytes as u64
+}
+
+fn short_reason(reason: &str) -> &str {
+    match reason {
+        "cpu" => "load",
+        "working_set" => "working set",
+        "requested_upscale" => "guest asked to grow",
+        "denied_downscale" => "guest refused to shrink",
+        "missing_metrics" => "no metrics yet",
+        "stale_metrics" => "metrics are old",
+        other => other,
+    }
+}
+
+fn long_reason(reason: &str) -> &str {
+    match reason {
+        "idle" => "no signal asks for more than the least",
+        "cpu" => "the load average asks for it",
+        "memory" => "memory usage asks for it",
+        "working_set" => "the file cache's working set asks for it",
+        "requested_upscale" => "the guest's monitor asked to grow",
+        "denied_downscale" => "the guest's monitor refused to shrink further",
+        "missing_metrics" => "metrics have never come, so nothing shrinks",
+        "stale_metrics" => "metrics stopped coming, so nothing shrinks",
+        "migrating" => "it is about to migrate, so nothing changes",
+        other => other,
+    }
+}
+
+fn short_bound(bound: &str) -> &str {
+    match bound {
+        "min" => "at its min",
+        "max" => "at its max",
+        "permit" => "permit holds it",
+        "monitor_approval" => "monitor has not agreed",
+        "monitor_absent" => "no monitor",
+        "migration" => "migrating",
+        other => other,
+    }
+}
+
+fn long_bound(bound: &str, permit: Option<Resources>) -> String {
+    match bound {
+        "min" => "Its lower bound raised that.".into(),
+        "max" => "Its upper bound cut that.".into(),
+        "permit" => match permit {
+            Some(permit) => format!(
+                "The node has room for {} only, by the scheduler.",
+                size(permit)
+            ),
+            None => "The scheduler has not permitted more.".into(),
+        },
+        "monitor_approval" => "The guest's monitor has not agreed to less yet.".into(),
+        "monitor_absent" => "No monitor is connected, so nothing shrinks.".into(),
+        "migration" => "It is about to migrate.".into(),
+        other => format!("Bound by {other}."),
+    }
+}
+
+/// The last decision of every VM in the agent's dump, by `namespace/name`.
 pub(crate) fn by_vm(_agent: &Value) -> BTreeMap<String, Decision> {
     BTreeMap::new()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub(crate) fn sample() -> Decision {
+        serde_json::from_value(serde_json::json!({
+            "current": {"vCPUs": "250m", "mem": "1Gi"},
+            "target": {"vCPUs": 1, "mem": "4Gi"},
+            "goalUnits": 5,
+            "reason": "memory",
+            "votes": {"cpu": 1.1, "memory": 4.7},
+            "boundedBy": ["permit"],
+            "hasAllMetrics": true,
+            "permit": {"vCPUs": "500m", "mem": "2Gi"},
+            "load1": 0.93,
+            "memoryUsageBytes": 3_779_571_220_u64,
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_decision_reads_in_words() {
+        insta::assert_snapshot!(sample().in_short(), @"memory 4.7 CU (permit holds it)");
+        insta::assert_snapshot!(sample().in_words().join("\n"), @r"
+        The agent wants 1 CPU / 4Gi: memory usage asks for it.
+        Votes in compute units: load 1.10, memory 4.70, working set unknown; together 5.
+        The guest reports load 0.93 and 3.5Gi of memory in use.
+        The node has room for 0.5 CPU / 2Gi only, by the scheduler.
+        It holds a permit for 0.5 CPU / 2Gi.
+        ");
+    }
+
+    #[test]
+    fn unknown_words_are_shown_as_they_are() {
+        let decision = Decision {
+            reason: "moonlight".into(),
+            bounded_by: vec!["tide".into()],
+            ..sample()
+        };
+        assert_eq!(decision.in_short(), "moonlight (tide)");
+        assert!(decision.in_words().join(" ").contains("Bound by tide."));
+    }
 }

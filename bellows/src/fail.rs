@@ -26,7 +26,12 @@ pub(crate) type Outcome<T = ()> = Result<T, Fail>;
 impl Fail {
     /// A failure with an exit code and the thing that went wrong.
     pub(crate) fn new(exit: Exit, what: impl Into<String>) -> Self {
-        Self { exit, what: what.into(), rule: None, fix: None }
+        Self {
+            exit,
+            what: what.into(),
+            rule: None,
+            fix: None,
+        }
     }
 
     /// Usage or configuration is wrong (64).

@@ -69,7 +69,9 @@ pub(crate) async fn run(context: &Context, args: &GetArgs) -> Outcome {
         Resource::Pods => {
             let objects = fetch(&api, Kind::Pod, namespace, args.name.as_deref()).await?;
             let pods = node::pods(&objects, now);
-            print(context, args, &pods, || node::pod_table(&pods, namespace.is_none()))
+            print(context, args, &pods, || {
+                node::pod_table(&pods, namespace.is_none())
+            })
         }
         Resource::Nodes => {
             let objects = fetch(&api, Kind::Node, None, args.name.as_deref()).await?;
@@ -80,22 +82,32 @@ pub(crate) async fn run(context: &Context, args: &GetArgs) -> Outcome {
     }
 }
 
-async fn fetch(api: &Api, kind: Kind, namespace: Option<&str>, name: Option<&str>) -> Outcome<Vec<Value>> {
+async fn fetch(
+    api: &Api,
+    kind: Kind,
+    namespace: Option<&str>,
+    name: Option<&str>,
+) -> Outcome<Vec<Value>> {
     match (name, namespace) {
         (None, _) => api.list(kind, namespace).await,
         (Some(name), Some(namespace)) => Ok(vec![api.get(kind, namespace, name).await?]),
         (Some(name), None) if kind == Kind::Node => Ok(vec![api.get(kind, "", name).await?]),
-        (Some(name), None) => Err(Fail::usage(format!("{name} cannot be looked up in all namespaces at once"))
-            .rule("a name is unique in one namespace only")
-            .fix("give -n NAMESPACE instead of -A")),
+        (Some(name), None) => Err(Fail::usage(format!(
+            "{name} cannot be looked up in all namespaces at once"
+        ))
+        .rule("a name is unique in one namespace only")
+        .fix("give -n NAMESPACE instead of -A")),
     }
 }
 
 /// Views of VM objects, with decisions and resizes if our own process is there to ask.
 pub(crate) async fn vms(context: &Context, objects: &[Value], now: WallTime) -> Vec<vm::VmView> {
-    let (state, resizes) =
-        tokio::join!(context.admin_if_there("/v1/state"), context.admin_if_there("/v1/resizes"));
-    let resizes: Vec<Resize> = serde_json::from_value(resizes["resizes"].clone()).unwrap_or_default();
+    let (state, resizes) = tokio::join!(
+        context.admin_if_there("/v1/state"),
+        context.admin_if_there("/v1/resizes")
+    );
+    let resizes: Vec<Resize> =
+        serde_json::from_value(resizes["resizes"].clone()).unwrap_or_default();
     let decisions = decision::by_vm(&state["agent"]);
     objects
         .iter()
@@ -117,11 +129,19 @@ fn print<T: Serialize + Clone>(
         // One asked for by name is printed alone, as kubectl does.
         Format::Json | Format::Yaml => match (items, &args.name) {
             ([one], Some(_)) => print_value(args.output, one),
-            _ => print_value(args.output, &Items { items: items.to_vec() }),
+            _ => print_value(
+                args.output,
+                &Items {
+                    items: items.to_vec(),
+                },
+            ),
         },
         Format::Table | Format::Wide => {
             if items.is_empty() {
-                let place = args.namespace.chosen().map_or_else(String::new, |name| format!(" in namespace {name}"));
+                let place = args
+                    .namespace
+                    .chosen()
+                    .map_or_else(String::new, |name| format!(" in namespace {name}"));
                 err(&format!("nothing found{place}"));
             } else {
                 table().print(context.paint());

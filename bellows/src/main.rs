@@ -11,6 +11,7 @@ mod context;
 mod decision;
 mod fail;
 mod get;
+mod guests;
 mod instance;
 mod output;
 mod places;
@@ -33,18 +34,26 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => {
             let _ = error.print();
-            return if error.use_stderr() { Exit::Config } else { Exit::Drained }.into();
+            return if error.use_stderr() {
+                Exit::Config
+            } else {
+                Exit::Drained
+            }
+            .into();
         }
     };
     let paint = terminal::Paint::stderr(cli.global.color);
     // Both kube and the embedded server take the process's provider; a second installation is impossible here.
     let _ = rustls::crypto::ring::default_provider().install_default();
     match cli::run(cli) {
-        Ok(()) => Exit::Drained.into(),
+        Ok(code) => code,
         Err(fail) => {
             let text = fail.to_string();
             let (first, rest) = text.split_once(':').unwrap_or(("error", &text));
-            terminal::err(&format!("{}:{rest}", paint.paint(terminal::Tone::Bad, first)));
+            terminal::err(&format!(
+                "{}:{rest}",
+                paint.paint(terminal::Tone::Bad, first)
+            ));
             fail.exit().into()
         }
     }

@@ -29,7 +29,8 @@ pub(crate) fn print_value<T: Serialize>(format: Format, value: &T) -> Outcome {
 
 /// A value as JSON (also for the table formats, which have no shape of their own) or YAML.
 pub(crate) fn render_value<T: Serialize>(format: Format, value: &T) -> Outcome<String> {
-    let broken = |error: String| Fail::new(Exit::Bug, format!("the answer cannot be printed: {error}"));
+    let broken =
+        |error: String| Fail::new(Exit::Bug, format!("the answer cannot be printed: {error}"));
     if format == Format::Yaml {
         serde_saphyr::to_string(value).map_err(|error| broken(error.to_string()))
     } else {
@@ -47,13 +48,19 @@ pub(crate) struct Cell {
 impl Cell {
     /// A cell in a tone.
     pub(crate) fn toned(tone: Tone, text: impl Into<String>) -> Self {
-        Self { text: text.into(), tone: Some(tone) }
+        Self {
+            text: text.into(),
+            tone: Some(tone),
+        }
     }
 }
 
 impl<T: Into<String>> From<T> for Cell {
     fn from(text: T) -> Self {
-        Self { text: text.into(), tone: None }
+        Self {
+            text: text.into(),
+            tone: None,
+        }
     }
 }
 
@@ -67,7 +74,10 @@ pub(crate) struct Table {
 impl Table {
     /// A table with a header line.
     pub(crate) fn new(header: &[&str]) -> Self {
-        Self { header: header.iter().map(|name| (*name).to_owned()).collect(), rows: Vec::new() }
+        Self {
+            header: header.iter().map(|name| (*name).to_owned()).collect(),
+            rows: Vec::new(),
+        }
     }
 
     /// Adds a row; missing cells are empty.
@@ -77,15 +87,31 @@ impl Table {
 
     /// The lines, header first.
     pub(crate) fn lines(&self, paint: Paint) -> Vec<String> {
-        let columns = self.rows.iter().map(Vec::len).chain([self.header.len()]).max().unwrap_or(0);
+        let columns = self
+            .rows
+            .iter()
+            .map(Vec::len)
+            .chain([self.header.len()])
+            .max()
+            .unwrap_or(0);
         let width = |column: usize| {
-            let header = self.header.get(column).map_or(0, |name| name.chars().count());
+            let header = self
+                .header
+                .get(column)
+                .map_or(0, |name| name.chars().count());
             let cells = self.rows.iter().filter_map(|row| row.get(column));
-            cells.map(|cell| cell.text.chars().count()).chain([header]).max().unwrap_or(0)
+            cells
+                .map(|cell| cell.text.chars().count())
+                .chain([header])
+                .max()
+                .unwrap_or(0)
         };
         let widths: Vec<usize> = (0..columns).map(width).collect();
-        let header: Vec<Cell> =
-            self.header.iter().map(|name| Cell::toned(Tone::Strong, name.clone())).collect();
+        let header: Vec<Cell> = self
+            .header
+            .iter()
+            .map(|name| Cell::toned(Tone::Strong, name.clone()))
+            .collect();
         std::iter::once(&header)
             .chain(&self.rows)
             .map(|row| line(row, &widths, paint))
@@ -103,7 +129,11 @@ impl Table {
 fn line(row: &[Cell], widths: &[usize], paint: Paint) -> String {
     let mut text = String::new();
     for (column, cell) in row.iter().enumerate() {
-        text.push_str(&cell.tone.map_or_else(|| cell.text.clone(), |tone| paint.paint(tone, &cell.text)));
+        text.push_str(
+            &cell
+                .tone
+                .map_or_else(|| cell.text.clone(), |tone| paint.paint(tone, &cell.text)),
+        );
         if column + 1 < row.len() {
             let blanks = widths[column].saturating_sub(cell.text.chars().count()) + 2;
             text.extend(std::iter::repeat_n(' ', blanks));
@@ -143,7 +173,11 @@ mod tests {
     #[test]
     fn columns_line_up_and_lines_have_no_trailing_blanks() {
         let mut table = Table::new(&["NAME", "PHASE", "REASON"]);
-        table.row(vec!["pg".into(), Cell::toned(Tone::Good, "Running"), "".into()]);
+        table.row(vec![
+            "pg".into(),
+            Cell::toned(Tone::Good, "Running"),
+            "".into(),
+        ]);
         table.row(vec!["a-long-name".into(), "".into(), "µ".into()]);
         insta::assert_snapshot!(table.lines(Paint::PLAIN).join("\n"), @r"
         NAME         PHASE    REASON
@@ -154,9 +188,15 @@ mod tests {
 
     #[test]
     fn ages_read_like_kubectl() {
-        let shown: Vec<String> =
-            [0, 119, 120, 130, 600, 7_199, 7_200, 7_500, 36_000, 172_800].map(age).into();
-        assert_eq!(shown, ["0s", "119s", "2m", "2m10s", "10m", "119m", "2h", "2h5m", "10h", "2d"]);
+        let shown: Vec<String> = [0, 119, 120, 130, 600, 7_199, 7_200, 7_500, 36_000, 172_800]
+            .map(age)
+            .into();
+        assert_eq!(
+            shown,
+            [
+                "0s", "119s", "2m", "2m10s", "10m", "119m", "2h", "2h5m", "10h", "2d"
+            ]
+        );
     }
 
     #[test]
@@ -169,8 +209,14 @@ mod tests {
     fn yaml_and_json_carry_the_same_value() {
         let value = serde_json::json!({"items": [{"name": "pg", "port": 5432}]});
         let yaml = render_value(Format::Yaml, &value).unwrap();
-        assert_eq!(serde_saphyr::from_str::<serde_json::Value>(&yaml).unwrap(), value);
+        assert_eq!(
+            serde_saphyr::from_str::<serde_json::Value>(&yaml).unwrap(),
+            value
+        );
         let json = render_value(Format::Json, &value).unwrap();
-        assert_eq!(serde_json::from_str::<serde_json::Value>(&json).unwrap(), value);
+        assert_eq!(
+            serde_json::from_str::<serde_json::Value>(&json).unwrap(),
+            value
+        );
     }
 }

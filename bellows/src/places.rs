@@ -19,7 +19,9 @@ impl StateDir {
     /// # Errors
     /// When nothing is given and there is no home directory.
     pub(crate) fn choose(given: Option<&Path>) -> Outcome<Self> {
-        choose_state_dir(given, nix::unistd::geteuid().is_root(), &|name| std::env::var_os(name))
+        choose_state_dir(given, nix::unistd::geteuid().is_root(), &|name| {
+            std::env::var_os(name)
+        })
     }
 
     /// The directory itself.
@@ -75,11 +77,18 @@ impl StateDir {
 pub(crate) fn create_private_dir(path: &Path) -> Outcome {
     use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
     let broken = |error: std::io::Error| {
-        Fail::missing(format!("directory {} cannot be made: {error}", path.display()))
-            .rule("bellows keeps its state in a directory of its own")
-            .fix("run as root, or name a directory you may write: --state-dir DIR")
+        Fail::missing(format!(
+            "directory {} cannot be made: {error}",
+            path.display()
+        ))
+        .rule("bellows keeps its state in a directory of its own")
+        .fix("run as root, or name a directory you may write: --state-dir DIR")
     };
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(broken)?;
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .map_err(broken)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700)).map_err(broken)
 }
 
@@ -90,7 +99,9 @@ fn choose_state_dir(
 ) -> Outcome<StateDir> {
     if let Some(path) = given {
         if path.as_os_str().is_empty() {
-            return Err(Fail::usage("--state-dir is empty").fix("name a directory, or leave it out"));
+            return Err(
+                Fail::usage("--state-dir is empty").fix("name a directory, or leave it out")
+            );
         }
         // Parts get the path too, and may run elsewhere: it must not depend on where we are.
         return std::path::absolute(path)
@@ -105,7 +116,8 @@ fn choose_state_dir(
 
 /// `${XDG_CACHE_HOME:-~/.cache}/bellows`.
 pub(crate) fn cache_dir() -> Outcome<PathBuf> {
-    home_dir(&|name| std::env::var_os(name), "XDG_CACHE_HOME", ".cache").map(|dir| dir.join("bellows"))
+    home_dir(&|name| std::env::var_os(name), "XDG_CACHE_HOME", ".cache")
+        .map(|dir| dir.join("bellows"))
 }
 
 /// An XDG directory: the variable if it is absolute, as its specification says, else the default under the home.
@@ -114,7 +126,10 @@ fn home_dir(
     name: &str,
     default: &str,
 ) -> Outcome<PathBuf> {
-    if let Some(path) = variable(name).map(PathBuf::from).filter(|path| path.is_absolute()) {
+    if let Some(path) = variable(name)
+        .map(PathBuf::from)
+        .filter(|path| path.is_absolute())
+    {
         return Ok(path);
     }
     variable("HOME")
@@ -133,7 +148,9 @@ mod tests {
 
     fn chosen(given: Option<&str>, is_root: bool, vars: &[(&str, &str)]) -> Result<String, Fail> {
         let lookup = |name: &str| {
-            vars.iter().find(|(key, _)| *key == name).map(|(_, value)| OsString::from(value))
+            vars.iter()
+                .find(|(key, _)| *key == name)
+                .map(|(_, value)| OsString::from(value))
         };
         choose_state_dir(given.map(Path::new), is_root, &lookup)
             .map(|dir| dir.path().display().to_string())
@@ -142,8 +159,14 @@ mod tests {
     #[test]
     fn state_dir_is_the_flag_then_the_system_then_xdg_then_home() {
         assert_eq!(chosen(Some("/x/y"), true, &[]).unwrap(), "/x/y");
-        assert_eq!(chosen(None, true, &[("HOME", "/h")]).unwrap(), "/var/lib/bellows");
-        assert_eq!(chosen(None, false, &[("XDG_STATE_HOME", "/s")]).unwrap(), "/s/bellows");
+        assert_eq!(
+            chosen(None, true, &[("HOME", "/h")]).unwrap(),
+            "/var/lib/bellows"
+        );
+        assert_eq!(
+            chosen(None, false, &[("XDG_STATE_HOME", "/s")]).unwrap(),
+            "/s/bellows"
+        );
         assert_eq!(
             chosen(None, false, &[("XDG_STATE_HOME", "rel"), ("HOME", "/h")]).unwrap(),
             "/h/.local/state/bellows"

@@ -45,7 +45,12 @@ impl Progress {
     pub(crate) fn say(&mut self, text: &str) {
         let now = self.clock.now();
         let elapsed = now.since(self.began);
-        if !is_due(elapsed, self.last_shown.map(|at| now.since(at)), text != self.last_text, self.terminal) {
+        if !is_due(
+            elapsed,
+            self.last_shown.map(|at| now.since(at)),
+            text != self.last_text,
+            self.terminal,
+        ) {
             return;
         }
         let line = format!("{text} ({} s)", elapsed.as_millis() / 1000);

@@ -18,7 +18,7 @@ pub(crate) const STAGES: [(Stage, &str); 8] = [
 ];
 
 /// One resize of one VM. JSON:
-/// `{"vm":"default/pg","revision":7,"start_unix_us":…,"total_us":…,"change":"…","stages":{"permit":{"start_unix_us":…,"duration_us":…}}}`.
+/// `{"vm":"default/pg","revision":7,"start_unix_us":…,"total_us":…,"change":"…","stages":[{"stage":"permit","start_unix_us":…,"duration_us":…}]}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Resize {
     /// `namespace/name`.
@@ -31,13 +31,15 @@ pub(crate) struct Resize {
     pub(crate) total_us: u64,
     /// From which size to which, where a part knew it; else empty.
     pub(crate) change: String,
-    /// What is known of each stage. A stage that was tried again counts all its tries.
-    pub(crate) stages: BTreeMap<Stage, StageTime>,
+    /// What is known of each stage, in the order of [`STAGES`]. A stage that was tried again counts all its tries.
+    pub(crate) stages: Vec<StageTime>,
 }
 
-/// When and how long.
+/// Which stage, when and how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StageTime {
+    /// Which.
+    pub(crate) stage: Stage,
     /// Begin, microseconds since 1970.
     pub(crate) start_unix_us: i64,
     /// Microseconds it took.
@@ -52,7 +54,7 @@ impl Resize {
             start_unix_us: record.start_unix_us,
             total_us: 0,
             change: String::new(),
-            stages: BTreeMap::new(),
+            stages: Vec::new(),
         }
     }
 
@@ -62,22 +64,40 @@ impl Resize {
 
     /// Whether the guest has it.
     pub(crate) fn is_complete(&self) -> bool {
-        self.stages.contains_key(&Stage::Status)
+        self.stage(Stage::Status).is_some()
+    }
+
+    /// What is known of a stage.
+    pub(crate) fn stage(&self, stage: Stage) -> Option<StageTime> {
+        self.stages.iter().copied().find(|time| time.stage == stage)
     }
 
     fn add(&mut self, record: &StageRecord) {
-        let end = self.end_unix_us().max(record.start_unix_us.saturating_add_unsigned(record.duration_us));
+        let end = self.end_unix_us().max(
+            record
+                .start_unix_us
+                .saturating_add_unsigned(record.duration_us),
+        );
         self.start_unix_us = self.start_unix_us.min(record.start_unix_us);
         self.total_us = u64::try_from(end.saturating_sub(self.start_unix_us)).unwrap_or(0);
         if !record.change.is_empty() {
             self.change.clone_from(&record.change);
         }
-        let time = self.stages.entry(record.stage).or_insert(StageTime {
-            start_unix_us: record.start_unix_us,
-            duration_us: 0,
-        });
-        time.start_unix_us = time.start_unix_us.min(record.start_unix_us);
-        time.duration_us = time.duration_us.saturating_add(record.duration_us);
+        let rank = |stage: Stage| STAGES.iter().position(|(known, _)| *known == stage);
+        match self.stages.iter_mut().find(|time| time.stage == record.stage) {
+            Some(time) => {
+                time.start_unix_us = time.start_unix_us.min(record.start_unix_us);
+                time.duration_us = time.duration_us.saturating_add(record.duration_us);
+            }
+            None => {
+                self.stages.push(StageTime {
+                    stage: record.stage,
+                    start_unix_us: record.start_unix_us,
+                    duration_us: record.duration_us,
+                });
+                self.stages.sort_by_key(|time| rank(time.stage));
+            }
+        }
     }
 }
 
@@ -89,7 +109,11 @@ pub(crate) fn join(records: &[StageRecord]) -> Vec<Resize> {
     let mut rows: Vec<Resize> = Vec::new();
     let mut open: BTreeMap<(&str, i64), usize> = BTreeMap::new();
     let mut sorted: Vec<&StageRecord> = records.iter().collect();
-    sorted.sort_by_key(|record| record.start_unix_us.saturating_add_unsigned(record.duration_us));
+    sorted.sort_by_key(|record| {
+        record
+            .start_unix_us
+            .saturating_add_unsigned(record.duration_us)
+    });
     for record in sorted {
         let key = (record.trace.vm.as_str(), record.trace.revision);
         let belongs = open.get(&key).copied().filter(|&row| {
@@ -113,11 +137,18 @@ mod tests {
 
     fn record(vm: &str, revision: i64, stage: Stage, start: i64, duration: u64) -> StageRecord {
         StageRecord {
-            trace: TraceId { vm: vm.into(), revision },
+            trace: TraceId {
+                vm: vm.into(),
+                revision,
+            },
             stage,
             start_unix_us: start,
             duration_us: duration,
-            change: if stage == Stage::Controller { "a -> b".into() } else { String::new() },
+            change: if stage == Stage::Controller {
+                "a -> b".into()
+            } else {
+                String::new()
+            },
         }
     }
 
@@ -132,7 +163,10 @@ mod tests {
         ]);
         assert_eq!(rows.len(), 2);
         let pg = &rows[1];
-        assert_eq!((pg.vm.as_str(), pg.start_unix_us, pg.total_us), ("default/pg", 95, 105));
+        assert_eq!(
+            (pg.vm.as_str(), pg.start_unix_us, pg.total_us),
+            ("default/pg", 95, 105)
+        );
         assert_eq!(pg.change, "a -> b");
         assert_eq!(pg.stages.len(), 4);
         assert!(pg.is_complete());
@@ -146,14 +180,24 @@ mod tests {
             record("a/b", 1, Stage::Patch, 2_020, 5),
         ]);
         assert_eq!(rows.len(), 1);
-        assert_eq!(rows[0].stages[&Stage::Permit], StageTime { start_unix_us: 0, duration_us: 30 });
+        assert_eq!(
+            rows[0].stages[&Stage::Permit],
+            StageTime {
+                start_unix_us: 0,
+                duration_us: 30
+            }
+        );
         assert_eq!(rows[0].total_us, 2_025);
     }
 
     #[test]
     fn patches_by_hand_with_one_revision_are_separate_resizes() {
         let one = |at: i64| {
-            [record("a/b", 0, Stage::Controller, at, 5), record("a/b", 0, Stage::Qmp, at + 5, 5), record("a/b", 0, Stage::Status, at + 10, 5)]
+            [
+                record("a/b", 0, Stage::Controller, at, 5),
+                record("a/b", 0, Stage::Qmp, at + 5, 5),
+                record("a/b", 0, Stage::Status, at + 10, 5),
+            ]
         };
         let rows = join(&[one(0), one(1_000), one(2_000)].concat());
         assert_eq!(rows.len(), 3);
@@ -163,7 +207,7 @@ mod tests {
     #[test]
     fn json_shape_is_stable() {
         let rows = join(&[record("a/b", 1, Stage::GuestVisible, 5, 10)]);
-        insta::assert_snapshot!(serde_json::to_string(&rows).unwrap(), @r#"[{"vm":"a/b","revision":1,"start_unix_us":5,"total_us":10,"change":"","stages":{"guest_visible":{"start_unix_us":5,"duration_us":10}}}]"#);
+        insta::assert_snapshot!(serde_json::to_string(&rows).unwrap(), @r#"[{"vm":"a/b","revision":1,"start_unix_us":5,"total_us":10,"change":"","stages":[{"stage":"guest_visible","start_unix_us":5,"duration_us":10}]}]"#);
     }
 
     proptest::proptest! {
@@ -176,7 +220,7 @@ mod tests {
                 .map(|(revision, stage, start, duration)| record("a/b", *revision, STAGES[*stage].0, *start, *duration))
                 .collect();
             let rows = join(&records);
-            let kept: u64 = rows.iter().flat_map(|row| row.stages.values()).map(|time| time.duration_us).sum();
+            let kept: u64 = rows.iter().flat_map(|row| &row.stages).map(|time| time.duration_us).sum();
             let given: u64 = records.iter().map(|record| record.duration_us).sum();
             proptest::prop_assert_eq!(kept, given);
         }

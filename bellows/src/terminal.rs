@@ -55,12 +55,16 @@ impl Paint {
 
     /// Colours for standard output.
     pub(crate) fn stdout(choice: ColourChoice) -> Self {
-        Self { on: decide(choice, std::io::stdout().is_terminal()) }
+        Self {
+            on: decide(choice, std::io::stdout().is_terminal()),
+        }
     }
 
     /// Colours for standard error.
     pub(crate) fn stderr(choice: ColourChoice) -> Self {
-        Self { on: decide(choice, std::io::stderr().is_terminal()) }
+        Self {
+            on: decide(choice, std::io::stderr().is_terminal()),
+        }
     }
 
     /// The text in a tone.
@@ -115,7 +119,10 @@ mod tests {
     #[test]
     fn paint_is_off_unless_it_is_on() {
         assert_eq!(Paint::PLAIN.paint(Tone::Bad, "x"), "x");
-        assert_eq!(Paint { on: true }.paint(Tone::Bad, "x"), "\u{1b}[31mx\u{1b}[0m");
+        assert_eq!(
+            Paint { on: true }.paint(Tone::Bad, "x"),
+            "\u{1b}[31mx\u{1b}[0m"
+        );
         assert_eq!(Paint { on: true }.paint(Tone::Bad, ""), "");
         assert!(decide(ColourChoice::Always, false));
         assert!(!decide(ColourChoice::Never, true));

@@ -1,6 +1,8 @@
 //! HTTP over a unix socket: the admin API of `bellows up` and the control link of a runner.
 
-use std::path::Path;
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,6 +16,42 @@ use tokio::net::UnixStream;
 const TIMEOUT: Duration = Duration::from_secs(20);
 /// Longest answer read, bytes: a dump of a thousand VMs is far below.
 const ANSWER_LIMIT_BYTES: usize = 64 << 20;
+
+/// Paths of unix sockets longer than this are reached through their directory: the kernel takes 107 bytes.
+const SOCKET_PATH_LIMIT_BYTES: usize = 100;
+
+/// A path of a socket that is short enough for the kernel, as long as this value lives.
+#[derive(Debug)]
+pub(crate) struct ShortPath {
+    path: PathBuf,
+    _dir: Option<File>,
+}
+
+impl ShortPath {
+    /// # Errors
+    /// When the socket's directory cannot be opened.
+    pub(crate) fn new(socket: &Path) -> std::io::Result<Self> {
+        match (socket.parent(), socket.file_name()) {
+            (Some(parent), Some(name)) if socket.as_os_str().len() > SOCKET_PATH_LIMIT_BYTES => {
+                let dir = File::open(parent)?;
+                let path = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd())).join(name);
+                Ok(Self { path, _dir: Some(dir) })
+            }
+            _ => Ok(Self { path: socket.to_owned(), _dir: None }),
+        }
+    }
+
+    /// The path to use.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// A connection to a unix socket, however long its path.
+pub(crate) async fn connect(socket: &Path) -> std::io::Result<UnixStream> {
+    let short = ShortPath::new(socket)?;
+    UnixStream::connect(short.path()).await
+}
 
 /// Why an exchange failed.
 #[derive(Debug, thiserror::Error)]
@@ -55,10 +93,16 @@ pub(crate) async fn exchange(
     body: Option<&Value>,
 ) -> Result<Value, UnixHttpError> {
     let path = socket.display().to_string();
-    let broken = |why: String| UnixHttpError::Broken { path: path.clone(), why };
-    let stream = UnixStream::connect(socket)
+    let broken = |why: String| UnixHttpError::Broken {
+        path: path.clone(),
+        why,
+    };
+    let stream = connect(socket)
         .await
-        .map_err(|source| UnixHttpError::Connect { path: path.clone(), source })?;
+        .map_err(|source| UnixHttpError::Connect {
+            path: path.clone(),
+            source,
+        })?;
     let talk = async {
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
@@ -69,9 +113,14 @@ pub(crate) async fn exchange(
             .uri(route)
             .header("host", "bellows")
             .header("content-type", "application/json")
-            .body(Full::new(Bytes::from(body.map(Value::to_string).unwrap_or_default())))
+            .body(Full::new(Bytes::from(
+                body.map(Value::to_string).unwrap_or_default(),
+            )))
             .map_err(|error| broken(error.to_string()))?;
-        let answer = sender.send_request(request).await.map_err(|error| broken(error.to_string()))?;
+        let answer = sender
+            .send_request(request)
+            .await
+            .map_err(|error| broken(error.to_string()))?;
         let status = answer.status();
         let bytes = Limited::new(answer.into_body(), ANSWER_LIMIT_BYTES)
             .collect()
@@ -89,14 +138,24 @@ pub(crate) async fn exchange(
 
 fn read_answer(path: &str, status: StatusCode, bytes: &[u8]) -> Result<Value, UnixHttpError> {
     if !status.is_success() {
-        let text = String::from_utf8_lossy(bytes).trim().chars().take(500).collect();
-        return Err(UnixHttpError::Refused { path: path.to_owned(), status: status.as_u16(), text });
+        let text = String::from_utf8_lossy(bytes)
+            .trim()
+            .chars()
+            .take(500)
+            .collect();
+        return Err(UnixHttpError::Refused {
+            path: path.to_owned(),
+            status: status.as_u16(),
+            text,
+        });
     }
     if bytes.is_empty() {
         return Ok(Value::Null);
     }
-    serde_json::from_slice(bytes)
-        .map_err(|error| UnixHttpError::Broken { path: path.to_owned(), why: error.to_string() })
+    serde_json::from_slice(bytes).map_err(|error| UnixHttpError::Broken {
+        path: path.to_owned(),
+        why: error.to_string(),
+    })
 }
 
 #[cfg(test)]
@@ -106,19 +165,44 @@ mod tests {
     #[tokio::test]
     async fn exchanges_and_refusals_are_told_apart() {
         let dir = tempfile::tempdir().unwrap();
-        let socket = dir.path().join("s");
-        let missing = exchange(&socket, Method::GET, "/x", None).await.unwrap_err();
-        assert!(matches!(missing, UnixHttpError::Connect { .. }), "{missing}");
-        let listener = tokio::net::UnixListener::bind(&socket).unwrap();
+        let deep = dir.path().join("d".repeat(120));
+        std::fs::create_dir(&deep).unwrap();
+        let socket = deep.join("s");
+        let missing = exchange(&socket, Method::GET, "/x", None)
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(missing, UnixHttpError::Connect { .. }),
+            "{missing}"
+        );
+        let listener = tokio::net::UnixListener::bind(ShortPath::new(&socket).unwrap().path()).unwrap();
         let router = axum::Router::new()
-            .route("/echo", axum::routing::post(async |body: axum::Json<Value>| body))
+            .route(
+                "/echo",
+                axum::routing::post(async |body: axum::Json<Value>| body),
+            )
             .route("/empty", axum::routing::get(async || StatusCode::ACCEPTED));
         let server = tokio::spawn(async move { axum::serve(listener, router).await });
         let value = serde_json::json!({"a": [1, 2]});
-        assert_eq!(exchange(&socket, Method::POST, "/echo", Some(&value)).await.unwrap(), value);
-        assert_eq!(exchange(&socket, Method::GET, "/empty", None).await.unwrap(), Value::Null);
-        let refused = exchange(&socket, Method::GET, "/none", None).await.unwrap_err();
-        assert!(matches!(refused, UnixHttpError::Refused { status: 404, .. }), "{refused}");
+        assert_eq!(
+            exchange(&socket, Method::POST, "/echo", Some(&value))
+                .await
+                .unwrap(),
+            value
+        );
+        assert_eq!(
+            exchange(&socket, Method::GET, "/empty", None)
+                .await
+                .unwrap(),
+            Value::Null
+        );
+        let refused = exchange(&socket, Method::GET, "/none", None)
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(refused, UnixHttpError::Refused { status: 404, .. }),
+            "{refused}"
+        );
         server.abort();
     }
 }

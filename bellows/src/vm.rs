@@ -122,7 +122,9 @@ async fn create(context: &Context, args: &CreateArgs) -> Outcome {
     }
     let api = context.api().await?;
     let is_dry = args.dry_run.is_some();
-    let answer = api.create(Kind::Vm, &args.namespace, &args.name, &object, is_dry).await?;
+    let answer = api
+        .create(Kind::Vm, &args.namespace, &args.name, &object, is_dry)
+        .await?;
     if is_dry {
         return print_value(Format::Yaml, &answer);
     }
@@ -130,7 +132,10 @@ async fn create(context: &Context, args: &CreateArgs) -> Outcome {
     if args.wait {
         wait_until_running(&api, &args.namespace, &args.name, args.timeout).await
     } else {
-        err(&format!("it boots now; see: bellows get vms {} -n {}", args.name, args.namespace));
+        err(&format!(
+            "it boots now; see: bellows get vms {} -n {}",
+            args.name, args.namespace
+        ));
         Ok(())
     }
 }
@@ -148,16 +153,26 @@ async fn wait_until_running(api: &Api, namespace: &str, name: &str, timeout_s: u
                 return Ok(());
             }
             "Failed" | "Succeeded" if vm["spec"]["restartPolicy"] == "Never" => {
-                return Err(Fail::not_so(format!("VM {namespace}/{name} ended: {phase}"))
-                    .fix(format!("see its last words: bellows console {namespace}/{name} --log")));
+                return Err(
+                    Fail::not_so(format!("VM {namespace}/{name} ended: {phase}")).fix(format!(
+                        "see its last words: bellows console {namespace}/{name} --log"
+                    )),
+                );
             }
             _ => {}
         }
         if progress.elapsed().as_secs() >= timeout_s {
-            return Err(Fail::try_again(format!("VM {namespace}/{name} is {phase:?} after {timeout_s} s"))
-                .fix(format!("see what it does: bellows console {namespace}/{name} --log, and bellows status")));
+            return Err(Fail::try_again(format!(
+                "VM {namespace}/{name} is {phase:?} after {timeout_s} s"
+            ))
+            .fix(format!(
+                "see what it does: bellows console {namespace}/{name} --log, and bellows status"
+            )));
         }
-        progress.say(&format!("waiting for {namespace}/{name}: {}", if phase.is_empty() { "New" } else { phase }));
+        progress.say(&format!(
+            "waiting for {namespace}/{name}: {}",
+            if phase.is_empty() { "New" } else { phase }
+        ));
         tokio::time::sleep(LOOK_AGAIN).await;
     }
 }
@@ -178,9 +193,12 @@ async fn delete(context: &Context, args: &DeleteArgs) -> Outcome {
             Err(fail) => return Err(fail),
         }
         if progress.elapsed().as_secs() >= args.timeout {
-            return Err(Fail::try_again(format!("VM {namespace}/{name} is still there after {} s", args.timeout))
-                .rule("its finalizer goes when the controller has seen the deletion")
-                .fix("see whether the controller is ready: bellows status"));
+            return Err(Fail::try_again(format!(
+                "VM {namespace}/{name} is still there after {} s",
+                args.timeout
+            ))
+            .rule("its finalizer goes when the controller has seen the deletion")
+            .fix("see whether the controller is ready: bellows status"));
         }
         progress.say(&format!("waiting for {namespace}/{name} to go"));
         tokio::time::sleep(LOOK_AGAIN).await;
@@ -194,8 +212,12 @@ async fn delete(context: &Context, args: &DeleteArgs) -> Outcome {
 fn object(args: &CreateArgs) -> Outcome<Value> {
     let slots = Slots::of(args)?;
     if args.cpu_min > args.cpu_max {
-        return Err(Fail::usage(format!("--cpu-min {} is above --cpu-max {}", cores(args.cpu_min.0), cores(args.cpu_max.0)))
-            .rule("a VM lives between its bounds"));
+        return Err(Fail::usage(format!(
+            "--cpu-min {} is above --cpu-max {}",
+            cores(args.cpu_min.0),
+            cores(args.cpu_max.0)
+        ))
+        .rule("a VM lives between its bounds"));
     }
     let mut metadata = json!({"name": args.name, "namespace": args.namespace});
     if !args.no_autoscale {
@@ -205,7 +227,11 @@ fn object(args: &CreateArgs) -> Outcome<Value> {
         .ports
         .iter()
         .map(|port| {
-            if port.name.is_empty() { json!({"port": port.number}) } else { json!({"name": port.name, "port": port.number}) }
+            if port.name.is_empty() {
+                json!({"port": port.number})
+            } else {
+                json!({"name": port.name, "port": port.number})
+            }
         })
         .collect();
     Ok(json!({
@@ -239,37 +265,62 @@ impl Slots {
     fn of(args: &CreateArgs) -> Outcome<Self> {
         let slot = args.slot_size.as_u64().unwrap_or(0);
         if slot == 0 || !slot.is_multiple_of(MEMORY_BLOCK_BYTES) {
-            return Err(Fail::usage(format!("--slot-size {} is no multiple of 8Mi", args.slot_size))
-                .rule("memory is plugged in blocks of 8 MiB"));
+            return Err(Fail::usage(format!(
+                "--slot-size {} is no multiple of 8Mi",
+                args.slot_size
+            ))
+            .rule("memory is plugged in blocks of 8 MiB"));
         }
         let count = |flag: &str, size: Quantity| {
             let bytes = size.as_u64().unwrap_or(0);
-            let wrong = |what: String| Err(Fail::usage(what).rule(format!("memory changes in slots of {}, at least one, at most {}", args.slot_size, Self::MOST)));
+            let wrong = |what: String| {
+                Err(Fail::usage(what).rule(format!(
+                    "memory changes in slots of {}, at least one, at most {}",
+                    args.slot_size,
+                    Self::MOST
+                )))
+            };
             if bytes == 0 || !bytes.is_multiple_of(slot) {
                 let near = bytes.div_ceil(slot).max(1) * slot;
-                return wrong(format!("{flag} {size} is no multiple of the slot size: the next one is {}", memory(near)));
+                return wrong(format!(
+                    "{flag} {size} is no multiple of the slot size: the next one is {}",
+                    memory(near)
+                ));
             }
             if bytes / slot > Self::MOST {
                 return wrong(format!("{flag} {size} are {} slots", bytes / slot));
             }
             Ok(bytes / slot)
         };
-        let slots = Self { min: count("--memory-min", args.memory_min)?, max: count("--memory-max", args.memory_max)? };
+        let slots = Self {
+            min: count("--memory-min", args.memory_min)?,
+            max: count("--memory-max", args.memory_max)?,
+        };
         if slots.min > slots.max {
-            return Err(Fail::usage(format!("--memory-min {} is above --memory-max {}", args.memory_min, args.memory_max))
-                .rule("a VM lives between its bounds"));
+            return Err(Fail::usage(format!(
+                "--memory-min {} is above --memory-max {}",
+                args.memory_min, args.memory_max
+            ))
+            .rule("a VM lives between its bounds"));
         }
         Ok(slots)
     }
 }
 
 fn parse_cpu(text: &str) -> Result<MilliCpu, String> {
-    let cpu = MilliCpu::from_json(&Value::String(text.to_owned())).map_err(|error| error.to_string())?;
-    if cpu.0 == 0 { Err("a VM needs some CPU, at least 1m".into()) } else { Ok(cpu) }
+    let cpu =
+        MilliCpu::from_json(&Value::String(text.to_owned())).map_err(|error| error.to_string())?;
+    if cpu.0 == 0 {
+        Err("a VM needs some CPU, at least 1m".into())
+    } else {
+        Ok(cpu)
+    }
 }
 
 pub(crate) fn parse_memory(text: &str) -> Result<Quantity, String> {
-    let size: Quantity = text.parse().map_err(|error: protocol::quantity::QuantityError| error.to_string())?;
+    let size: Quantity = text
+        .parse()
+        .map_err(|error: protocol::quantity::QuantityError| error.to_string())?;
     match size.as_u64() {
         Some(bytes) if bytes > 0 => Ok(size),
         _ => Err(format!("{text} is no size above zero, such as 1Gi")),
@@ -279,7 +330,10 @@ pub(crate) fn parse_memory(text: &str) -> Result<Quantity, String> {
 fn parse_port(text: &str) -> Result<Port, String> {
     let (name, number) = text.split_once(':').unwrap_or(("", text));
     match number.parse::<u16>() {
-        Ok(number) if number > 0 => Ok(Port { name: name.to_owned(), number }),
+        Ok(number) if number > 0 => Ok(Port {
+            name: name.to_owned(),
+            number,
+        }),
         _ => Err("a port is [NAME:]PORT with a number from 1 to 65535".into()),
     }
 }
@@ -290,9 +344,13 @@ mod tests {
     use clap::Parser;
 
     fn parse(line: &str) -> Result<CreateArgs, clap::Error> {
-        let words = ["bellows", "vm", "create"].into_iter().chain(line.split_whitespace());
+        let words = ["bellows", "vm", "create"]
+            .into_iter()
+            .chain(line.split_whitespace());
         let cli = crate::cli::Cli::try_parse_from(words)?;
-        let crate::cli::Command::Vm(VmCommand::Create(args)) = cli.command else { panic!("not create") };
+        let crate::cli::Command::Vm(VmCommand::Create(args)) = cli.command else {
+            panic!("not create")
+        };
         Ok(*args)
     }
 
@@ -313,9 +371,17 @@ mod tests {
         let guest = &object["spec"]["guest"];
         assert_eq!(guest["cpus"], json!({"min": 1, "max": 4, "use": 1}));
         assert_eq!(guest["memorySlots"], json!({"min": 2, "max": 8, "use": 2}));
-        assert_eq!(guest["ports"], json!([{"port": 80}, {"name": "db", "port": 5432}]));
-        let labels = |line: &str| super::object(&parse(line).unwrap()).unwrap()["metadata"]["labels"].clone();
-        assert_eq!(labels("x --no-autoscale --autoscale"), json!({LABEL_ENABLED: "true"}));
+        assert_eq!(
+            guest["ports"],
+            json!([{"port": 80}, {"name": "db", "port": 5432}])
+        );
+        let labels = |line: &str| {
+            super::object(&parse(line).unwrap()).unwrap()["metadata"]["labels"].clone()
+        };
+        assert_eq!(
+            labels("x --no-autoscale --autoscale"),
+            json!({LABEL_ENABLED: "true"})
+        );
     }
 
     #[test]
@@ -329,9 +395,19 @@ mod tests {
         ] {
             let fail = object(&parse(line).unwrap()).unwrap_err();
             assert_eq!(fail.exit() as u8, 64, "{line}");
-            assert!(fail.to_string().contains(word) && fail.to_string().contains("rule:"), "{line}: {fail}");
+            assert!(
+                fail.to_string().contains(word) && fail.to_string().contains("rule:"),
+                "{line}: {fail}"
+            );
         }
-        for line in ["x --port 0", "x --port a:b", "x --cpu-min 0", "x --cpu-max -1", "x --memory-max 0", "x --memory-max lots"] {
+        for line in [
+            "x --port 0",
+            "x --port a:b",
+            "x --cpu-min 0",
+            "x --cpu-max -1",
+            "x --memory-max 0",
+            "x --memory-max lots",
+        ] {
             assert!(parse(line).is_err(), "{line}");
         }
     }

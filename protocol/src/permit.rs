@@ -42,7 +42,8 @@ pub struct AgentRequest {
     pub proto_version: u32,
     /// The VM's runner pod.
     pub pod: NamespacedName,
-    /// The agent's compute unit; grants are multiples of it.
+    /// The agent's compute unit; grants are multiples of it. Absent reads as zero, which is refused by name.
+    #[serde(default)]
     pub compute_unit: Resources,
     /// What it wants (an increase) or has (anything else).
     pub resources: Resources,
@@ -147,6 +148,27 @@ impl PermitRefusal {
 }
 
 impl AgentRequest {
+    /// Reads a request body. A body of another protocol number is refused by that number even when its other members
+    /// are not ours, so that an old agent is told what is wrong with it.
+    ///
+    /// # Errors
+    /// [`PermitRefusal::BadJson`], or the refusal of the protocol number.
+    pub fn decode(body: &[u8]) -> Result<Self, PermitRefusal> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Version {
+            #[serde(default)]
+            proto_version: u32,
+        }
+        serde_json::from_slice(body).map_err(|_| match serde_json::from_slice::<Version>(body) {
+            Ok(Version { proto_version: 0 }) => PermitRefusal::InvalidVersion,
+            Ok(Version { proto_version }) if proto_version != PROTO_VERSION => {
+                PermitRefusal::VersionMismatch(proto_version)
+            }
+            _ => PermitRefusal::BadJson,
+        })
+    }
+
     /// Checks that need nothing but the request.
     ///
     /// # Errors

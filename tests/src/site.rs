@@ -11,12 +11,16 @@ use protocol::vm::VirtualMachine;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
+use tokio::sync::{Mutex, MutexGuard};
 
 use crate::patience::wait_for;
 use crate::{bellows_bin, unix_http};
 
 /// How long a guest may take to boot on a busy machine without KVM.
 pub const BOOT_PATIENCE: Duration = Duration::from_secs(180);
+
+/// Two cores carry one guest at a time: tests of one program take turns. (Test programs already run one after the other.)
+static TURN: Mutex<()> = Mutex::const_new(());
 
 /// A running site.
 pub struct Site {
@@ -27,6 +31,8 @@ pub struct Site {
     /// The line `bellows up` printed when it was ready.
     pub ready: Value,
     client: kube::Client,
+    /// Held until the guests are gone: fields are dropped after [`Drop::drop`] has run.
+    _turn: MutexGuard<'static, ()>,
 }
 
 /// TLS needs one crypto provider per process; later calls find it installed.

@@ -3,7 +3,7 @@
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin
 . /usr/lib/bellows/say
 if [ -d /srv/pg/data ]; then
-    until [ -S /tmp/.s.PGSQL.5432 ] && pg_isready -q -h /tmp; do
+    until [ -S /tmp/.s.PGSQL.5432 ] && pg_isready -q -h /tmp -U postgres -d postgres; do
         usleep 50000
     done
 fi

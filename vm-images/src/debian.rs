@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 
 use protocol::image::{Digest, FileRecord, PackageRecord};
 use serde::{Deserialize, Serialize};
@@ -50,9 +49,14 @@ pub(crate) fn packages(
     reporter: &mut Reporter<'_>,
 ) -> Result<Layer<Packages>, BuildError> {
     let host = mirror::host_suite();
-    let suite = recipe.debian.suite_for(host.as_deref()).cloned().ok_or_else(|| {
-        BuildError::Packages { suite: "no suite".into(), detail: "the recipe lists none".into() }
-    })?;
+    let suite = recipe
+        .debian
+        .suite_for(host.as_deref())
+        .cloned()
+        .ok_or_else(|| BuildError::Packages {
+            suite: "no suite".into(),
+            detail: "the recipe lists none".into(),
+        })?;
     let key = key(&recipe.debian, &suite);
     if !options.refresh
         && let Some(layer) = store.layer(&recipe.name, KIND, &key)
@@ -61,10 +65,20 @@ pub(crate) fn packages(
     }
     if let Some(free) = free_mib(store.root()).filter(|free| *free < DOWNLOAD_MIB) {
         let path = store.root().to_owned();
-        return Err(BuildError::DiskFull { path, need_mib: DOWNLOAD_MIB, free_mib: free });
+        return Err(BuildError::DiskFull {
+            path,
+            need_mib: DOWNLOAD_MIB,
+            free_mib: free,
+        });
     }
     let work = store.work_dir(guard)?;
-    let apt = Apt::prepare(work.path().join("apt"), &recipe.debian, &suite, options, reporter)?;
+    let apt = Apt::prepare(
+        work.path().join("apt"),
+        &recipe.debian,
+        &suite,
+        options,
+        reporter,
+    )?;
     apt.update(reporter)?;
     if let Some(former) = store.former_layer_dir(&recipe.name, KIND) {
         apt.reuse(&former)?;
@@ -121,7 +135,10 @@ impl Apt {
             let dir = root.join(dir);
             fs::create_dir_all(&dir).at("create", &dir)?;
         }
-        let apt = Self { root, suite: suite.name.clone() };
+        let apt = Self {
+            root,
+            suite: suite.name.clone(),
+        };
         let mirrors = mirror::find(options.mirror)?;
         apt.write("etc/apt/sources.list", &sources(&mirrors, debian, suite))?;
         apt.write("var/lib/dpkg/status", &assumed(&debian.assume_installed))?;
@@ -165,10 +182,13 @@ impl Apt {
     fn update(&self, reporter: &mut Reporter<'_>) -> Result<(), BuildError> {
         reporter.begin(Step::Index, &self.suite);
         let run = self.tool("reading the package index").arg("update");
-        run.run_with(Vec::new(), reporter, &mut on_status).map_err(|error| match error {
-            BuildError::ToolFailed { tail, .. } => self.network("reading the package index", &tail),
-            other => other,
-        })
+        run.run_with(Vec::new(), reporter, &mut on_status)
+            .map_err(|error| match error {
+                BuildError::ToolFailed { tail, .. } => {
+                    self.network("reading the package index", &tail)
+                }
+                other => other,
+            })
     }
 
     /// Links packages of an older layer where apt looks for finished downloads; it checks their hashes itself.
@@ -192,22 +212,31 @@ impl Apt {
         reporter: &mut Reporter<'_>,
     ) -> Result<(), BuildError> {
         reporter.begin(Step::Download, &self.suite);
-        let mut run = self.tool("downloading packages").args(["--yes", "--download-only"]);
+        let mut run = self
+            .tool("downloading packages")
+            .args(["--yes", "--download-only"]);
         if let Some(prefer) = &suite.prefer {
             run = run.args(["--target-release", prefer]);
         }
         let run = run.arg("install").args(&debian.packages);
-        run.run_with(Vec::new(), reporter, &mut on_status).map_err(|error| match error {
-            BuildError::ToolFailed { tail, .. } if is_resolution_failure(&tail) => {
-                BuildError::Packages { suite: self.suite.clone(), detail: first_complaint(&tail) }
-            }
-            BuildError::ToolFailed { tail, .. } => self.network("downloading packages", &tail),
-            other => other,
-        })
+        run.run_with(Vec::new(), reporter, &mut on_status)
+            .map_err(|error| match error {
+                BuildError::ToolFailed { tail, .. } if is_resolution_failure(&tail) => {
+                    BuildError::Packages {
+                        suite: self.suite.clone(),
+                        detail: first_complaint(&tail),
+                    }
+                }
+                BuildError::ToolFailed { tail, .. } => self.network("downloading packages", &tail),
+                other => other,
+            })
     }
 
     fn network(&self, what: &str, tail: &str) -> BuildError {
-        BuildError::Network { what: format!("{what} of {}", self.suite), detail: first_complaint(tail) }
+        BuildError::Network {
+            what: format!("{what} of {}", self.suite),
+            detail: first_complaint(tail),
+        }
     }
 }
 
@@ -217,7 +246,11 @@ fn sources(mirrors: &Mirrors, debian: &DebianRecipe, suite: &SuiteRecipe) -> Str
     if let Some(prefer) = &suite.prefer {
         text += &line(&mirrors.main, prefer);
     }
-    if let Some(security) = mirrors.security.as_ref().filter(|_| debian.security_updates) {
+    if let Some(security) = mirrors
+        .security
+        .as_ref()
+        .filter(|_| debian.security_updates)
+    {
         text += &line(security, &format!("{}-security", suite.name));
     }
     text
@@ -237,11 +270,21 @@ fn assumed(packages: &[String]) -> String {
 
 /// The host's settings of how to reach a mirror (proxy, certificates, tolerated dates).
 fn host_connection(reporter: &mut Reporter<'_>) -> Result<String, BuildError> {
-    let dump = Tool::new("apt-config", "reading apt's settings").arg("dump").output(reporter)?;
-    const TAKEN: [&str; 4] =
-        ["Acquire::http::", "Acquire::https::", "Acquire::Check-Valid-Until ", "Acquire::Check-Date "];
+    let dump = Tool::new("apt-config", "reading apt's settings")
+        .arg("dump")
+        .output(reporter)?;
+    const TAKEN: [&str; 4] = [
+        "Acquire::http::",
+        "Acquire::https::",
+        "Acquire::Check-Valid-Until ",
+        "Acquire::Check-Date ",
+    ];
     let taken = |line: &&str| TAKEN.iter().any(|name| line.starts_with(name));
-    Ok(dump.lines().filter(taken).flat_map(|line| [line, "\n"]).collect())
+    Ok(dump
+        .lines()
+        .filter(taken)
+        .flat_map(|line| [line, "\n"])
+        .collect())
 }
 
 /// apt's machine-readable progress: `dlstatus:<n>:<percent>:<words>`.
@@ -270,8 +313,15 @@ fn is_resolution_failure(tail: &str) -> bool {
 
 fn first_complaint(tail: &str) -> String {
     let parts = tail.split("; ").map(str::trim);
-    let complaint = parts.clone().find(|p| p.starts_with("E:") || p.starts_with("Err:"));
-    complaint.or_else(|| parts.clone().next()).unwrap_or_default().chars().take(300).collect()
+    let complaint = parts
+        .clone()
+        .find(|p| p.starts_with("E:") || p.starts_with("Err:"));
+    complaint
+        .or_else(|| parts.clone().next())
+        .unwrap_or_default()
+        .chars()
+        .take(300)
+        .collect()
 }
 
 /// Moves the packages to `out` and lists them.
@@ -286,17 +336,32 @@ fn gather(
     let mut packages = Vec::new();
     for entry in fs::read_dir(archives).at("list", archives)? {
         let path = entry.at("list", archives)?.path();
-        let file = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-        let Some((name, version)) = package_of_file(&file) else { continue };
+        let file = path
+            .file_name()
+            .map(|n| n.to_string_lossy().into_owned())
+            .unwrap_or_default();
+        let Some((name, version)) = package_of_file(&file) else {
+            continue;
+        };
         let record = digest::of_file(&path, &mut |_| {}).at("read", &path)?;
         reporter.tick();
         let target = out.join(&file);
         fs::rename(&path, &target).at("move", &path)?;
-        packages.push(PackageRecord { name, version, sha256: record.sha256.clone() });
+        packages.push(PackageRecord {
+            name,
+            version,
+            sha256: record.sha256.clone(),
+        });
         files.insert(file, record);
     }
     packages.sort();
-    Ok(LayerManifest { files, facts: Packages { suite: suite.to_owned(), packages } })
+    Ok(LayerManifest {
+        files,
+        facts: Packages {
+            suite: suite.to_owned(),
+            packages,
+        },
+    })
 }
 
 /// Name and version from apt's file name `name_version_arch.deb`, in which a colon is written `%3a`.
@@ -325,19 +390,32 @@ pub(crate) fn unpack(
     }
     let total = layer.manifest.files.len() as u64;
     for (done, file) in layer.manifest.files.keys().enumerate() {
-        reporter.amount(Amount::Items { done: done as u64, total });
+        reporter.amount(Amount::Items {
+            done: done as u64,
+            total,
+        });
         unpack_one(&layer.dir.join(file), root)?;
     }
     Ok(())
 }
 
 fn unpack_one(package: &Path, root: &Path) -> Result<(), BuildError> {
-    let step = format!("unpacking {}", package.file_name().unwrap_or_default().to_string_lossy());
-    let open = Tool::new("dpkg-deb", step.clone()).arg("--fsys-tarfile").arg(package);
+    let step = format!(
+        "unpacking {}",
+        package.file_name().unwrap_or_default().to_string_lossy()
+    );
+    let open = Tool::new("dpkg-deb", step.clone())
+        .arg("--fsys-tarfile")
+        .arg(package);
     // dpkg's own extraction would replace the links of the merged /usr by directories.
-    let extract = Tool::new("tar", step)
-        .directory(root)
-        .args(["-x", "-p", "--numeric-owner", "--keep-directory-symlink", "-f", "-"]);
+    let extract = Tool::new("tar", step).directory(root).args([
+        "-x",
+        "-p",
+        "--numeric-owner",
+        "--keep-directory-symlink",
+        "-f",
+        "-",
+    ]);
     tool::pipe(&open, &extract)
 }
 
@@ -349,7 +427,10 @@ mod tests {
     fn n46_package_names_and_versions_come_from_file_names() {
         let read = |file: &str| package_of_file(file).unwrap();
         let (name, version) = read("openssh-server_1%3a9.2p1-2+deb12u10_amd64.deb");
-        assert_eq!((name.as_str(), version.as_str()), ("openssh-server", "1:9.2p1-2+deb12u10"));
+        assert_eq!(
+            (name.as_str(), version.as_str()),
+            ("openssh-server", "1:9.2p1-2+deb12u10")
+        );
         assert_eq!(package_of_file("lock"), None);
         assert_eq!(package_of_file("partial"), None);
     }
@@ -366,7 +447,10 @@ mod tests {
         let mut fewer = debian.clone();
         fewer.assume_installed.pop();
         assert_ne!(base, key(&fewer, &suite));
-        let other = SuiteRecipe { name: "trixie".into(), prefer: None };
+        let other = SuiteRecipe {
+            name: "trixie".into(),
+            prefer: None,
+        };
         assert_ne!(base, key(&debian, &other));
     }
 
@@ -377,17 +461,25 @@ mod tests {
         assert_eq!(first_complaint(tail), tail);
         let offline = "W: x; E: Failed to fetch http://MIRROR/debian; E: other";
         assert!(!is_resolution_failure(offline));
-        assert_eq!(first_complaint(offline), "E: Failed to fetch http://MIRROR/debian");
+        assert_eq!(
+            first_complaint(offline),
+            "E: Failed to fetch http://MIRROR/debian"
+        );
     }
 
     #[test]
     fn n46_sources_name_backports_and_security_only_when_asked() {
-        let mirrors = Mirrors { main: "http://m/".into(), security: Some("http://s/".into()) };
+        let mirrors = Mirrors {
+            main: "http://m/".into(),
+            security: Some("http://s/".into()),
+        };
         let mut debian = Recipe::load("bellows/qemu").unwrap().debian;
         let suite = debian.suites[0].clone();
         debian.security_updates = false;
         let text = sources(&mirrors, &debian, &suite);
-        assert!(text.contains("http://m/ bookworm main") && text.contains("bookworm-backports main"));
+        assert!(
+            text.contains("http://m/ bookworm main") && text.contains("bookworm-backports main")
+        );
         assert!(!text.contains("security"));
         debian.security_updates = true;
         assert!(sources(&mirrors, &debian, &suite).contains("http://s/ bookworm-security main"));

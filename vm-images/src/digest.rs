@@ -45,7 +45,10 @@ pub(crate) fn of_file(path: &Path, on_progress: &mut dyn FnMut(u64)) -> io::Resu
             on_progress(at);
         }
     }
-    Ok(FileRecord { bytes: length, sha256: Digest::from_bytes(hasher.finalize().into()) })
+    Ok(FileRecord {
+        bytes: length,
+        sha256: Digest::from_bytes(hasher.finalize().into()),
+    })
 }
 
 fn next_data(file: &File, at: u64, length: u64) -> io::Result<u64> {
@@ -53,7 +56,11 @@ fn next_data(file: &File, at: u64, length: u64) -> io::Result<u64> {
 }
 
 fn next_hole(file: &File, at: u64, length: u64) -> io::Result<u64> {
-    if at >= length { Ok(length) } else { seek_to(file, at, Whence::SeekHole, length) }
+    if at >= length {
+        Ok(length)
+    } else {
+        seek_to(file, at, Whence::SeekHole, length)
+    }
 }
 
 /// Past the last data the kernel says ENXIO: everything up to the end is a hole.
@@ -142,15 +149,5 @@ mod tests {
         assert_ne!(base, make("y", "a", 0o644));
         assert_ne!(base, make("x", "b", 0o644));
         assert_ne!(base, make("x", "a", 0o755));
-    }
-
-    #[test]
-    fn bench_hash() {
-        let dir = tempfile::tempdir().unwrap();
-        let p = dir.path().join("x");
-        File::create(&p).unwrap().set_len(1 << 30).unwrap();
-        let t = std::time::Instant::now();
-        of_file(&p, &mut |_| {}).unwrap();
-        eprintln!("hashed 1 GiB of hole in {:?}", t.elapsed());
     }
 }

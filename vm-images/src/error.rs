@@ -16,16 +16,22 @@ pub enum BuildError {
     #[error("the image cache cannot be used")]
     Store(#[from] StoreError),
     /// Building needs chroot and file owners.
-    #[error("building an image needs root (chroot and file owners): run the same command with sudo")]
+    #[error(
+        "building an image needs root (chroot and file owners): run the same command with sudo"
+    )]
     NotRoot,
     /// Only x86-64 is built.
-    #[error("this machine is {found}, images are built on and for x86_64 only: build on such a machine")]
+    #[error(
+        "this machine is {found}, images are built on and for x86_64 only: build on such a machine"
+    )]
     Architecture {
         /// What the machine says it is.
         found: String,
     },
     /// A program of the host is missing.
-    #[error("{tool} is not installed, it is needed {why}: apt-get install --no-install-recommends {package}")]
+    #[error(
+        "{tool} is not installed, it is needed {why}: apt-get install --no-install-recommends {package}"
+    )]
     MissingTool {
         /// The program or file.
         tool: String,
@@ -55,7 +61,9 @@ pub enum BuildError {
         detail: String,
     },
     /// The mirror does not have what the recipe names.
-    #[error("the packages of the recipe cannot be had from {suite} ({detail}): correct `debian.packages`")]
+    #[error(
+        "the packages of the recipe cannot be had from {suite} ({detail}): correct `debian.packages`"
+    )]
     Packages {
         /// Debian release.
         suite: String,
@@ -96,7 +104,9 @@ pub enum BuildError {
         rule: &'static str,
     },
     /// The packages do not hold what the recipe relies on.
-    #[error("{path} is not in the packages of the recipe, it is needed {why}: add the package that has it")]
+    #[error(
+        "{path} is not in the packages of the recipe, it is needed {why}: add the package that has it"
+    )]
     NotInPackages {
         /// Path in the guest or runtime.
         path: String,
@@ -104,7 +114,9 @@ pub enum BuildError {
         why: String,
     },
     /// The packages' QEMU is too old.
-    #[error("the packages hold QEMU {found}, the recipe needs at least {needed}: choose a newer suite")]
+    #[error(
+        "the packages hold QEMU {found}, the recipe needs at least {needed}: choose a newer suite"
+    )]
     QemuTooOld {
         /// What was found.
         found: String,
@@ -144,7 +156,11 @@ impl<T> IoContext<T> for io::Result<T> {
     fn at(self, action: &'static str, path: &Path) -> Result<T, BuildError> {
         self.map_err(|source| match source.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => disk_full(path, 0),
-            _ => BuildError::Io { action, path: path.to_owned(), source },
+            _ => BuildError::Io {
+                action,
+                path: path.to_owned(),
+                source,
+            },
         })
     }
 }

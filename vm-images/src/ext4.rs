@@ -43,10 +43,26 @@ pub(crate) fn make(
         .env("MKE2FS_CONFIG", &config)
         .env("E2FSPROGS_FAKE_TIME", EPOCH.to_string())
         .env("LC_ALL", "C")
-        .args(["-q", "-F", "-t", "ext4", "-O", FEATURES, "-U", UUID, "-L", "root", "-m", "0"])
-        .args(["-b", "4096", "-I", "256", "-i", "16384", "-e", "remount-ro", "-M", "/"])
+        .args([
+            "-q", "-F", "-t", "ext4", "-O", FEATURES, "-U", UUID, "-L", "root", "-m", "0",
+        ])
+        .args([
+            "-b",
+            "4096",
+            "-I",
+            "256",
+            "-i",
+            "16384",
+            "-e",
+            "remount-ro",
+            "-M",
+            "/",
+        ])
         .args(["-J", &format!("size={JOURNAL_MIB}")])
-        .args(["-E", &format!("hash_seed={HASH_SEED},lazy_itable_init=0,nodiscard,root_owner=0:0")])
+        .args([
+            "-E",
+            &format!("hash_seed={HASH_SEED},lazy_itable_init=0,nodiscard,root_owner=0:0"),
+        ])
         .arg("-d")
         .arg(root)
         .arg(image)
@@ -78,14 +94,20 @@ struct Layout {
 
 /// Sets every time in the image to the epoch.
 fn settle_times(image: &Path) -> Result<(), BuildError> {
-    let file = File::options().read(true).write(true).open(image).at("open", image)?;
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .open(image)
+        .at("open", image)?;
     let layout = layout(&file, image)?;
     let epoch = u32::try_from(EPOCH).unwrap_or(0).to_le_bytes();
     // Superblock: last mount, last write, last check, creation; bytes ever written.
     for offset in [44, 48, 64, 264] {
-        file.write_all_at(&epoch, SUPERBLOCK + offset).at("write", image)?;
+        file.write_all_at(&epoch, SUPERBLOCK + offset)
+            .at("write", image)?;
     }
-    file.write_all_at(&[0; 8], SUPERBLOCK + 376).at("write", image)?;
+    file.write_all_at(&[0; 8], SUPERBLOCK + 376)
+        .at("write", image)?;
     for group in 0..layout.groups {
         let mut descriptor = [0u8; 12];
         let at = layout.first_descriptor + group * layout.descriptor_size;
@@ -105,7 +127,10 @@ fn settle_group(file: &File, table: u64, layout: &Layout, epoch: [u8; 4]) -> std
     const PIECE: usize = 4096;
     for (number, piece) in inodes.chunks_mut(PIECE).enumerate() {
         let before = piece.to_vec();
-        for inode in piece.chunks_exact_mut(size).filter(|inode| inode.iter().any(|b| *b != 0)) {
+        for inode in piece
+            .chunks_exact_mut(size)
+            .filter(|inode| inode.iter().any(|b| *b != 0))
+        {
             settle_inode(inode, epoch);
         }
         if before != piece {
@@ -199,7 +224,11 @@ mod tests {
             .arg(dir.path().join("a.ext4"))
             .output()
             .unwrap();
-        assert!(check.status.success(), "{}", String::from_utf8_lossy(&check.stdout));
+        assert!(
+            check.status.success(),
+            "{}",
+            String::from_utf8_lossy(&check.stdout)
+        );
     }
 
     #[test]
@@ -207,6 +236,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x");
         fs::write(&path, vec![0u8; 4096]).unwrap();
-        assert!(matches!(settle_times(&path), Err(BuildError::Format { .. })));
+        assert!(matches!(
+            settle_times(&path),
+            Err(BuildError::Format { .. })
+        ));
     }
 }

@@ -35,9 +35,26 @@ pub(crate) fn archive(entries: &BTreeMap<String, Entry>, time: u32) -> Vec<u8> {
             Entry::Link(target) => (TYPE_LINK | 0o777, 1, target.as_bytes(), (0, 0)),
             Entry::Device(major, minor) => (TYPE_CHAR | 0o600, 1, empty, (*major, *minor)),
         };
-        record(&mut out, &Header { number, mode, links, time, device }, path, data);
+        record(
+            &mut out,
+            &Header {
+                number,
+                mode,
+                links,
+                time,
+                device,
+            },
+            path,
+            data,
+        );
     }
-    let end = Header { number: 0, mode: 0, links: 1, time: 0, device: (0, 0) };
+    let end = Header {
+        number: 0,
+        mode: 0,
+        links: 1,
+        time: 0,
+        device: (0, 0),
+    };
     record(&mut out, &end, "TRAILER!!!", &[]);
     out.resize(out.len().next_multiple_of(BLOCK), 0);
     out
@@ -102,7 +119,11 @@ mod tests {
             if name == "TRAILER!!!" {
                 return found;
             }
-            found.push((name, u32::try_from(mode).unwrap(), bytes[begin..begin + size].to_vec()));
+            found.push((
+                name,
+                u32::try_from(mode).unwrap(),
+                bytes[begin..begin + size].to_vec(),
+            ));
             bytes = &bytes[(at + begin + size).next_multiple_of(4) - at..];
         }
     }
@@ -113,7 +134,10 @@ mod tests {
             ("bin".to_owned(), Entry::Dir),
             ("bin/sh".to_owned(), Entry::Link("busybox".into())),
             ("dev/console".to_owned(), Entry::Device(5, 1)),
-            ("init".to_owned(), Entry::File(0o755, b"#!/bin/sh\n".to_vec())),
+            (
+                "init".to_owned(),
+                Entry::File(0o755, b"#!/bin/sh\n".to_vec()),
+            ),
         ]);
         let bytes = archive(&entries, 7);
         assert_eq!(bytes.len() % 512, 0);

@@ -58,7 +58,11 @@ fn version(root: &Path) -> Result<String, BuildError> {
     let mut versions: Vec<_> = fs::read_dir(&modules)
         .into_iter()
         .flatten()
-        .filter_map(|entry| entry.ok().map(|e| e.file_name().to_string_lossy().into_owned()))
+        .filter_map(|entry| {
+            entry
+                .ok()
+                .map(|e| e.file_name().to_string_lossy().into_owned())
+        })
         .collect();
     versions.sort();
     versions.pop().ok_or_else(|| BuildError::NotInPackages {
@@ -98,19 +102,31 @@ fn closure(
 
 /// Lines are `insmod PATH [OPTIONS]` or `builtin NAME`.
 fn parse_depends(text: &str) -> Vec<PathBuf> {
-    let path = |line: &str| line.strip_prefix("insmod ")?.split_whitespace().next().map(PathBuf::from);
+    let path = |line: &str| {
+        line.strip_prefix("insmod ")?
+            .split_whitespace()
+            .next()
+            .map(PathBuf::from)
+    };
     text.lines().filter_map(path).collect()
 }
 
 fn load(paths: &[PathBuf], reporter: &mut Reporter<'_>) -> Result<Vec<Module>, BuildError> {
     let mut modules = Vec::with_capacity(paths.len());
     for path in paths {
-        let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let file = path
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
         let bytes = fs::read(path).at("read", path)?;
         modules.push(if let Some(name) = file.strip_suffix(".xz") {
             (name.to_owned(), unxz(path, reporter)?)
         } else if let Some(name) = file.strip_suffix(".zst") {
-            (name.to_owned(), zstd::decode_all(bytes.as_slice()).at("decompress", path)?)
+            (
+                name.to_owned(),
+                zstd::decode_all(bytes.as_slice()).at("decompress", path)?,
+            )
         } else {
             (file, bytes)
         });
@@ -120,12 +136,18 @@ fn load(paths: &[PathBuf], reporter: &mut Reporter<'_>) -> Result<Vec<Module>, B
 
 fn unxz(path: &Path, reporter: &mut Reporter<'_>) -> Result<Vec<u8>, BuildError> {
     let plain = path.with_extension("");
-    Tool::new("xz", "opening a kernel module").args(["-d", "-k", "-f"]).arg(path).run(reporter)?;
+    Tool::new("xz", "opening a kernel module")
+        .args(["-d", "-k", "-f"])
+        .arg(path)
+        .run(reporter)?;
     fs::read(&plain).at("read", &plain)
 }
 
 fn order(modules: &[Module]) -> String {
-    modules.iter().flat_map(|(name, _)| [name.as_str(), "\n"]).collect()
+    modules
+        .iter()
+        .flat_map(|(name, _)| [name.as_str(), "\n"])
+        .collect()
 }
 
 fn store_modules(modules: &[Module], dir: &Path) -> Result<(), BuildError> {
@@ -163,7 +185,8 @@ mod tests {
 
     #[test]
     fn n46_module_lists_are_read_in_loading_order() {
-        let text = "insmod /r/lib/modules/6.1/a.ko \nbuiltin ext4\ninsmod /r/lib/modules/6.1/b.ko x=1\n";
+        let text =
+            "insmod /r/lib/modules/6.1/a.ko \nbuiltin ext4\ninsmod /r/lib/modules/6.1/b.ko x=1\n";
         let expected = ["/r/lib/modules/6.1/a.ko", "/r/lib/modules/6.1/b.ko"].map(PathBuf::from);
         assert_eq!(parse_depends(text), expected);
         let modules = [("a.ko".to_owned(), vec![1]), ("b.ko".to_owned(), vec![2])];

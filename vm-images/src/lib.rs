@@ -1,2 +1,117 @@
-//! vm-images
+//! Images: recipes, their builder and the cache of what was built.
+//!
+//! Two kinds of artefact are built from Debian packages. A *guest* is a kernel, an initial RAM disk and a root disk that
+//! a virtual machine boots; a *runtime* is QEMU with everything it needs, independent of the host.
+//!
+//! ```text
+//! recipe ──> packages layer ──> base layer ──> guest image        recipe ──> packages layer ──> runtime image
+//!            (apt, network)     (database,      (our programs,
+//!                                kernel)         file system)
+//! ```
+//!
+//! Each layer is cached by what it is made from, so a new monitor repeats only the last step. Same packages and same
+//! programs give the same digest. The reference of recipes and cache is `docs/images.md`.
+
+#![forbid(unsafe_code)]
+
+use std::path::PathBuf;
+
+mod base;
+mod binary;
+mod debian;
 pub mod digest;
+mod error;
+mod ext4;
+mod guest;
+mod initrd;
+mod kernel;
+mod mirror;
+mod normalise;
+mod paths;
+mod postgres;
+mod progress;
+mod recipe;
+mod requirements;
+mod runtime;
+mod store;
+mod tool;
+
+pub use error::BuildError;
+pub use progress::{Amount, Progress, Step, TICK};
+pub use protocol::image::{Digest, ImageContent, ImageManifest};
+pub use recipe::{
+    BinaryRecipe, DebianRecipe, GuestRecipe, KernelRecipe, PortRecipe, PostgresRecipe, Problem,
+    Recipe, RecipeContent, RecipeError, RuntimeRecipe, ServiceRecipe, SuiteRecipe, UserRecipe,
+    builtin_recipes,
+};
+pub use requirements::{Requirement, host_requirements};
+pub use store::{Collected, Image, Store, StoreError};
+
+use progress::Reporter;
+
+/// What a build uses beside the recipe.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Inputs {
+    /// Directory with the programs that a guest recipe lists under `guest.binaries`. Without it the image has none of
+    /// them; its init says so on the console.
+    pub guest_binaries: Option<PathBuf>,
+    /// Ask the Debian mirror for newer packages even if the cache has some.
+    pub refresh: bool,
+    /// Base address of a Debian archive, instead of the one in the machine's apt configuration.
+    pub mirror: Option<String>,
+}
+
+/// Builds an image and makes its name point to it. Waits for other builds in the same cache.
+///
+/// Blocks for as long as it takes (seconds to a minute) and reports at least every [`TICK`] while it does. Nothing of an
+/// unfinished build is visible, and nothing it starts outlives it.
+///
+/// # Errors
+/// [`BuildError`]; the cache is then as it was.
+pub fn build(
+    store: &Store,
+    recipe: &Recipe,
+    inputs: &Inputs,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Image, BuildError> {
+    preconditions()?;
+    let reporter = &mut Reporter::new(progress);
+    let guard = store.lock(reporter)?;
+    let options = debian::Options {
+        refresh: inputs.refresh,
+        mirror: inputs.mirror.as_deref(),
+    };
+    let packages = debian::packages(store, &guard, recipe, &options, reporter)?;
+    match &recipe.content {
+        RecipeContent::Guest(guest) => {
+            let base = base::base(store, &guard, recipe, guest, &packages, reporter)?;
+            guest::build(store, &guard, recipe, guest, &base, inputs, reporter)
+        }
+        RecipeContent::Runtime(runtime) => {
+            runtime::build(store, &guard, recipe, runtime, &packages, reporter)
+        }
+    }
+}
+
+fn preconditions() -> Result<(), BuildError> {
+    let architecture = std::env::consts::ARCH;
+    if architecture != "x86_64" {
+        return Err(BuildError::Architecture {
+            found: architecture.to_owned(),
+        });
+    }
+    if !nix::unistd::geteuid().is_root() {
+        return Err(BuildError::NotRoot);
+    }
+    match host_requirements()
+        .into_iter()
+        .find(|requirement| !requirement.present)
+    {
+        Some(missing) => Err(BuildError::MissingTool {
+            tool: missing.name.to_owned(),
+            why: missing.why.to_owned(),
+            package: missing.package.to_owned(),
+        }),
+        None => Ok(()),
+    }
+}

@@ -27,25 +27,43 @@ const APT_DIRECTORY: &str = "/etc/apt";
 pub(crate) fn find(given: Option<&str>) -> Result<Mirrors, BuildError> {
     let dir = Path::new(APT_DIRECTORY);
     let sources = read_sources(dir);
-    let security = sources.iter().find(|s| s.suite.contains("-security")).map(|s| s.uri.clone());
+    let security = sources
+        .iter()
+        .find(|s| s.suite.contains("-security"))
+        .map(|s| s.uri.clone());
     let main = match given {
         Some(uri) => Some(uri.to_owned()),
-        None => sources.into_iter().find(|s| is_debian_release(&s.suite)).map(|s| s.uri),
+        None => sources
+            .into_iter()
+            .find(|s| is_debian_release(&s.suite))
+            .map(|s| s.uri),
     };
-    let main = main.ok_or_else(|| BuildError::NoMirror { looked_in: dir.to_owned() })?;
+    let main = main.ok_or_else(|| BuildError::NoMirror {
+        looked_in: dir.to_owned(),
+    })?;
     Ok(Mirrors { main, security })
 }
 
 /// The code name of the host's Debian release, or nothing on another system.
 pub(crate) fn host_suite() -> Option<String> {
     let text = fs::read_to_string("/etc/os-release").ok()?;
-    text.lines().find_map(|l| l.strip_prefix("VERSION_CODENAME=")).map(|v| v.trim_matches('"').into())
+    text.lines()
+        .find_map(|l| l.strip_prefix("VERSION_CODENAME="))
+        .map(|v| v.trim_matches('"').into())
 }
 
 /// Plain release names only: third-party archives carry other words (`nodistro`, `cloud-sdk-...`).
 fn is_debian_release(suite: &str) -> bool {
-    const NAMES: [&str; 8] =
-        ["bullseye", "bookworm", "trixie", "forky", "sid", "stable", "oldstable", "testing"];
+    const NAMES: [&str; 8] = [
+        "bullseye",
+        "bookworm",
+        "trixie",
+        "forky",
+        "sid",
+        "stable",
+        "oldstable",
+        "testing",
+    ];
     NAMES.contains(&suite)
 }
 
@@ -57,7 +75,9 @@ fn read_sources(dir: &Path) -> Vec<Source> {
     files.sort();
     let mut found = Vec::new();
     for file in files {
-        let Ok(text) = fs::read_to_string(&file) else { continue };
+        let Ok(text) = fs::read_to_string(&file) else {
+            continue;
+        };
         match file.extension().and_then(|e| e.to_str()) {
             Some("list") => found.extend(parse_list(&text)),
             Some("sources") => found.extend(parse_stanzas(&text)),
@@ -74,7 +94,9 @@ fn read_sources(dir: &Path) -> Vec<Source> {
 fn parse_list(text: &str) -> Vec<Source> {
     let mut found = Vec::new();
     for line in text.lines() {
-        let Some(rest) = line.trim().strip_prefix("deb ") else { continue };
+        let Some(rest) = line.trim().strip_prefix("deb ") else {
+            continue;
+        };
         let rest = rest.trim_start();
         let rest = match rest.strip_prefix('[') {
             Some(options) => options.split_once(']').map_or("", |(_, after)| after),
@@ -84,7 +106,10 @@ fn parse_list(text: &str) -> Vec<Source> {
         if let (Some(uri), Some(suite)) = (words.next(), words.next())
             && words.any(|component| component == "main")
         {
-            found.push(Source { uri: uri.to_owned(), suite: suite.to_owned() });
+            found.push(Source {
+                uri: uri.to_owned(),
+                suite: suite.to_owned(),
+            });
         }
     }
     found
@@ -97,11 +122,17 @@ fn parse_stanzas(text: &str) -> Vec<Source> {
         let field = |name: &str| {
             stanza.lines().find_map(|line| {
                 let (key, value) = line.split_once(':')?;
-                key.trim().eq_ignore_ascii_case(name).then(|| value.trim().to_owned())
+                key.trim()
+                    .eq_ignore_ascii_case(name)
+                    .then(|| value.trim().to_owned())
             })
         };
         let words = |name: &str| -> Vec<String> {
-            field(name).unwrap_or_default().split_whitespace().map(str::to_owned).collect()
+            field(name)
+                .unwrap_or_default()
+                .split_whitespace()
+                .map(str::to_owned)
+                .collect()
         };
         let disabled = field("Enabled").is_some_and(|v| v.eq_ignore_ascii_case("no"));
         if disabled || !words("Types").contains(&"deb".to_owned()) {
@@ -111,7 +142,10 @@ fn parse_stanzas(text: &str) -> Vec<Source> {
             continue;
         }
         if let Some(uri) = words("URIs").first() {
-            let source = |suite: String| Source { uri: uri.clone(), suite };
+            let source = |suite: String| Source {
+                uri: uri.clone(),
+                suite,
+            };
             found.extend(words("Suites").into_iter().map(source));
         }
     }
@@ -120,10 +154,15 @@ fn parse_stanzas(text: &str) -> Vec<Source> {
 
 /// Cloud images write `mirror+file:/path`: the first line of that file is the mirror.
 fn resolve_mirror_file(uri: &str) -> String {
-    let Some(path) = uri.strip_prefix("mirror+file:") else { return uri.to_owned() };
+    let Some(path) = uri.strip_prefix("mirror+file:") else {
+        return uri.to_owned();
+    };
     let path = Path::new("/").join(path.trim_start_matches('/'));
     let text = fs::read_to_string(path).unwrap_or_default();
-    let first = text.lines().map(str::trim).find(|l| !l.is_empty() && !l.starts_with('#'));
+    let first = text
+        .lines()
+        .map(str::trim)
+        .find(|l| !l.is_empty() && !l.starts_with('#'));
     let first = first.and_then(|l| l.split_whitespace().next());
     first.map_or_else(|| uri.to_owned(), str::to_owned)
 }
@@ -135,7 +174,9 @@ pub(crate) fn without_hosts(text: &str) -> String {
     while let Some(at) = rest.find("://") {
         out.push_str(&rest[..at + 3]);
         rest = &rest[at + 3..];
-        let end = rest.find(|c: char| c == '/' || c.is_whitespace()).unwrap_or(rest.len());
+        let end = rest
+            .find(|c: char| c == '/' || c.is_whitespace())
+            .unwrap_or(rest.len());
         out.push_str("MIRROR");
         rest = &rest[end..];
     }
@@ -146,7 +187,11 @@ pub(crate) fn without_hosts(text: &str) -> String {
     let mut kept = Vec::with_capacity(words.len());
     for word in words {
         let quoted = word.starts_with('\'') && word.contains('.');
-        kept.push(if hide_next || quoted || is_address(word) { "MIRROR" } else { word });
+        kept.push(if hide_next || quoted || is_address(word) {
+            "MIRROR"
+        } else {
+            word
+        });
         hide_next = word == "to" || word == "resolving" || word == "from";
     }
     kept.join(" ")
@@ -175,7 +220,10 @@ mod tests {
                     deb [arch=amd64 signed-by=/k] http://a.example/debian bookworm main contrib\n\
                     deb-src http://a.example/debian bookworm main\n\
                     deb http://b.example/x bookworm contrib\n";
-        assert_eq!(pairs(parse_list(text)), [pair("http://a.example/debian", "bookworm")]);
+        assert_eq!(
+            pairs(parse_list(text)),
+            [pair("http://a.example/debian", "bookworm")]
+        );
     }
 
     #[test]
@@ -184,15 +232,23 @@ mod tests {
                     Components: main\n\nTypes: deb-src\nURIs: http://s.example/\nSuites: trixie\n\
                     Components: main\n\nEnabled: no\nTypes: deb\nURIs: http://off.example/\n\
                     Suites: trixie\nComponents: main\n";
-        let expected =
-            [pair("http://a.example/debian", "trixie"), pair("http://a.example/debian", "trixie-updates")];
+        let expected = [
+            pair("http://a.example/debian", "trixie"),
+            pair("http://a.example/debian", "trixie-updates"),
+        ];
         assert_eq!(pairs(parse_stanzas(text)), expected);
     }
 
     #[test]
     fn n46_third_party_archives_are_no_mirror() {
         assert!(is_debian_release("bookworm") && is_debian_release("stable"));
-        for other in ["nodistro", "cloud-sdk-bookworm", "bookworm-security", "bookworm-updates", ""] {
+        for other in [
+            "nodistro",
+            "cloud-sdk-bookworm",
+            "bookworm-security",
+            "bookworm-updates",
+            "",
+        ] {
             assert!(!is_debian_release(other), "{other}");
         }
     }
@@ -202,7 +258,10 @@ mod tests {
         let text = "Err:1 http://mirror.example.org/debian bookworm InRelease\n  Could not resolve \
                     'mirror.example.org'\n Could not connect to mirror.example.org:80 (203.0.113.7). - end";
         let clean = without_hosts(text);
-        assert!(!clean.contains("example") && !clean.contains("203.0"), "{clean}");
+        assert!(
+            !clean.contains("example") && !clean.contains("203.0"),
+            "{clean}"
+        );
         assert!(clean.contains("http://MIRROR/debian bookworm"), "{clean}");
     }
 }

@@ -25,7 +25,14 @@ const CHUNK: usize = 1 << 18;
 /// Sets access and modification time of one path (of a link itself) to the epoch.
 pub(crate) fn settle_time(path: &Path) -> io::Result<()> {
     let time = TimeSpec::new(EPOCH, 0);
-    utimensat(AT_FDCWD, path, &time, &time, UtimensatFlags::NoFollowSymlink).map_err(io::Error::from)
+    utimensat(
+        AT_FDCWD,
+        path,
+        &time,
+        &time,
+        UtimensatFlags::NoFollowSymlink,
+    )
+    .map_err(io::Error::from)
 }
 
 /// Sets the times of a whole tree.
@@ -158,6 +165,9 @@ mod tests {
         let tar = dir.path().join("x.tar.zst");
         fs::write(&tar, zstd::encode_all(&b"not a tar at all"[..], 1).unwrap()).unwrap();
         let result = unpack(&tar, dir.path(), &mut Reporter::new(&mut |_| {}));
-        assert!(matches!(result, Err(BuildError::ToolFailed { .. } | BuildError::Io { .. })));
+        assert!(matches!(
+            result,
+            Err(BuildError::ToolFailed { .. } | BuildError::Io { .. })
+        ));
     }
 }

@@ -106,7 +106,13 @@ impl<'a> Reporter<'a> {
             step_elapsed: Duration::ZERO,
             elapsed: Duration::ZERO,
         };
-        Self { sink, begun: now, step_begun: now, last, last_sent: now }
+        Self {
+            sink,
+            begun: now,
+            step_begun: now,
+            last,
+            last_sent: now,
+        }
     }
 
     /// Begins a step.

@@ -215,7 +215,9 @@ pub enum RecipeError {
         source: std::io::Error,
     },
     /// It is larger than any recipe.
-    #[error("the recipe {origin} has {bytes} bytes, the limit is {RECIPE_BYTES}: this is not a recipe")]
+    #[error(
+        "the recipe {origin} has {bytes} bytes, the limit is {RECIPE_BYTES}: this is not a recipe"
+    )]
     TooLarge {
         /// File or builtin name.
         origin: String,
@@ -241,7 +243,11 @@ pub enum RecipeError {
 }
 
 fn list(problems: &[Problem]) -> String {
-    problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+    problems
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join("; ")
 }
 
 /// Longest recipe read: a hundred times the longest known one.
@@ -259,13 +265,21 @@ impl Recipe {
         let path = Path::new(name_or_path);
         if !path.exists() {
             let builtin = builtin_recipes().into_iter().map(|r| r.name).collect();
-            return Err(RecipeError::Unknown { name: name_or_path.to_owned(), builtin });
+            return Err(RecipeError::Unknown {
+                name: name_or_path.to_owned(),
+                builtin,
+            });
         }
-        let bytes = std::fs::read(path)
-            .map_err(|source| RecipeError::Read { path: path.to_owned(), source })?;
+        let bytes = std::fs::read(path).map_err(|source| RecipeError::Read {
+            path: path.to_owned(),
+            source,
+        })?;
         if bytes.len() > RECIPE_BYTES {
             let origin = name_or_path.to_owned();
-            return Err(RecipeError::TooLarge { origin, bytes: bytes.len() });
+            return Err(RecipeError::TooLarge {
+                origin,
+                bytes: bytes.len(),
+            });
         }
         Self::parse(name_or_path, &String::from_utf8_lossy(&bytes))
     }
@@ -275,12 +289,18 @@ impl Recipe {
     /// # Errors
     /// [`RecipeError::Syntax`] or [`RecipeError::Invalid`].
     pub fn parse(origin: &str, text: &str) -> Result<Self, RecipeError> {
-        let table = text.parse::<toml::Table>().map_err(|error| RecipeError::Syntax {
-            origin: origin.to_owned(),
-            detail: error.to_string().trim().replace('\n', " "),
-        })?;
-        parse::recipe(table, crate::digest::of_bytes(text.as_bytes()))
-            .map_err(|problems| RecipeError::Invalid { origin: origin.to_owned(), problems })
+        let table = text
+            .parse::<toml::Table>()
+            .map_err(|error| RecipeError::Syntax {
+                origin: origin.to_owned(),
+                detail: error.to_string().trim().replace('\n', " "),
+            })?;
+        parse::recipe(table, crate::digest::of_bytes(text.as_bytes())).map_err(|problems| {
+            RecipeError::Invalid {
+                origin: origin.to_owned(),
+                problems,
+            }
+        })
     }
 
     /// The guest part, if it is a guest.
@@ -297,7 +317,10 @@ impl DebianRecipe {
     /// The release to use on a host of release `host`.
     #[must_use]
     pub fn suite_for(&self, host: Option<&str>) -> Option<&SuiteRecipe> {
-        self.suites.iter().find(|s| Some(s.name.as_str()) == host).or_else(|| self.suites.last())
+        self.suites
+            .iter()
+            .find(|s| Some(s.name.as_str()) == host)
+            .or_else(|| self.suites.last())
     }
 }
 

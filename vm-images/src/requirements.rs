@@ -19,14 +19,38 @@ pub struct Requirement {
 pub(crate) const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 const NEEDED: &[(&str, &str, &str)] = &[
-    ("apt-get", "to choose, download and check Debian packages", "apt"),
-    (KEYRING, "to check the signature of the package index", "debian-archive-keyring"),
+    (
+        "apt-get",
+        "to choose, download and check Debian packages",
+        "apt",
+    ),
+    (
+        KEYRING,
+        "to check the signature of the package index",
+        "debian-archive-keyring",
+    ),
     ("dpkg-deb", "to open packages", "dpkg"),
     ("tar", "to unpack packages and keep the base layer", "tar"),
-    ("chroot", "to create the database with the guest's own programs", "coreutils"),
-    ("unshare", "to run those programs apart from the host", "util-linux"),
-    ("setpriv", "to end helper programs with the build", "util-linux"),
-    ("setarch", "to make their output the same each time", "util-linux"),
+    (
+        "chroot",
+        "to create the database with the guest's own programs",
+        "coreutils",
+    ),
+    (
+        "unshare",
+        "to run those programs apart from the host",
+        "util-linux",
+    ),
+    (
+        "setpriv",
+        "to end helper programs with the build",
+        "util-linux",
+    ),
+    (
+        "setarch",
+        "to make their output the same each time",
+        "util-linux",
+    ),
     ("mke2fs", "to make the root file system", "e2fsprogs"),
     ("depmod", "to order kernel modules", "kmod"),
     ("modprobe", "to find the modules a module needs", "kmod"),
@@ -49,7 +73,10 @@ pub fn host_requirements() -> Vec<Requirement> {
 
 /// The Debian package of a program; its own name when it is none of ours.
 pub(crate) fn package_of(program: &str) -> &str {
-    NEEDED.iter().find(|(name, ..)| *name == program).map_or(program, |(_, _, package)| package)
+    NEEDED
+        .iter()
+        .find(|(name, ..)| *name == program)
+        .map_or(program, |(_, _, package)| package)
 }
 
 #[cfg(test)]
@@ -61,7 +88,10 @@ mod tests {
         let all = host_requirements();
         assert!(all.iter().any(|r| r.name == "apt-get"));
         for r in all {
-            assert!(r.why.starts_with("to ") && !r.package.contains(' '), "{r:?}");
+            assert!(
+                r.why.starts_with("to ") && !r.package.contains(' '),
+                "{r:?}"
+            );
         }
         assert_eq!(package_of("mke2fs"), "e2fsprogs");
         assert_eq!(package_of("unheard-of"), "unheard-of");

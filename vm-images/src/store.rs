@@ -113,7 +113,11 @@ trait StoreIo<T> {
 
 impl<T> StoreIo<T> for io::Result<T> {
     fn at(self, action: &'static str, path: &Path) -> Result<T, StoreError> {
-        self.map_err(|source| StoreError::Io { action, path: path.to_owned(), source })
+        self.map_err(|source| StoreError::Io {
+            action,
+            path: path.to_owned(),
+            source,
+        })
     }
 }
 
@@ -172,14 +176,21 @@ impl Store {
     pub fn image(&self, digest: &Digest) -> Result<Image, StoreError> {
         let dir = self.blob_dir(digest);
         let bytes = read_manifest(&dir, MANIFEST_FILE, digest)?;
-        let damaged = |problem: String| StoreError::Damaged { dir: dir.clone(), problem };
+        let damaged = |problem: String| StoreError::Damaged {
+            dir: dir.clone(),
+            problem,
+        };
         let manifest: ImageManifest =
             serde_json::from_slice(&bytes).map_err(|e| damaged(format!("{MANIFEST_FILE}: {e}")))?;
         if manifest.format != MANIFEST_FORMAT {
             return Err(damaged(format!("format {} is unknown", manifest.format)));
         }
         check_lengths(&dir, manifest.files.iter())?;
-        Ok(Image { digest: digest.clone(), manifest, dir })
+        Ok(Image {
+            digest: digest.clone(),
+            manifest,
+            dir,
+        })
     }
 
     /// Reads every file of an image and compares it with the manifest.
@@ -187,7 +198,10 @@ impl Store {
     /// # Errors
     /// When a file differs.
     pub fn verify(&self, image: &Image) -> Result<(), StoreError> {
-        let damaged = |problem: String| StoreError::Damaged { dir: image.dir.clone(), problem };
+        let damaged = |problem: String| StoreError::Damaged {
+            dir: image.dir.clone(),
+            problem,
+        };
         for (name, record) in &image.manifest.files {
             let path = image.dir.join(name);
             if digest::of_file(&path, &mut |_| {}).at("read", &path)? != *record {
@@ -251,7 +265,9 @@ impl Store {
         for entry in fs::read_dir(&blobs).at("list", &blobs)? {
             let dir = entry.at("list", &blobs)?.path();
             let name = dir.file_name().and_then(|n| n.to_str()).unwrap_or_default();
-            let Ok(digest) = Digest::parse(name) else { continue };
+            let Ok(digest) = Digest::parse(name) else {
+                continue;
+            };
             if named.contains(&digest) || keep(&digest, &dir) {
                 continue;
             }
@@ -268,7 +284,11 @@ impl Store {
     /// Takes the cache's lock, reporting while another build holds it, and clears what a killed build left.
     pub(crate) fn lock(&self, reporter: &mut Reporter<'_>) -> Result<Guard, StoreError> {
         let path = self.root.join("lock");
-        let file = File::options().create(true).append(true).open(&path).at("open", &path)?;
+        let file = File::options()
+            .create(true)
+            .append(true)
+            .open(&path)
+            .at("open", &path)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => wait_for_lock(&file, &path, reporter)?,
@@ -278,8 +298,12 @@ impl Store {
         for entry in fs::read_dir(&tmp).at("list", &tmp)? {
             let left = entry.at("list", &tmp)?.path();
             let is_dir = left.symlink_metadata().is_ok_and(|m| m.is_dir());
-            if is_dir { fs::remove_dir_all(&left) } else { fs::remove_file(&left) }
-                .at("remove", &left)?;
+            if is_dir {
+                fs::remove_dir_all(&left)
+            } else {
+                fs::remove_file(&left)
+            }
+            .at("remove", &left)?;
         }
         Ok(Guard { _file: file })
     }
@@ -287,7 +311,10 @@ impl Store {
     /// A fresh directory to work in; gone with the value.
     pub(crate) fn work_dir(&self, _guard: &Guard) -> Result<tempfile::TempDir, StoreError> {
         let tmp = self.root.join("tmp");
-        tempfile::Builder::new().prefix("build-").tempdir_in(&tmp).at("create a directory in", &tmp)
+        tempfile::Builder::new()
+            .prefix("build-")
+            .tempdir_in(&tmp)
+            .at("create a directory in", &tmp)
     }
 
     /// Moves a finished image into place and makes its name point to it.
@@ -325,7 +352,8 @@ impl Store {
 
     fn is_sound(&self, dir: &Path, file: &str, digest: &Digest) -> bool {
         if file == MANIFEST_FILE {
-            self.image(digest).is_ok_and(|image| self.verify(&image).is_ok())
+            self.image(digest)
+                .is_ok_and(|image| self.verify(&image).is_ok())
         } else {
             read_manifest(dir, file, digest).is_ok()
         }
@@ -350,7 +378,9 @@ impl Store {
         let tmp = self.root.join("tmp");
         let mut file = tempfile::NamedTempFile::new_in(&tmp).at("create a file in", &tmp)?;
         io::Write::write_all(&mut file, text.as_bytes()).at("write", path)?;
-        file.persist(path).map_err(|e| e.error).at("replace", path)?;
+        file.persist(path)
+            .map_err(|e| e.error)
+            .at("replace", path)?;
         Ok(())
     }
 }
@@ -371,7 +401,10 @@ fn wait_for_lock(file: &File, path: &Path, reporter: &mut Reporter<'_>) -> Resul
     loop {
         match done.recv_timeout(TICK) {
             Ok(result) => {
-                tracing::info!(waited_ms = begun.elapsed().as_millis(), "another image build ended");
+                tracing::info!(
+                    waited_ms = begun.elapsed().as_millis(),
+                    "another image build ended"
+                );
                 return result.at("lock", path);
             }
             Err(mpsc::RecvTimeoutError::Timeout) => reporter.tick(),
@@ -398,14 +431,17 @@ fn read_digest(path: &Path) -> Result<Option<Digest>, StoreError> {
         Err(e) => return Err(e).at("read", path),
     };
     let first = text.lines().next().unwrap_or_default();
-    let damaged = |_| StoreError::Reference { path: path.to_owned() };
+    let damaged = |_| StoreError::Reference {
+        path: path.to_owned(),
+    };
     Digest::parse(first.trim()).map(Some).map_err(damaged)
 }
 
 /// Reads a manifest and checks that it is the one its directory is named after.
 fn read_manifest(dir: &Path, file: &str, digest: &Digest) -> Result<Vec<u8>, StoreError> {
-    let damaged = |problem: &str| {
-        StoreError::Damaged { dir: dir.to_owned(), problem: format!("{file} {problem}") }
+    let damaged = |problem: &str| StoreError::Damaged {
+        dir: dir.to_owned(),
+        problem: format!("{file} {problem}"),
     };
     let path = dir.join(file);
     let length = match fs::metadata(&path) {
@@ -417,7 +453,11 @@ fn read_manifest(dir: &Path, file: &str, digest: &Digest) -> Result<Vec<u8>, Sto
         return Err(damaged("is too long"));
     }
     let bytes = fs::read(&path).at("read", &path)?;
-    if digest::of_bytes(&bytes) == *digest { Ok(bytes) } else { Err(damaged("has changed")) }
+    if digest::of_bytes(&bytes) == *digest {
+        Ok(bytes)
+    } else {
+        Err(damaged("has changed"))
+    }
 }
 
 fn check_lengths<'a>(
@@ -432,7 +472,10 @@ fn check_lengths<'a>(
                 Some(bytes) => format!("{name} has {bytes} bytes instead of {}", record.bytes),
                 None => format!("{name} is missing"),
             };
-            return Err(StoreError::Damaged { dir: dir.to_owned(), problem });
+            return Err(StoreError::Damaged {
+                dir: dir.to_owned(),
+                problem,
+            });
         }
     }
     Ok(())
@@ -445,7 +488,12 @@ fn files_below(root: &Path) -> Result<Vec<PathBuf>, StoreError> {
     while let Some(dir) = pending.pop() {
         for entry in fs::read_dir(&dir).at("list", &dir)? {
             let path = entry.at("list", &dir)?.path();
-            if path.is_dir() { &mut pending } else { &mut files }.push(path);
+            if path.is_dir() {
+                &mut pending
+            } else {
+                &mut files
+            }
+            .push(path);
         }
     }
     files.sort();
@@ -459,8 +507,13 @@ fn open_to_all(dir: &Path) -> io::Result<()> {
 
 fn disk_bytes(dir: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
-    let Ok(files) = files_below(dir) else { return 0 };
-    let blocks = files.iter().filter_map(|f| f.symlink_metadata().ok()).map(|m| m.blocks());
+    let Ok(files) = files_below(dir) else {
+        return 0;
+    };
+    let blocks = files
+        .iter()
+        .filter_map(|f| f.symlink_metadata().ok())
+        .map(|m| m.blocks());
     blocks.sum::<u64>() * 512
 }
 

@@ -12,8 +12,7 @@ use crate::mirror;
 use crate::progress::{Reporter, TICK};
 
 /// Where programs are looked for. Not the caller's `PATH`: a build must not depend on it.
-pub(crate) const SEARCH_PATH: &str =
-    "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+pub(crate) const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// 2023-11-14T22:13:20Z: every time stamp in an image.
 pub(crate) const EPOCH: i64 = 1_700_000_000;
@@ -56,12 +55,14 @@ impl Tool {
     }
 
     pub(crate) fn args<S: AsRef<OsStr>>(mut self, arguments: impl IntoIterator<Item = S>) -> Self {
-        self.arguments.extend(arguments.into_iter().map(|a| a.as_ref().to_owned()));
+        self.arguments
+            .extend(arguments.into_iter().map(|a| a.as_ref().to_owned()));
         self
     }
 
     pub(crate) fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
-        self.environment.push((name.to_owned(), value.as_ref().to_owned()));
+        self.environment
+            .push((name.to_owned(), value.as_ref().to_owned()));
         self
     }
 
@@ -143,11 +144,23 @@ impl Tool {
         command.args(["--pdeathsig", "KILL", "--"]);
         if self.isolated {
             command.args(["unshare", "--pid", "--ipc", "--net", "--mount", "--fork"]);
-            command.args(["--kill-child=KILL", "--", "setarch", "--addr-no-randomize", "--"]);
+            command.args([
+                "--kill-child=KILL",
+                "--",
+                "setarch",
+                "--addr-no-randomize",
+                "--",
+            ]);
         }
         command.arg(&self.program).args(&self.arguments);
-        command.env_clear().env("PATH", SEARCH_PATH).env("LC_ALL", "C.UTF-8").env("TZ", "UTC");
-        command.env("HOME", "/root").env("SOURCE_DATE_EPOCH", EPOCH.to_string());
+        command
+            .env_clear()
+            .env("PATH", SEARCH_PATH)
+            .env("LC_ALL", "C.UTF-8")
+            .env("TZ", "UTC");
+        command
+            .env("HOME", "/root")
+            .env("SOURCE_DATE_EPOCH", EPOCH.to_string());
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         if let Some(directory) = &self.directory {
             command.current_dir(directory);
@@ -175,7 +188,11 @@ impl Tool {
     }
 
     fn io(&self, action: &'static str, source: std::io::Error) -> BuildError {
-        BuildError::Io { action, path: PathBuf::from(&self.program), source }
+        BuildError::Io {
+            action,
+            path: PathBuf::from(&self.program),
+            source,
+        }
     }
 }
 
@@ -195,7 +212,9 @@ fn forward_lines(stdout: impl Read, lines: &mpsc::SyncSender<String>) {
     let mut reader = BufReader::new(stdout);
     let mut line = Vec::new();
     while let Ok(1..) = (&mut reader).take(LINE_BYTES).read_until(b'\n', &mut line) {
-        let text = String::from_utf8_lossy(&line).trim_end_matches('\n').to_owned();
+        let text = String::from_utf8_lossy(&line)
+            .trim_end_matches('\n')
+            .to_owned();
         line.clear();
         if lines.send(text).is_err() {
             return;
@@ -208,7 +227,10 @@ pub(crate) fn find(program: &str) -> Option<PathBuf> {
     if program.starts_with('/') {
         return Path::new(program).exists().then(|| PathBuf::from(program));
     }
-    SEARCH_PATH.split(':').map(|dir| Path::new(dir).join(program)).find(|path| path.exists())
+    SEARCH_PATH
+        .split(':')
+        .map(|dir| Path::new(dir).join(program))
+        .find(|path| path.exists())
 }
 
 pub(crate) fn missing(program: &str, step: &str) -> BuildError {
@@ -227,7 +249,10 @@ pub(crate) fn pipe(first: &Tool, second: &Tool) -> Result<(), BuildError> {
     let (out, err) = (sink.stderr.take(), source.stderr.take());
     let (source_words, sink_words) = thread::scope(|scope| {
         let words = scope.spawn(move || out.map(read_tail).unwrap_or_default());
-        (err.map(read_tail).unwrap_or_default(), words.join().unwrap_or_default())
+        (
+            err.map(read_tail).unwrap_or_default(),
+            words.join().unwrap_or_default(),
+        )
     });
     let sink_status = sink.wait().map_err(|e| second.io("wait for", e))?;
     let source_status = source.wait().map_err(|e| first.io("wait for", e))?;

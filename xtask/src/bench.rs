@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 
-use crate::{build, setup, shell};
+use crate::{build, shell};
 
 /// Options of `bench`.
 #[derive(Args)]
@@ -30,10 +30,7 @@ enum Name {
 
 /// Builds what the benchmark needs, runs it, shows its table.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    setup::ensure(setup::Need::Everything)?;
-    let guest_bins = build::guest_bins()?;
-    let bellows = build::release_bellows()?;
-    build::build_images(&bellows, &guest_bins)?;
+    let bellows = build::images(build::Scope::Binaries)?;
     let program = match options.name {
         Name::Resize => "bench-resize",
     };

@@ -33,33 +33,38 @@ pub(crate) fn guest_bins() -> Result<PathBuf> {
     Ok(shell::target_dir()?.join(GUEST_TARGET).join("guest"))
 }
 
+/// What is compiled beside the binaries. One selection of packages and targets means one set of features, so that nothing
+/// is compiled twice within a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// Binaries only.
+    Binaries,
+    /// Binaries and every test, as `cargo test --workspace` needs them.
+    Tests,
+}
+
 /// Builds the host binaries in the development profile; returns the path of `bellows`.
-pub(crate) fn host_bins() -> Result<PathBuf> {
+fn host_bins(scope: Scope) -> Result<PathBuf> {
     let mut command = shell::cargo()?;
-    command.args(["build", "--quiet", "--workspace", "--bins"]);
+    match scope {
+        Scope::Binaries => command.args(["build", "--quiet", "--workspace", "--bins"]),
+        Scope::Tests => command.args(["test", "--quiet", "--workspace", "--no-run"]),
+    };
     shell::run("build host binaries", &mut command)?;
     Ok(shell::target_dir()?.join("debug").join("bellows"))
 }
 
-/// Builds the host binaries optimised, for measuring and showing; returns the path of `bellows`.
-pub(crate) fn release_bellows() -> Result<PathBuf> {
-    let mut command = shell::cargo()?;
-    command.args(["build", "--quiet", "--release", "-p", "bellows"]);
-    shell::run("build bellows, optimised", &mut command)?;
-    Ok(shell::target_dir()?.join("release").join("bellows"))
-}
-
 /// Everything a guest needs: packages, binaries, images. Quick when nothing changed. Returns the path of `bellows`.
-pub(crate) fn images() -> Result<PathBuf> {
+pub(crate) fn images(scope: Scope) -> Result<PathBuf> {
     crate::setup::ensure(crate::setup::Need::Everything)?;
     let guest_bins = guest_bins()?;
-    let bellows = host_bins()?;
+    let bellows = host_bins(scope)?;
     build_images(&bellows, &guest_bins)?;
     Ok(bellows)
 }
 
 /// Builds the images with a given `bellows`.
-pub(crate) fn build_images(bellows: &std::path::Path, guest_bins: &std::path::Path) -> Result<()> {
+fn build_images(bellows: &std::path::Path, guest_bins: &std::path::Path) -> Result<()> {
     for image in IMAGES {
         let mut command = Command::new(bellows);
         command

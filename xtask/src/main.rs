@@ -60,7 +60,7 @@ fn main() -> ExitCode {
         Command::Bench(options) => bench::run(&options),
         Command::Setup => setup::ensure(setup::Need::Everything),
         Command::GuestBins => build::guest_bins().map(|dir| shell::say(&dir.display().to_string())),
-        Command::Images => build::images().map(|_| ()),
+        Command::Images => build::images(build::Scope::Binaries).map(|_| ()),
         Command::Plot { report } => demo::plot_again(&report),
     };
     match result {

@@ -13,19 +13,44 @@ pub(crate) struct Options {
     no_guest: bool,
 }
 
-/// Format, lints, tidy, unit tests.
+/// Format, tidy, lints, and every test that needs no guest.
 pub(crate) fn check() -> Result<()> {
     setup::ensure(setup::Need::Build)?;
-    // Collect every failure, so that one round shows all of them.
-    let results = [
+    let mut tests = shell::cargo()?;
+    tests.args(["test", "--workspace", "--exclude", "bellows-tests"]);
+    together(vec![
         ("format", format()),
         ("tidy", tidy::run()),
         ("lints", lints()),
         (
-            "unit, golden and property tests",
-            cargo_test(&["--workspace", "--exclude", "bellows-tests"]),
+            "tests",
+            shell::run("unit, golden and property tests", &mut tests),
         ),
-    ];
+    ])
+}
+
+/// Everything.
+pub(crate) fn run(options: &Options) -> Result<()> {
+    if options.no_guest {
+        return check();
+    }
+    setup::ensure(setup::Need::Everything)?;
+    together(vec![
+        ("format", format()),
+        ("tidy", tidy::run()),
+        ("lints", lints()),
+    ])?;
+    let bellows = build::images(build::Scope::Tests)?;
+    let mut command = shell::cargo()?;
+    command
+        .args(["test", "--workspace", "--no-fail-fast"])
+        .env("BELLOWS_BIN", &bellows)
+        .env("BELLOWS_REQUIRE_GUEST", "1");
+    shell::run("all tests, with real guests", &mut command)
+}
+
+/// Every failure is shown, so that one round is enough to see all of them.
+fn together(results: Vec<(&str, Result<()>)>) -> Result<()> {
     let failed: Vec<String> = results
         .into_iter()
         .filter_map(|(name, result)| result.err().map(|error| format!("{name}: {error:#}")))
@@ -37,49 +62,20 @@ pub(crate) fn check() -> Result<()> {
     }
 }
 
-/// Everything.
-pub(crate) fn run(options: &Options) -> Result<()> {
-    if options.no_guest {
-        return check();
-    }
-    setup::ensure(setup::Need::Everything)?;
-    check()?;
-    let bellows = build::images()?;
-    let mut command = shell::cargo()?;
-    // One guest at a time: two cores carry no more.
-    command
-        .args([
-            "test",
-            "-p",
-            "bellows-tests",
-            "--",
-            "--test-threads=1",
-            "--nocapture",
-        ])
-        .env("BELLOWS_BIN", &bellows)
-        .env("BELLOWS_REQUIRE_GUEST", "1");
-    shell::run("black-box tests with a real guest", &mut command)
-}
-
 fn format() -> Result<()> {
     shell::run("format", shell::cargo()?.args(["fmt", "--all", "--check"]))
 }
 
 fn lints() -> Result<()> {
-    shell::run(
-        "lints",
-        shell::cargo()?.args([
-            "clippy",
-            "--quiet",
-            "--workspace",
-            "--all-targets",
-            "--",
-            "-D",
-            "warnings",
-        ]),
-    )
-}
-
-fn cargo_test(arguments: &[&str]) -> Result<()> {
-    shell::run("tests", shell::cargo()?.arg("test").args(arguments))
+    let mut command = shell::cargo()?;
+    command.args([
+        "clippy",
+        "--quiet",
+        "--workspace",
+        "--all-targets",
+        "--",
+        "-D",
+        "warnings",
+    ]);
+    shell::run("lints", &mut command)
 }

@@ -109,7 +109,11 @@ impl ScalingOverrides {
             Some(n) if (0..=MAX_WINDOW_MINUTES).contains(&n) => u32::try_from(n).unwrap_or(base),
             Some(n) => {
                 let rule = "must be from 0 to 10080 minutes";
-                problems.push(Problem { key: key.into(), value: n.to_string(), rule });
+                problems.push(Problem {
+                    key: key.into(),
+                    value: n.to_string(),
+                    rule,
+                });
                 base
             }
         };
@@ -138,30 +142,57 @@ impl ScalingOverrides {
                 .lfc_use_largest_window
                 .unwrap_or(base.lfc_use_largest_window),
             lfc_to_memory_ratio: self.lfc_to_memory_ratio.unwrap_or(base.lfc_to_memory_ratio),
-            cpu_stable_zone_ratio: self.cpu_stable_zone_ratio.unwrap_or(base.cpu_stable_zone_ratio),
-            cpu_mixed_zone_ratio: self.cpu_mixed_zone_ratio.unwrap_or(base.cpu_mixed_zone_ratio),
+            cpu_stable_zone_ratio: self
+                .cpu_stable_zone_ratio
+                .unwrap_or(base.cpu_stable_zone_ratio),
+            cpu_mixed_zone_ratio: self
+                .cpu_mixed_zone_ratio
+                .unwrap_or(base.cpu_mixed_zone_ratio),
         };
         if problems.is_empty() {
             problems = merged.problems();
         }
-        if problems.is_empty() { Ok(merged) } else { Err(problems) }
+        if problems.is_empty() {
+            Ok(merged)
+        } else {
+            Err(problems)
+        }
     }
 
     /// The keys of `defaultConfig` that must be present and are not.
     #[must_use]
     pub fn missing(&self) -> Vec<&'static str> {
         let present = BTreeMap::from([
-            ("loadAverageFractionTarget", self.load_average_fraction_target.is_some()),
-            ("memoryUsageFractionTarget", self.memory_usage_fraction_target.is_some()),
-            ("memoryTotalFractionTarget", self.memory_total_fraction_target.is_some()),
+            (
+                "loadAverageFractionTarget",
+                self.load_average_fraction_target.is_some(),
+            ),
+            (
+                "memoryUsageFractionTarget",
+                self.memory_usage_fraction_target.is_some(),
+            ),
+            (
+                "memoryTotalFractionTarget",
+                self.memory_total_fraction_target.is_some(),
+            ),
             ("enableLFCMetrics", self.enable_lfc_metrics.is_some()),
             ("lfcToMemoryRatio", self.lfc_to_memory_ratio.is_some()),
-            ("lfcWindowSizeMinutes", self.lfc_window_size_minutes.is_some()),
-            ("lfcMinWaitBeforeDownscaleMinutes", self.lfc_min_wait_before_downscale_minutes.is_some()),
+            (
+                "lfcWindowSizeMinutes",
+                self.lfc_window_size_minutes.is_some(),
+            ),
+            (
+                "lfcMinWaitBeforeDownscaleMinutes",
+                self.lfc_min_wait_before_downscale_minutes.is_some(),
+            ),
             ("cpuStableZoneRatio", self.cpu_stable_zone_ratio.is_some()),
             ("cpuMixedZoneRatio", self.cpu_mixed_zone_ratio.is_some()),
         ]);
-        present.into_iter().filter(|(_, is_present)| !is_present).map(|(key, _)| key).collect()
+        present
+            .into_iter()
+            .filter(|(_, is_present)| !is_present)
+            .map(|(key, _)| key)
+            .collect()
     }
 }
 
@@ -172,26 +203,56 @@ impl ScalingConfig {
         let over_0 = |below: f64| move |value: f64| value > 0.0 && value < below;
         let not_negative = |value: f64| value >= 0.0 && value.is_finite();
         let floats: [(&str, f64, bool, &'static str); 6] = [
-            ("loadAverageFractionTarget", self.load_average_fraction_target,
-                over_0(2.0)(self.load_average_fraction_target), "must be over 0 and below 2"),
-            ("memoryUsageFractionTarget", self.memory_usage_fraction_target,
-                over_0(1.0)(self.memory_usage_fraction_target), "must be over 0 and below 1"),
-            ("memoryTotalFractionTarget", self.memory_total_fraction_target,
-                over_0(1.0)(self.memory_total_fraction_target), "must be over 0 and below 1"),
-            ("lfcToMemoryRatio", self.lfc_to_memory_ratio,
-                over_0(f64::INFINITY)(self.lfc_to_memory_ratio), "must be over 0"),
-            ("cpuStableZoneRatio", self.cpu_stable_zone_ratio,
-                not_negative(self.cpu_stable_zone_ratio), "must be 0 or more"),
-            ("cpuMixedZoneRatio", self.cpu_mixed_zone_ratio,
-                not_negative(self.cpu_mixed_zone_ratio), "must be 0 or more"),
+            (
+                "loadAverageFractionTarget",
+                self.load_average_fraction_target,
+                over_0(2.0)(self.load_average_fraction_target),
+                "must be over 0 and below 2",
+            ),
+            (
+                "memoryUsageFractionTarget",
+                self.memory_usage_fraction_target,
+                over_0(1.0)(self.memory_usage_fraction_target),
+                "must be over 0 and below 1",
+            ),
+            (
+                "memoryTotalFractionTarget",
+                self.memory_total_fraction_target,
+                over_0(1.0)(self.memory_total_fraction_target),
+                "must be over 0 and below 1",
+            ),
+            (
+                "lfcToMemoryRatio",
+                self.lfc_to_memory_ratio,
+                over_0(f64::INFINITY)(self.lfc_to_memory_ratio),
+                "must be over 0",
+            ),
+            (
+                "cpuStableZoneRatio",
+                self.cpu_stable_zone_ratio,
+                not_negative(self.cpu_stable_zone_ratio),
+                "must be 0 or more",
+            ),
+            (
+                "cpuMixedZoneRatio",
+                self.cpu_mixed_zone_ratio,
+                not_negative(self.cpu_mixed_zone_ratio),
+                "must be 0 or more",
+            ),
         ];
         let mut problems: Vec<Problem> = floats
             .into_iter()
             .filter(|(_, _, is_good, _)| !is_good)
-            .map(|(key, value, _, rule)| Problem { key: key.into(), value: value.to_string(), rule })
+            .map(|(key, value, _, rule)| Problem {
+                key: key.into(),
+                value: value.to_string(),
+                rule,
+            })
             .collect();
-        let (window, wait) =
-            (self.lfc_window_size_minutes, self.lfc_min_wait_before_downscale_minutes);
+        let (window, wait) = (
+            self.lfc_window_size_minutes,
+            self.lfc_min_wait_before_downscale_minutes,
+        );
         if window < 2 {
             problems.push(Problem {
                 key: "lfcWindowSizeMinutes".into(),

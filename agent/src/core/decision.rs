@@ -159,7 +159,8 @@ impl Decision {
     /// Whether a person would call it another decision than `other`: votes and the way there may differ.
     #[must_use]
     pub fn differs_from(&self, other: &Self) -> bool {
-        (self.target, self.reason, self.bounded_by) != (other.target, other.reason, other.bounded_by)
+        (self.target, self.reason, self.bounded_by)
+            != (other.target, other.reason, other.bounded_by)
     }
 
     /// Whether it changes what is done, not only why.

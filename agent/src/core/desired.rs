@@ -72,7 +72,15 @@ pub struct Desired {
 /// Smallest number of units above `size` in any of the fields asked for.
 #[must_use]
 pub fn units_above(size: Resources, unit: Resources, cpu: bool, memory: bool) -> u32 {
-    let by_cpu = if cpu { size.cpu.0.checked_div(unit.cpu.0).unwrap_or(0).saturating_add(1) } else { 0 };
+    let by_cpu = if cpu {
+        size.cpu
+            .0
+            .checked_div(unit.cpu.0)
+            .unwrap_or(0)
+            .saturating_add(1)
+    } else {
+        0
+    };
     let by_memory = if memory {
         let whole = size.mem.0.checked_div(unit.mem.0).unwrap_or(0);
         u32::try_from(whole).unwrap_or(u32::MAX).saturating_add(1)
@@ -84,8 +92,20 @@ pub fn units_above(size: Resources, unit: Resources, cpu: bool, memory: bool) ->
 
 /// The lowest size that respects a refusal: one unit step above it in each field, but never above what the monitor had.
 fn floor_of_denial(denied: Denied, unit: Resources) -> Resources {
-    let cpu_units = denied.requested.cpu.0.checked_div(unit.cpu.0).unwrap_or(0).saturating_add(1);
-    let mem_units = denied.requested.mem.0.checked_div(unit.mem.0).unwrap_or(0).saturating_add(1);
+    let cpu_units = denied
+        .requested
+        .cpu
+        .0
+        .checked_div(unit.cpu.0)
+        .unwrap_or(0)
+        .saturating_add(1);
+    let mem_units = denied
+        .requested
+        .mem
+        .0
+        .checked_div(unit.mem.0)
+        .unwrap_or(0)
+        .saturating_add(1);
     denied.current.field_min(Resources {
         cpu: MilliCpu(unit.cpu.0.saturating_mul(cpu_units)),
         mem: Bytes(unit.mem.0.saturating_mul(mem_units)),
@@ -128,7 +148,11 @@ pub fn desired(inputs: &Inputs<'_>) -> Desired {
     let mut size = inputs.unit.saturating_mul(units);
     if !has_all_metrics && inputs.using.has_field_above(size) {
         size = size.field_max(inputs.using);
-        reason = if inputs.is_stale { Reason::StaleMetrics } else { Reason::MissingMetrics };
+        reason = if inputs.is_stale {
+            Reason::StaleMetrics
+        } else {
+            Reason::MissingMetrics
+        };
     }
     if size.has_field_above(inputs.max) {
         bounded_by.insert(Bound::Max);

@@ -84,7 +84,13 @@ pub fn goal(
         }),
     };
     let (units, winner) = combine(&votes);
-    Goal { units, votes, winner, working_set, is_series_short }
+    Goal {
+        units,
+        votes,
+        winner,
+        working_set,
+        is_series_short,
+    }
 }
 
 /// Load1 and load5 in one number: load5 while they are close, load1 when they are far apart.
@@ -119,7 +125,11 @@ fn memory_vote(
     }
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates, and NaN becomes 0")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the cast saturates, and NaN becomes 0"
+)]
 fn combine(votes: &Votes) -> (u32, Option<Signal>) {
     let candidates = [
         (Signal::Cpu, votes.cpu.map(f64::round)),

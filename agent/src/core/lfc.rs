@@ -25,7 +25,9 @@ pub struct WorkingSet {
 /// The working set in a series, or `None` when the series is too short for the windows configured.
 #[must_use]
 pub fn working_set(scaling: &ScalingConfig, series: &[f64]) -> Option<WorkingSet> {
-    let offset = scaling.lfc_min_wait_before_downscale_minutes.saturating_sub(1) as usize;
+    let offset = scaling
+        .lfc_min_wait_before_downscale_minutes
+        .saturating_sub(1) as usize;
     let window = scaling.lfc_window_size_minutes as usize;
     if series.is_empty() || series.len() < offset.saturating_add(window) {
         return None;
@@ -40,7 +42,10 @@ pub fn working_set(scaling: &ScalingConfig, series: &[f64]) -> Option<WorkingSet
         prefix += 1;
     }
     let predicted = project(&series[..prefix.max(1)], PROJECTION_STEPS);
-    Some(WorkingSet { estimate_pages: estimate, predicted_pages: predicted })
+    Some(WorkingSet {
+        estimate_pages: estimate,
+        predicted_pages: predicted,
+    })
 }
 
 /// Height of the first point at or after `offset` where the next `window − 1` steps rise by more than `factor` times what the
@@ -81,15 +86,19 @@ mod tests {
 
     #[test]
     fn plateau_is_found() {
-        let series: Vec<f64> =
-            tenths(1..=10).chain([1.0; 5]).chain(tenths(11..=20)).collect();
+        let series: Vec<f64> = tenths(1..=10)
+            .chain([1.0; 5])
+            .chain(tenths(11..=20))
+            .collect();
         let got = plateau(&series, 2.0, 9, 5);
         assert!(close(got, 1.0), "{got}");
     }
 
     #[test]
     fn a_plateau_before_the_offset_is_not_seen() {
-        let series = [0.1, 0.2, 0.3, 0.3, 0.3, 0.3, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1];
+        let series = [
+            0.1, 0.2, 0.3, 0.3, 0.3, 0.3, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1,
+        ];
         let got = plateau(&series, 2.0, 9, 5);
         assert!(close(got, 1.1), "{got}");
     }
@@ -97,7 +106,11 @@ mod tests {
     #[test]
     fn growth_is_projected() {
         for (steps, series, want) in [
-            (0.5, vec![0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.0, 1.0, 1.0, 1.0], 1.05),
+            (
+                0.5,
+                vec![0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.0, 1.0, 1.0, 1.0],
+                1.05,
+            ),
             (2.0, vec![0.0, 0.3, 0.5, 0.6], 0.9),
         ] {
             let got = project(&series, steps);
@@ -108,7 +121,15 @@ mod tests {
     #[test]
     fn windows_that_validation_refuses_degrade_instead_of_crashing() {
         let series: Vec<f64> = (0..20).map(f64::from).collect();
-        for (window, wait) in [(0, 0), (1, 0), (1, 1), (0, 3), (9, 2), (20, 1), (u32::MAX, u32::MAX)] {
+        for (window, wait) in [
+            (0, 0),
+            (1, 0),
+            (1, 1),
+            (0, 3),
+            (9, 2),
+            (20, 1),
+            (u32::MAX, u32::MAX),
+        ] {
             let scaling = ScalingConfig {
                 lfc_window_size_minutes: window,
                 lfc_min_wait_before_downscale_minutes: wait,
@@ -116,7 +137,10 @@ mod tests {
             };
             for length in 0..series.len() {
                 if let Some(found) = working_set(&scaling, &series[..length]) {
-                    assert!(found.predicted_pages.is_finite(), "window {window}, wait {wait}");
+                    assert!(
+                        found.predicted_pages.is_finite(),
+                        "window {window}, wait {wait}"
+                    );
                 }
             }
         }

@@ -19,8 +19,8 @@ pub(super) struct NeonVmState {
     pub ongoing: Option<(RequestId, Resources)>,
     pub request_failed_at: Option<Timestamp>,
     pub last_success: Option<Timestamp>,
-    /// A size the VM may have after an answer was lost.
-    pub uncertain: Option<Resources>,
+    /// The smallest and the largest size the VM may have after answers were lost.
+    pub uncertain: Option<(Resources, Resources)>,
     pub target_revision: StampedRevision,
     pub current_revision: Revision,
 }
@@ -41,16 +41,27 @@ pub(super) struct Limits {
 impl NeonVmState {
     /// The largest size the VM may have.
     pub(super) fn held(&self, using: Resources) -> Resources {
-        self.possible().fold(using, Resources::field_max)
+        let ongoing = self
+            .ongoing
+            .map_or(using, |(_, size)| using.field_max(size));
+        self.uncertain
+            .map_or(ongoing, |(_, high)| ongoing.field_max(high))
+    }
+
+    /// The largest size the VM may have once a patch under way is through: a shrink under way was approved.
+    pub(super) fn settled(&self, using: Resources) -> Resources {
+        let size = self.ongoing.map_or(using, |(_, size)| size);
+        self.uncertain
+            .map_or(size, |(_, high)| size.field_max(high))
     }
 
     /// The smallest size the VM may have.
     pub(super) fn certain(&self, using: Resources) -> Resources {
-        self.possible().fold(using, Resources::field_min)
-    }
-
-    fn possible(&self) -> impl Iterator<Item = Resources> {
-        self.ongoing.map(|(_, size)| size).into_iter().chain(self.uncertain)
+        let ongoing = self
+            .ongoing
+            .map_or(using, |(_, size)| using.field_min(size));
+        self.uncertain
+            .map_or(ongoing, |(low, _)| ongoing.field_min(low))
     }
 
     pub(super) fn plan(
@@ -64,11 +75,15 @@ impl NeonVmState {
         let high = limits.permit.unwrap_or(using);
         let mut target = clamp(using, round.desired, Some(low), Some(high));
         target.mem = whole_slots(using.mem, target.mem, round.slot);
+        // Only with answers lost can the monitor count on more than is believed to be there: then that is made true.
+        target = target.field_max(low.field_min(self.held(using)));
         if round.is_migrating || (target == using && self.uncertain.is_none()) {
             return None;
         }
         let is_blocked = self.ongoing.is_some()
-            || limits.plugin_request.is_some_and(|asked| asked.has_field_below(target));
+            || limits
+                .plugin_request
+                .is_some_and(|asked| asked.has_field_below(target));
         if is_blocked {
             let is_other = self.ongoing.is_some_and(|(_, size)| size != target);
             if limits.is_plugin_ongoing || is_other {
@@ -77,16 +92,26 @@ impl NeonVmState {
             return None;
         }
         if let Some(failure) = self.request_failed_at
-            && round.must_wait_until(failure + round.timers.neonvm_retry_wait, Warning::NeonVmFailed)
+            && round.must_wait_until(
+                failure + round.timers.neonvm_retry_wait,
+                Warning::NeonVmFailed,
+            )
         {
             return None;
         }
-        Some(NeonVmRequest { current: using, target, revision })
+        Some(NeonVmRequest {
+            current: using,
+            target,
+            revision,
+        })
     }
 
     pub(super) fn start(&mut self, now: Timestamp, id: RequestId, request: &NeonVmRequest) {
         self.ongoing = Some((id, request.target));
-        self.target_revision = StampedRevision { revision: request.revision, at: now };
+        self.target_revision = StampedRevision {
+            revision: request.revision,
+            at: now,
+        };
     }
 
     pub(super) fn succeed(&mut self, now: Timestamp) -> Option<Resources> {
@@ -98,19 +123,12 @@ impl NeonVmState {
     /// The patch failed. With `may_have_arrived` it may have been applied.
     pub(super) fn fail(&mut self, now: Timestamp, using: Resources, may_have_arrived: bool) {
         self.request_failed_at = Some(now);
-        let Some((_, size)) = self.ongoing.take() else { return };
-        if may_have_arrived && (size != using || self.uncertain.is_some()) {
-            // With an older uncertainty the two could differ on both sides; the newest answer lost is the likelier truth, and
-            // the older one was below or above it by the same rules, so each field keeps what is farther away.
-            self.uncertain = Some(self.uncertain.map_or(size, |old| farther(using, old, size)));
+        let Some((_, size)) = self.ongoing.take() else {
+            return;
+        };
+        if may_have_arrived {
+            let (low, high) = self.uncertain.unwrap_or((using, using));
+            self.uncertain = Some((low.field_min(size), high.field_max(size)));
         }
-    }
-}
-
-/// Of two possible sizes, per field the one farther from `using`.
-fn farther(using: Resources, a: Resources, b: Resources) -> Resources {
-    Resources {
-        cpu: if a.cpu.0.abs_diff(using.cpu.0) > b.cpu.0.abs_diff(using.cpu.0) { a.cpu } else { b.cpu },
-        mem: if a.mem.0.abs_diff(using.mem.0) > b.mem.0.abs_diff(using.mem.0) { a.mem } else { b.mem },
     }
 }

@@ -54,7 +54,9 @@ impl PluginState {
         revision: Revision,
     ) -> Option<PluginRequest> {
         let want = wanted(round, held);
-        let tick_end = self.last_request.map(|last| last.at + round.timers.plugin_request_tick);
+        let tick_end = self
+            .last_request
+            .map(|last| last.at + round.timers.plugin_request_tick);
         let is_refused = self.ongoing.is_none()
             && matches!((self.last_request, self.permit),
                 (Some(last), Some(permit)) if last.resources.has_field_above(permit));
@@ -63,25 +65,40 @@ impl PluginState {
             .filter(|_| is_refused)
             .map(|last| last.at + round.timers.plugin_denied_retry_wait)
             .filter(|end| *end > round.now);
-        let wants_other = self.last_request.is_some()
-            && self.permit.is_some_and(|permit| permit != want);
+        let wants_other =
+            self.last_request.is_some() && self.permit.is_some_and(|permit| permit != want);
         let is_new = (wants_other || self.is_unanswered) && backoff_end.is_none();
-        let target = if is_new && self.permit.is_some() { want } else { held };
+        let target = if is_new && self.permit.is_some() {
+            want
+        } else {
+            held
+        };
 
         if self.ongoing.is_some() {
-            if self.last_request.is_some_and(|last| last.resources != target) {
+            if self
+                .last_request
+                .is_some_and(|last| last.resources != target)
+            {
                 round.warn(Warning::PluginOngoing);
             }
             return None;
         }
         if let Some(failure) = self.last_failure_at
-            && round.must_wait_until(failure + round.timers.plugin_retry_wait, Warning::PluginFailed)
+            && round.must_wait_until(
+                failure + round.timers.plugin_retry_wait,
+                Warning::PluginFailed,
+            )
         {
             return None;
         }
         let is_due = tick_end.is_none_or(|end| end <= round.now);
         if is_due || is_new {
-            return Some(PluginRequest { last_permit: self.permit, target, metrics, revision });
+            return Some(PluginRequest {
+                last_permit: self.permit,
+                target,
+                metrics,
+                revision,
+            });
         }
         if let Some(end) = tick_end {
             round.wait_at_most(end.since(round.now));
@@ -97,15 +114,24 @@ impl PluginState {
 
     pub(super) fn start(&mut self, now: Timestamp, id: RequestId, request: &PluginRequest) {
         self.ongoing = Some(id);
-        let revision = StampedRevision { revision: request.revision, at: now };
-        self.last_request = Some(LastRequest { at: now, resources: request.target, revision });
+        let revision = StampedRevision {
+            revision: request.revision,
+            at: now,
+        };
+        self.last_request = Some(LastRequest {
+            at: now,
+            resources: request.target,
+            revision,
+        });
     }
 
     /// The request failed. With `may_have_arrived` the scheduler may have acted on it.
     pub(super) fn fail(&mut self, now: Timestamp, may_have_arrived: bool) {
         self.ongoing = None;
         self.last_failure_at = Some(now);
-        let Some(last) = self.last_request else { return };
+        let Some(last) = self.last_request else {
+            return;
+        };
         match self.permit {
             Some(permit) if may_have_arrived => {
                 self.is_unanswered |= permit != last.resources;
@@ -124,7 +150,9 @@ impl PluginState {
         held: Resources,
         migration_hold: protocol::time::Span,
     ) -> Result<Option<(protocol::time::Span, u64)>, InvalidPermit> {
-        let Some(last) = self.last_request else { return Err(InvalidPermit) };
+        let Some(last) = self.last_request else {
+            return Err(InvalidPermit);
+        };
         let permit = response.permit;
         if permit.zero_field().is_some()
             || permit.has_field_above(last.resources)

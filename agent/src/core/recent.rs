@@ -18,7 +18,10 @@ impl RecentCounter {
     /// Nothing has happened yet.
     #[must_use]
     pub fn new(interval: Span) -> Self {
-        Self { interval, entries: VecDeque::new() }
+        Self {
+            interval,
+            entries: VecDeque::new(),
+        }
     }
 
     /// Something happened.
@@ -37,7 +40,11 @@ impl RecentCounter {
     }
 
     fn forget(&mut self, now: Timestamp) {
-        while self.entries.front().is_some_and(|entry| *entry + self.interval <= now) {
+        while self
+            .entries
+            .front()
+            .is_some_and(|entry| *entry + self.interval <= now)
+        {
             self.entries.pop_front();
         }
     }

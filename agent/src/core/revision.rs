@@ -66,7 +66,10 @@ impl RevisionSource {
     /// Goes on after `last`.
     #[must_use]
     pub fn new(last: i64) -> Self {
-        Self { last, issued_at: VecDeque::new() }
+        Self {
+            last,
+            issued_at: VecDeque::new(),
+        }
     }
 
     /// The next revision.
@@ -76,7 +79,10 @@ impl RevisionSource {
         if self.issued_at.len() > MAX_UNOBSERVED {
             self.issued_at.pop_front();
         }
-        Revision { value: self.last, flags }
+        Revision {
+            value: self.last,
+            flags,
+        }
     }
 
     /// A revision was seen in the VM's status.
@@ -84,9 +90,12 @@ impl RevisionSource {
         if value > self.last {
             return Observed::NotIssued;
         }
-        let behind = usize::try_from(self.last - value).unwrap_or(usize::MAX);
-        let Some(index) =
-            self.issued_at.len().checked_sub(1).and_then(|newest| newest.checked_sub(behind))
+        let behind = usize::try_from(self.last.saturating_sub(value)).unwrap_or(usize::MAX);
+        let Some(index) = self
+            .issued_at
+            .len()
+            .checked_sub(1)
+            .and_then(|newest| newest.checked_sub(behind))
         else {
             return Observed::Known;
         };
@@ -108,7 +117,13 @@ mod tests {
     fn values_go_on_after_the_start() {
         for (start, first) in [(0, 1), (5, 6)] {
             let revision = RevisionSource::new(start).issue(at(0), FLAG_UPSCALE);
-            assert_eq!(revision, Revision { value: first, flags: FLAG_UPSCALE });
+            assert_eq!(
+                revision,
+                Revision {
+                    value: first,
+                    flags: FLAG_UPSCALE
+                }
+            );
         }
     }
 
@@ -116,7 +131,10 @@ mod tests {
     fn latency_is_from_issue_to_observation() {
         let mut source = RevisionSource::new(0);
         source.issue(at(0), FLAG_UPSCALE);
-        assert_eq!(source.observe(at(5), 1), Observed::After(Span::from_secs(5)));
+        assert_eq!(
+            source.observe(at(5), 1),
+            Observed::After(Span::from_secs(5))
+        );
         assert_eq!(source.observe(at(5), 1), Observed::Known);
     }
 
@@ -125,8 +143,14 @@ mod tests {
         let mut source = RevisionSource::new(0);
         source.issue(at(0), 0);
         source.issue(at(5), 0);
-        assert_eq!(source.observe(at(10), 1), Observed::After(Span::from_secs(10)));
-        assert_eq!(source.observe(at(12), 2), Observed::After(Span::from_secs(7)));
+        assert_eq!(
+            source.observe(at(10), 1),
+            Observed::After(Span::from_secs(10))
+        );
+        assert_eq!(
+            source.observe(at(12), 2),
+            Observed::After(Span::from_secs(7))
+        );
         assert_eq!(source.observe(at(13), 2), Observed::Known);
         assert_eq!(source.observe(at(13), 1), Observed::Known);
     }
@@ -136,7 +160,10 @@ mod tests {
         let mut source = RevisionSource::new(0);
         source.issue(at(0), 0);
         source.issue(at(1), 0);
-        assert_eq!(source.observe(at(2), 2), Observed::After(Span::from_secs(1)));
+        assert_eq!(
+            source.observe(at(2), 2),
+            Observed::After(Span::from_secs(1))
+        );
         assert_eq!(source.observe(at(3), 1), Observed::Known);
     }
 
@@ -149,7 +176,14 @@ mod tests {
         for _ in 0..=MAX_UNOBSERVED {
             source.issue(at(1), 0);
         }
-        assert_eq!(source.observe(at(2), 8), Observed::Known, "the oldest was forgotten");
-        assert_eq!(source.observe(at(2), 9), Observed::After(Span::from_secs(1)));
+        assert_eq!(
+            source.observe(at(2), 8),
+            Observed::Known,
+            "the oldest was forgotten"
+        );
+        assert_eq!(
+            source.observe(at(2), 9),
+            Observed::After(Span::from_secs(1))
+        );
     }
 }

@@ -64,15 +64,29 @@ pub(super) fn clamp(
         }
     }
     Resources {
-        cpu: field(current.cpu, want.cpu, low.map(|r| r.cpu), high.map(|r| r.cpu)),
-        mem: field(current.mem, want.mem, low.map(|r| r.mem), high.map(|r| r.mem)),
+        cpu: field(
+            current.cpu,
+            want.cpu,
+            low.map(|r| r.cpu),
+            high.map(|r| r.cpu),
+        ),
+        mem: field(
+            current.mem,
+            want.mem,
+            low.map(|r| r.mem),
+            high.map(|r| r.mem),
+        ),
     }
 }
 
 /// Memory as whole slots: down for a growth (never above the permit), up for a shrink (never below the approval).
 pub(super) fn whole_slots(current: Bytes, target: Bytes, slot: Bytes) -> Bytes {
     let size = slot.0.max(1);
-    let slots = if target > current { target.0 / size } else { target.0.div_ceil(size) };
+    let slots = if target > current {
+        target.0 / size
+    } else {
+        target.0.div_ceil(size)
+    };
     Bytes(slots.saturating_mul(size))
 }
 
@@ -83,7 +97,10 @@ mod tests {
     #[test]
     fn clamp_keeps_each_field_apart() {
         let r = Resources::new;
-        assert_eq!(clamp(r(2, 20), r(1, 30), Some(r(2, 20)), Some(r(2, 20))), r(2, 20));
+        assert_eq!(
+            clamp(r(2, 20), r(1, 30), Some(r(2, 20)), Some(r(2, 20))),
+            r(2, 20)
+        );
         assert_eq!(clamp(r(2, 20), r(1, 30), None, Some(r(2, 25))), r(1, 25));
         assert_eq!(clamp(r(2, 20), r(1, 30), Some(r(2, 20)), None), r(2, 30));
         assert_eq!(clamp(r(2, 20), r(2, 20), None, None), r(2, 20));

@@ -115,7 +115,9 @@ impl VmInfo {
         let guest = &vm.spec.guest;
         let slot_size = Bytes(guest.slot_bytes());
         if slot_size.0 == 0 {
-            return Err(VmError::Size("spec.guest.memorySlotSize must be above zero".into()));
+            return Err(VmError::Size(
+                "spec.guest.memorySlotSize must be above zero".into(),
+            ));
         }
         let slots = |name: &str, count: i32| {
             u32::try_from(count)
@@ -123,7 +125,11 @@ impl VmInfo {
                 .filter(|count| u64::from(*count) <= MAX_SLOTS)
                 .ok_or_else(|| VmError::Size(format!("spec.guest.memorySlots.{name} = {count}")))
         };
-        let mut cpu = CpuInfo { min: guest.cpus.min, max: guest.cpus.max, r#use: guest.cpus.r#use };
+        let mut cpu = CpuInfo {
+            min: guest.cpus.min,
+            max: guest.cpus.max,
+            r#use: guest.cpus.r#use,
+        };
         let mut mem = MemInfo {
             min: slots("min", guest.memory_slots.min)?,
             max: slots("max", guest.memory_slots.max)?,
@@ -140,8 +146,10 @@ impl VmInfo {
             .get(ANNOTATION_CONFIG)
             .map(|text| serde_json::from_str(text).map_err(|e| VmError::Config(e.to_string())))
             .transpose()?;
-        let scaling =
-            overrides.unwrap_or_default().apply(default).map_err(VmError::ConfigValue)?;
+        let scaling = overrides
+            .unwrap_or_default()
+            .apply(default)
+            .map_err(VmError::ConfigValue)?;
         Ok(Self {
             name: vm.metadata.name.clone(),
             namespace: vm.metadata.namespace.clone(),
@@ -154,7 +162,10 @@ impl VmInfo {
                 overrides,
                 scaling,
             },
-            current_revision: vm.status.as_ref().and_then(|status| status.current_revision),
+            current_revision: vm
+                .status
+                .as_ref()
+                .and_then(|status| status.current_revision),
         })
     }
 
@@ -165,19 +176,28 @@ impl VmInfo {
     /// The smallest size.
     #[must_use]
     pub fn min(&self) -> Resources {
-        Resources { cpu: self.cpu.min, mem: self.of_slots(self.mem.min) }
+        Resources {
+            cpu: self.cpu.min,
+            mem: self.of_slots(self.mem.min),
+        }
     }
 
     /// The largest size.
     #[must_use]
     pub fn max(&self) -> Resources {
-        Resources { cpu: self.cpu.max, mem: self.of_slots(self.mem.max) }
+        Resources {
+            cpu: self.cpu.max,
+            mem: self.of_slots(self.mem.max),
+        }
     }
 
     /// What it uses by the object.
     #[must_use]
     pub fn using(&self) -> Resources {
-        Resources { cpu: self.cpu.r#use, mem: self.of_slots(self.mem.r#use) }
+        Resources {
+            cpu: self.cpu.r#use,
+            mem: self.of_slots(self.mem.r#use),
+        }
     }
 
     /// Sets `use` to a size the VM was given; memory is whole slots already.
@@ -195,9 +215,14 @@ fn apply_bounds(text: &str, cpu: &mut CpuInfo, mem: &mut MemInfo) -> Result<(), 
         if bytes <= Quantity::zero() {
             return wrong("must be above zero");
         }
-        let Some(bytes) = bytes.as_u64() else { return wrong("is too large") };
+        let Some(bytes) = bytes.as_u64() else {
+            return wrong("is too large");
+        };
         if bytes % mem.slot_size.0 != 0 {
-            return wrong(&format!("must be a multiple of the slot size {}", mem.slot_size));
+            return wrong(&format!(
+                "must be a multiple of the slot size {}",
+                mem.slot_size
+            ));
         }
         let count = bytes / mem.slot_size.0;
         if count > MAX_SLOTS {
@@ -207,7 +232,9 @@ fn apply_bounds(text: &str, cpu: &mut CpuInfo, mem: &mut MemInfo) -> Result<(), 
     };
     for (end, leaf) in [("min", bounds.min), ("max", bounds.max)] {
         if leaf.cpu.0 == 0 {
-            return Err(VmError::BoundsValue(format!("{end}.cpu must be above zero")));
+            return Err(VmError::BoundsValue(format!(
+                "{end}.cpu must be above zero"
+            )));
         }
     }
     (mem.min, mem.max) = (slots("min", bounds.min.mem)?, slots("max", bounds.max.mem)?);
@@ -223,10 +250,16 @@ fn check_sizes(cpu: &CpuInfo, mem: &MemInfo) -> Result<(), VmError> {
         }
     }
     if cpu.min > cpu.max {
-        return Err(VmError::Size(format!("min CPU {} is above max CPU {}", cpu.min, cpu.max)));
+        return Err(VmError::Size(format!(
+            "min CPU {} is above max CPU {}",
+            cpu.min, cpu.max
+        )));
     }
     if mem.min > mem.max {
-        let text = format!("min memory of {} slots is above max of {} slots", mem.min, mem.max);
+        let text = format!(
+            "min memory of {} slots is above max of {} slots",
+            mem.min, mem.max
+        );
         return Err(VmError::Size(text));
     }
     Ok(())
@@ -253,9 +286,17 @@ pub struct Ownership<'a> {
 /// Where the VM runs, if it is ours: on this node, alive and not migrating, with an address, labelled, and of our scheduler.
 #[must_use]
 pub fn placement(object: &Value, ours: Ownership<'_>) -> Option<Placement> {
-    let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or("");
-    let scaled_phases =
-        [VmPhase::Running.as_str(), VmPhase::PreMigrating.as_str(), VmPhase::Scaling.as_str()];
+    let text = |pointer: &str| {
+        object
+            .pointer(pointer)
+            .and_then(Value::as_str)
+            .unwrap_or("")
+    };
+    let scaled_phases = [
+        VmPhase::Running.as_str(),
+        VmPhase::PreMigrating.as_str(),
+        VmPhase::Scaling.as_str(),
+    ];
     let label = object
         .pointer("/metadata/labels")
         .and_then(|labels| labels.get(LABEL_ENABLED))

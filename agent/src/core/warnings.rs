@@ -86,7 +86,8 @@ impl Warnings {
 
     /// The members in order.
     pub fn iter(self) -> impl Iterator<Item = Warning> {
-        ALL.into_iter().filter(move |warning| self.contains(*warning))
+        ALL.into_iter()
+            .filter(move |warning| self.contains(*warning))
     }
 }
 

@@ -38,14 +38,19 @@ pub(crate) async fn run(context: &Context, args: &ConsoleArgs) -> Outcome {
         return print_log(&dir);
     }
     if !std::io::stdin().is_terminal() || !std::io::stdout().is_terminal() {
-        return Err(Fail::usage("the console needs a terminal on both sides")
-            .fix(format!("to read what it said: bellows console {namespace}/{name} --log")));
+        return Err(
+            Fail::usage("the console needs a terminal on both sides").fix(format!(
+                "to read what it said: bellows console {namespace}/{name} --log"
+            )),
+        );
     }
     let socket = dir.join("console.sock");
-    let stream = UnixStream::connect(&socket).await.map_err(|error| {
+    let stream = crate::unix_http::connect(&socket).await.map_err(|error| {
         Fail::try_again(format!("{}: {error}", socket.display()))
             .rule("the VM's runner keeps the console")
-            .fix(format!("see whether it runs: bellows get vms {name} -n {namespace}"))
+            .fix(format!(
+                "see whether it runs: bellows get vms {name} -n {namespace}"
+            ))
     })?;
     err(&format!("console of {namespace}/{name}; leave with Ctrl-]"));
     let _raw = RawMode::enter()?;
@@ -57,8 +62,11 @@ pub(crate) async fn rundir(context: &Context, namespace: &str, name: &str) -> Ou
     let object = context.api().await?.get(Kind::Vm, namespace, name).await?;
     let pod = object["status"]["podName"].as_str().unwrap_or_default();
     if pod.is_empty() {
-        return Err(Fail::try_again(format!("VM {namespace}/{name} has no runner yet"))
-            .fix(format!("see what it waits for: bellows get vms {name} -n {namespace} -o wide")));
+        return Err(
+            Fail::try_again(format!("VM {namespace}/{name} has no runner yet")).fix(format!(
+                "see what it waits for: bellows get vms {name} -n {namespace} -o wide"
+            )),
+        );
     }
     Ok(context.state()?.vms().join(format!("{namespace}_{pod}")))
 }
@@ -80,8 +88,10 @@ fn print_log(dir: &Path) -> Outcome {
     if found {
         Ok(())
     } else {
-        Err(Fail::not_so(format!("{} holds no console log", dir.display()))
-            .rule("the runner writes it from the guest's first output on"))
+        Err(
+            Fail::not_so(format!("{} holds no console log", dir.display()))
+                .rule("the runner writes it from the guest's first output on"),
+        )
     }
 }
 
@@ -146,7 +156,9 @@ fn read_keys(keys: &mpsc::Sender<Vec<u8>>) {
 
 /// What comes before the escape key, and whether it was pressed.
 fn until_escape(keys: &[u8]) -> (&[u8], bool) {
-    keys.iter().position(|key| *key == ESCAPE).map_or((keys, false), |at| (&keys[..at], true))
+    keys.iter()
+        .position(|key| *key == ESCAPE)
+        .map_or((keys, false), |at| (&keys[..at], true))
 }
 
 #[cfg(test)]

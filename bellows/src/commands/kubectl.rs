@@ -21,11 +21,16 @@ pub(crate) struct KubectlArgs {
 pub(crate) fn run(context: &Context, args: &KubectlArgs) -> Outcome {
     let path = context.kubeconfig()?;
     if !path.exists() {
-        return Err(Fail::try_again(format!("{} does not exist", path.display()))
-            .rule("bellows up writes it when it starts")
-            .fix("bellows up --detach"));
+        return Err(
+            Fail::try_again(format!("{} does not exist", path.display()))
+                .rule("bellows up writes it when it starts")
+                .fix("bellows up --detach"),
+        );
     }
-    let error = std::process::Command::new("kubectl").args(&args.arguments).env("KUBECONFIG", path).exec();
+    let error = std::process::Command::new("kubectl")
+        .args(&args.arguments)
+        .env("KUBECONFIG", path)
+        .exec();
     Err(Fail::missing(format!("kubectl cannot be run: {error}"))
         .fix("install kubectl, or use bellows get and bellows vm, which do without it"))
 }

@@ -34,12 +34,18 @@ pub(crate) async fn run(context: &Context, args: &ResizesArgs) -> Outcome {
     let mut rows: Vec<Resize> = serde_json::from_value(answer["resizes"].clone())
         .map_err(|error| Fail::bug(format!("the admin API answered no resizes: {error}")))?;
     if let Some(vm) = &args.vm {
-        let key = if vm.contains('/') { vm.clone() } else { format!("default/{vm}") };
+        let key = if vm.contains('/') {
+            vm.clone()
+        } else {
+            format!("default/{vm}")
+        };
         rows.retain(|row| row.vm == key);
     }
     rows.drain(..rows.len().saturating_sub(args.last));
     match args.output {
-        Format::Json | Format::Yaml => print_value(args.output, &serde_json::json!({"resizes": rows})),
+        Format::Json | Format::Yaml => {
+            print_value(args.output, &serde_json::json!({"resizes": rows}))
+        }
         Format::Table | Format::Wide => {
             if rows.is_empty() {
                 err("no resize yet");
@@ -62,13 +68,27 @@ pub(crate) fn table(rows: &[Resize], now: WallTime) -> Table {
             age(seconds_between(row.start_unix_us, now)).into(),
             row.vm.clone().into(),
             row.revision.to_string().into(),
-            if row.change.is_empty() { "-".into() } else { row.change.clone() }.into(),
+            if row.change.is_empty() {
+                "-".into()
+            } else {
+                row.change.clone()
+            }
+            .into(),
         ];
         cells.extend(STAGES.map(|(stage, _)| {
-            Cell::from(row.stages.get(&stage).map_or_else(|| "-".into(), |time| millis(time.duration_us)))
+            Cell::from(
+                row.stage(stage).map_or_else(|| "-".into(), |time| millis(time.duration_us)),
+            )
         }));
         let total = millis(row.total_us);
-        cells.push(if row.is_complete() { total } else { format!("{total}+") }.into());
+        cells.push(
+            if row.is_complete() {
+                total
+            } else {
+                format!("{total}+")
+            }
+            .into(),
+        );
         table.row(cells);
     }
     table
@@ -83,7 +103,10 @@ mod tests {
     #[test]
     fn one_row_per_resize_with_every_stage() {
         let record = |stage, start_unix_us, duration_us| StageRecord {
-            trace: TraceId { vm: "default/pg".into(), revision: 7 },
+            trace: TraceId {
+                vm: "default/pg".into(),
+                revision: 7,
+            },
             stage,
             start_unix_us,
             duration_us,
@@ -95,7 +118,9 @@ mod tests {
             record(Stage::Patch, 1_004_000, 12_000),
             record(Stage::Qmp, 1_020_000, 143_000),
         ]);
-        let lines = table(&rows, WallTime(13_000_000)).lines(Paint::PLAIN).join("\n");
+        let lines = table(&rows, WallTime(13_000_000))
+            .lines(Paint::PLAIN)
+            .join("\n");
         insta::assert_snapshot!(lines, @r"
         AGE  VM          REV  CHANGE                         DECIDE  PERMIT  MONITOR  PATCH  CONTROL  QMP  GUEST  STATUS  TOTAL
         12s  default/pg  7    250m CPU / 1Gi -> 1 CPU / 4Gi  0.42    3.1     -        12.0   -        143  -      -       163+

@@ -43,9 +43,17 @@ pub(crate) async fn run(context: &Context, args: &SshArgs) -> Outcome<ExitCode> 
         .args(arguments(&target, key.path(), &known_hosts, args))
         .status()
         .await
-        .map_err(|error| Fail::missing(format!("ssh cannot be run: {error}")).fix("apt-get install openssh-client"))?;
+        .map_err(|error| {
+            Fail::missing(format!("ssh cannot be run: {error}"))
+                .fix("apt-get install openssh-client")
+        })?;
     drop(key);
-    Ok(ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(255)))
+    Ok(ExitCode::from(
+        status
+            .code()
+            .and_then(|code| u8::try_from(code).ok())
+            .unwrap_or(255),
+    ))
 }
 
 struct Target {
@@ -57,24 +65,40 @@ struct Target {
 impl Target {
     async fn find(api: &Api, namespace: &str, name: &str) -> Outcome<Self> {
         let object = api.get(Kind::Vm, namespace, name).await?;
-        let vm: VirtualMachine = serde_json::from_value(object)
-            .map_err(|error| Fail::bug(format!("VM {namespace}/{name} cannot be understood: {error}")))?;
+        let vm: VirtualMachine = serde_json::from_value(object).map_err(|error| {
+            Fail::bug(format!(
+                "VM {namespace}/{name} cannot be understood: {error}"
+            ))
+        })?;
         let status = vm.status.unwrap_or_default();
         if !vm.spec.enable_ssh || status.ssh_secret_name.is_empty() {
             return Err(Fail::not_so(format!("VM {namespace}/{name} has no ssh"))
                 .rule("spec.enableSSH must be true when it is created"));
         }
         if !status.phase.is_alive() || status.pod_ip.is_empty() {
-            return Err(Fail::try_again(format!("VM {namespace}/{name} does not run: its phase is {:?}", status.phase.as_str()))
-                .fix(format!("see what it waits for: bellows get vms {name} -n {namespace}")));
+            return Err(Fail::try_again(format!(
+                "VM {namespace}/{name} does not run: its phase is {:?}",
+                status.phase.as_str()
+            ))
+            .fix(format!(
+                "see what it waits for: bellows get vms {name} -n {namespace}"
+            )));
         }
-        let secret = api.get(Kind::Secret, namespace, &status.ssh_secret_name).await?;
+        let secret = api
+            .get(Kind::Secret, namespace, &status.ssh_secret_name)
+            .await?;
         let pod = api.get(Kind::Pod, namespace, &status.pod_name).await?;
         Ok(Self {
             address: status.pod_ip,
-            pod_uid: pod["metadata"]["uid"].as_str().unwrap_or(&status.pod_name).to_owned(),
+            pod_uid: pod["metadata"]["uid"]
+                .as_str()
+                .unwrap_or(&status.pod_name)
+                .to_owned(),
             key: private_key(&secret).ok_or_else(|| {
-                Fail::bug(format!("secret {namespace}/{} holds no ssh-privatekey", status.ssh_secret_name))
+                Fail::bug(format!(
+                    "secret {namespace}/{} holds no ssh-privatekey",
+                    status.ssh_secret_name
+                ))
             })?,
         })
     }
@@ -82,7 +106,8 @@ impl Target {
 
 /// The key of a `kubernetes.io/ssh-auth` secret.
 fn private_key(secret: &Value) -> Option<Vec<u8>> {
-    let bytes: k8s_openapi::ByteString = serde_json::from_value(secret["data"]["ssh-privatekey"].clone()).ok()?;
+    let bytes: k8s_openapi::ByteString =
+        serde_json::from_value(secret["data"]["ssh-privatekey"].clone()).ok()?;
     (!bytes.0.is_empty()).then_some(bytes.0)
 }
 
@@ -94,7 +119,12 @@ fn write_key(dir: &Path, key: &[u8]) -> Outcome<tempfile::NamedTempFile> {
         file.flush()?;
         Ok(file)
     };
-    write().map_err(|error| Fail::missing(format!("{}: the key cannot be written: {error}", dir.display())))
+    write().map_err(|error| {
+        Fail::missing(format!(
+            "{}: the key cannot be written: {error}",
+            dir.display()
+        ))
+    })
 }
 
 fn arguments(target: &Target, key: &Path, known_hosts: &Path, args: &SshArgs) -> Vec<OsString> {
@@ -128,9 +158,16 @@ mod tests {
 
     #[test]
     fn n48_ssh_trusts_the_first_key_of_this_guest_only() {
-        let cli = crate::cli::Cli::try_parse_from(["bellows", "ssh", "pg", "--", "uname", "-r"]).unwrap();
-        let crate::cli::Command::Ssh(args) = cli.command else { panic!("not ssh") };
-        let target = Target { address: "127.7.1.1".into(), pod_uid: "u-1".into(), key: Vec::new() };
+        let cli =
+            crate::cli::Cli::try_parse_from(["bellows", "ssh", "pg", "--", "uname", "-r"]).unwrap();
+        let crate::cli::Command::Ssh(args) = cli.command else {
+            panic!("not ssh")
+        };
+        let target = Target {
+            address: "127.7.1.1".into(),
+            pod_uid: "u-1".into(),
+            key: Vec::new(),
+        };
         let list: Vec<String> = arguments(&target, Path::new("/k"), Path::new("/h"), &args)
             .into_iter()
             .map(|arg| arg.to_string_lossy().into_owned())
@@ -138,7 +175,10 @@ mod tests {
         assert_eq!(list[..2], ["-i", "/k"]);
         assert!(list.contains(&"HostKeyAlias=u-1".to_owned()));
         assert!(list.contains(&"StrictHostKeyChecking=accept-new".to_owned()));
-        assert_eq!(list[list.len() - 4..], ["root@127.7.1.1", "--", "uname", "-r"]);
+        assert_eq!(
+            list[list.len() - 4..],
+            ["root@127.7.1.1", "--", "uname", "-r"]
+        );
     }
 
     #[test]

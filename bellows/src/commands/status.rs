@@ -41,14 +41,27 @@ pub(crate) async fn run(context: &Context, args: &StatusArgs) -> Outcome {
     if status.ready {
         return Ok(());
     }
-    let waiting: Vec<&str> =
-        status.parts.iter().filter(|part| part.phase != PartPhase::Ready).map(|part| part.name.as_str()).collect();
-    Err(Fail::new(Exit::TryAgain, format!("not ready: {}", waiting.join(", "))))
+    let waiting: Vec<&str> = status
+        .parts
+        .iter()
+        .filter(|part| part.phase != PartPhase::Ready)
+        .map(|part| part.name.as_str())
+        .collect();
+    Err(Fail::new(
+        Exit::TryAgain,
+        format!("not ready: {}", waiting.join(", ")),
+    ))
 }
 
 fn show(context: &Context, status: &Status) {
     let paint = context.paint();
-    out(&format!("bellows {} on node {}, process {}, up {}", status.version, status.node, status.pid, age(status.uptime_s)));
+    out(&format!(
+        "bellows {} on node {}, process {}, up {}",
+        status.version,
+        status.node,
+        status.pid,
+        age(status.uptime_s)
+    ));
     out(&format!("kubeconfig  {}", status.kubeconfig));
     out(&format!("accelerator {}", status.accel));
     let mut table = Table::new(&["PART", "STATE", "ADDRESS", "NOTE"]);
@@ -70,12 +83,20 @@ fn show(context: &Context, status: &Status) {
 
 pub(crate) async fn dump(context: &Context, args: &DumpArgs) -> Outcome {
     let state = context.admin(Method::GET, "/v1/state", None).await?;
-    let Some(part) = &args.part else { return print_value(Format::Json, &state) };
+    let Some(part) = &args.part else {
+        return print_value(Format::Json, &state);
+    };
     match state.get(part) {
         Some(value) => print_value(Format::Json, value),
         None => {
-            let names: Vec<&str> = state.as_object().into_iter().flatten().map(|(name, _)| name.as_str()).collect();
-            Err(Fail::usage(format!("there is no part {part:?}")).rule(format!("parts are: {}", names.join(", "))))
+            let names: Vec<&str> = state
+                .as_object()
+                .into_iter()
+                .flatten()
+                .map(|(name, _)| name.as_str())
+                .collect();
+            Err(Fail::usage(format!("there is no part {part:?}"))
+                .rule(format!("parts are: {}", names.join(", "))))
         }
     }
 }

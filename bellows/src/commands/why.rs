@@ -31,7 +31,8 @@ pub(crate) async fn run(context: &Context, args: &WhyArgs) -> Outcome {
     let object = context.api().await?.get(Kind::Vm, namespace, name).await?;
     let state = context.admin(Method::GET, "/v1/state", None).await?;
     let resizes = context.admin_if_there("/v1/resizes").await;
-    let resizes: Vec<Resize> = serde_json::from_value(resizes["resizes"].clone()).unwrap_or_default();
+    let resizes: Vec<Resize> =
+        serde_json::from_value(resizes["resizes"].clone()).unwrap_or_default();
     let decision = decision::by_vm(&state["agent"]).remove(&format!("{namespace}/{name}"));
     let view = VmView::new(&object, decision, &resizes, Clock::new().wall());
     match args.output {
@@ -43,9 +44,13 @@ pub(crate) async fn run(context: &Context, args: &WhyArgs) -> Outcome {
         }
     }
     if view.decision.is_none() && view.autoscaled {
-        return Err(Fail::not_so(format!("the agent has made no decision about {namespace}/{name} yet"))
-            .rule("the agent takes a VM on once it is Running and has an address")
-            .fix(format!("wait until it runs: bellows get vms {name} -n {namespace}")));
+        return Err(Fail::not_so(format!(
+            "the agent has made no decision about {namespace}/{name} yet"
+        ))
+        .rule("the agent takes a VM on once it is Running and has an address")
+        .fix(format!(
+            "wait until it runs: bellows get vms {name} -n {namespace}"
+        )));
     }
     Ok(())
 }
@@ -54,7 +59,11 @@ pub(crate) async fn run(context: &Context, args: &WhyArgs) -> Outcome {
 fn lines(view: &VmView) -> Vec<String> {
     use crate::view::vm::{cores, memory};
     let now = |cpu: Option<u32>, mem: Option<u64>| {
-        format!("{} CPU / {}", cpu.map_or_else(|| "?".into(), cores), mem.map_or_else(|| "?".into(), memory))
+        format!(
+            "{} CPU / {}",
+            cpu.map_or_else(|| "?".into(), cores),
+            mem.map_or_else(|| "?".into(), memory)
+        )
     };
     let mut lines = vec![format!(
         "{} has {}, should have {} CPU / {}, may have {} CPU / {} to {} CPU / {}.",
@@ -79,10 +88,18 @@ fn lines(view: &VmView) -> Vec<String> {
         None => {}
     }
     if let Some(resize) = &view.last_resize {
-        let state = if resize.complete { "took" } else { "is under way since" };
+        let state = if resize.complete {
+            "took"
+        } else {
+            "is under way since"
+        };
         lines.push(format!(
             "Its last resize ({}) began {} ago and {state} {} ms.",
-            if resize.change.is_empty() { "sizes unknown" } else { &resize.change },
+            if resize.change.is_empty() {
+                "sizes unknown"
+            } else {
+                &resize.change
+            },
             crate::output::age(resize.age_s),
             crate::output::millis(resize.total_us),
         ));

@@ -41,7 +41,9 @@ impl StateLock {
 
 /// Looks who holds the lock, without taking it for longer than that.
 pub(crate) fn holder(state: &StateDir) -> Holder {
-    let Ok(mut file) = open(state, false) else { return Holder::Nobody };
+    let Ok(mut file) = open(state, false) else {
+        return Holder::Nobody;
+    };
     match file.try_lock_shared() {
         Ok(()) | Err(TryLockError::Error(_)) => Holder::Nobody,
         Err(TryLockError::WouldBlock) => Holder::Process(read_pid(&mut file)),
@@ -50,7 +52,13 @@ pub(crate) fn holder(state: &StateDir) -> Holder {
 
 fn open(state: &StateDir, create: bool) -> std::io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt;
-    OpenOptions::new().read(true).write(create).create(create).truncate(false).mode(0o600).open(state.lock())
+    OpenOptions::new()
+        .read(true)
+        .write(create)
+        .create(create)
+        .truncate(false)
+        .mode(0o600)
+        .open(state.lock())
 }
 
 fn read_pid(file: &mut File) -> Option<i32> {
@@ -61,7 +69,10 @@ fn read_pid(file: &mut File) -> Option<i32> {
 }
 
 fn held(state: &StateDir, pid: Option<i32>) -> Fail {
-    let who = pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"));
+    let who = pid.map_or_else(
+        || "another process".to_owned(),
+        |pid| format!("process {pid}"),
+    );
     Fail::try_again(format!(
         "{} is in use: {who} holds {}",
         state.path().display(),
@@ -85,7 +96,10 @@ mod tests {
         assert_eq!(holder(&state), Holder::Process(Some(me)));
         let fail = StateLock::take(&state).unwrap_err();
         assert_eq!(fail.exit() as u8, 75);
-        assert!(fail.what().contains(&format!("process {me} holds")), "{fail}");
+        assert!(
+            fail.what().contains(&format!("process {me} holds")),
+            "{fail}"
+        );
         drop(lock);
         assert_eq!(holder(&state), Holder::Nobody);
         StateLock::take(&state).unwrap();

@@ -51,7 +51,9 @@ impl Instance {
         };
         parse(&text).map(Some).map_err(|why| {
             Fail::usage(format!("{}: {why}", path.display()))
-                .rule("the file is written at the first `bellows up` and names the addresses in use")
+                .rule(
+                    "the file is written at the first `bellows up` and names the addresses in use",
+                )
                 .fix("restore it; or, if no guest of it runs any more, remove the state directory")
         })
     }
@@ -77,19 +79,29 @@ impl Instance {
             Some(node) => node.to_owned(),
             None => host_name()?,
         };
-        let instance = Self { format: FORMAT, block, node };
+        let instance = Self {
+            format: FORMAT,
+            block,
+            node,
+        };
         write_durably(&state.instance(), &instance)?;
         Ok(instance)
     }
 
     fn check_unchanged(&self, block: Option<u8>, node: Option<&str>) -> Outcome {
         let differs = |name: &str, kept: &str, given: &str| {
-            Fail::usage(format!("{name} {given} differs from {kept}, which this state directory has"))
-                .rule("addresses and node name are chosen once: guests and objects refer to them")
-                .fix(format!("leave {name} out, or use another --state-dir"))
+            Fail::usage(format!(
+                "{name} {given} differs from {kept}, which this state directory has"
+            ))
+            .rule("addresses and node name are chosen once: guests and objects refer to them")
+            .fix(format!("leave {name} out, or use another --state-dir"))
         };
         if let Some(given) = block.filter(|given| *given != self.block) {
-            return Err(differs("--block", &self.block.to_string(), &given.to_string()));
+            return Err(differs(
+                "--block",
+                &self.block.to_string(),
+                &given.to_string(),
+            ));
         }
         if let Some(given) = node.filter(|given| *given != self.node) {
             return Err(differs("--node-name", &self.node, given));
@@ -177,8 +189,10 @@ pub(crate) fn host_name() -> Outcome<String> {
         .map_err(|error| Fail::missing(format!("the host has no name: {error}")))?;
     let name = kubernetes_name(&raw.to_string_lossy());
     if name.is_empty() {
-        return Err(Fail::missing(format!("host name {raw:?} has no usable characters"))
-            .fix("name the node: --node-name NAME"));
+        return Err(
+            Fail::missing(format!("host name {raw:?} has no usable characters"))
+                .fix("name the node: --node-name NAME"),
+        );
     }
     Ok(name)
 }
@@ -187,10 +201,17 @@ fn kubernetes_name(text: &str) -> String {
     let name: String = text
         .to_ascii_lowercase()
         .chars()
-        .map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' })
+        .map(|c| {
+            if c.is_ascii_alphanumeric() || c == '.' {
+                c
+            } else {
+                '-'
+            }
+        })
         .take(63)
         .collect();
-    name.trim_matches(|c: char| !c.is_ascii_alphanumeric()).to_owned()
+    name.trim_matches(|c: char| !c.is_ascii_alphanumeric())
+        .to_owned()
 }
 
 fn write_durably(path: &Path, instance: &Instance) -> Outcome {
@@ -226,9 +247,18 @@ mod tests {
         let first = Instance::load_or_create(&state, None, Some("node-a")).unwrap();
         assert!(BLOCKS.contains(&first.block()));
         assert_eq!(Instance::load_or_create(&state, None, None).unwrap(), first);
-        assert_eq!(Instance::load_or_create(&state, Some(first.block()), None).unwrap(), first);
-        assert_eq!(first.api().to_string(), format!("127.{}.0.1:6443", first.block()));
-        assert_eq!(first.permits().to_string(), format!("127.{}.0.2:10299", first.block()));
+        assert_eq!(
+            Instance::load_or_create(&state, Some(first.block()), None).unwrap(),
+            first
+        );
+        assert_eq!(
+            first.api().to_string(),
+            format!("127.{}.0.1:6443", first.block())
+        );
+        assert_eq!(
+            first.permits().to_string(),
+            format!("127.{}.0.2:10299", first.block())
+        );
     }
 
     #[test]
@@ -236,16 +266,27 @@ mod tests {
         let (_dir, state) = state();
         Instance::load_or_create(&state, Some(9), Some("node-a")).unwrap();
         let fail = Instance::load_or_create(&state, Some(8), None).unwrap_err();
-        assert!(fail.what().contains("--block 8") && fail.what().contains('9'), "{fail}");
+        assert!(
+            fail.what().contains("--block 8") && fail.what().contains('9'),
+            "{fail}"
+        );
         let fail = Instance::load_or_create(&state, None, Some("node-b")).unwrap_err();
-        assert!(fail.what().contains("node-b") && fail.what().contains("node-a"), "{fail}");
+        assert!(
+            fail.what().contains("node-b") && fail.what().contains("node-a"),
+            "{fail}"
+        );
         assert_eq!(fail.exit() as u8, 64);
     }
 
     #[test]
     fn a_damaged_instance_file_is_an_error_and_is_left_alone() {
         let (_dir, state) = state();
-        for text in ["", "{", r#"{"format":2,"block":7,"node":"a"}"#, r#"{"format":1,"block":0,"node":"a"}"#] {
+        for text in [
+            "",
+            "{",
+            r#"{"format":2,"block":7,"node":"a"}"#,
+            r#"{"format":1,"block":0,"node":"a"}"#,
+        ] {
             std::fs::write(state.instance(), text).unwrap();
             let fail = Instance::load_or_create(&state, None, None).unwrap_err();
             assert_eq!(fail.exit() as u8, 64, "{text}");

@@ -9,7 +9,10 @@ use crate::fail::Fail;
 
 /// Blocks 127.N.0.0/16 in which anybody listens, ascending.
 pub(crate) fn blocks_in_use() -> Vec<u8> {
-    let mut blocks: Vec<u8> = listeners().iter().filter_map(|(address, _)| block_of(address.ip())).collect();
+    let mut blocks: Vec<u8> = listeners()
+        .iter()
+        .filter_map(|(address, _)| block_of(address.ip()))
+        .collect();
     blocks.sort_unstable();
     blocks.dedup();
     blocks
@@ -48,22 +51,34 @@ pub(crate) fn check_free(address: SocketAddr, what: &str, fix: &str) -> Result<(
                 .rule(format!("{what} listens there"))
                 .fix(fix)
         }
-        std::io::ErrorKind::AddrNotAvailable => Fail::missing(format!("{address} is not an address of this machine"))
-            .rule(format!("{what} listens there; Linux routes all of 127.0.0.0/8 to the loopback device"))
-            .fix("bring the loopback device up: ip link set lo up"),
-        _ => Fail::missing(format!("{address} cannot be listened on: {error}")).rule(format!("{what} listens there")).fix(fix),
+        std::io::ErrorKind::AddrNotAvailable => {
+            Fail::missing(format!("{address} is not an address of this machine"))
+                .rule(format!(
+                    "{what} listens there; Linux routes all of 127.0.0.0/8 to the loopback device"
+                ))
+                .fix("bring the loopback device up: ip link set lo up")
+        }
+        _ => Fail::missing(format!("{address} cannot be listened on: {error}"))
+            .rule(format!("{what} listens there"))
+            .fix(fix),
     })
 }
 
 /// The process that listens on an address, as `process 4711 (nginx)`.
 fn owner_of(address: SocketAddr) -> Option<String> {
     let taken = |listening: SocketAddr| {
-        listening == address || (listening.port() == address.port() && listening.ip().is_unspecified())
+        listening == address
+            || (listening.port() == address.port() && listening.ip().is_unspecified())
     };
-    let inode = listeners().into_iter().find(|(listening, _)| taken(*listening))?.1;
+    let inode = listeners()
+        .into_iter()
+        .find(|(listening, _)| taken(*listening))?
+        .1;
     for process in all_processes().ok()?.flatten() {
         let Ok(files) = process.fd() else { continue };
-        let holds = files.flatten().any(|file| matches!(file.target, FDTarget::Socket(found) if found == inode));
+        let holds = files
+            .flatten()
+            .any(|file| matches!(file.target, FDTarget::Socket(found) if found == inode));
         if holds {
             let name = process.stat().map(|stat| stat.comm).unwrap_or_default();
             return Some(format!("process {} ({name})", process.pid));

@@ -59,13 +59,18 @@ pub(crate) struct PodView {
 
 /// Views of all pods that can be read; one that cannot is left out of totals, never an error.
 pub(crate) fn pods(objects: &[Value], now: WallTime) -> Vec<PodView> {
-    let readable = objects.iter().filter_map(|object| serde_json::from_value::<Pod>(object.clone()).ok());
+    let readable = objects
+        .iter()
+        .filter_map(|object| serde_json::from_value::<Pod>(object.clone()).ok());
     readable
         .map(|pod| PodView {
             ready: pod.is_ready(),
             vm: pod.metadata.labels.get(LABEL_VM_NAME).cloned(),
             granted: granted(&pod),
-            age_s: pod.metadata.creation_timestamp.map(|at| seconds_between(at.0, now)),
+            age_s: pod
+                .metadata
+                .creation_timestamp
+                .map(|at| seconds_between(at.0, now)),
             namespace: pod.metadata.namespace,
             name: pod.metadata.name,
             phase: pod.status.phase,
@@ -97,18 +102,26 @@ pub(crate) fn nodes(objects: &[Value], pods: &[PodView], now: WallTime) -> Vec<N
         .iter()
         .filter_map(|object| {
             let node: Node = serde_json::from_value(object.clone()).ok()?;
-            let (granted, vms) = given.get(node.metadata.name.as_str()).copied().unwrap_or_default();
+            let (granted, vms) = given
+                .get(node.metadata.name.as_str())
+                .copied()
+                .unwrap_or_default();
             let amount = |name: &str| node.status.allocatable.get(name);
             Some(NodeView {
                 ready: is_ready(object),
                 allocatable_cpu_milli: amount("cpu")
                     .and_then(|cpu| u32::try_from(cpu.milli_value()).ok())
                     .unwrap_or(0),
-                allocatable_memory_bytes: amount("memory").and_then(|memory| memory.as_u64()).unwrap_or(0),
+                allocatable_memory_bytes: amount("memory")
+                    .and_then(|memory| memory.as_u64())
+                    .unwrap_or(0),
                 granted_cpu_milli: granted.cpu.0,
                 granted_memory_bytes: granted.mem.0,
                 vms,
-                age_s: node.metadata.creation_timestamp.map(|at| seconds_between(at.0, now)),
+                age_s: node
+                    .metadata
+                    .creation_timestamp
+                    .map(|at| seconds_between(at.0, now)),
                 name: node.metadata.name,
             })
         })
@@ -117,18 +130,38 @@ pub(crate) fn nodes(objects: &[Value], pods: &[PodView], now: WallTime) -> Vec<N
 
 fn is_ready(node: &Value) -> bool {
     let conditions = node["status"]["conditions"].as_array();
-    conditions.is_some_and(|list| list.iter().any(|one| one["type"] == "Ready" && one["status"] == "True"))
+    conditions.is_some_and(|list| {
+        list.iter()
+            .any(|one| one["type"] == "Ready" && one["status"] == "True")
+    })
 }
 
 /// The table of `bellows get nodes`.
 pub(crate) fn node_table(nodes: &[NodeView]) -> Table {
-    let mut table = Table::new(&["NAME", "READY", "CPU GRANTED/ALLOCATABLE", "MEM GRANTED/ALLOCATABLE", "VMS", "AGE"]);
+    let mut table = Table::new(&[
+        "NAME",
+        "READY",
+        "CPU GRANTED/ALLOCATABLE",
+        "MEM GRANTED/ALLOCATABLE",
+        "VMS",
+        "AGE",
+    ]);
     for node in nodes {
         table.row(vec![
             node.name.clone().into(),
             yes_no(node.ready),
-            format!("{}/{}", cores(node.granted_cpu_milli), cores(node.allocatable_cpu_milli)).into(),
-            format!("{}/{}", memory(node.granted_memory_bytes), memory(node.allocatable_memory_bytes)).into(),
+            format!(
+                "{}/{}",
+                cores(node.granted_cpu_milli),
+                cores(node.allocatable_cpu_milli)
+            )
+            .into(),
+            format!(
+                "{}/{}",
+                memory(node.granted_memory_bytes),
+                memory(node.allocatable_memory_bytes)
+            )
+            .into(),
             node.vms.to_string().into(),
             node.age_s.map_or_else(|| "-".into(), age).into(),
         ]);
@@ -138,16 +171,25 @@ pub(crate) fn node_table(nodes: &[NodeView]) -> Table {
 
 /// The table of `bellows get pods`.
 pub(crate) fn pod_table(pods: &[PodView], with_namespace: bool) -> Table {
-    let mut header = vec!["NAME", "PHASE", "READY", "VM", "GRANTED", "ADDRESS", "NODE", "AGE"];
+    let mut header = vec![
+        "NAME", "PHASE", "READY", "VM", "GRANTED", "ADDRESS", "NODE", "AGE",
+    ];
     if with_namespace {
         header.insert(0, "NAMESPACE");
     }
     let mut table = Table::new(&header);
     for pod in pods {
-        let dash = |text: &str| if text.is_empty() { "-".to_owned() } else { text.to_owned() };
-        let granted = pod
-            .granted
-            .map_or_else(|| "-".to_owned(), |size| format!("{} / {}", cores(size.cpu.0), memory(size.mem.0)));
+        let dash = |text: &str| {
+            if text.is_empty() {
+                "-".to_owned()
+            } else {
+                text.to_owned()
+            }
+        };
+        let granted = pod.granted.map_or_else(
+            || "-".to_owned(),
+            |size| format!("{} / {}", cores(size.cpu.0), memory(size.mem.0)),
+        );
         let mut row: Vec<Cell> = vec![
             pod.name.clone().into(),
             dash(&pod.phase).into(),
@@ -167,5 +209,9 @@ pub(crate) fn pod_table(pods: &[PodView], with_namespace: bool) -> Table {
 }
 
 fn yes_no(yes: bool) -> Cell {
-    if yes { Cell::toned(Tone::Good, "yes") } else { Cell::toned(Tone::Warn, "no") }
+    if yes {
+        Cell::toned(Tone::Good, "yes")
+    } else {
+        Cell::toned(Tone::Warn, "no")
+    }
 }

@@ -86,14 +86,24 @@ pub(crate) struct LastResize {
 
 impl VmView {
     /// A view of an object; one that cannot be understood still has a row that says so.
-    pub(crate) fn new(object: &Value, decision: Option<Decision>, resizes: &[Resize], now: WallTime) -> Self {
+    pub(crate) fn new(
+        object: &Value,
+        decision: Option<Decision>,
+        resizes: &[Resize],
+        now: WallTime,
+    ) -> Self {
         match serde_json::from_value::<VirtualMachine>(object.clone()) {
             Ok(vm) => Self::of(&vm, decision, resizes, now),
             Err(error) => Self::unreadable(object, &error.to_string(), now),
         }
     }
 
-    fn of(vm: &VirtualMachine, decision: Option<Decision>, resizes: &[Resize], now: WallTime) -> Self {
+    fn of(
+        vm: &VirtualMachine,
+        decision: Option<Decision>,
+        resizes: &[Resize],
+        now: WallTime,
+    ) -> Self {
         let status = vm.status.clone().unwrap_or_default();
         let guest = &vm.spec.guest;
         let (min, max) = bounds(vm);
@@ -106,7 +116,14 @@ impl VmView {
             node: some(status.node),
             pod: some(status.pod_name),
             address: some(status.pod_ip),
-            ports: guest.ports.iter().map(|port| PortView { name: port.name.clone(), port: port.port }).collect(),
+            ports: guest
+                .ports
+                .iter()
+                .map(|port| PortView {
+                    name: port.name.clone(),
+                    port: port.port,
+                })
+                .collect(),
             cpu_milli: Sizes {
                 now: status.cpus.map(|cpu| cpu.0),
                 want: want.cpu.0,
@@ -123,12 +140,16 @@ impl VmView {
             restarts: status.restart_count,
             age_s: age_of(&vm.metadata, now),
             decision,
-            last_resize: resizes.iter().rev().find(|resize| resize.vm == key).map(|resize| LastResize {
-                age_s: seconds_between(resize.start_unix_us, now),
-                complete: resize.is_complete(),
-                total_us: resize.total_us,
-                change: resize.change.clone(),
-            }),
+            last_resize: resizes
+                .iter()
+                .rev()
+                .find(|resize| resize.vm == key)
+                .map(|resize| LastResize {
+                    age_s: seconds_between(resize.start_unix_us, now),
+                    complete: resize.is_complete(),
+                    total_us: resize.total_us,
+                    change: resize.change.clone(),
+                }),
             problem: status
                 .conditions
                 .iter()
@@ -138,8 +159,14 @@ impl VmView {
     }
 
     fn unreadable(object: &Value, why: &str, now: WallTime) -> Self {
-        let text = |name: &str| object["metadata"][name].as_str().unwrap_or_default().to_owned();
-        let meta: ObjectMeta = serde_json::from_value(object["metadata"].clone()).unwrap_or_default();
+        let text = |name: &str| {
+            object["metadata"][name]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned()
+        };
+        let meta: ObjectMeta =
+            serde_json::from_value(object["metadata"].clone()).unwrap_or_default();
         Self {
             namespace: text("namespace"),
             name: text("name"),
@@ -183,10 +210,18 @@ fn bounds(vm: &VirtualMachine) -> (Resources, Resources) {
         .annotations
         .get(ANNOTATION_BOUNDS)
         .and_then(|text| serde_json::from_str::<ScalingBounds>(text).ok());
-    let leaf = |cpu: MilliCpu, mem: Quantity| Resources { cpu, mem: Bytes(mem.as_u64().unwrap_or(0)) };
+    let leaf = |cpu: MilliCpu, mem: Quantity| Resources {
+        cpu,
+        mem: Bytes(mem.as_u64().unwrap_or(0)),
+    };
     given.map_or_else(
         || (guest.smallest(), guest.largest()),
-        |bounds| (leaf(bounds.min.cpu, bounds.min.mem), leaf(bounds.max.cpu, bounds.max.mem)),
+        |bounds| {
+            (
+                leaf(bounds.min.cpu, bounds.min.mem),
+                leaf(bounds.max.cpu, bounds.max.mem),
+            )
+        },
     )
 }
 
@@ -244,7 +279,15 @@ pub(crate) fn phase_cell(phase: &str) -> Cell {
 
 /// The table of `bellows get vms`.
 pub(crate) fn table(vms: &[VmView], with_namespace: bool, wide: bool) -> Table {
-    let mut header = vec!["NAME", "PHASE", "CPU NOW/WANT/MAX", "MEM NOW/WANT/MAX", "ADDRESS", "LAST RESIZE", "REASON"];
+    let mut header = vec![
+        "NAME",
+        "PHASE",
+        "CPU NOW/WANT/MAX",
+        "MEM NOW/WANT/MAX",
+        "ADDRESS",
+        "LAST RESIZE",
+        "REASON",
+    ];
     if with_namespace {
         header.insert(0, "NAMESPACE");
     }
@@ -264,7 +307,10 @@ pub(crate) fn table(vms: &[VmView], with_namespace: bool, wide: bool) -> Table {
             triple(&vm.cpu_milli, cores).into(),
             triple(&vm.memory_bytes, memory).into(),
             vm.address.clone().unwrap_or_else(dash).into(),
-            vm.last_resize.as_ref().map_or_else(dash, |resize| format!("{} ago", age(resize.age_s))).into(),
+            vm.last_resize
+                .as_ref()
+                .map_or_else(dash, |resize| format!("{} ago", age(resize.age_s)))
+                .into(),
             vm.reason().into(),
         ]);
         if wide {
@@ -272,7 +318,12 @@ pub(crate) fn table(vms: &[VmView], with_namespace: bool, wide: bool) -> Table {
             row.extend([
                 vm.node.clone().unwrap_or_else(dash).into(),
                 vm.pod.clone().unwrap_or_else(dash).into(),
-                if ports.is_empty() { dash() } else { ports.join(",") }.into(),
+                if ports.is_empty() {
+                    dash()
+                } else {
+                    ports.join(",")
+                }
+                .into(),
                 vm.restarts.to_string().into(),
                 vm.age_s.map_or_else(dash, age).into(),
             ]);

@@ -1,1 +1,311 @@
-//! neonvm-apiserver
+//! The embedded API server: a Kubernetes-compatible REST API for one machine, kept in one file.
+//!
+//! `kubectl` and every Kubernetes client library work against it with the kubeconfig it writes. Kinds are data: each
+//! one, built in or added at run time, is read from a CustomResourceDefinition document.
+//!
+//! # Use
+//!
+//! ```no_run
+//! use neonvm_apiserver::{Config, start};
+//! use tokio_util::sync::CancellationToken;
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let server = start(Config {
+//!     state_dir: "/var/lib/bellows".into(),
+//!     listen: "127.88.0.1:6443".parse()?, // port 0: any free one
+//!     names: vec!["localhost".into()],    // further names in the certificate
+//! })
+//! .await?;
+//! println!("https://{} {:?}", server.addr, server.kubeconfig_path);
+//! let stop = CancellationToken::new(); // cancel it to stop
+//! server.run(stop).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`start`] opens the store, makes the certificates, binds the address and writes the kubeconfig; from then on
+//! connections wait in the kernel's queue and [`Server::run`] serves them. The state directory then holds `api.redb`
+//! (the store), `kubeconfig` (0600), and `pki/` with `ca.crt`, `ca.key` and `token` (0600).
+//!
+//! # Parts
+//!
+//! [`core`] decides what a request does, without I/O. [`shell`] is the writing thread with group commit ([`shell::engine`]),
+//! the file ([`shell::db`]), the committed state with its watchers ([`shell::hub`]), TLS and HTTP.
+//!
+//! ```text
+//! HTTP ─▶ shell::http ─ reads, watches ─▶ shell::hub ◀─ publish ─┐
+//!             └─ writes ─▶ shell::engine: core::store ─▶ shell::db commit ─┴▶ answer
+//! ```
+//!
+//! *Durable before said*: an answer to a write, and the watch events it causes, leave only after the commit is on disk.
+
+#![forbid(unsafe_code)]
+
+pub mod core;
+pub mod kinds;
+pub mod shell;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::core::error::ApiError;
+use crate::core::object::meta;
+use crate::core::request::{FieldValidation, Target, Verb, WriteOptions};
+use crate::core::store::{Call, NAMESPACE_KIND, Store};
+use crate::core::view::{CRD_KIND, Change};
+use crate::shell::db::{Db, DbError};
+use crate::shell::engine::Engine;
+use crate::shell::files::{self, FileError};
+use crate::shell::http::{self, App};
+use crate::shell::hub::Hub;
+use crate::shell::{listen, pki};
+
+/// Namespaces that are always there.
+const NAMESPACES: [&str; 3] = ["default", "kube-node-lease", "kube-system"];
+/// How often watchers that want it are told which revision they have seen.
+const BOOKMARK_PERIOD: Duration = Duration::from_secs(60);
+/// How often objects whose owners are gone are looked for.
+const GARBAGE_PERIOD: Duration = Duration::from_secs(30);
+
+/// What the server needs to know.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Directory of the store, the kubeconfig and the certificates; made if absent.
+    pub state_dir: PathBuf,
+    /// Address to listen on; port 0 = any free one.
+    pub listen: SocketAddr,
+    /// Further DNS names for the server's certificate.
+    pub names: Vec<String>,
+}
+
+/// Why the server did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The store cannot be opened.
+    #[error(transparent)]
+    Store(#[from] DbError),
+    /// A file beside it cannot be read or written.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// There is no certificate to serve with.
+    #[error(transparent)]
+    Pki(#[from] pki::PkiError),
+    /// Another program listens there.
+    #[error("the address {addr} is taken by another program: stop it or choose another port")]
+    AddressInUse {
+        /// The address.
+        addr: SocketAddr,
+    },
+    /// The address cannot be listened on.
+    #[error("listen on {addr}")]
+    Listen {
+        /// The address.
+        addr: SocketAddr,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A document that is part of the program is broken.
+    #[error(transparent)]
+    Documents(#[from] kinds::DocumentError),
+    /// The objects every store has could not be put in.
+    #[error("put in the object {name}")]
+    Bootstrap {
+        /// Which one.
+        name: String,
+        /// Why.
+        #[source]
+        source: ApiError,
+    },
+    /// The preparation ended with a panic.
+    #[error("the start failed inside the server")]
+    Panicked,
+    /// The system gave no thread.
+    #[error("start the store's thread")]
+    Thread(#[source] std::io::Error),
+}
+
+/// Why the server ended other than by being told to.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The writing thread ended with a panic; what was answered is durable.
+    #[error("the store's thread failed")]
+    Store,
+}
+
+/// A server that is ready to run.
+#[derive(Debug)]
+pub struct Server {
+    /// The address it listens on, with the real port.
+    pub addr: SocketAddr,
+    /// The kubeconfig it wrote.
+    pub kubeconfig_path: PathBuf,
+    listener: TcpListener,
+    parts: Parts,
+}
+
+/// What is made before the first request.
+#[derive(Debug)]
+struct Parts {
+    identity: pki::Identity,
+    token: String,
+    hub: Arc<Hub>,
+    engine: Engine,
+    thread: std::thread::JoinHandle<()>,
+}
+
+/// Opens the store, makes certificates and token, binds the address and writes the kubeconfig.
+///
+/// # Errors
+/// See [`StartError`]. Nothing is left running.
+pub async fn start(config: Config) -> Result<Server, StartError> {
+    let addr = config.listen;
+    let listener = TcpListener::bind(addr).await.map_err(|source| match source.kind() {
+        std::io::ErrorKind::AddrInUse => StartError::AddressInUse { addr },
+        _ => StartError::Listen { addr, source },
+    })?;
+    start_on(config, listener).await
+}
+
+/// As [`start`], on a listener that is already bound; `config.listen` is then not used.
+///
+/// # Errors
+/// See [`StartError`].
+pub async fn start_on(config: Config, listener: TcpListener) -> Result<Server, StartError> {
+    let addr = listener
+        .local_addr()
+        .map_err(|source| StartError::Listen { addr: config.listen, source })?;
+    let kubeconfig_path = config.state_dir.join("kubeconfig");
+    let prepared = tokio::task::spawn_blocking(move || prepare(&config, addr)).await;
+    let parts = prepared.map_err(|_| StartError::Panicked)??;
+    Ok(Server { addr, kubeconfig_path, listener, parts })
+}
+
+/// Everything that reads or writes files.
+fn prepare(config: &Config, addr: SocketAddr) -> Result<Parts, StartError> {
+    let dir = config.state_dir.as_path();
+    files::make_private_dir(dir)?;
+    let mut db = Db::open(&dir.join("api.redb"))?;
+    let mut store = Store::new(kinds::builtin()?, db.revision()?);
+    db.load(&mut store)?;
+    bootstrap(&mut store, &mut db)?;
+    let pki_dir = dir.join("pki");
+    let reachable = match addr.ip() {
+        ip if ip.is_unspecified() => SocketAddr::from(([127, 0, 0, 1], addr.port())),
+        _ => addr,
+    };
+    let identity = pki::identity(&pki_dir, &[reachable.ip()], &config.names)?;
+    let token = files::token(&pki_dir.join("token"))?;
+    let kubeconfig = files::kubeconfig(reachable, &identity.ca_pem, &token);
+    files::write_private(&dir.join("kubeconfig"), &kubeconfig)?;
+    let hub = Arc::new(Hub::new(store.view().clone()));
+    let (engine, thread) =
+        Engine::start(store, db, Arc::clone(&hub)).map_err(StartError::Thread)?;
+    Ok(Parts { identity, token, hub, engine, thread })
+}
+
+/// Puts in what every store has: the namespaces, and the definitions of the project's own kinds as this version has them.
+fn bootstrap(store: &mut Store, db: &mut Db) -> Result<(), StartError> {
+    let mut changes: Vec<Change> = Vec::new();
+    for name in NAMESPACES {
+        if store.view().get(NAMESPACE_KIND, "", name).is_none() {
+            let object = json!({"metadata": {"name": name}});
+            changes.extend(put(store, "", "namespaces", name, Verb::Create(object))?);
+        }
+    }
+    for definition in kinds::definitions()? {
+        let name = meta(&definition, "name").unwrap_or_default().to_owned();
+        let known = store.view().get(CRD_KIND, "", &name).cloned();
+        let verb = match known {
+            None => Verb::Create(definition),
+            Some(known) => {
+                let mut updated = known.value.clone();
+                updated["spec"] = definition["spec"].clone();
+                Verb::Update(updated)
+            }
+        };
+        let resource = "customresourcedefinitions";
+        changes.extend(put(store, "apiextensions.k8s.io", resource, &name, verb)?);
+    }
+    if changes.is_empty() { Ok(()) } else { Ok(db.commit(&changes)?) }
+}
+
+fn put(
+    store: &mut Store,
+    group: &str,
+    resource: &str,
+    name: &str,
+    verb: Verb,
+) -> Result<Vec<Change>, StartError> {
+    let is_update = matches!(verb, Verb::Update(_));
+    let target = Target {
+        group: group.to_owned(),
+        version: "v1".to_owned(),
+        resource: resource.to_owned(),
+        name: is_update.then(|| name.to_owned()),
+        ..Target::default()
+    };
+    let options = WriteOptions {
+        manager: "bellows".to_owned(),
+        field_validation: FieldValidation::Strict,
+        ..WriteOptions::default()
+    };
+    let call = Call { now: shell::now(), seed: rand::random(), target, verb, options };
+    let applied = store.apply(call);
+    let (_, changes) =
+        applied.map_err(|source| StartError::Bootstrap { name: name.to_owned(), source })?;
+    Ok(changes)
+}
+
+impl Server {
+    /// The bearer token, for clients in the same process.
+    #[must_use]
+    pub fn token(&self) -> &str {
+        &self.parts.token
+    }
+
+    /// Path of the certificate authority's certificate.
+    #[must_use]
+    pub fn ca_path(&self) -> PathBuf {
+        let dir = self.kubeconfig_path.parent().unwrap_or(Path::new("."));
+        dir.join("pki").join("ca.crt")
+    }
+
+    /// Serves requests until `cancel`, then ends watches, lets running requests finish and closes the store.
+    ///
+    /// # Errors
+    /// See [`RunError`].
+    pub async fn run(self, cancel: CancellationToken) -> Result<(), RunError> {
+        let Parts { identity, token, hub, engine, thread } = self.parts;
+        let app = Arc::new(App {
+            engine: engine.clone(),
+            hub: Arc::clone(&hub),
+            token,
+            cancel: cancel.clone(),
+        });
+        let serving = listen::serve(self.listener, identity.tls, http::router(app), cancel.clone());
+        tokio::join!(serving, housekeeping(&hub, engine, cancel));
+        // All handles to the thread are gone now, so it finishes its queue and closes the file.
+        let ended = tokio::task::spawn_blocking(move || thread.join()).await;
+        if matches!(ended, Ok(Ok(()))) { Ok(()) } else { Err(RunError::Store) }
+    }
+}
+
+/// Bookmarks and garbage, on their periods.
+async fn housekeeping(hub: &Hub, engine: Engine, cancel: CancellationToken) {
+    let mut bookmarks = tokio::time::interval(BOOKMARK_PERIOD);
+    let mut garbage = tokio::time::interval(GARBAGE_PERIOD);
+    loop {
+        tokio::select! {
+            () = cancel.cancelled() => return,
+            _ = bookmarks.tick() => hub.bookmark(),
+            _ = garbage.tick() => engine.collect_garbage(),
+        }
+    }
+}

@@ -1,1 +1,28 @@
-//! neonvm-runner
+//! The runner: one process per virtual machine that owns a QEMU, and the node driver that starts runners for pods.
+//!
+//! ```text
+//!            control.sock (orders, state)      podIP:25183 (spec/neonvm.md §3.6)
+//!                        │                              │
+//!                        ▼                              ▼
+//!  neonvmd ──state──> supervisor (one task) <──────── HTTP
+//!  (podIP:25184)         │  core::sizer: what next?
+//!                        ├──> qmp.sock ──> QEMU (own process group, outlives us)
+//!                        └──> cgroup quota
+//! ```
+//!
+//! * [`shell::run`] runs one runner on a directory: starts QEMU, or adopts the one that is there.
+//! * [`node::run`] is the small kubelet: pods of this node become runners.
+//! * [`accel::probe`] finds out whether KVM really boots a guest here.
+//!
+//! Invariants:
+//! 1. No end of a runner, however violent, ends its QEMU (`tests/adoption.rs`).
+//! 2. QEMU never makes more vCPUs in its life than its accelerator can bear (`core::budget::tests`).
+//! 3. An order is carried out from whatever state is observed, never from what an earlier order left in memory
+//!    (`core::sizer::tests`).
+//! 4. CPU and memory never wait for one another (`core::sizer::tests::memory_that_is_stuck_does_not_hold_cpus`).
+
+pub mod accel;
+pub mod config;
+pub mod core;
+pub mod node;
+pub mod shell;

@@ -162,8 +162,9 @@ pub struct VmView {
     pub in_use: Resources,
     /// The largest size by `spec.guest`.
     pub largest: Resources,
-    /// The size the runner reported last (`status.cpus`, `status.memorySize`), 0 where it did not.
-    pub plugged: Resources,
+    /// The size the runner reported last (`status.cpus`, `status.memorySize`, 0 where it did not), and the pod it
+    /// spoke of (`status.podName`).
+    pub plugged: (String, Resources),
     /// What is wrong with it.
     pub problem: Option<VmProblem>,
 }
@@ -194,7 +195,6 @@ impl VmView {
             problem = Some(VmProblem::Version(meta.resource_version.chars().take(64).collect()));
             0
         });
-        let status = |path| object.pointer(path).and_then(|raw| Quantity::from_json(raw).ok());
         let noted = |key: &str| meta.annotations.get(key).cloned();
         Ok(Self {
             key: key_of(&meta),
@@ -206,14 +206,7 @@ impl VmView {
             approved_text: noted(ANNOTATION_APPROVED),
             in_use: guest.as_ref().map(VmResources::in_use).unwrap_or_default(),
             largest: guest.as_ref().map(largest).unwrap_or_default(),
-            plugged: Resources {
-                cpu: MilliCpu(
-                    status("/status/cpus")
-                        .and_then(|q| u32::try_from(q.milli_value()).ok())
-                        .unwrap_or(0),
-                ),
-                mem: Bytes(status("/status/memorySize").and_then(|q| q.as_u64()).unwrap_or(0)),
-            },
+            plugged: plugged(object),
             problem,
             uid: meta.uid,
         })
@@ -243,6 +236,15 @@ impl VmView {
             _ => used,
         }
     }
+}
+
+fn plugged(object: &Value) -> (String, Resources) {
+    let quantity = |path| object.pointer(path).and_then(|raw| Quantity::from_json(raw).ok());
+    let cpu = quantity("/status/cpus").and_then(|q| u32::try_from(q.milli_value()).ok());
+    let mem = quantity("/status/memorySize").and_then(|q| q.as_u64());
+    let pod = object.pointer("/status/podName").and_then(Value::as_str).unwrap_or_default();
+    let size = Resources { cpu: MilliCpu(cpu.unwrap_or(0)), mem: Bytes(mem.unwrap_or(0)) };
+    (pod.to_owned(), size)
 }
 
 fn read_guest(object: &Value) -> Result<VmResources, VmProblem> {

@@ -15,12 +15,20 @@ pub(super) struct Fields {
 
 impl Fields {
     pub(super) fn new(path: &str, table: Table) -> Self {
-        Self { path: path.to_owned(), table, known: Vec::new() }
+        Self {
+            path: path.to_owned(),
+            table,
+            known: Vec::new(),
+        }
     }
 
     /// The full path of a field of this table.
     pub(super) fn at(&self, key: &str) -> String {
-        if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
+        if self.path.is_empty() {
+            key.to_owned()
+        } else {
+            format!("{}.{key}", self.path)
+        }
     }
 
     fn take(&mut self, key: &'static str) -> Option<Value> {
@@ -36,7 +44,11 @@ impl Fields {
         });
     }
 
-    pub(super) fn text(&mut self, key: &'static str, problems: &mut Vec<Problem>) -> Option<String> {
+    pub(super) fn text(
+        &mut self,
+        key: &'static str,
+        problems: &mut Vec<Problem>,
+    ) -> Option<String> {
         match self.take(key)? {
             Value::String(text) => Some(text),
             other => {
@@ -57,7 +69,11 @@ impl Fields {
     }
 
     pub(super) fn missing(&self, key: &str) -> Problem {
-        Problem { at: self.at(key), problem: "is missing".into(), rule: "it must be given".into() }
+        Problem {
+            at: self.at(key),
+            problem: "is missing".into(),
+            rule: "it must be given".into(),
+        }
     }
 
     pub(super) fn flag(&mut self, key: &'static str, problems: &mut Vec<Problem>) -> bool {
@@ -80,7 +96,11 @@ impl Fields {
         problems: &mut Vec<Problem>,
     ) -> u32 {
         let fallback = default.unwrap_or(*range.start());
-        let rule = format!("must be an integer from {} to {}", range.start(), range.end());
+        let rule = format!(
+            "must be an integer from {} to {}",
+            range.start(),
+            range.end()
+        );
         match self.take(key) {
             None => {
                 if default.is_none() {
@@ -92,7 +112,11 @@ impl Fields {
                 Some(n) => n,
                 None => {
                     let at = self.at(key);
-                    problems.push(Problem { at, problem: format!("is {n}"), rule });
+                    problems.push(Problem {
+                        at,
+                        problem: format!("is {n}"),
+                        rule,
+                    });
                     fallback
                 }
             },
@@ -104,7 +128,9 @@ impl Fields {
     }
 
     pub(super) fn texts(&mut self, key: &'static str, problems: &mut Vec<Problem>) -> Vec<String> {
-        let Some(value) = self.take(key) else { return Vec::new() };
+        let Some(value) = self.take(key) else {
+            return Vec::new();
+        };
         let rule = "must be a list of strings";
         let Value::Array(items) = value else {
             self.wrong(key, &value, rule, problems);
@@ -126,7 +152,9 @@ impl Fields {
         key: &'static str,
         problems: &mut Vec<Problem>,
     ) -> BTreeMap<String, String> {
-        let Some(table) = self.table(key, problems) else { return BTreeMap::new() };
+        let Some(table) = self.table(key, problems) else {
+            return BTreeMap::new();
+        };
         let mut settings = BTreeMap::new();
         for (name, value) in table.table {
             let text = match value {
@@ -134,7 +162,12 @@ impl Fields {
                 Value::Integer(n) => n.to_string(),
                 Value::Boolean(flag) => if flag { "on" } else { "off" }.to_owned(),
                 other => {
-                    self.wrong(&format!("{key}.{name}"), &other, "must be a string, integer or boolean", problems);
+                    self.wrong(
+                        &format!("{key}.{name}"),
+                        &other,
+                        "must be a string, integer or boolean",
+                        problems,
+                    );
                     continue;
                 }
             };
@@ -155,7 +188,9 @@ impl Fields {
 
     /// A list of tables (`[[key]]`), each named by its place in the list.
     pub(super) fn tables(&mut self, key: &'static str, problems: &mut Vec<Problem>) -> Vec<Self> {
-        let Some(value) = self.take(key) else { return Vec::new() };
+        let Some(value) = self.take(key) else {
+            return Vec::new();
+        };
         let rule = "must be a list of tables";
         let Value::Array(items) = value else {
             self.wrong(key, &value, rule, problems);
@@ -164,7 +199,9 @@ impl Fields {
         let mut tables = Vec::with_capacity(items.len());
         for (place, item) in items.into_iter().enumerate() {
             match item {
-                Value::Table(table) => tables.push(Self::new(&format!("{}[{place}]", self.at(key)), table)),
+                Value::Table(table) => {
+                    tables.push(Self::new(&format!("{}[{place}]", self.at(key)), table))
+                }
                 other => self.wrong(key, &other, rule, problems),
             }
         }
@@ -187,5 +224,9 @@ impl Fields {
 }
 
 fn article(word: &str) -> &'static str {
-    if word.starts_with(['a', 'i']) { "an" } else { "a" }
+    if word.starts_with(['a', 'i']) {
+        "an"
+    } else {
+        "a"
+    }
 }

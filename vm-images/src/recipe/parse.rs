@@ -25,7 +25,13 @@ pub(super) fn recipe(table: Table, sha256: Digest) -> Result<Recipe, Problems> {
     let mut top = Fields::new("", table);
     top.number("format", FORMAT..=FORMAT, None, p);
     let name = top.needed_text("name", p);
-    check(p, "name", &name, is_image_name, "must be lower-case words of a-z, 0-9, '.', '_', '-' joined by '/', with an optional ':tag'");
+    check(
+        p,
+        "name",
+        &name,
+        is_image_name,
+        "must be lower-case words of a-z, 0-9, '.', '_', '-' joined by '/', with an optional ':tag'",
+    );
     let description = top.needed_text("description", p);
     let debian = top.table("debian", p);
     let debian = match debian {
@@ -40,12 +46,18 @@ pub(super) fn recipe(table: Table, sha256: Digest) -> Result<Recipe, Problems> {
         check(p, "prune", path, is_relative_path, RELATIVE);
     }
     let guest = top.table("guest", p).map(|fields| guest_part(fields, p));
-    let runtime = top.table("runtime", p).map(|fields| runtime_part(fields, p));
+    let runtime = top
+        .table("runtime", p)
+        .map(|fields| runtime_part(fields, p));
     let content = match (guest, runtime) {
         (Some(guest), None) => Some(RecipeContent::Guest(guest)),
         (None, Some(runtime)) => Some(RecipeContent::Runtime(runtime)),
         (guest, _) => {
-            let problem = if guest.is_some() { "are both given" } else { "are both missing" };
+            let problem = if guest.is_some() {
+                "are both given"
+            } else {
+                "are both missing"
+            };
             p.push(Problem {
                 at: "guest and runtime".into(),
                 problem: problem.into(),
@@ -56,9 +68,14 @@ pub(super) fn recipe(table: Table, sha256: Digest) -> Result<Recipe, Problems> {
     };
     top.finish(p);
     match (debian, content, problems.is_empty()) {
-        (Some(debian), Some(content), true) => {
-            Ok(Recipe { name, description, sha256, debian, prune, content })
-        }
+        (Some(debian), Some(content), true) => Ok(Recipe {
+            name,
+            description,
+            sha256,
+            debian,
+            prune,
+            content,
+        }),
         _ => Err(problems),
     }
 }
@@ -81,18 +98,33 @@ fn debian_part(mut fields: Fields, p: &mut Problems) -> DebianRecipe {
     }
     let assume_installed = fields.texts("assume_installed", p);
     for package in packages.iter().chain(&assume_installed) {
-        check(p, "debian.packages", package, is_package_name, "must be a Debian package name: a-z, 0-9, '+', '-', '.'");
+        check(
+            p,
+            "debian.packages",
+            package,
+            is_package_name,
+            "must be a Debian package name: a-z, 0-9, '+', '-', '.'",
+        );
     }
     let security_updates = fields.flag("security_updates", p);
     fields.finish(p);
-    DebianRecipe { suites, packages, assume_installed, security_updates }
+    DebianRecipe {
+        suites,
+        packages,
+        assume_installed,
+        security_updates,
+    }
 }
 
 fn guest_part(mut fields: Fields, p: &mut Problems) -> GuestRecipe {
     let disk_mib = fields.number("disk_mib", 64..=1 << 20, None, p);
-    let hostname = fields.text("hostname", p).unwrap_or_else(|| "guest".to_owned());
+    let hostname = fields
+        .text("hostname", p)
+        .unwrap_or_else(|| "guest".to_owned());
     check(p, "guest.hostname", &hostname, is_word, WORD);
-    let ready_line = fields.text("ready_line", p).unwrap_or_else(|| "READY".to_owned());
+    let ready_line = fields
+        .text("ready_line", p)
+        .unwrap_or_else(|| "READY".to_owned());
     let kernel = match fields.table("kernel", p) {
         Some(kernel) => kernel_part(kernel, p),
         None => {
@@ -100,15 +132,36 @@ fn guest_part(mut fields: Fields, p: &mut Problems) -> GuestRecipe {
             kernel_part(Fields::new("guest.kernel", Table::new()), &mut Vec::new())
         }
     };
-    let ports = fields.tables("ports", p).into_iter().map(|port| port_part(port, p)).collect();
+    let ports = fields
+        .tables("ports", p)
+        .into_iter()
+        .map(|port| port_part(port, p))
+        .collect();
     let sysctl = fields.settings("sysctl", p);
-    let users = fields.tables("users", p).into_iter().map(|user| user_part(user, p)).collect();
-    let postgres = fields.table("postgres", p).map(|postgres| postgres_part(postgres, p));
-    let services: Vec<_> =
-        fields.tables("services", p).into_iter().map(|s| service_part(s, p)).collect();
-    let binaries = fields.tables("binaries", p).into_iter().map(|b| binary_part(b, p)).collect();
+    let users = fields
+        .tables("users", p)
+        .into_iter()
+        .map(|user| user_part(user, p))
+        .collect();
+    let postgres = fields
+        .table("postgres", p)
+        .map(|postgres| postgres_part(postgres, p));
+    let services: Vec<_> = fields
+        .tables("services", p)
+        .into_iter()
+        .map(|s| service_part(s, p))
+        .collect();
+    let binaries = fields
+        .tables("binaries", p)
+        .into_iter()
+        .map(|b| binary_part(b, p))
+        .collect();
     fields.finish(p);
-    unique(p, "guest.services", services.iter().map(|s| s.name.as_str()));
+    unique(
+        p,
+        "guest.services",
+        services.iter().map(|s| s.name.as_str()),
+    );
     let guest = GuestRecipe {
         disk_mib,
         kernel,
@@ -135,9 +188,18 @@ fn kernel_part(mut fields: Fields, p: &mut Problems) -> KernelRecipe {
     for module in kernel.boot_modules.iter().chain(&kernel.modules) {
         check(p, "guest.kernel.modules", module, is_word, WORD);
     }
-    for (key, line) in [("cmdline", &kernel.cmdline), ("cmdline_tcg", &kernel.cmdline_tcg)] {
+    for (key, line) in [
+        ("cmdline", &kernel.cmdline),
+        ("cmdline_tcg", &kernel.cmdline_tcg),
+    ] {
         let fits = |line: &str| line.len() <= CMDLINE_BYTES && !line.contains(['\n', '\0']);
-        check(p, &fields.at(key), line, fits, "must be one line of at most 2047 bytes");
+        check(
+            p,
+            &fields.at(key),
+            line,
+            fits,
+            "must be one line of at most 2047 bytes",
+        );
     }
     fields.finish(p);
     kernel
@@ -148,14 +210,19 @@ fn port_part(mut fields: Fields, p: &mut Problems) -> PortRecipe {
     check(p, &fields.at("name"), &name, is_word, WORD);
     let port = fields.number("port", 1..=65535, None, p);
     fields.finish(p);
-    PortRecipe { name, port: u16::try_from(port).unwrap_or(u16::MAX) }
+    PortRecipe {
+        name,
+        port: u16::try_from(port).unwrap_or(u16::MAX),
+    }
 }
 
 fn user_part(mut fields: Fields, p: &mut Problems) -> UserRecipe {
     let name = fields.needed_text("name", p);
     check(p, &fields.at("name"), &name, is_word, WORD);
     let id = fields.number("id", 100..=999, None, p);
-    let home = fields.text("home", p).unwrap_or_else(|| "/nonexistent".to_owned());
+    let home = fields
+        .text("home", p)
+        .unwrap_or_else(|| "/nonexistent".to_owned());
     check(p, &fields.at("home"), &home, is_absolute_path, ABSOLUTE);
     fields.finish(p);
     UserRecipe { name, id, home }
@@ -163,17 +230,36 @@ fn user_part(mut fields: Fields, p: &mut Problems) -> UserRecipe {
 
 fn postgres_part(mut fields: Fields, p: &mut Problems) -> PostgresRecipe {
     let version = fields.number("version", 13..=18, None, p);
-    let cgroup = fields.text("cgroup", p).unwrap_or_else(|| "postgres".to_owned());
+    let cgroup = fields
+        .text("cgroup", p)
+        .unwrap_or_else(|| "postgres".to_owned());
     check(p, &fields.at("cgroup"), &cgroup, is_word, WORD);
     let bench_scale = fields.number("bench_scale", 0..=1000, Some(0), p);
     let settings = fields.settings("settings", p);
     for (name, value) in &settings {
         let at = fields.at(&format!("settings.{name}"));
-        check(p, &at, name, is_setting_name, "must be a server setting: a-z, 0-9, '_', '.'");
-        check(p, &at, value, |v| !v.contains(['\n', '\0']), "must be one line");
+        check(
+            p,
+            &at,
+            name,
+            is_setting_name,
+            "must be a server setting: a-z, 0-9, '_', '.'",
+        );
+        check(
+            p,
+            &at,
+            value,
+            |v| !v.contains(['\n', '\0']),
+            "must be one line",
+        );
     }
     fields.finish(p);
-    PostgresRecipe { version, cgroup, bench_scale, settings }
+    PostgresRecipe {
+        version,
+        cgroup,
+        bench_scale,
+        settings,
+    }
 }
 
 fn service_part(mut fields: Fields, p: &mut Problems) -> ServiceRecipe {
@@ -186,17 +272,37 @@ fn service_part(mut fields: Fields, p: &mut Problems) -> ServiceRecipe {
         Some(program) => check(p, &at, program, is_absolute_path, ABSOLUTE),
     }
     for word in &command {
-        check(p, &at, word, |w| !w.contains(['\n', '\0']), "words must be one line each");
+        check(
+            p,
+            &at,
+            word,
+            |w| !w.contains(['\n', '\0']),
+            "words must be one line each",
+        );
     }
     let user = fields.text("user", p).unwrap_or_else(|| "root".to_owned());
-    let cgroup = fields.text("cgroup", p).unwrap_or_else(|| "system".to_owned());
+    let cgroup = fields
+        .text("cgroup", p)
+        .unwrap_or_else(|| "system".to_owned());
     check(p, &fields.at("cgroup"), &cgroup, is_word, WORD);
     let directory = fields.text("directory", p);
     if let Some(directory) = &directory {
-        check(p, &fields.at("directory"), directory, is_absolute_path, ABSOLUTE);
+        check(
+            p,
+            &fields.at("directory"),
+            directory,
+            is_absolute_path,
+            ABSOLUTE,
+        );
     }
     fields.finish(p);
-    ServiceRecipe { name, command, user, cgroup, directory }
+    ServiceRecipe {
+        name,
+        command,
+        user,
+        cgroup,
+        directory,
+    }
 }
 
 fn binary_part(mut fields: Fields, p: &mut Problems) -> BinaryRecipe {
@@ -219,7 +325,12 @@ fn runtime_part(mut fields: Fields, p: &mut Problems) -> RuntimeRecipe {
     if runtime.programs.is_empty() {
         p.push(fields.missing("programs"));
     }
-    for path in runtime.programs.iter().chain(&runtime.keep).chain(&runtime.firmware) {
+    for path in runtime
+        .programs
+        .iter()
+        .chain(&runtime.keep)
+        .chain(&runtime.firmware)
+    {
         check(p, "runtime", path, is_relative_path, RELATIVE);
     }
     fields.finish(p);
@@ -238,7 +349,11 @@ fn check_users(guest: &GuestRecipe, p: &mut Problems) {
         }
     }
     let known = |name: &str| name == "root" || guest.users.iter().any(|u| u.name == name);
-    let mut used: Vec<_> = guest.services.iter().map(|s| (s.name.as_str(), s.user.as_str())).collect();
+    let mut used: Vec<_> = guest
+        .services
+        .iter()
+        .map(|s| (s.name.as_str(), s.user.as_str()))
+        .collect();
     if guest.postgres.is_some() {
         used.push(("postgres", "postgres"));
     }
@@ -256,7 +371,11 @@ fn unique<'a>(p: &mut Problems, at: &str, names: impl Iterator<Item = &'a str>) 
     for name in names {
         if !seen.insert(name) {
             let problem = format!("has {name:?} twice");
-            p.push(Problem { at: at.to_owned(), problem, rule: "names must be unique".into() });
+            p.push(Problem {
+                at: at.to_owned(),
+                problem,
+                rule: "names must be unique".into(),
+            });
         }
     }
 }
@@ -264,7 +383,11 @@ fn unique<'a>(p: &mut Problems, at: &str, names: impl Iterator<Item = &'a str>) 
 fn check(p: &mut Problems, at: &str, text: &str, holds: impl Fn(&str) -> bool, rule: &str) {
     // An absent text has its own problem already.
     if !text.is_empty() && !holds(text) {
-        p.push(Problem { at: at.to_owned(), problem: format!("is {text:?}"), rule: rule.to_owned() });
+        p.push(Problem {
+            at: at.to_owned(),
+            problem: format!("is {text:?}"),
+            rule: rule.to_owned(),
+        });
     }
 }
 
@@ -275,7 +398,9 @@ const ABSOLUTE: &str = "must be an absolute path without spaces, empty parts or 
 fn is_word(text: &str) -> bool {
     !text.starts_with(['-', '.'])
         && text.len() <= 63
-        && text.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c))
+        && text
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c))
 }
 
 fn is_package_name(text: &str) -> bool {
@@ -284,7 +409,8 @@ fn is_package_name(text: &str) -> bool {
 }
 
 fn is_setting_name(text: &str) -> bool {
-    text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "_.".contains(c))
+    text.chars()
+        .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "_.".contains(c))
 }
 
 fn is_relative_path(text: &str) -> bool {
@@ -298,7 +424,10 @@ fn is_absolute_path(text: &str) -> bool {
 
 /// `word/word:tag`, lower case, so that it is a safe path of the cache.
 pub(crate) fn is_image_name(text: &str) -> bool {
-    let (path, tag) = text.split_once(':').map_or((text, None), |(path, tag)| (path, Some(tag)));
-    let lower = |w: &str| !w.is_empty() && is_word(w) && !w.contains(|c: char| c.is_ascii_uppercase());
+    let (path, tag) = text
+        .split_once(':')
+        .map_or((text, None), |(path, tag)| (path, Some(tag)));
+    let lower =
+        |w: &str| !w.is_empty() && is_word(w) && !w.contains(|c: char| c.is_ascii_uppercase());
     text.len() <= 128 && path.split('/').all(lower) && tag.is_none_or(lower)
 }

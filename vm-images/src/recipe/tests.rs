@@ -26,7 +26,10 @@ fn problems(text: &str) -> Vec<String> {
 #[test]
 fn n46_builtin_recipes_are_sound_and_found_by_name() {
     let names: Vec<_> = builtin_recipes().into_iter().map(|r| r.name).collect();
-    assert_eq!(names, ["bellows/postgres:15", "bellows/minimal", "bellows/qemu"]);
+    assert_eq!(
+        names,
+        ["bellows/postgres:15", "bellows/minimal", "bellows/qemu"]
+    );
     for name in names {
         assert_eq!(Recipe::load(&name).unwrap().name, name);
     }
@@ -36,14 +39,32 @@ fn n46_builtin_recipes_are_sound_and_found_by_name() {
 fn n46_the_postgres_recipe_is_what_the_other_parts_rely_on() {
     let recipe = Recipe::load("bellows/postgres:15").unwrap();
     let guest = recipe.guest().unwrap();
-    let ports: BTreeMap<_, _> = guest.ports.iter().map(|p| (p.name.as_str(), p.port)).collect();
-    let expected =
-        [("metrics", 9100), ("monitor", 10301), ("neonvmd", 25183), ("postgres", 5432), ("ssh", 22)];
+    let ports: BTreeMap<_, _> = guest
+        .ports
+        .iter()
+        .map(|p| (p.name.as_str(), p.port))
+        .collect();
+    let expected = [
+        ("metrics", 9100),
+        ("monitor", 10301),
+        ("neonvmd", 25183),
+        ("postgres", 5432),
+        ("ssh", 22),
+    ];
     assert_eq!(ports, BTreeMap::from(expected));
     let command = |name: &str| {
-        guest.services.iter().find(|s| s.name == name).unwrap().command.join(" ")
+        guest
+            .services
+            .iter()
+            .find(|s| s.name == name)
+            .unwrap()
+            .command
+            .join(" ")
     };
-    assert_eq!(command("neonvmd"), "/usr/local/bin/neonvmd --addr=0.0.0.0:25183");
+    assert_eq!(
+        command("neonvmd"),
+        "/usr/local/bin/neonvmd --addr=0.0.0.0:25183"
+    );
     assert!(command("vm-monitor").contains("--cgroup postgres"));
     assert!(command("vm-monitor").contains("0.0.0.0:10301"));
     let postgres = guest.postgres.as_ref().unwrap();
@@ -58,7 +79,10 @@ fn n46_the_postgres_recipe_is_what_the_other_parts_rely_on() {
 fn n46_a_small_recipe_gets_its_defaults() {
     let recipe = Recipe::parse("test", GOOD).unwrap();
     let guest = recipe.guest().unwrap();
-    assert_eq!((guest.hostname.as_str(), guest.ready_line.as_str()), ("guest", "READY"));
+    assert_eq!(
+        (guest.hostname.as_str(), guest.ready_line.as_str()),
+        ("guest", "READY")
+    );
     assert!(guest.postgres.is_none() && guest.services.is_empty());
     assert_eq!(recipe.sha256, crate::digest::of_bytes(GOOD.as_bytes()));
 }
@@ -72,7 +96,10 @@ fn n46_every_problem_is_reported_at_once() {
         .replace("cmdline = \"console=ttyS0\"", "cmdlin = \"x\"");
     let found = problems(&text);
     let expect = |part: &str| {
-        assert!(found.iter().any(|p| p.contains(part)), "{part} not in {found:#?}");
+        assert!(
+            found.iter().any(|p| p.contains(part)),
+            "{part} not in {found:#?}"
+        );
     };
     expect("name is \"Me//thing\"");
     expect("guest.disk_mib is 3: must be an integer from 64");
@@ -91,17 +118,32 @@ fn n46_services_need_known_users_absolute_programs_and_their_own_names() {
          [[guest.services]]\nname = \"a\"\ncommand = [\"/run\"]\nuser = \"ghost\"\n"
     );
     let found = problems(&text).join("\n");
-    assert!(found.contains("guest.services[0].command is \"run\": must be an absolute path"), "{found}");
-    assert!(found.contains("guest.services.a runs as \"ghost\""), "{found}");
+    assert!(
+        found.contains("guest.services[0].command is \"run\": must be an absolute path"),
+        "{found}"
+    );
+    assert!(
+        found.contains("guest.services.a runs as \"ghost\""),
+        "{found}"
+    );
     assert!(found.contains("guest.services has \"a\" twice"), "{found}");
 }
 
 #[test]
 fn n46_a_recipe_builds_exactly_one_thing() {
     let none = GOOD.split("[guest]").next().unwrap();
-    assert!(problems(none).join("").contains("guest and runtime are both missing"));
-    let both = format!("{GOOD}\n[runtime]\nqemu_at_least = 10\nprograms = [\"a\"]\nmodules = \"m\"\n");
-    assert!(problems(&both).join("").contains("guest and runtime are both given"));
+    assert!(
+        problems(none)
+            .join("")
+            .contains("guest and runtime are both missing")
+    );
+    let both =
+        format!("{GOOD}\n[runtime]\nqemu_at_least = 10\nprograms = [\"a\"]\nmodules = \"m\"\n");
+    assert!(
+        problems(&both)
+            .join("")
+            .contains("guest and runtime are both given")
+    );
 }
 
 #[test]
@@ -120,14 +162,20 @@ fn n46_unknown_names_and_bad_toml_say_so() {
     let error = Recipe::load("bellows/postgres:99").unwrap_err().to_string();
     assert!(error.contains("bellows/postgres:15"), "{error}");
     let error = Recipe::parse("file.toml", "a = [").unwrap_err().to_string();
-    assert!(error.contains("file.toml") && error.contains("line 1"), "{error}");
+    assert!(
+        error.contains("file.toml") && error.contains("line 1"),
+        "{error}"
+    );
 }
 
 #[test]
 fn n46_the_host_release_wins_else_the_last() {
     let qemu = Recipe::load("bellows/qemu").unwrap();
     let pick = |host| qemu.debian.suite_for(host).unwrap().clone();
-    assert_eq!(pick(Some("bookworm")).prefer.as_deref(), Some("bookworm-backports"));
+    assert_eq!(
+        pick(Some("bookworm")).prefer.as_deref(),
+        Some("bookworm-backports")
+    );
     assert_eq!(pick(Some("trixie")).prefer, None);
     assert_eq!(pick(Some("forky")).name, "trixie");
     assert_eq!(pick(None).name, "trixie");

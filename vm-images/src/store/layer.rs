@@ -49,7 +49,9 @@ impl Store {
 
     /// Where the image's layer of this kind lies, whatever it was made from.
     pub(crate) fn former_layer_dir(&self, image: &str, kind: &str) -> Option<PathBuf> {
-        let digest = read_digest(&self.layer_reference(image, kind)).ok().flatten()?;
+        let digest = read_digest(&self.layer_reference(image, kind))
+            .ok()
+            .flatten()?;
         Some(self.blob_dir(&digest)).filter(|dir| dir.exists())
     }
 
@@ -59,11 +61,17 @@ impl Store {
     ) -> Result<Layer<T>, StoreError> {
         let dir = self.blob_dir(digest);
         let bytes = read_manifest(&dir, LAYER_FILE, digest)?;
-        let manifest: LayerManifest<T> = serde_json::from_slice(&bytes).map_err(|e| {
-            StoreError::Damaged { dir: dir.clone(), problem: format!("{LAYER_FILE}: {e}") }
-        })?;
+        let manifest: LayerManifest<T> =
+            serde_json::from_slice(&bytes).map_err(|e| StoreError::Damaged {
+                dir: dir.clone(),
+                problem: format!("{LAYER_FILE}: {e}"),
+            })?;
         check_lengths(&dir, manifest.files.iter())?;
-        Ok(Layer { digest: digest.clone(), manifest, dir })
+        Ok(Layer {
+            digest: digest.clone(),
+            manifest,
+            dir,
+        })
     }
 
     /// Moves a finished layer into place; it replaces the image's former layer of this kind.
@@ -76,7 +84,10 @@ impl Store {
     ) -> Result<Layer<T>, StoreError> {
         let digest = self.settle(dir, LAYER_FILE, &to_json(manifest))?;
         let layer = self.load_layer(&digest)?;
-        self.write_text(&self.layer_reference(image, kind), &format!("{digest}\n{key}\n"))?;
+        self.write_text(
+            &self.layer_reference(image, kind),
+            &format!("{digest}\n{key}\n"),
+        )?;
         self.collect_layers(guard)?;
         Ok(layer)
     }

@@ -33,7 +33,10 @@ fn manifest(name: &str, files: &[(&str, &str)]) -> ImageManifest {
         architecture: "amd64".into(),
         suite: "bookworm".into(),
         recipe_sha256: digest::of_bytes(b"recipe"),
-        files: files.iter().map(|(n, c)| ((*n).to_owned(), record(c))).collect(),
+        files: files
+            .iter()
+            .map(|(n, c)| ((*n).to_owned(), record(c)))
+            .collect(),
         packages: Vec::new(),
         inputs: Default::default(),
         reproducible: true,
@@ -48,7 +51,9 @@ fn publish(store: &Store, name: &str, content: &str) -> Image {
     let dir = work.path().join("out");
     fs::create_dir_all(dir.join("root")).unwrap();
     fs::write(dir.join("disk"), content).unwrap();
-    store.publish(&guard, &dir, &manifest(name, &[("disk", content)])).unwrap()
+    store
+        .publish(&guard, &dir, &manifest(name, &[("disk", content)]))
+        .unwrap()
 }
 
 #[test]
@@ -58,8 +63,14 @@ fn n46_a_published_image_is_found_by_name_and_digest() {
     let image = publish(&store, "bellows/thing:1", "content");
     assert_eq!(store.resolve("bellows/thing:1").unwrap().unwrap(), image);
     assert_eq!(store.image(&image.digest).unwrap(), image);
-    assert_eq!(image.dir, store.root().join("blobs").join(image.digest.as_str()));
-    assert_eq!(image.program("qemu-img").unwrap(), image.dir.join("bin/qemu-img"));
+    assert_eq!(
+        image.dir,
+        store.root().join("blobs").join(image.digest.as_str())
+    );
+    assert_eq!(
+        image.program("qemu-img").unwrap(),
+        image.dir.join("bin/qemu-img")
+    );
     assert_eq!(image.program("qemu-nbd"), None);
     assert_eq!(store.images().unwrap(), [image.clone()]);
     store.verify(&image).unwrap();
@@ -73,7 +84,10 @@ fn n46_same_content_same_digest_other_content_other_digest() {
     let other = publish(&store, "a", "changed");
     assert_ne!(other.digest, first.digest);
     assert_eq!(store.resolve("a").unwrap().unwrap().digest, other.digest);
-    assert!(store.image(&first.digest).is_ok(), "the former build stays until it is collected");
+    assert!(
+        store.image(&first.digest).is_ok(),
+        "the former build stays until it is collected"
+    );
 }
 
 #[test]
@@ -82,12 +96,17 @@ fn n46_collection_keeps_what_is_named_or_in_use() {
     let old = publish(&store, "a", "one");
     let used = publish(&store, "a", "two");
     let newest = publish(&store, "a", "three");
-    let collected = store.collect(&BTreeSet::from([used.digest.clone()])).unwrap();
+    let collected = store
+        .collect(&BTreeSet::from([used.digest.clone()]))
+        .unwrap();
     assert_eq!(collected.blobs, [old.digest.clone()]);
     assert!(collected.bytes > 0);
     assert!(store.image(&old.digest).is_err());
     assert!(store.image(&used.digest).is_ok() && store.image(&newest.digest).is_ok());
-    assert_eq!(store.collect(&BTreeSet::new()).unwrap().blobs, [used.digest]);
+    assert_eq!(
+        store.collect(&BTreeSet::new()).unwrap().blobs,
+        [used.digest]
+    );
 }
 
 #[test]
@@ -95,16 +114,28 @@ fn n46_damage_is_named_and_repaired_by_the_next_build() {
     let (_dir, store) = store();
     let image = publish(&store, "a", "content");
     fs::write(image.path("disk"), "CONTENT").unwrap();
-    assert!(store.resolve("a").is_ok(), "same length: only verify reads it");
+    assert!(
+        store.resolve("a").is_ok(),
+        "same length: only verify reads it"
+    );
     let error = store.verify(&image).unwrap_err().to_string();
-    assert!(error.contains("disk has changed") && error.contains("build the image again"), "{error}");
+    assert!(
+        error.contains("disk has changed") && error.contains("build the image again"),
+        "{error}"
+    );
     fs::write(image.path("disk"), "short").unwrap();
     let error = store.resolve("a").unwrap_err().to_string();
     assert!(error.contains("disk has 5 bytes instead of 7"), "{error}");
     let again = publish(&store, "a", "content");
     store.verify(&again).unwrap();
     fs::write(again.path(MANIFEST_FILE), "{}").unwrap();
-    assert!(store.resolve("a").unwrap_err().to_string().contains("manifest.json has changed"));
+    assert!(
+        store
+            .resolve("a")
+            .unwrap_err()
+            .to_string()
+            .contains("manifest.json has changed")
+    );
 }
 
 #[test]
@@ -112,7 +143,10 @@ fn n46_a_truncated_reference_is_an_error_not_an_absent_image() {
     let (_dir, store) = store();
     publish(&store, "a", "content");
     fs::write(store.root().join("refs/a"), "0123").unwrap();
-    assert!(matches!(store.resolve("a"), Err(StoreError::Reference { .. })));
+    assert!(matches!(
+        store.resolve("a"),
+        Err(StoreError::Reference { .. })
+    ));
     assert!(matches!(store.resolve("../a"), Err(StoreError::Name(_))));
     // Names may be prefixes of other names: "a" is a directory then.
     fs::remove_file(store.root().join("refs/a")).unwrap();
@@ -131,9 +165,13 @@ fn n46_layers_are_found_by_key_and_replaced() {
         fs::create_dir(&dir).unwrap();
         fs::write(dir.join("f"), content).unwrap();
         let record = digest::of_file(&dir.join("f"), &mut |_| {}).unwrap();
-        let manifest =
-            LayerManifest { files: [("f".to_owned(), record)].into(), facts: 7u32 };
-        store.publish_layer(&guard, ("img", "base", key), &dir, &manifest).unwrap()
+        let manifest = LayerManifest {
+            files: [("f".to_owned(), record)].into(),
+            facts: 7u32,
+        };
+        store
+            .publish_layer(&guard, ("img", "base", key), &dir, &manifest)
+            .unwrap()
     };
     let (k1, k2) = (digest::of_bytes(b"1"), digest::of_bytes(b"2"));
     let first = make(&k1, "x");
@@ -142,9 +180,15 @@ fn n46_layers_are_found_by_key_and_replaced() {
     assert!(store.layer::<u32>("img", "packages", &k1).is_none());
     let second = make(&k2, "y");
     assert_eq!(store.layer::<u32>("img", "base", &k2).unwrap(), second);
-    assert!(!first.dir.exists(), "a layer nothing names is removed at once");
+    assert!(
+        !first.dir.exists(),
+        "a layer nothing names is removed at once"
+    );
     fs::write(second.dir.join("f"), "").unwrap();
-    assert!(store.layer::<u32>("img", "base", &k2).is_none(), "a damaged layer is made again");
+    assert!(
+        store.layer::<u32>("img", "base", &k2).is_none(),
+        "a damaged layer is made again"
+    );
 }
 
 #[test]
@@ -155,7 +199,7 @@ fn n46_two_builders_wait_for_each_other_and_say_so() {
     let (sender, reports) = mpsc::sync_channel(100);
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| {
-            let mut sink = |p: crate::progress::Progress| drop(sender.try_send(p.step));
+            let mut sink = |p: crate::progress::Progress| sender.try_send(p.step).unwrap_or_default();
             let _guard = store.lock(&mut Reporter::new(&mut sink)).unwrap();
             most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
         });
@@ -172,7 +216,9 @@ fn n46_two_builders_wait_for_each_other_and_say_so() {
 /// The child of the next test: takes the lock, begins a build and waits to be killed.
 #[test]
 fn n46_child_begins_a_build() {
-    let Ok(dir) = std::env::var("N46_STORE") else { return };
+    let Ok(dir) = std::env::var("N46_STORE") else {
+        return;
+    };
     let store = Store::open(dir).unwrap();
     let guard = silent(|r| store.lock(r)).unwrap();
     let work = store.work_dir(&guard).unwrap();
@@ -186,19 +232,31 @@ fn n46_a_builder_killed_in_the_middle_leaves_nothing() {
     let (_dir, store) = store();
     let before = publish(&store, "a", "content");
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "store::tests::n46_child_begins_a_build", "--nocapture"])
+        .args([
+            "--exact",
+            "store::tests::n46_child_begins_a_build",
+            "--nocapture",
+        ])
         .env("N46_STORE", store.root())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
-    let half = lines.find_map(|l| l.strip_prefix("N46 ").map(PathBuf::from)).unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap())
+        .lines()
+        .map(Result::unwrap);
+    let half = lines
+        .find_map(|l| l.strip_prefix("N46 ").map(PathBuf::from))
+        .unwrap();
     assert!(half.join("half").exists());
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(half.exists(), "kill -9 leaves the work directory");
-    assert_eq!(store.resolve("a").unwrap().unwrap(), before, "readers do not see it");
+    assert_eq!(
+        store.resolve("a").unwrap().unwrap(),
+        before,
+        "readers do not see it"
+    );
     let _guard = silent(|r| store.lock(r)).unwrap();
     assert!(!half.exists(), "the next builder clears it");
     assert_eq!(fs::read_dir(store.root().join("tmp")).unwrap().count(), 0);
@@ -208,6 +266,12 @@ fn n46_a_builder_killed_in_the_middle_leaves_nothing() {
 fn n46_the_default_place_follows_the_environment() {
     let place = |xdg, home| Store::default_dir(xdg, home).display().to_string();
     assert_eq!(place(Some("/c"), Some("/home/me")), "/c/bellows/store");
-    assert_eq!(place(None, Some("/home/me")), "/home/me/.cache/bellows/store");
-    assert_eq!(place(Some("relative"), Some("/h")), "/h/.cache/bellows/store");
+    assert_eq!(
+        place(None, Some("/home/me")),
+        "/home/me/.cache/bellows/store"
+    );
+    assert_eq!(
+        place(Some("relative"), Some("/h")),
+        "/h/.cache/bellows/store"
+    );
 }

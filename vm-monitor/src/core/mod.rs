@@ -292,10 +292,8 @@ impl Monitor {
         }
         let session = self.session.as_mut().filter(|session| now >= session.next_sample_at)?;
         // Readings that were missed are not made up for.
-        session.next_sample_at = (session.next_sample_at + interval).max(now);
-        if session.next_sample_at == now {
-            session.next_sample_at = now + interval;
-        }
+        let next = session.next_sample_at + interval;
+        session.next_sample_at = if next > now { next } else { now + interval };
         Some(Action::Sample)
     }
 

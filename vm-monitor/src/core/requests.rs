@@ -183,12 +183,13 @@ impl Monitor {
     }
 
     fn finish_upscale(&mut self, connection: ConnectionId, id: u64, total: Bytes, cache: CacheVerdict) {
-        // The memory is there whatever became of the cache or the asker.
-        self.total = Some(total);
-        self.threshold = Some(self.setup.rules.threshold(total));
+        // A newer agent's connection has its threshold from the machine itself.
         if !self.serves(connection) {
             return;
         }
+        // The memory is there whatever became of the cache.
+        self.total = Some(total);
+        self.threshold = Some(self.setup.rules.threshold(total));
         if let CacheVerdict::Fail(why) = cache {
             self.counters.upscales.add("failed");
             return self.fail(connection, id, &Failure::FileCache { detail: why.to_string() });

@@ -21,7 +21,7 @@ use serde_json::Value;
 use self::load::{Bench, Lines};
 use self::report::{ComputeUnits, Report, Sample};
 use self::site::{Site, VM};
-use crate::{build, setup, shell};
+use crate::{build, shell};
 
 /// Options of `demo`.
 #[derive(Args)]
@@ -50,10 +50,7 @@ const STEPS: [(u32, u64); 6] = [(1, 10), (2, 15), (4, 20), (8, 30), (4, 15), (1,
 
 /// Runs the demonstration.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    setup::ensure(setup::Need::Everything)?;
-    let guest_bins = build::guest_bins()?;
-    let bellows = build::release_bellows()?;
-    build::build_images(&bellows, &guest_bins)?;
+    let bellows = build::images(build::Scope::Binaries)?;
     let state = tempfile::Builder::new()
         .prefix("bellows-demo-")
         .tempdir()

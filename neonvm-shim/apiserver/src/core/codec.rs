@@ -83,6 +83,22 @@ impl Form {
         Ok(value)
     }
 
+    /// A field selector in the members of the stored form.
+    #[must_use]
+    pub fn stored_fields<'a>(&self, selector: &'a str) -> Cow<'a, str> {
+        let Some(alias) = self.alias().filter(|_| !selector.is_empty()) else {
+            return Cow::Borrowed(selector);
+        };
+        let renamed = selector.split(',').map(|term| {
+            let end = term.find(['.', '=', '!']).unwrap_or(term.len());
+            match alias.rename.get(&term[..end]) {
+                Some(stored) => format!("{stored}{}", &term[end..]),
+                None => term.to_owned(),
+            }
+        });
+        Cow::Owned(renamed.collect::<Vec<_>>().join(","))
+    }
+
     /// Turns a stored object into the form asked for.
     #[must_use]
     pub fn encode<'a>(&self, value: &'a Value) -> Cow<'a, Value> {

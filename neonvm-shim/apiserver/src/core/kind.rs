@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::error::Cause;
 use super::jsonpath::JsonPath;
+use super::metadata;
 use super::schema::Schema;
 
 /// How a column gets its cell.
@@ -343,7 +344,7 @@ fn read_version(
         problems.push(cause("FieldValueRequired", &schema_path, "Required value: schemas are required"));
         return None;
     };
-    let schema = match Schema::parse(document, &schema_path) {
+    let mut schema = match Schema::parse(document, &schema_path) {
         Ok(schema) => schema,
         Err(errors) => {
             let each = errors.iter().map(|error| cause("FieldValueInvalid", &error.path, &error.why));
@@ -351,6 +352,13 @@ fn read_version(
             return None;
         }
     };
+    if let Ok(mut common) = Schema::parse(&metadata::schema_document(), "metadata") {
+        // A definition may restrict names only.
+        let own = schema.properties.remove("metadata").unwrap_or_default();
+        let restricted = own.properties.into_iter().filter(|(name, _)| matches!(name.as_str(), "name" | "generateName"));
+        common.properties.extend(restricted);
+        schema.properties.insert("metadata".to_owned(), common);
+    }
     let mut columns = Vec::new();
     if !full_columns {
         columns.push(name_column());

@@ -1,6 +1,6 @@
 //! Rules of `metadata` that hold for every kind.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::error::Cause;
 use super::object::is_dns_subdomain;
@@ -27,6 +27,67 @@ const MEMBERS: [&str; 15] = [
     "selfLink",
     "uid",
 ];
+
+/// The schema of `metadata`: for merging, field owners and OpenAPI.
+#[must_use]
+pub fn schema_document() -> Value {
+    let text = |about: &str| json!({"type": "string", "description": about});
+    let time = |about: &str| json!({"type": "string", "format": "date-time", "description": about});
+    let number = |about: &str| json!({"type": "integer", "format": "int64", "description": about});
+    let texts = |about: &str| {
+        json!({"type": "object", "additionalProperties": {"type": "string"}, "description": about})
+    };
+    json!({
+        "type": "object",
+        "description": "What every object has: names, labels, owners and what the server states.",
+        "properties": {
+            "annotations": texts("Texts for programs."),
+            "creationTimestamp": time("When the object was created."),
+            "deletionGracePeriodSeconds": number("Seconds the object has to end."),
+            "deletionTimestamp": time("When the object is to be gone; set by a delete."),
+            "finalizers": {
+                "type": "array",
+                "items": {"type": "string"},
+                "description": "Who must agree before the object goes.",
+                "x-kubernetes-list-type": "set",
+                "x-kubernetes-patch-strategy": "merge",
+            },
+            "generateName": text("Start of a name the server completes."),
+            "generation": number("Counts changes of the spec."),
+            "labels": texts("Texts to select by."),
+            "managedFields": {
+                "type": "array",
+                "items": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},
+                "description": "Who set which field.",
+            },
+            "name": text("Name, unique in its namespace."),
+            "namespace": text("Namespace."),
+            "ownerReferences": {
+                "type": "array",
+                "description": "Objects this one goes with.",
+                "x-kubernetes-list-type": "map",
+                "x-kubernetes-list-map-keys": ["uid"],
+                "x-kubernetes-patch-strategy": "merge",
+                "x-kubernetes-patch-merge-key": "uid",
+                "items": {
+                    "type": "object",
+                    "required": ["apiVersion", "kind", "name", "uid"],
+                    "properties": {
+                        "apiVersion": {"type": "string"},
+                        "blockOwnerDeletion": {"type": "boolean"},
+                        "controller": {"type": "boolean"},
+                        "kind": {"type": "string"},
+                        "name": {"type": "string"},
+                        "uid": {"type": "string"},
+                    },
+                },
+            },
+            "resourceVersion": text("Version of this state."),
+            "selfLink": text("Obsolete."),
+            "uid": text("Unique in time and space."),
+        },
+    })
+}
 
 /// Drops unknown members, `null`s and the obsolete `selfLink`; adds the paths of unknown ones to `dropped`.
 pub fn prune(value: &mut Value, dropped: &mut Vec<String>) {
@@ -151,8 +212,6 @@ fn check_lists(metadata: &Value, problems: &mut Vec<Cause>) {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]

@@ -19,12 +19,14 @@
 
 pub mod cells;
 pub mod codec;
+pub mod discovery;
 pub mod error;
 pub mod hooks;
 pub mod jsonpath;
 pub mod kind;
 pub mod metadata;
 pub mod object;
+pub mod ownership;
 pub mod patch;
 pub mod registry;
 pub mod request;

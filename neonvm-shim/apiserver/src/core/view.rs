@@ -40,6 +40,12 @@ pub struct View {
 }
 
 impl View {
+    /// No objects yet. `revision` is the last one given out.
+    #[must_use]
+    pub fn new(registry: Registry, revision: u64) -> Self {
+        Self { registry: Arc::new(registry), revision, kinds: BTreeMap::new() }
+    }
+
     /// One object.
     #[must_use]
     pub fn get(&self, kind: &str, namespace: &str, name: &str) -> Option<&Arc<Object>> {

@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::metadata::PatchOp;
+use super::note::Note;
 
 /// Whom an action talks to. At most one action per peer is under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -36,6 +37,8 @@ pub enum Action {
         /// The status as it should be.
         #[serde(skip)]
         status: Box<VmStatus>,
+        /// What is to be told once it is written.
+        notes: Vec<Note>,
         /// The merge patch from what is stored, version included.
         patch: Value,
     },

@@ -9,12 +9,12 @@
 //! ```
 
 use protocol::object::Pod;
-use protocol::runner::{ExitReport, RunnerState, SizeOrder};
-use protocol::time::Span;
-use protocol::trace::TraceId;
-use protocol::vm::{RestartPolicy, VmPhase};
 use protocol::quantity::Quantity;
 use protocol::revision::RevisionWithTime;
+use protocol::runner::{ExitReport, RunnerState, SizeOrder};
+use protocol::time::{Span, Timestamp, WallTime};
+use protocol::trace::TraceId;
+use protocol::vm::{RestartPolicy, VmPhase};
 use serde_json::Value;
 
 use super::action::Action;
@@ -23,6 +23,7 @@ use super::observe::{
     DELETED_COUNTS_AS_FAILED_US, Fit, PodState, deletion_age_us, end_of, fit, grows, pod_state,
     size_of,
 };
+use super::note::Note;
 use super::plan::{Draft, PodView, RunnerView};
 use super::problem::{Problem, peer_text};
 use super::settings::SLOT_ALIGNMENT_BYTES;
@@ -107,13 +108,26 @@ impl Draft<'_> {
         self.sync_and_size(pod);
         if pod_state(pod, self.input.at.wall) == PodState::Running {
             self.status.phase = VmPhase::Running;
-            self.status.restart_count = self.stored.restart_count;
             self.available(true, &format!("pod {} runs", pod.metadata.name));
             self.located(pod);
+            self.notes.push(self.first_seen_running(pod));
             if let RunnerView::Known(state) = self.input.runner {
                 self.measured(state);
                 self.propagate(state);
             }
+        }
+    }
+
+    fn first_seen_running(&self, pod: &Pod) -> Note {
+        let first = self.stored.restart_count == 0;
+        let since = |then: Option<WallTime>| {
+            let us = self.input.at.wall.0.checked_sub(then.filter(|_| first)?.0)?;
+            u64::try_from(us).ok().map(Span)
+        };
+        Note::Running {
+            pod: pod.metadata.name.clone(),
+            since_pod: since(pod.metadata.creation_timestamp),
+            since_vm: since(self.vm.metadata.creation_timestamp),
         }
     }
 
@@ -172,11 +186,13 @@ impl Draft<'_> {
             End::Well(reason) => {
                 self.status.phase = VmPhase::Succeeded;
                 self.available(false, &reason);
+                self.notes.push(Note::Succeeded { reason });
             }
             End::Badly(problem) => {
                 self.status.phase = VmPhase::Failed;
                 self.available(false, &problem.to_string());
                 self.degraded(&problem.to_string());
+                self.notes.push(Note::Failed { problem });
             }
         }
     }
@@ -203,7 +219,7 @@ impl Draft<'_> {
             && fit(wanted, state) == Fit::Unordered
             && (in_sync || !grows(wanted, state))
         {
-            let revision = self.vm.spec.target_revision.map_or(0, |target| target.revision.value);
+            let revision = self.revision();
             self.actions.push(Action::SetSize {
                 pod: pod.metadata.name.clone(),
                 order: SizeOrder {
@@ -222,6 +238,11 @@ impl Draft<'_> {
         }
     }
 
+    /// The revision of the wish; 0 without one.
+    fn revision(&self) -> i64 {
+        self.vm.spec.target_revision.map_or(0, |target| target.revision.value)
+    }
+
     fn overlay_is_wanted(&self) -> bool {
         let extra = self.vm.spec.extra_network.as_ref();
         extra.and_then(|extra| extra.get("enable")).and_then(Value::as_bool) == Some(true)
@@ -236,6 +257,13 @@ impl Draft<'_> {
             self.status.phase = VmPhase::Running;
             self.measured(state);
             self.propagate(state);
+            if self.stored.phase == VmPhase::Scaling {
+                self.notes.push(Note::Scaled {
+                    from: self.input.scaling_from.unwrap_or_else(|| size_of(state)),
+                    to: size_of(state),
+                    revision: self.revision(),
+                });
+            }
             return;
         }
         let began_before = self.stored.phase == VmPhase::Scaling;
@@ -272,7 +300,7 @@ impl Draft<'_> {
         }
     }
 
-    fn silent(&mut self, pod: &Pod, since: protocol::time::Timestamp, error: &str) {
+    fn silent(&mut self, pod: &Pod, since: Timestamp, error: &str) {
         let due = since + SILENCE_REPORTED;
         if self.input.at.now >= due {
             self.problems.push(Problem::RunnerSilent {
@@ -330,8 +358,10 @@ impl Draft<'_> {
         if self.input.at.now < self.input.restart_at {
             return self.wake_at(self.input.restart_at);
         }
+        let after = self.status.phase;
         self.status.phase = VmPhase::Pending;
         self.status.restart_count = self.status.restart_count.saturating_add(1);
+        self.notes.push(Note::Restarted { after, count: self.status.restart_count });
     }
 }
 

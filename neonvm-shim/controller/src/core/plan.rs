@@ -8,12 +8,14 @@ use protocol::annotations::FINALIZER;
 use protocol::object::Pod;
 use protocol::runner::RunnerState;
 use protocol::time::{Span, Timestamp, WallTime};
+use protocol::units::Resources;
 use protocol::vm::{VirtualMachine, VmPhase, VmStatus};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::action::{Action, Kind, VmEdit, merge_difference};
 use super::conditions;
+use super::note::Note;
 use super::problem::Problem;
 use super::settings::Settings;
 
@@ -79,6 +81,8 @@ pub struct Input<'a> {
     pub restart_at: Timestamp,
     /// When progress of a resize was last written.
     pub progress_at: Timestamp,
+    /// The size the guest had when the resize under way began.
+    pub scaling_from: Option<Resources>,
     /// Now.
     pub at: Moment,
 }
@@ -142,6 +146,7 @@ pub(super) struct Draft<'a> {
     pub(super) actions: Vec<Action>,
     pub(super) look_again: Option<Timestamp>,
     pub(super) problems: Vec<Problem>,
+    pub(super) notes: Vec<Note>,
 }
 
 impl<'a> Draft<'a> {
@@ -155,6 +160,7 @@ impl<'a> Draft<'a> {
             actions: Vec::new(),
             look_again: None,
             problems: Vec::new(),
+            notes: Vec::new(),
         }
     }
 
@@ -275,6 +281,7 @@ impl<'a> Draft<'a> {
         if let Some(change) = merge_difference(&as_json(&self.stored), &as_json(&self.status)) {
             self.actions.push(Action::WriteStatus {
                 status: Box::new(self.status.clone()),
+                notes: std::mem::take(&mut self.notes),
                 patch: json!({
                     "metadata": {"resourceVersion": self.vm.metadata.resource_version},
                     "status": change,

@@ -74,6 +74,33 @@ pub enum Problem {
     },
 }
 
+impl Problem {
+    /// One word per kind, for metrics and to tell a problem once.
+    #[must_use]
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::SlotSize { .. } => "slot_size",
+            Self::Bounds { .. } => "bounds",
+            Self::TlsUnsupported => "tls_unsupported",
+            Self::NoOverlay => "no_overlay",
+            Self::Api { .. } => "api",
+            Self::Runner { .. } => "runner",
+            Self::RunnerSilent { .. } => "runner_silent",
+            Self::RunnerElsewhere { .. } => "runner_elsewhere",
+            Self::PodGone { .. } => "pod_gone",
+            Self::PodFailed { .. } => "pod_failed",
+            Self::NameTaken { .. } => "name_taken",
+            Self::Resize { problem } => match problem {
+                ResizeProblem::Qmp { .. } => "qmp",
+                ResizeProblem::MemoryStuck { .. } => "memory_stuck",
+                ResizeProblem::CpuStuck { .. } => "cpu_stuck",
+                ResizeProblem::GuestBlind { .. } => "guest_blind",
+                ResizeProblem::OutOfRange { .. } => "out_of_range",
+            },
+        }
+    }
+}
+
 /// A peer's text cut to what an object or a log should carry.
 #[must_use]
 pub fn peer_text(text: &str) -> String {

@@ -13,6 +13,7 @@ use serde_json::Value;
 use super::codec::Form;
 use super::error::{ApiError, Reason};
 use super::object::{Entropy, Object, owner_uids};
+use super::ownership::Manager;
 use super::registry::Registry;
 use super::request::{Target, Verb, WriteOptions};
 use super::schema::apply_defaults;
@@ -70,6 +71,8 @@ struct Context {
     subresource: Option<String>,
     options: WriteOptions,
     warnings: Vec<String>,
+    /// Field owners an apply has worked out.
+    applied: Option<Vec<Manager>>,
 }
 
 /// All objects, committed or about to be.
@@ -88,7 +91,7 @@ impl Store {
     /// An empty store that serves the built-in kinds. `revision` is the last one ever given out.
     #[must_use]
     pub fn new(registry: Registry, revision: u64) -> Self {
-        let view = View { registry: Arc::new(registry), revision, ..View::default() };
+        let view = View::new(registry, revision);
         Self { view, ..Self::default() }
     }
 
@@ -146,6 +149,12 @@ impl Store {
         }
     }
 
+    /// Takes back what a call that panicked had done so far.
+    pub fn abandon(&mut self) {
+        let changes = std::mem::take(&mut self.changes);
+        self.rollback(changes);
+    }
+
     fn run(&mut self, call: Call) -> Result<Reply, ApiError> {
         let form = form(&self.view.registry, &call.target)?;
         let target = call.target;
@@ -157,6 +166,7 @@ impl Store {
             subresource: target.subresource.clone(),
             options: call.options,
             warnings: Vec::new(),
+            applied: None,
         };
         let name = target.name.as_deref();
         let (code, body) = match (call.verb, name, context.subresource.as_deref()) {

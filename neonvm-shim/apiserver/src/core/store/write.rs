@@ -9,6 +9,7 @@ use crate::core::error::{ApiError, Cause, Reason};
 use crate::core::hooks;
 use crate::core::metadata;
 use crate::core::object::{Object, copy_meta, finalizers, is_deleting, meta, remove_meta};
+use crate::core::ownership;
 use crate::core::patch::{self, PatchError};
 use crate::core::request::{FieldValidation, PatchKind};
 use crate::core::schema::{apply_defaults, prune, validate};
@@ -31,6 +32,17 @@ impl Context {
 
     fn invalid(&self, name: &str, causes: Vec<Cause>) -> ApiError {
         ApiError::invalid(&self.form.asked.group, &self.form.asked.kind, name, causes)
+    }
+}
+
+impl Context {
+    fn writer<'a>(&'a self, api_version: &'a str) -> ownership::Writer<'a> {
+        ownership::Writer {
+            name: &self.options.manager,
+            api_version,
+            subresource: self.subresource.as_deref().unwrap_or_default(),
+            now: self.now,
+        }
     }
 }
 
@@ -157,18 +169,25 @@ impl Store {
         kind: PatchKind,
         body: Value,
     ) -> Result<(u16, Body), ApiError> {
+        if kind == PatchKind::Apply {
+            return self.apply_config(context, name, body);
+        }
         let old = self.existing(context, name)?;
         let mut value = context.form.encode(&old.value).into_owned();
+        let schema = &context.form.stored.storage_version().schema;
         match kind {
             PatchKind::Json => patch::json::apply(&mut value, &body),
-            PatchKind::Merge if !body.is_object() => {
-                Err(PatchError::Malformed("a merge patch must be an object".to_owned()))
+            PatchKind::Strategic if context.form.stored.builtin.is_none() => {
+                let why = "the body of the request was in an unknown format - custom resources do not take \
+                    application/strategic-merge-patch+json; use application/merge-patch+json";
+                return Err(ApiError::new(Reason::UnsupportedMediaType, why));
             }
-            PatchKind::Merge => {
+            PatchKind::Strategic => patch::strategic::apply(&mut value, &body, schema),
+            _ if !body.is_object() => Err(PatchError::Malformed("a merge patch must be an object".to_owned())),
+            _ => {
                 patch::merge::apply(&mut value, &body);
                 Ok(())
             }
-            PatchKind::Strategic | PatchKind::Apply => return Err(method_not_allowed()),
         }
         .map_err(|error| match error {
             PatchError::Malformed(why) => ApiError::bad_request(why),
@@ -178,16 +197,66 @@ impl Store {
         })?;
         let mut value = context.form.decode(value)?;
         settle_namespace(context, &mut value)?;
-        if meta(&value, "name") != Some(name) {
-            let cause = Cause {
-                reason: "FieldValueInvalid".to_owned(),
-                message: format!("Invalid value: {}: field is immutable", value["metadata"]["name"]),
-                field: "metadata.name".to_owned(),
-            };
-            return Err(context.invalid(name, vec![cause]));
-        }
+        check_name(context, name, &value)?;
         let object = self.replace(context, &old, value)?;
         Ok((200, Body::Object(object)))
+    }
+
+    /// Server-side apply.
+    fn apply_config(&mut self, context: &mut Context, name: &str, body: Value) -> Result<(u16, Body), ApiError> {
+        let mut config = context.form.decode(body)?;
+        settle_namespace(context, &mut config)?;
+        if meta(&config, "name").is_none_or(str::is_empty) {
+            config["metadata"]["name"] = Value::from(name);
+        }
+        check_name(context, name, &config)?;
+        if config["metadata"].get("managedFields").is_some_and(|fields| !fields.is_null()) {
+            return Err(ApiError::bad_request("metadata.managedFields must be nil"));
+        }
+        self.settle_config(context, &mut config)?;
+        let old = match self.existing(context, name) {
+            Ok(old) => Some(old),
+            Err(_) if context.subresource.is_none() => None,
+            Err(error) => return Err(error),
+        };
+        let schema = Arc::clone(&context.form.stored.storage_version().schema);
+        let live = old.as_ref().map_or_else(|| json!({}), |old| old.value.clone());
+        let api_version = context.form.api_version();
+        let result =
+            ownership::apply(&live, &config, &schema, context.writer(&api_version), context.options.force);
+        let applied = result.map_err(conflicts)?;
+        context.applied = Some(applied.managers);
+        match old {
+            Some(old) => {
+                let object = self.replace(context, &old, applied.object)?;
+                Ok((200, Body::Object(object)))
+            }
+            None => {
+                if meta(&config, "uid").is_some_and(|uid| !uid.is_empty()) {
+                    return Err(context.conflict(name, "uid mismatch: the object does not exist any more"));
+                }
+                Ok((201, Body::Object(self.create_named(context, applied.object)?)))
+            }
+        }
+    }
+
+    /// Prunes a config and brings its amounts into the form they are kept in, without adding members: what is added
+    /// would be owned by its manager.
+    fn settle_config(&self, context: &mut Context, config: &mut Value) -> Result<(), ApiError> {
+        let kind = Arc::clone(&context.form.stored);
+        let mut dropped = Vec::new();
+        prune(config, &kind.storage_version().schema, true, &mut dropped);
+        metadata::prune(config, &mut dropped);
+        report_dropped(context, &dropped)?;
+        let mut formed = config.clone();
+        let name = meta(config, "name").unwrap_or_default().to_owned();
+        hooks::refuse(&kind, &name, hooks::normalise(&kind, &mut formed))?;
+        if kind.builtin.is_none() {
+            take_scalars(config, &formed);
+        } else {
+            *config = formed;
+        }
+        Ok(())
     }
 
     /// From the old state and a wanted one to what is kept.
@@ -256,7 +325,60 @@ impl Store {
     }
 
     /// Keeps `managedFields`.
-    fn own(&self, _context: &Context, _old: Option<&Value>, _value: &mut Value) {}
+    fn own(&self, context: &Context, old: Option<&Value>, value: &mut Value) {
+        let api_version = context.form.api_version();
+        let schema = &context.form.stored.storage_version().schema;
+        let managers = context.applied.clone().unwrap_or_else(|| {
+            let known = old.map(|old| ownership::managers_after(old, value)).unwrap_or_default();
+            ownership::after_update(known, old, value, schema, context.writer(&api_version))
+        });
+        ownership::set_managers(value, &managers);
+    }
+}
+
+/// Takes over the scalars of `from` that `value` has too.
+fn take_scalars(value: &mut Value, from: &Value) {
+    match (value, from) {
+        (Value::Object(map), Value::Object(from)) => {
+            for (name, member) in map.iter_mut() {
+                if let Some(other) = from.get(name) {
+                    take_scalars(member, other);
+                }
+            }
+        }
+        (Value::Array(items), Value::Array(from)) => {
+            for (item, other) in items.iter_mut().zip(from) {
+                take_scalars(item, other);
+            }
+        }
+        (value, other) => value.clone_from(other),
+    }
+}
+
+/// 409 that names every field somebody else has.
+fn conflicts(causes: Vec<Cause>) -> ApiError {
+    let fields: Vec<String> =
+        causes.iter().map(|cause| format!("{}: {}", cause.message, cause.field)).collect();
+    let plural = if causes.len() == 1 { "" } else { "s" };
+    let message = format!("Apply failed with {} conflict{plural}: {}", causes.len(), fields.join(", "));
+    let mut error = ApiError::new(Reason::Conflict, message).about("", "", "");
+    if let Some(details) = &mut error.details {
+        details.causes = causes;
+    }
+    error
+}
+
+/// The name in an object must be that of the path.
+fn check_name(context: &Context, name: &str, value: &Value) -> Result<(), ApiError> {
+    if meta(value, "name") == Some(name) {
+        return Ok(());
+    }
+    let cause = Cause {
+        reason: "FieldValueInvalid".to_owned(),
+        message: format!("Invalid value: {}: field is immutable", value["metadata"]["name"]),
+        field: "metadata.name".to_owned(),
+    };
+    Err(context.invalid(name, vec![cause]))
 }
 
 fn report_dropped(context: &mut Context, dropped: &[String]) -> Result<(), ApiError> {

@@ -1,0 +1,663 @@
+//! The decision state machine of one VM. Source: spec/agent.md §3; see [`super`] for the whole picture.
+
+use std::collections::VecDeque;
+
+use protocol::permit::{PluginResponse, RequestMetrics};
+use protocol::revision::Revision;
+use protocol::time::{Span, Timestamp};
+use protocol::units::Resources;
+use serde::Serialize;
+
+use super::actions::{Action, Actions, RequestId};
+use super::config::CoreConfig;
+use super::decision::{Bound, Decision, Reason};
+use super::desired::{Desired, Inputs, desired};
+use super::metrics::{LfcMetrics, SystemMetrics};
+use super::monitor::{Approved, Kind, MonitorState, RequestedUpscale};
+use super::neonvm::{Limits, NeonVmState};
+use super::plugin::PluginState;
+use super::revision::{Observed, RevisionSource, StampedRevision, flags_between};
+use super::round::{Round, whole_slots};
+use super::vm::VmInfo;
+use super::warnings::{Fault, FaultCounts, Warning, Warnings};
+
+/// Observations kept until someone takes them; a shell takes them after each event, so it holds a handful.
+const MAX_OBSERVATIONS: usize = 64;
+
+/// How a request failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Failure {
+    /// The peer certainly did not act on it: it never left, or was refused.
+    NotApplied,
+    /// The peer may have acted on it: no answer, or one that cannot be understood.
+    Unknown,
+}
+
+impl Failure {
+    fn may_have_arrived(self) -> bool {
+        self == Self::Unknown
+    }
+}
+
+/// A monitor's answer to a shrink.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DownscaleAnswer {
+    /// It may shrink.
+    Allowed,
+    /// It may not.
+    Denied,
+}
+
+/// A new state of the VM object.
+#[derive(Debug, Clone, PartialEq)]
+pub struct VmUpdate {
+    /// Bounds and settings; its `use` is not taken over.
+    pub info: VmInfo,
+    /// `status.currentRevision` with its time on the core's clock.
+    pub current_revision: Option<StampedRevision>,
+    /// `status.phase` is `PreMigrating`.
+    pub is_pre_migrating: bool,
+}
+
+/// Something that happened.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// A scrape of the guest.
+    SystemMetrics(SystemMetrics),
+    /// A scrape of the file cache.
+    LfcMetrics(LfcMetrics),
+    /// The VM object changed.
+    VmUpdated(Box<VmUpdate>),
+    /// A monitor connection is up.
+    MonitorActive,
+    /// The monitor connection is down.
+    MonitorReset,
+    /// The monitor asks to grow.
+    MonitorUpscaleRequested,
+    /// A permit request ended.
+    PluginDone(RequestId, Result<PluginResponse, Failure>),
+    /// A patch ended.
+    NeonVmDone(RequestId, Result<(), Failure>),
+    /// Telling the monitor ended.
+    MonitorUpscaleDone(RequestId, Result<(), Failure>),
+    /// Asking the monitor ended.
+    MonitorDownscaleDone(RequestId, Result<DownscaleAnswer, Failure>),
+    /// Time passed.
+    Tick,
+}
+
+/// Which way a latency was measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Path {
+    /// From the wish to the VM having it.
+    EndToEnd,
+    /// A permit request.
+    Plugin,
+    /// A monitor's answer to a shrink.
+    Monitor,
+    /// From the patch to the VM having it.
+    NeonVm,
+}
+
+/// Something worth measuring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Observation {
+    /// A revision got somewhere.
+    Latency {
+        /// Where.
+        path: Path,
+        /// How long it took.
+        after: Span,
+        /// Its flags.
+        flags: u64,
+    },
+    /// A patch starts; `actual` scaling event.
+    ResizeStarted {
+        /// Size before.
+        from: Resources,
+        /// Size after.
+        to: Resources,
+    },
+}
+
+/// What one computation gave.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Evaluation {
+    /// What may be started.
+    pub actions: Actions,
+    /// What was decided, and why.
+    pub decision: Decision,
+    /// Conditions it was decided under.
+    pub warnings: Warnings,
+}
+
+/// Metrics and when they came.
+#[derive(Debug, Clone)]
+pub(super) struct Timed<T> {
+    pub at: Timestamp,
+    pub value: T,
+}
+
+impl<T> Timed<T> {
+    fn fresh(&self, now: Timestamp, max_age: Option<Span>) -> Option<&T> {
+        max_age
+            .is_none_or(|age| now.since(self.at) <= age)
+            .then_some(&self.value)
+    }
+}
+
+/// One VM's state. See the module documentation of [`super`].
+#[derive(Debug)]
+pub struct Core {
+    pub(super) config: CoreConfig,
+    /// Its `use` is what the last patch that succeeded set.
+    pub(super) vm: VmInfo,
+    pub(super) plugin: PluginState,
+    pub(super) monitor: MonitorState,
+    pub(super) neonvm: NeonVmState,
+    pub(super) system: Option<Timed<SystemMetrics>>,
+    pub(super) lfc: Option<Timed<LfcMetrics>>,
+    pub(super) revisions: RevisionSource,
+    pub(super) target_revision: StampedRevision,
+    pub(super) last_desired: Option<Resources>,
+    pub(super) faults: FaultCounts,
+    was_pre_migrating: bool,
+    pending_warnings: Warnings,
+    observations: VecDeque<Observation>,
+    next_id: u64,
+    computations: u64,
+    last: Option<(Timestamp, Evaluation)>,
+}
+
+impl Core {
+    /// A core that knows nothing but the object. Revisions go on after `status.currentRevision`.
+    #[must_use]
+    pub fn new(config: CoreConfig, vm: VmInfo) -> Self {
+        let start = vm
+            .current_revision
+            .map_or(0, |current| current.revision.value);
+        Self {
+            config,
+            vm,
+            plugin: PluginState::default(),
+            monitor: MonitorState::default(),
+            neonvm: NeonVmState::default(),
+            system: None,
+            lfc: None,
+            revisions: RevisionSource::new(start),
+            target_revision: StampedRevision::default(),
+            last_desired: None,
+            faults: FaultCounts::default(),
+            was_pre_migrating: false,
+            pending_warnings: Warnings::default(),
+            observations: VecDeque::new(),
+            next_id: 1,
+            computations: 0,
+            last: None,
+        }
+    }
+
+    /// Takes in something that happened. Answers to requests that are not under way are counted and dropped.
+    pub fn handle(&mut self, now: Timestamp, event: Event) {
+        match event {
+            Event::Tick => {}
+            Event::SystemMetrics(value) => self.system = Some(Timed { at: now, value }),
+            Event::LfcMetrics(value) => self.lfc = Some(Timed { at: now, value }),
+            Event::VmUpdated(update) => self.vm_updated(*update),
+            Event::MonitorActive => {
+                let using = self.using();
+                self.monitor.activate(Approved {
+                    low: self.neonvm.certain(using),
+                    high: self.neonvm.settled(using),
+                });
+            }
+            Event::MonitorReset => self.monitor = MonitorState::default(),
+            Event::MonitorUpscaleRequested => {
+                let base = self
+                    .monitor
+                    .approved
+                    .map_or(self.using(), |approved| approved.high);
+                self.monitor.requested_upscale = Some(RequestedUpscale { at: now, base });
+            }
+            Event::PluginDone(id, result) if self.plugin.ongoing == Some(id) => {
+                self.plugin_done(now, result);
+            }
+            Event::NeonVmDone(id, result)
+                if self
+                    .neonvm
+                    .ongoing
+                    .is_some_and(|(ongoing, _)| ongoing == id) =>
+            {
+                self.neonvm_done(now, result);
+            }
+            Event::MonitorUpscaleDone(id, result) if self.is_monitor_ongoing(id, Kind::Upscale) => {
+                match result {
+                    Ok(()) => self.monitor.agree(),
+                    Err(failure) => self.monitor.fail(now, failure.may_have_arrived()),
+                }
+            }
+            Event::MonitorDownscaleDone(id, result)
+                if self.is_monitor_ongoing(id, Kind::Downscale) =>
+            {
+                self.downscale_done(now, result);
+            }
+            Event::PluginDone(..)
+            | Event::NeonVmDone(..)
+            | Event::MonitorUpscaleDone(..)
+            | Event::MonitorDownscaleDone(..) => self.faults.count(Fault::UnknownReply),
+        }
+    }
+
+    fn is_monitor_ongoing(&self, id: RequestId, kind: Kind) -> bool {
+        self.monitor
+            .ongoing
+            .is_some_and(|ongoing| ongoing.id == id && ongoing.kind == kind)
+    }
+
+    fn vm_updated(&mut self, update: VmUpdate) {
+        let using = self.using();
+        self.vm = update.info;
+        let mut kept = using;
+        // The slot size of a live VM does not change; if it ever does, what is in use stays in whole slots.
+        kept.mem = whole_slots(using.mem, using.mem, self.vm.mem.slot_size);
+        self.vm.set_using(kept);
+        if !self.vm.config.scaling.enable_lfc_metrics {
+            self.lfc = None;
+        }
+        if self.was_pre_migrating && !update.is_pre_migrating {
+            self.plugin.migrating_since = None;
+        }
+        self.was_pre_migrating = update.is_pre_migrating;
+        if let Some(current) = update.current_revision {
+            self.revision_seen(current);
+        }
+    }
+
+    fn revision_seen(&mut self, current: StampedRevision) {
+        if current.revision.value >= self.neonvm.target_revision.revision.value
+            && let Some((after, flags)) = self
+                .neonvm
+                .target_revision
+                .propagate(current.at, &mut self.neonvm.current_revision)
+        {
+            self.observe(Observation::Latency {
+                path: Path::NeonVm,
+                after,
+                flags,
+            });
+        }
+        match self.revisions.observe(current.at, current.revision.value) {
+            Observed::After(after) => {
+                let flags = current.revision.flags;
+                self.observe(Observation::Latency {
+                    path: Path::EndToEnd,
+                    after,
+                    flags,
+                });
+                self.last_desired = None;
+            }
+            Observed::Known => {}
+            Observed::NotIssued => self.pending_warnings.insert(Warning::RevisionFromFuture),
+        }
+    }
+
+    fn plugin_done(&mut self, now: Timestamp, result: Result<PluginResponse, Failure>) {
+        match result {
+            Err(failure) => self.plugin.fail(now, failure.may_have_arrived()),
+            Ok(response) => {
+                let held = self.neonvm.held(self.using());
+                let hold = self.config.timers.migration_hold;
+                match self.plugin.succeed(now, &response, held, hold) {
+                    Err(_) => self.faults.count(Fault::InvalidPermit),
+                    Ok(None) => {}
+                    Ok(Some((after, flags))) => {
+                        self.observe(Observation::Latency {
+                            path: Path::Plugin,
+                            after,
+                            flags,
+                        });
+                    }
+                }
+            }
+        }
+    }
+
+    fn neonvm_done(&mut self, now: Timestamp, result: Result<(), Failure>) {
+        match result {
+            Err(failure) => {
+                let using = self.using();
+                self.neonvm.fail(now, using, failure.may_have_arrived());
+            }
+            Ok(()) => {
+                if let Some(size) = self.neonvm.succeed(now) {
+                    self.vm.set_using(size);
+                }
+            }
+        }
+        let held = self.neonvm.held(self.using());
+        self.monitor.limit(held);
+    }
+
+    fn downscale_done(&mut self, now: Timestamp, result: Result<DownscaleAnswer, Failure>) {
+        let Some(ongoing) = self.monitor.ongoing else {
+            return;
+        };
+        match result {
+            Err(failure) => return self.monitor.fail(now, failure.may_have_arrived()),
+            Ok(DownscaleAnswer::Allowed) => self.monitor.agree(),
+            Ok(DownscaleAnswer::Denied) => self.monitor.deny(now),
+        }
+        if let Some((after, flags)) = ongoing
+            .revision
+            .propagate(now, &mut self.monitor.current_revision)
+        {
+            self.observe(Observation::Latency {
+                path: Path::Monitor,
+                after,
+                flags,
+            });
+        }
+    }
+
+    fn observe(&mut self, observation: Observation) {
+        if self.observations.len() == MAX_OBSERVATIONS {
+            self.faults.count(Fault::ObservationLost);
+            self.observations.pop_front();
+        }
+        self.observations.push_back(observation);
+    }
+
+    /// What the VM uses, as far as is known.
+    #[must_use]
+    pub fn using(&self) -> Resources {
+        self.vm.using()
+    }
+
+    /// The VM as last seen, with the size last set.
+    #[must_use]
+    pub fn vm(&self) -> &VmInfo {
+        &self.vm
+    }
+
+    /// Computes what should be done now. Calling it again without a change gives the same.
+    pub fn next_actions(&mut self, now: Timestamp) -> Evaluation {
+        self.computations = self.computations.saturating_add(1);
+        let desired = self.desired(now);
+        if desired.is_out_of_bounds {
+            self.faults.count(Fault::DesiredOutOfBounds);
+        }
+        let is_migrating = self.plugin.migrating_since.is_some();
+        let size = if is_migrating {
+            self.using()
+        } else {
+            desired.size
+        };
+        self.renew_target_revision(now, size);
+        let mut evaluation = self.plan(now, &desired, size, is_migrating);
+        evaluation.warnings.extend(desired.warnings);
+        evaluation
+            .warnings
+            .extend(std::mem::take(&mut self.pending_warnings));
+        self.last = Some((now, evaluation.clone()));
+        evaluation
+    }
+
+    pub(super) fn desired(&self, now: Timestamp) -> Desired {
+        let timers = &self.config.timers;
+        let unit = self.config.compute_unit;
+        let scaling = &self.vm.config.scaling;
+        let system = self
+            .system
+            .as_ref()
+            .and_then(|m| m.fresh(now, self.config.system_max_age));
+        let lfc = self
+            .lfc
+            .as_ref()
+            .and_then(|m| m.fresh(now, self.config.lfc_max_age));
+        let is_system_stale = self.system.is_some() && system.is_none();
+        let is_lfc_stale = scaling.enable_lfc_metrics && self.lfc.is_some() && lfc.is_none();
+        desired(&Inputs {
+            unit,
+            min: self.vm.min(),
+            max: self.vm.max(),
+            using: self.using(),
+            scaling,
+            system,
+            lfc,
+            is_stale: is_system_stale || is_lfc_stale,
+            requested_units: self.monitor.wish_units(now, timers, unit),
+            denied: self.monitor.denial(now, timers),
+        })
+    }
+
+    fn renew_target_revision(&mut self, now: Timestamp, size: Resources) {
+        let last = self.last_desired.unwrap_or(self.using());
+        if size != last {
+            let revision = self.revisions.issue(now, flags_between(last, size));
+            self.target_revision = StampedRevision { revision, at: now };
+        }
+        self.last_desired = Some(size);
+    }
+
+    fn plan(
+        &mut self,
+        now: Timestamp,
+        desired: &Desired,
+        size: Resources,
+        is_migrating: bool,
+    ) -> Evaluation {
+        let using = self.using();
+        let revision = self.target_revision.revision;
+        let neonvm_revision = self.neonvm_revision(using, size);
+        self.check_order(using);
+        let Self {
+            config,
+            vm,
+            plugin,
+            monitor,
+            neonvm,
+            system,
+            faults,
+            ..
+        } = self;
+        let mut round = Round {
+            now,
+            timers: &config.timers,
+            unit: config.compute_unit,
+            slot: vm.mem.slot_size,
+            using,
+            desired: size,
+            is_migrating,
+            warnings: Warnings::default(),
+            wait: None,
+            faults,
+        };
+        let metrics = system
+            .as_ref()
+            .and_then(|m| m.fresh(now, config.system_max_age));
+        let metrics = metrics.map(request_metrics);
+        let plugin_request = plugin.plan(&mut round, neonvm.held(using), metrics, revision);
+        let limits = Limits {
+            approved: monitor.least_approved(),
+            permit: plugin.permit,
+            plugin_request: match (plugin.ongoing, &plugin.last_request) {
+                (Some(_), Some(last)) => Some(last.resources),
+                _ => plugin_request.as_ref().map(|request| request.target),
+            },
+            is_plugin_ongoing: plugin.ongoing.is_some(),
+        };
+        let neonvm_request = neonvm.plan(&mut round, limits, neonvm_revision);
+        let monitor_up = monitor.plan_upscale(&mut round, neonvm.certain(using), revision);
+        let monitor_down = monitor.plan_downscale(&mut round, monitor_up.is_some(), revision);
+        if desired.is_upscale_affected
+            && let Some(end) = monitor.wish_end(now, &config.timers)
+        {
+            round.wait_at_most(end.since(now));
+        }
+        if desired.is_denied_affected
+            && monitor_down.is_none()
+            && monitor.ongoing.is_none()
+            && let Some(end) = monitor.denial_end(now, &config.timers)
+        {
+            round.wait_at_most(end.since(now));
+        }
+        let (warnings, wait) = (round.warnings, round.wait);
+        let actions = Actions {
+            plugin: plugin_request,
+            neonvm: neonvm_request,
+            monitor_up,
+            monitor_down,
+            wait,
+        };
+        Evaluation {
+            actions,
+            decision: self.decision(desired, size, is_migrating),
+            warnings,
+        }
+    }
+
+    /// The revision a patch carries: what the peer that allows it has acknowledged, if that is older than the newest wish.
+    fn neonvm_revision(&self, using: Resources, size: Resources) -> Revision {
+        let mut revision = self.target_revision.revision;
+        let mut older = |other: Revision| {
+            if other.value > 0 && other.value < revision.value {
+                revision = other;
+            }
+        };
+        if size.has_field_below(using) {
+            older(self.monitor.current_revision);
+        }
+        if size.has_field_above(using) {
+            older(self.plugin.current_revision);
+        }
+        revision
+    }
+
+    /// Counts a broken order of approvals; the plans hold the size by themselves then.
+    fn check_order(&mut self, using: Resources) {
+        let held = self.neonvm.held(using);
+        if self.monitor.approved.is_some_and(|approved| approved.high.has_field_above(held)) {
+            self.faults.count(Fault::ApprovedAboveUse);
+        }
+        if self.plugin.permit.is_some_and(|permit| held.has_field_above(permit)) {
+            self.faults.count(Fault::UseAbovePermit);
+        }
+    }
+
+    fn decision(&self, desired: &Desired, size: Resources, is_migrating: bool) -> Decision {
+        let using = self.using();
+        let mut bounded_by = desired.bounded_by;
+        if is_migrating {
+            bounded_by.insert(Bound::Migration);
+        }
+        let high = self.plugin.permit.unwrap_or(using).field_max(using);
+        if size.has_field_above(high) {
+            bounded_by.insert(Bound::Permit);
+        }
+        if size.has_field_below(using) {
+            match self.monitor.approved {
+                None => bounded_by.insert(Bound::MonitorAbsent),
+                Some(approved) if size.has_field_below(approved.high) => {
+                    bounded_by.insert(Bound::MonitorApproval);
+                }
+                Some(_) => {}
+            }
+        }
+        Decision {
+            current: using,
+            target: size,
+            goal_units: desired.goal.units,
+            reason: if is_migrating {
+                Reason::Migrating
+            } else {
+                desired.reason
+            },
+            votes: desired.goal.votes,
+            bounded_by,
+            revision: self.target_revision.revision,
+            has_all_metrics: desired.has_all_metrics,
+            working_set: desired.goal.working_set,
+        }
+    }
+
+    /// Marks an action as started. Its end is reported under the id returned.
+    pub fn start(&mut self, now: Timestamp, action: &Action) -> RequestId {
+        let id = RequestId(self.next_id);
+        self.next_id += 1;
+        match action {
+            Action::Plugin(request) => self.plugin.start(now, id, request),
+            Action::NeonVm(request) => {
+                self.observe(Observation::ResizeStarted {
+                    from: request.current,
+                    to: request.target,
+                });
+                self.neonvm.start(now, id, request);
+            }
+            Action::MonitorUpscale(r) => {
+                self.monitor
+                    .start(now, id, Kind::Upscale, r.target, r.revision);
+            }
+            Action::MonitorDownscale(r) => {
+                self.monitor
+                    .start(now, id, Kind::Downscale, r.target, r.revision);
+            }
+        }
+        id
+    }
+
+    /// The next thing to do, already marked as started; `None` when there is nothing until the next event or deadline.
+    pub fn poll_action(&mut self, now: Timestamp) -> Option<(RequestId, Action)> {
+        let action = self.next_actions(now).actions.first()?;
+        Some((self.start(now, &action), action))
+    }
+
+    /// When to send [`Event::Tick`] if nothing happens before. Valid after [`Self::poll_action`] returned `None`.
+    #[must_use]
+    pub fn poll_deadline(&self) -> Option<Timestamp> {
+        let (at, evaluation) = self.last.as_ref()?;
+        evaluation.actions.wait.map(|wait| *at + wait)
+    }
+
+    /// The next measurement.
+    pub fn poll_observation(&mut self) -> Option<Observation> {
+        self.observations.pop_front()
+    }
+
+    /// The newest computation.
+    #[must_use]
+    pub fn last_evaluation(&self) -> Option<&Evaluation> {
+        self.last.as_ref().map(|(_, evaluation)| evaluation)
+    }
+
+    /// Computations so far.
+    #[must_use]
+    pub fn computations(&self) -> u64 {
+        self.computations
+    }
+
+    /// Broken invariants so far.
+    #[must_use]
+    pub fn faults(&self) -> FaultCounts {
+        self.faults
+    }
+
+    /// Whether effective settings ask for file cache metrics.
+    #[must_use]
+    pub fn wants_lfc_metrics(&self) -> bool {
+        self.vm.config.scaling.enable_lfc_metrics
+    }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "the wire's own width; loads are small numbers"
+)]
+fn request_metrics(system: &SystemMetrics) -> RequestMetrics {
+    RequestMetrics {
+        load_avg_1m: system.load1 as f32,
+    }
+}

@@ -1,0 +1,275 @@
+//! The monitor's side of the state machine: one request at a time over both directions. Source: spec/agent.md §3.5-3.7.
+//!
+//! The monitor learns of less first and of more last. A shrink is asked one compute unit at a time; a growth is told in full.
+//!
+//! A call whose answer is lost may have been acted on or not, so what the monitor holds is kept as a range: `low ≤ true ≤ high`.
+//! The VM never shrinks below `high`; the monitor is told again while `low` is behind.
+
+use protocol::revision::Revision;
+use protocol::time::Timestamp;
+use protocol::units::Resources;
+use serde::Serialize;
+
+use super::actions::{MonitorDownscale, MonitorUpscale, RequestId};
+use super::config::Timers;
+use super::desired::{Denied, units_above};
+use super::revision::StampedRevision;
+use super::round::{Round, clamp};
+use super::warnings::{Fault, Warning};
+
+/// Direction of a monitor request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Kind {
+    Upscale,
+    Downscale,
+}
+
+/// The request under way.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ongoing {
+    pub id: RequestId,
+    pub kind: Kind,
+    pub resources: Resources,
+    pub revision: StampedRevision,
+}
+
+/// The monitor's newest wish. It is always taken as memory.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RequestedUpscale {
+    pub at: Timestamp,
+    pub base: Resources,
+}
+
+/// The newest refusal.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct DeniedDownscale {
+    pub at: Timestamp,
+    pub denied: Denied,
+}
+
+/// What the monitor last agreed to; a range while an answer is missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Approved {
+    pub low: Resources,
+    pub high: Resources,
+}
+
+/// What is known of the monitor. `approved` is present while a connection is active.
+#[derive(Debug, Clone, Default)]
+pub(super) struct MonitorState {
+    pub ongoing: Option<Ongoing>,
+    pub requested_upscale: Option<RequestedUpscale>,
+    pub denied_downscale: Option<DeniedDownscale>,
+    pub approved: Option<Approved>,
+    pub downscale_failure_at: Option<Timestamp>,
+    pub upscale_failure_at: Option<Timestamp>,
+    pub current_revision: Revision,
+}
+
+impl MonitorState {
+    /// The connection is up; the monitor counts on some size in the range.
+    pub(super) fn activate(&mut self, counts_on: Approved) {
+        *self = Self {
+            approved: Some(counts_on),
+            ..Self::default()
+        };
+    }
+
+    /// The VM has at most `held`, so the monitor cannot count on more.
+    pub(super) fn limit(&mut self, held: Resources) {
+        if let Some(approved) = &mut self.approved {
+            approved.high = approved.high.field_min(held);
+            approved.low = approved.low.field_min(held);
+        }
+    }
+
+    /// The least the VM may be left with, counting a growth it may already have been told of.
+    pub(super) fn least_approved(&self) -> Option<Resources> {
+        let high = self.approved?.high;
+        Some(match self.ongoing {
+            Some(Ongoing {
+                kind: Kind::Upscale,
+                resources,
+                ..
+            }) => high.field_max(resources),
+            _ => high,
+        })
+    }
+
+    /// When the wish ends, while it is in force.
+    pub(super) fn wish_end(&self, now: Timestamp, timers: &Timers) -> Option<Timestamp> {
+        self.requested_upscale
+            .map(|wish| wish.at + timers.monitor_requested_upscale_valid_period)
+            .filter(|end| now < *end)
+    }
+
+    /// Compute units the wish asks for, while it is in force.
+    pub(super) fn wish_units(
+        &self,
+        now: Timestamp,
+        timers: &Timers,
+        unit: Resources,
+    ) -> Option<u32> {
+        self.wish_end(now, timers)?;
+        self.requested_upscale
+            .map(|wish| units_above(wish.base, unit, false, true))
+    }
+
+    /// When the refusal ends, while it is in force.
+    pub(super) fn denial_end(&self, now: Timestamp, timers: &Timers) -> Option<Timestamp> {
+        self.denied_downscale
+            .map(|denial| denial.at + timers.monitor_denied_downscale_cooldown)
+            .filter(|end| now < *end)
+    }
+
+    /// The refusal, while it is in force.
+    pub(super) fn denial(&self, now: Timestamp, timers: &Timers) -> Option<Denied> {
+        self.denial_end(now, timers)?;
+        self.denied_downscale.map(|denial| denial.denied)
+    }
+
+    /// Plans to tell of a growth. `certain` is the smallest size the VM may have by now.
+    pub(super) fn plan_upscale(
+        &self,
+        round: &mut Round<'_>,
+        certain: Resources,
+        revision: Revision,
+    ) -> Option<MonitorUpscale> {
+        let current = self.approved?.low;
+        let high = round.desired.field_max(current);
+        let target = clamp(current, certain, Some(current), Some(high));
+        if target == current {
+            return None;
+        }
+        if let Some(ongoing) = self.ongoing {
+            if ongoing.kind != Kind::Upscale || ongoing.resources != target {
+                round.warn(Warning::MonitorUpscaleBusy);
+            }
+            return None;
+        }
+        if let Some(failure) = self.upscale_failure_at
+            && round.must_wait_until(
+                failure + round.timers.monitor_retry_wait,
+                Warning::MonitorUpscaleFailed,
+            )
+        {
+            return None;
+        }
+        Some(MonitorUpscale {
+            current,
+            target,
+            revision,
+        })
+    }
+
+    /// Plans to ask for a shrink.
+    pub(super) fn plan_downscale(
+        &self,
+        round: &mut Round<'_>,
+        is_upscale_planned: bool,
+        revision: Revision,
+    ) -> Option<MonitorDownscale> {
+        let Some(approved) = self.approved else {
+            if round.desired.has_field_below(round.using) {
+                round.warn(Warning::MonitorDownscaleInactive);
+            }
+            return None;
+        };
+        let current = approved.high;
+        let step = current.saturating_sub(round.unit);
+        let target = current.field_min(round.desired).field_max(step);
+        if target == current || round.is_migrating {
+            return None;
+        }
+        if is_upscale_planned {
+            round.warn(Warning::MonitorDownscalePlannedUp);
+            return None;
+        }
+        if let Some(ongoing) = self.ongoing {
+            if ongoing.kind != Kind::Downscale || ongoing.resources != target {
+                round.warn(Warning::MonitorDownscaleBusy);
+            }
+            return None;
+        }
+        if let Some(failure) = self.downscale_failure_at
+            && round.must_wait_until(
+                failure + round.timers.monitor_retry_wait,
+                Warning::MonitorDownscaleFailed,
+            )
+        {
+            return None;
+        }
+        let denied = self.denial(round.now, round.timers);
+        if denied.is_some_and(|denied| !target.has_field_above(denied.requested)) {
+            round.fault(Fault::DownscaleBelowDenied);
+            return None;
+        }
+        Some(MonitorDownscale {
+            current,
+            target,
+            revision,
+        })
+    }
+
+    pub(super) fn start(
+        &mut self,
+        now: Timestamp,
+        id: RequestId,
+        kind: Kind,
+        resources: Resources,
+        revision: Revision,
+    ) {
+        match kind {
+            Kind::Upscale => self.upscale_failure_at = None,
+            Kind::Downscale => self.downscale_failure_at = None,
+        }
+        let revision = StampedRevision { revision, at: now };
+        self.ongoing = Some(Ongoing {
+            id,
+            kind,
+            resources,
+            revision,
+        });
+    }
+
+    /// The monitor confirmed a growth or agreed to a shrink.
+    pub(super) fn agree(&mut self) {
+        if let Some(ongoing) = self.ongoing.take()
+            && let Some(approved) = &mut self.approved
+        {
+            *approved = Approved {
+                low: ongoing.resources,
+                high: ongoing.resources,
+            };
+        }
+    }
+
+    /// The monitor refused a shrink.
+    pub(super) fn deny(&mut self, now: Timestamp) {
+        if let (Some(ongoing), Some(approved)) = (self.ongoing.take(), self.approved) {
+            let denied = Denied {
+                current: approved.high,
+                requested: ongoing.resources,
+            };
+            self.denied_downscale = Some(DeniedDownscale { at: now, denied });
+        }
+    }
+
+    /// The call failed. With `may_have_arrived` the monitor may have acted on it.
+    pub(super) fn fail(&mut self, now: Timestamp, may_have_arrived: bool) {
+        let Some(ongoing) = self.ongoing.take() else {
+            return;
+        };
+        match ongoing.kind {
+            Kind::Upscale => self.upscale_failure_at = Some(now),
+            Kind::Downscale => self.downscale_failure_at = Some(now),
+        }
+        if may_have_arrived && let Some(approved) = &mut self.approved {
+            match ongoing.kind {
+                Kind::Upscale => approved.high = approved.high.field_max(ongoing.resources),
+                Kind::Downscale => approved.low = approved.low.field_min(ongoing.resources),
+            }
+        }
+    }
+}

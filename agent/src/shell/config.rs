@@ -1,0 +1,495 @@
+//! The configuration file, byte for byte the deployed agent's (spec/agent.md §5), read so that every problem is reported at once.
+//!
+//! Unknown keys are fatal and there are no built-in defaults: an absent number is 0, an absent text is empty. One key is ours and
+//! may be left out: `metrics.{system,lfc}.staleAfterSeconds`, the age from which metrics count as missing (absent: three periods
+//! and the time-out; 0: never).
+
+use protocol::time::Span;
+use protocol::units::Resources;
+use serde::{Serialize, Serializer};
+use serde_json::Value;
+
+use super::reader::Reader;
+use crate::core::config::Problem;
+use crate::core::health::{FailureRate, HealthConfig};
+use crate::core::{CoreConfig, ScalingConfig, ScalingOverrides, Timers};
+
+/// Largest file read, bytes: a hundred times the shipped one.
+pub const FILE_LIMIT_BYTES: u64 = 256 * 1024;
+
+/// Why there is no configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("could not read {path}")]
+    Read {
+        /// Which file.
+        path: String,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Not JSON, or not an object.
+    #[error("configuration is not a JSON object: {0}")]
+    Syntax(String),
+    /// Values that break rules, all of them.
+    #[error("configuration has {} problem{}:\n{}", .0.len(), if .0.len() == 1 { "" } else { "s" }, lines(.0))]
+    Problems(Vec<Problem>),
+}
+
+fn lines(problems: &[Problem]) -> String {
+    problems.iter().map(|problem| format!("  {problem}")).collect::<Vec<_>>().join("\n")
+}
+
+/// The effective configuration. Serialises to the file's own form.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[expect(missing_docs, reason = "the keys of spec/agent.md §5.2, one to one")]
+pub struct Config {
+    #[serde(rename = "refereshStateIntervalSeconds")]
+    pub refresh_state_interval: Seconds,
+    pub scaling: Scaling,
+    pub billing: Billing,
+    pub scaling_events: ScalingEvents,
+    pub monitor: Monitor,
+    pub metrics: Metrics,
+    pub scheduler: Scheduler,
+    pub neonvm: NeonVm,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dump_state: Option<DumpState>,
+}
+
+/// A whole number of seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, PartialOrd, Ord)]
+pub struct Seconds(pub u64);
+
+impl Seconds {
+    /// As a length of time.
+    #[must_use]
+    pub fn span(self) -> Span {
+        Span::from_secs(self.0)
+    }
+
+    /// As the standard library's type.
+    #[must_use]
+    pub fn duration(self) -> std::time::Duration {
+        self.span().to_duration()
+    }
+}
+
+impl Serialize for Seconds {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u64(self.0)
+    }
+}
+
+/// `scaling`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[expect(missing_docs, reason = "the keys of spec/agent.md §5.2, one to one")]
+pub struct Scaling {
+    pub compute_unit: Resources,
+    pub default_config: ScalingConfig,
+}
+
+/// `billing`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[expect(missing_docs, reason = "the keys of spec/agent.md §5.2, one to one")]
+pub struct Billing {
+    pub cpu_metric_name: String,
+    pub active_time_metric_name: String,
+    #[serde(rename = "collectEverySeconds")]
+    pub collect_every: Seconds,
+    #[serde(rename = "accumulateEverySeconds")]
+    pub accumulate_every: Seconds,
+    /// Clients as configured; none may be, see [`Config::event_clients`].
+    pub clients: Value,
+}
+
+/// `scalingEvents`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+#[expect(missing_docs, reason = "the keys of spec/agent.md §5.2, one to one")]
+pub struct ScalingEvents {
+    pub cu_multiplier: f64,
+    pub rereport_threshold: f64,
+    pub region_name: String,
+    /// Clients as configured; none may be, see [`Config::event_clients`].
+    pub clients: Value,
+}
+
+/// `monitor`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[expect(missing_docs, reason = "the keys of spec/agent.md §5.2, one to one")]
+pub struct Monitor {
+    #[serde(rename = "serverPort")]
+    pub server_port: u16,
+    #[serde(rename = "responseTimeoutSeconds")]
+    pub response_timeout: Seconds,
+    #[serde(rename = "connectionTimeoutSeconds")]
+    pub connection_timeout: Seconds,
+    #[serde(rename = "connectionRetryMinWaitSeconds")]
+    pub connection_retry_min_wait: Seconds,
+    #[serde(rename = "unhealthyAfterSilenceDurationSeconds")]
+    pub unhealthy_after_silence: Seconds,
+    #[serde(rename = "unhealthyStartupGracePeriodSeconds")]
+    pub unhealthy_startup_grace: Seconds,
+    #[serde(rename = "maxHealthCheckSequentialFailuresSeconds")]
+    pub max_health_check_failures: Seconds,
+    #[serde(rename = "retryDeniedDownscaleSeconds")]
+    pub retry_denied_downscale: Seconds,
+    #[serde(rename = "requestedUpscaleValidSeconds")]
+    pub requested_upscale_valid: Seconds,
+    #[serde(rename = "retryFailedRequestSeconds")]
+    pub retry_failed_request: Seconds,
+    #[serde(rename = "maxFailedRequestRate")]
+    pub max_failed_request_rate: Rate,
+}
+
+/// `maxFailedRequestRate`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[expect(missing_docs, reason = "the keys of spec/agent.md §5.2, one to one")]
+pub struct Rate {
+    #[serde(rename = "intervalSeconds")]
+    pub interval: Seconds,
+    pub threshold: u64,
+}
+
+impl Rate {
+    fn failure_rate(self) -> FailureRate {
+        let threshold = usize::try_from(self.threshold).unwrap_or(usize::MAX);
+        FailureRate { interval: self.interval.span(), threshold }
+    }
+}
+
+/// `metrics`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[expect(missing_docs, reason = "the keys of spec/agent.md §5.2, one to one")]
+pub struct Metrics {
+    pub system: MetricsSource,
+    pub lfc: MetricsSource,
+}
+
+/// One of the endpoints in the guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[expect(missing_docs, reason = "the keys of spec/agent.md §5.2, one to one")]
+pub struct MetricsSource {
+    pub port: u16,
+    #[serde(rename = "requestTimeoutSeconds")]
+    pub request_timeout: Seconds,
+    #[serde(rename = "secondsBetweenRequests")]
+    pub between_requests: Seconds,
+    #[serde(rename = "staleAfterSeconds", skip_serializing_if = "Option::is_none")]
+    pub stale_after: Option<Seconds>,
+}
+
+impl MetricsSource {
+    /// The age from which a sample counts as missing.
+    #[must_use]
+    pub fn max_age(&self) -> Option<Span> {
+        match self.stale_after {
+            Some(Seconds(0)) => None,
+            Some(age) => Some(age.span()),
+            None => Some(Span::from_secs(
+                self.between_requests.0.saturating_mul(3).saturating_add(self.request_timeout.0),
+            )),
+        }
+    }
+}
+
+/// `scheduler`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[expect(missing_docs, reason = "the keys of spec/agent.md §5.2, one to one")]
+pub struct Scheduler {
+    #[serde(rename = "schedulerName")]
+    pub scheduler_name: String,
+    #[serde(rename = "requestTimeoutSeconds")]
+    pub request_timeout: Seconds,
+    #[serde(rename = "requestAtLeastEverySeconds")]
+    pub request_at_least_every: Seconds,
+    #[serde(rename = "retryFailedRequestSeconds")]
+    pub retry_failed_request: Seconds,
+    #[serde(rename = "retryDeniedUpscaleSeconds")]
+    pub retry_denied_upscale: Seconds,
+    #[serde(rename = "requestPort")]
+    pub request_port: u16,
+    #[serde(rename = "maxFailedRequestRate")]
+    pub max_failed_request_rate: Rate,
+}
+
+/// `neonvm`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[expect(missing_docs, reason = "the keys of spec/agent.md §5.2, one to one")]
+pub struct NeonVm {
+    #[serde(rename = "requestTimeoutSeconds")]
+    pub request_timeout: Seconds,
+    #[serde(rename = "retryFailedRequestSeconds")]
+    pub retry_failed_request: Seconds,
+    #[serde(rename = "maxFailedRequestRate")]
+    pub max_failed_request_rate: Rate,
+}
+
+/// `dumpState`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[expect(missing_docs, reason = "the keys of spec/agent.md §5.2, one to one")]
+pub struct DumpState {
+    pub port: u16,
+    #[serde(rename = "timeoutSeconds")]
+    pub timeout: Seconds,
+}
+
+impl Config {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// [`ConfigError`] with everything that is wrong.
+    pub fn from_file(path: &str) -> Result<Self, ConfigError> {
+        let fail = |source| ConfigError::Read { path: path.to_owned(), source };
+        let length = std::fs::metadata(path).map_err(fail)?.len();
+        if length > FILE_LIMIT_BYTES {
+            let text = format!("the file has {length} bytes, more than {FILE_LIMIT_BYTES}");
+            return Err(ConfigError::Syntax(text));
+        }
+        Self::from_json(&std::fs::read_to_string(path).map_err(fail)?)
+    }
+
+    /// The configuration of the one-machine mode.
+    ///
+    /// # Errors
+    /// Never with the file this was built with; a test holds that.
+    pub fn one_machine() -> Result<Self, ConfigError> {
+        Self::from_json(include_str!("../../config/one-machine.json"))
+    }
+
+    /// Reads the text of a file.
+    ///
+    /// # Errors
+    /// [`ConfigError`] with everything that is wrong.
+    pub fn from_json(text: &str) -> Result<Self, ConfigError> {
+        let value: Value =
+            serde_json::from_str(text).map_err(|error| ConfigError::Syntax(error.to_string()))?;
+        let Value::Object(object) = &value else {
+            return Err(ConfigError::Syntax("the top level is no object".into()));
+        };
+        let mut problems = Vec::new();
+        let config = Self::read(&mut Reader::new(object, &mut problems));
+        if problems.is_empty() { Ok(config) } else { Err(ConfigError::Problems(problems)) }
+    }
+
+    fn read(r: &mut Reader<'_>) -> Self {
+        let config = Self {
+            refresh_state_interval: r.seconds("refereshStateIntervalSeconds"),
+            scaling: r.object("scaling", read_scaling),
+            billing: r.object("billing", read_billing),
+            scaling_events: r.object("scalingEvents", read_scaling_events),
+            monitor: r.object("monitor", read_monitor),
+            metrics: r.object("metrics", |r| Metrics {
+                system: r.object("system", read_source),
+                lfc: r.object("lfc", read_source),
+            }),
+            scheduler: r.object("scheduler", |r| Scheduler {
+                scheduler_name: r.text("schedulerName"),
+                request_timeout: r.seconds("requestTimeoutSeconds"),
+                request_at_least_every: r.seconds("requestAtLeastEverySeconds"),
+                retry_failed_request: r.seconds("retryFailedRequestSeconds"),
+                retry_denied_upscale: r.seconds("retryDeniedUpscaleSeconds"),
+                request_port: r.port("requestPort"),
+                max_failed_request_rate: r.object("maxFailedRequestRate", read_rate),
+            }),
+            neonvm: r.object("neonvm", |r| NeonVm {
+                request_timeout: r.seconds("requestTimeoutSeconds"),
+                retry_failed_request: r.seconds("retryFailedRequestSeconds"),
+                max_failed_request_rate: r.object("maxFailedRequestRate", read_rate),
+            }),
+            dump_state: r.optional_object("dumpState", |r| DumpState {
+                port: r.port("port"),
+                timeout: r.seconds("timeoutSeconds"),
+            }),
+        };
+        r.finish();
+        config
+    }
+
+    /// Names of the event clients configured. This build sends no events, so there must be none.
+    #[must_use]
+    pub fn event_clients(&self) -> Vec<String> {
+        let of = |section: &str, clients: &Value| -> Vec<String> {
+            clients
+                .as_object()
+                .into_iter()
+                .flatten()
+                .filter(|(_, client)| !client.is_null())
+                .map(|(name, _)| format!("{section}.clients.{name}"))
+                .collect()
+        };
+        let mut names = of("billing", &self.billing.clients);
+        names.extend(of("scalingEvents", &self.scaling_events.clients));
+        names
+    }
+
+    /// What a VM's core is made with. `tick_jitter` is taken off the heartbeat.
+    #[must_use]
+    pub fn core(&self, tick_jitter: Span) -> CoreConfig {
+        let tick = self.scheduler.request_at_least_every.span();
+        CoreConfig {
+            compute_unit: self.scaling.compute_unit,
+            default_scaling: self.scaling.default_config,
+            timers: Timers {
+                plugin_request_tick: Span(tick.0.saturating_sub(tick_jitter.0)),
+                plugin_retry_wait: self.scheduler.retry_failed_request.span(),
+                plugin_denied_retry_wait: self.scheduler.retry_denied_upscale.span(),
+                neonvm_retry_wait: self.neonvm.retry_failed_request.span(),
+                monitor_retry_wait: self.monitor.retry_failed_request.span(),
+                monitor_denied_downscale_cooldown: self.monitor.retry_denied_downscale.span(),
+                monitor_requested_upscale_valid_period: self.monitor.requested_upscale_valid.span(),
+                migration_hold: Timers::default().migration_hold,
+            },
+            system_max_age: self.metrics.system.max_age(),
+            lfc_max_age: self.metrics.lfc.max_age(),
+        }
+    }
+
+    /// When a VM counts as stuck.
+    #[must_use]
+    pub fn health(&self) -> HealthConfig {
+        HealthConfig {
+            unhealthy_after_silence: self.monitor.unhealthy_after_silence.span(),
+            unhealthy_startup_grace: self.monitor.unhealthy_startup_grace.span(),
+            monitor: self.monitor.max_failed_request_rate.failure_rate(),
+            scheduler: self.scheduler.max_failed_request_rate.failure_rate(),
+            neonvm: self.neonvm.max_failed_request_rate.failure_rate(),
+        }
+    }
+}
+
+fn read_rate(r: &mut Reader<'_>) -> Rate {
+    Rate { interval: r.seconds("intervalSeconds"), threshold: r.number("threshold") }
+}
+
+fn read_source(r: &mut Reader<'_>) -> MetricsSource {
+    MetricsSource {
+        port: r.port("port"),
+        request_timeout: r.seconds("requestTimeoutSeconds"),
+        between_requests: r.seconds("secondsBetweenRequests"),
+        stale_after: r.optional_number("staleAfterSeconds").map(Seconds),
+    }
+}
+
+fn read_scaling(r: &mut Reader<'_>) -> Scaling {
+    let compute_unit = r.parsed("computeUnit", "must be like {\"vCPUs\":0.25,\"mem\":\"1Gi\"}", |value| {
+        serde_json::from_value::<Resources>(value.clone()).map_err(|error| error.to_string())
+    });
+    let compute_unit = compute_unit.unwrap_or_default();
+    if let Some(field) = compute_unit.zero_field() {
+        r.problem(&format!("computeUnit.{field}"), "0", "must not be 0");
+    }
+    let default_config = r.object("defaultConfig", read_default_config);
+    Scaling { compute_unit, default_config }
+}
+
+fn read_default_config(r: &mut Reader<'_>) -> ScalingConfig {
+    let overrides = ScalingOverrides {
+        load_average_fraction_target: r.optional_float("loadAverageFractionTarget"),
+        memory_usage_fraction_target: r.optional_float("memoryUsageFractionTarget"),
+        memory_total_fraction_target: r.optional_float("memoryTotalFractionTarget"),
+        enable_lfc_metrics: r.optional_bool("enableLFCMetrics"),
+        lfc_use_largest_window: r.optional_bool("lfcUseLargestWindow"),
+        lfc_to_memory_ratio: r.optional_float("lfcToMemoryRatio"),
+        lfc_window_size_minutes: r.optional_integer("lfcWindowSizeMinutes"),
+        lfc_min_wait_before_downscale_minutes: r
+            .optional_integer("lfcMinWaitBeforeDownscaleMinutes"),
+        cpu_stable_zone_ratio: r.optional_float("cpuStableZoneRatio"),
+        cpu_mixed_zone_ratio: r.optional_float("cpuMixedZoneRatio"),
+    };
+    for key in overrides.missing() {
+        if !r.has_problem(key) {
+            r.problem(key, "absent", "is required");
+        }
+    }
+    // What is missing is reported already; the shipped value keeps its rule from being reported twice.
+    match overrides.apply(&ScalingConfig::default()) {
+        Ok(config) => config,
+        Err(problems) => {
+            for problem in problems {
+                r.problem(&problem.key, &problem.value, problem.rule);
+            }
+            ScalingConfig::default()
+        }
+    }
+}
+
+fn read_billing(r: &mut Reader<'_>) -> Billing {
+    Billing {
+        cpu_metric_name: r.text("cpuMetricName"),
+        active_time_metric_name: r.text("activeTimeMetricName"),
+        collect_every: r.seconds("collectEverySeconds"),
+        accumulate_every: r.seconds("accumulateEverySeconds"),
+        clients: read_clients(r, &["azureBlob", "http", "s3"], false),
+    }
+}
+
+fn read_scaling_events(r: &mut Reader<'_>) -> ScalingEvents {
+    ScalingEvents {
+        cu_multiplier: r.non_zero_float("cuMultiplier"),
+        rereport_threshold: r.non_zero_float("rereportThreshold"),
+        region_name: r.text("regionName"),
+        clients: read_clients(r, &["azureBlob", "s3"], true),
+    }
+}
+
+/// Checks the clients and keeps them as they are.
+fn read_clients(r: &mut Reader<'_>, kinds: &[&'static str], needs_prefix: bool) -> Value {
+    let raw = r.raw("clients");
+    r.object_or_empty("clients", |r| {
+        for kind in kinds {
+            r.optional_object(kind, |r| read_client(r, kind, needs_prefix));
+        }
+    });
+    raw
+}
+
+fn read_client(r: &mut Reader<'_>, kind: &str, needs_prefix: bool) {
+    for key in ["pushEverySeconds", "pushRequestTimeoutSeconds", "maxBatchSize"] {
+        r.non_zero_number(key);
+    }
+    let prefix = |r: &mut Reader<'_>, key: &'static str| {
+        if needs_prefix {
+            r.text(key);
+        } else {
+            r.optional_text(key);
+        }
+    };
+    match kind {
+        "http" => {
+            r.text("url");
+        }
+        "azureBlob" => {
+            r.text("endpoint");
+            r.text("container");
+            prefix(r, "prefixInContainer");
+        }
+        _ => {
+            r.text("bucket");
+            r.text("region");
+            r.optional_text("endpoint");
+            prefix(r, "prefixInBucket");
+        }
+    }
+}
+
+fn read_monitor(r: &mut Reader<'_>) -> Monitor {
+    Monitor {
+        server_port: r.port("serverPort"),
+        response_timeout: r.seconds("responseTimeoutSeconds"),
+        connection_timeout: r.seconds("connectionTimeoutSeconds"),
+        connection_retry_min_wait: r.seconds("connectionRetryMinWaitSeconds"),
+        unhealthy_after_silence: r.seconds("unhealthyAfterSilenceDurationSeconds"),
+        unhealthy_startup_grace: r.seconds("unhealthyStartupGracePeriodSeconds"),
+        max_health_check_failures: r.seconds("maxHealthCheckSequentialFailuresSeconds"),
+        retry_denied_downscale: r.seconds("retryDeniedDownscaleSeconds"),
+        requested_upscale_valid: r.seconds("requestedUpscaleValidSeconds"),
+        retry_failed_request: r.seconds("retryFailedRequestSeconds"),
+        max_failed_request_rate: r.object("maxFailedRequestRate", read_rate),
+    }
+}

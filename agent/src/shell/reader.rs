@@ -1,0 +1,174 @@
+//! Reads a JSON object key by key and collects everything that is wrong instead of stopping at the first thing.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value};
+
+use super::config::Seconds;
+use crate::core::config::Problem;
+
+/// Longest piece of a value shown in a problem.
+const SHOWN_BYTES: usize = 80;
+
+const UNSIGNED: &str = "must be a whole number, 0 or more";
+const NON_ZERO: &str = "must be a whole number above 0";
+
+/// One object being read. Keys asked for are known; [`Self::finish`] reports the others.
+pub(super) struct Reader<'a> {
+    path: String,
+    object: &'a Map<String, Value>,
+    known: BTreeSet<&'static str>,
+    problems: &'a mut Vec<Problem>,
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(object: &'a Map<String, Value>, problems: &'a mut Vec<Problem>) -> Self {
+        Self { path: String::new(), object, known: BTreeSet::new(), problems }
+    }
+
+    fn full(&self, key: &str) -> String {
+        if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
+    }
+
+    pub(super) fn problem(&mut self, key: &str, value: &str, rule: &'static str) {
+        let (key, value) = (self.full(key), value.chars().take(SHOWN_BYTES).collect());
+        self.problems.push(Problem { key, value, rule });
+    }
+
+    pub(super) fn has_problem(&self, key: &str) -> bool {
+        let full = self.full(key);
+        self.problems.iter().any(|problem| problem.key == full)
+    }
+
+    /// The value of a key; `null` is the same as absent.
+    fn get(&mut self, key: &'static str) -> Option<&'a Value> {
+        self.known.insert(key);
+        self.object.get(key).filter(|value| !value.is_null())
+    }
+
+    /// A value of the right kind, or `None` when absent or wrong (which is reported).
+    fn typed<T>(&mut self, key: &'static str, rule: &'static str, read: impl FnOnce(&Value) -> Option<T>) -> Option<T> {
+        let value = self.get(key)?;
+        let got = read(value);
+        if got.is_none() {
+            self.problem(key, &value.to_string(), rule);
+        }
+        got
+    }
+
+    pub(super) fn parsed<T>(
+        &mut self,
+        key: &'static str,
+        rule: &'static str,
+        read: impl FnOnce(&Value) -> Result<T, String>,
+    ) -> Option<T> {
+        self.typed(key, rule, |value| read(value).ok())
+    }
+
+    pub(super) fn optional_number(&mut self, key: &'static str) -> Option<u64> {
+        self.typed(key, UNSIGNED, Value::as_u64)
+    }
+
+    pub(super) fn number(&mut self, key: &'static str) -> u64 {
+        self.optional_number(key).unwrap_or(0)
+    }
+
+    pub(super) fn non_zero_number(&mut self, key: &'static str) -> u64 {
+        let is_broken = self.get(key).is_some_and(|value| value.as_u64().is_none());
+        let value = self.typed(key, NON_ZERO, Value::as_u64).unwrap_or(0);
+        if value == 0 && !is_broken {
+            let shown = if self.object.contains_key(key) { "0" } else { "absent" };
+            self.problem(key, shown, NON_ZERO);
+        }
+        value
+    }
+
+    pub(super) fn seconds(&mut self, key: &'static str) -> Seconds {
+        Seconds(self.non_zero_number(key))
+    }
+
+    pub(super) fn port(&mut self, key: &'static str) -> u16 {
+        let value = self.non_zero_number(key);
+        u16::try_from(value).unwrap_or_else(|_| {
+            self.problem(key, &value.to_string(), "must be a port from 1 to 65535");
+            0
+        })
+    }
+
+    pub(super) fn optional_integer(&mut self, key: &'static str) -> Option<i64> {
+        self.typed(key, "must be a whole number", Value::as_i64)
+    }
+
+    pub(super) fn optional_float(&mut self, key: &'static str) -> Option<f64> {
+        self.typed(key, "must be a number", Value::as_f64)
+    }
+
+    pub(super) fn non_zero_float(&mut self, key: &'static str) -> f64 {
+        let is_broken = self.get(key).is_some_and(|value| !value.is_number());
+        let value = self.optional_float(key).unwrap_or(0.0);
+        if value == 0.0 && !is_broken {
+            let shown = if self.object.contains_key(key) { "0" } else { "absent" };
+            self.problem(key, shown, "must not be 0");
+        }
+        value
+    }
+
+    pub(super) fn optional_bool(&mut self, key: &'static str) -> Option<bool> {
+        self.typed(key, "must be true or false", Value::as_bool)
+    }
+
+    pub(super) fn optional_text(&mut self, key: &'static str) -> String {
+        self.typed(key, "must be a text", |value| value.as_str().map(str::to_owned)).unwrap_or_default()
+    }
+
+    pub(super) fn text(&mut self, key: &'static str) -> String {
+        let is_broken = self.get(key).is_some_and(|value| !value.is_string());
+        let text = self.optional_text(key);
+        if text.is_empty() && !is_broken {
+            let shown = if self.object.contains_key(key) { "\"\"" } else { "absent" };
+            self.problem(key, shown, "must not be empty");
+        }
+        text
+    }
+
+    pub(super) fn raw(&mut self, key: &'static str) -> Value {
+        self.get(key).cloned().unwrap_or_else(|| Value::Object(Map::new()))
+    }
+
+    /// A nested object; absent counts as empty, so each of its required keys is reported by name.
+    pub(super) fn object<T>(&mut self, key: &'static str, read: impl FnOnce(&mut Reader<'_>) -> T) -> T {
+        let empty = Map::new();
+        let object = match self.get(key) {
+            Some(Value::Object(object)) => object,
+            None => &empty,
+            Some(other) => {
+                self.problem(key, &other.to_string(), "must be an object");
+                &empty
+            }
+        };
+        let mut nested =
+            Reader { path: self.full(key), object, known: BTreeSet::new(), problems: self.problems };
+        let value = read(&mut nested);
+        nested.finish();
+        value
+    }
+
+    /// The same where nothing inside is required.
+    pub(super) fn object_or_empty(&mut self, key: &'static str, read: impl FnOnce(&mut Reader<'_>)) {
+        self.object(key, read);
+    }
+
+    pub(super) fn optional_object<T>(&mut self, key: &'static str, read: impl FnOnce(&mut Reader<'_>) -> T) -> Option<T> {
+        self.get(key)?;
+        Some(self.object(key, read))
+    }
+
+    /// Reports keys nobody asked for.
+    pub(super) fn finish(&mut self) {
+        let unknown: Vec<(&String, &Value)> =
+            self.object.iter().filter(|(key, _)| !self.known.contains(key.as_str())).collect();
+        for (key, value) in unknown {
+            self.problem(key, &value.to_string(), "is not a known key");
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! Draws a frame. Pure.
+
+use std::collections::VecDeque;
+
+use super::frame::{Frame, HISTORY};
+use crate::commands::resizes;
+use crate::output::{Cell, Table, age};
+use crate::terminal::{Paint, Tone};
+use crate::view::vm::{VmView, cores, memory, phase_cell};
+
+/// Columns of a view that is printed once.
+pub(crate) const ONCE_WIDTH: usize = 200;
+/// Resizes shown at most.
+const RESIZES: usize = 8;
+/// Eighths of a block, lowest first.
+const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+/// Cells of a gauge.
+const GAUGE: usize = 20;
+
+/// The whole view, cut to `width` columns when nothing is painted.
+pub(crate) fn draw(frame: &Frame, width: usize, paint: Paint) -> Vec<String> {
+    let mut lines = vec![head(frame, paint)];
+    for node in &frame.nodes {
+        lines.push(format!(
+            "node {}  CPU {} {}/{}   MEM {} {}/{}",
+            paint.paint(if node.ready { Tone::Good } else { Tone::Bad }, &node.name),
+            gauge(
+                node.granted_cpu_milli.into(),
+                node.allocatable_cpu_milli.into()
+            ),
+            cores(node.granted_cpu_milli),
+            cores(node.allocatable_cpu_milli),
+            gauge(node.granted_memory_bytes, node.allocatable_memory_bytes),
+            memory(node.granted_memory_bytes),
+            memory(node.allocatable_memory_bytes),
+        ));
+    }
+    lines.push(String::new());
+    if frame.vms.is_empty() {
+        lines.push("no VMs; create one: bellows vm create pg".into());
+    } else {
+        lines.extend(vm_table(frame).lines(paint));
+    }
+    if !frame.has_parts {
+        lines.push(String::new());
+        lines.push("bellows up is not on this machine or does not answer: no reasons and no resizes to show".into());
+    } else if !frame.resizes.is_empty() {
+        lines.push(String::new());
+        let last: Vec<_> = frame.resizes.iter().take(RESIZES).cloned().collect();
+        lines.extend(resizes::table(&last, frame.at).lines(paint));
+    }
+    if paint == Paint::PLAIN {
+        for line in &mut lines {
+            *line = line.chars().take(width).collect();
+        }
+    }
+    lines
+}
+
+fn head(frame: &Frame, paint: Paint) -> String {
+    let autoscaled = frame.vms.iter().filter(|(vm, _)| vm.autoscaled).count();
+    let resizing = frame
+        .vms
+        .iter()
+        .filter(|(vm, _)| vm.phase == "Scaling")
+        .count();
+    paint.paint(
+        Tone::Strong,
+        &format!(
+            "bellows  {}  {} VMs, {autoscaled} autoscaled, {resizing} resizing",
+            frame.at,
+            frame.vms.len()
+        ),
+    )
+}
+
+fn vm_table(frame: &Frame) -> Table {
+    let mut table = Table::new(&[
+        "VM",
+        "PHASE",
+        "CPU",
+        "NOW/WANT/MAX",
+        "MEMORY",
+        "NOW/WANT/MAX",
+        "LOAD",
+        "PERMIT",
+        "RESIZED",
+        "REASON",
+    ]);
+    for (vm, trail) in &frame.vms {
+        let permit = vm.decision.as_ref().and_then(|decision| decision.permit);
+        let load = vm.decision.as_ref().and_then(|decision| decision.load1);
+        let dash = || "-".to_owned();
+        table.row(vec![
+            vm.key().into(),
+            phase_cell(&vm.phase),
+            spark(&trail.cpu_milli, vm.cpu_milli.max.into()).into(),
+            sizes(vm.cpu_milli.now, vm.cpu_milli.want, vm.cpu_milli.max, cores),
+            spark(&trail.memory_bytes, vm.memory_bytes.max).into(),
+            sizes(
+                vm.memory_bytes.now,
+                vm.memory_bytes.want,
+                vm.memory_bytes.max,
+                memory,
+            ),
+            load.map_or_else(dash, |load| format!("{load:.2}")).into(),
+            permit
+                .map_or_else(dash, |size| {
+                    format!("{}/{}", cores(size.cpu.0), memory(size.mem.0))
+                })
+                .into(),
+            vm.last_resize
+                .as_ref()
+                .map_or_else(dash, |resize| age(resize.age_s))
+                .into(),
+            vm.reason().into(),
+        ]);
+    }
+    table
+}
+
+/// `now/want/max`, in another tone while now and want differ.
+fn sizes<T: Copy + PartialEq>(now: Option<T>, want: T, max: T, show: impl Fn(T) -> String) -> Cell {
+    let shown = now.map_or_else(|| "-".into(), &show);
+    let text = format!("{shown}/{}/{}", show(want), show(max));
+    if now == Some(want) {
+        text.into()
+    } else {
+        Cell::toned(Tone::Warn, text)
+    }
+}
+
+/// The last looks as bars, right-aligned; the full bar is the largest size.
+fn spark(values: &VecDeque<u64>, max: u64) -> String {
+    let bar = |value: &u64| {
+        if max == 0 || *value == 0 {
+            return ' ';
+        }
+        let step = value.saturating_mul(8).div_ceil(max).clamp(1, 8);
+        BARS[usize::try_from(step - 1).unwrap_or(7)]
+    };
+    let bars: String = values.iter().map(bar).collect();
+    format!("{}{bars}", " ".repeat(HISTORY.saturating_sub(values.len())))
+}
+
+/// `[#####...............]`.
+fn gauge(part: u64, whole: u64) -> String {
+    let cells = u64::try_from(GAUGE).unwrap_or(0);
+    let full = if whole == 0 {
+        0
+    } else {
+        (u128::from(part) * u128::from(cells)).div_ceil(u128::from(whole))
+    };
+    let full = usize::try_from(full).unwrap_or(GAUGE).min(GAUGE);
+    format!("[{}{}]", "#".repeat(full), ".".repeat(GAUGE - full))
+}
+
+/// One line per VM, for logs: `2026-01-02T03:04:05Z vm=default/pg phase=Running cpu_milli=250 …`.
+pub(crate) fn plain(frame: &Frame) -> Vec<String> {
+    frame
+        .vms
+        .iter()
+        .map(|(vm, _)| plain_line(frame, vm))
+        .collect()
+}
+
+fn plain_line(frame: &Frame, vm: &VmView) -> String {
+    let number = |value: Option<u64>| value.map_or_else(|| "-".into(), |value| value.to_string());
+    let decision = vm.decision.as_ref();
+    format!(
+        "{} vm={} phase={} cpu_milli={} cpu_milli_want={} memory_bytes={} memory_bytes_want={} load1={} permit_cpu_milli={} reason={:?}",
+        frame.at,
+        vm.key(),
+        if vm.phase.is_empty() {
+            "New"
+        } else {
+            &vm.phase
+        },
+        number(vm.cpu_milli.now.map(u64::from)),
+        vm.cpu_milli.want,
+        number(vm.memory_bytes.now),
+        vm.memory_bytes.want,
+        decision
+            .and_then(|decision| decision.load1)
+            .map_or_else(|| "-".into(), |load| format!("{load:.2}")),
+        number(
+            decision
+                .and_then(|decision| decision.permit)
+                .map(|permit| permit.cpu.0.into())
+        ),
+        vm.reason(),
+    )
+}

@@ -1,0 +1,126 @@
+//! One look at the system, and what is remembered between looks.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use protocol::time::WallTime;
+use telemetry::clock::Clock;
+
+use crate::api::{Api, Kind};
+use crate::context::Context;
+use crate::fail::Outcome;
+use crate::get;
+use crate::resize::Resize;
+use crate::view::node::{self, NodeView};
+use crate::view::vm::VmView;
+
+/// Looks remembered per VM: what fits beside the other columns.
+pub(crate) const HISTORY: usize = 24;
+/// VMs remembered at most; beyond that the sparklines of the last ones stay empty.
+const HISTORY_VMS: usize = 1_000;
+
+/// Everything one view shows.
+#[derive(Debug, Clone)]
+pub(crate) struct Frame {
+    /// When it was taken.
+    pub(crate) at: WallTime,
+    /// The nodes.
+    pub(crate) nodes: Vec<NodeView>,
+    /// The VMs, each with its sizes of the last looks, oldest first.
+    pub(crate) vms: Vec<(VmView, Trail)>,
+    /// The last resizes, newest first.
+    pub(crate) resizes: Vec<Resize>,
+    /// Whether the parts could be asked: without them there are no reasons and no resizes.
+    pub(crate) has_parts: bool,
+}
+
+/// Sizes of the last looks.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Trail {
+    /// CPU, thousandths.
+    pub(crate) cpu_milli: VecDeque<u64>,
+    /// Memory, bytes.
+    pub(crate) memory_bytes: VecDeque<u64>,
+}
+
+impl Trail {
+    fn push(&mut self, vm: &VmView) {
+        for (ring, value) in [
+            (&mut self.cpu_milli, vm.cpu_milli.now.map_or(0, u64::from)),
+            (&mut self.memory_bytes, vm.memory_bytes.now.unwrap_or(0)),
+        ] {
+            if ring.len() == HISTORY {
+                ring.pop_front();
+            }
+            ring.push_back(value);
+        }
+    }
+}
+
+/// Trails of all VMs.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct History(BTreeMap<String, Trail>);
+
+impl History {
+    /// Adds a look; forgets VMs that are gone.
+    pub(crate) fn push(&mut self, vms: Vec<VmView>) -> Vec<(VmView, Trail)> {
+        let mut kept = BTreeMap::new();
+        let mut list = Vec::with_capacity(vms.len());
+        for vm in vms {
+            let key = vm.key();
+            let mut trail = self.0.remove(&key).unwrap_or_default();
+            trail.push(&vm);
+            if kept.len() < HISTORY_VMS {
+                kept.insert(key, trail.clone());
+            }
+            list.push((vm, trail));
+        }
+        self.0 = kept;
+        list
+    }
+}
+
+/// Where frames come from.
+pub(crate) struct Source {
+    context: Context,
+    api: Api,
+    namespace: Option<String>,
+    clock: Clock,
+}
+
+impl Source {
+    pub(crate) fn new(context: Context, api: Api, namespace: Option<String>) -> Self {
+        Self {
+            context,
+            api,
+            namespace,
+            clock: Clock::new(),
+        }
+    }
+
+    /// Takes one look.
+    pub(crate) async fn fetch(&self, history: &mut History) -> Outcome<Frame> {
+        let at = self.clock.wall();
+        let (vms, pods, nodes, resizes) = tokio::join!(
+            self.api.list(Kind::Vm, self.namespace.as_deref()),
+            self.api.list(Kind::Pod, None),
+            self.api.list(Kind::Node, None),
+            self.context.admin_if_there("/v1/resizes"),
+        );
+        let vms = get::vms(&self.context, &vms?, at).await;
+        let pods = node::pods(&pods?, at);
+        let has_parts = resizes.is_object();
+        let mut resizes: Vec<Resize> =
+            serde_json::from_value(resizes["resizes"].clone()).unwrap_or_default();
+        resizes.reverse();
+        if let Some(namespace) = &self.namespace {
+            resizes.retain(|resize| resize.vm.split('/').next() == Some(namespace));
+        }
+        Ok(Frame {
+            at,
+            nodes: node::nodes(&nodes?, &pods, at),
+            vms: history.push(vms),
+            resizes,
+            has_parts,
+        })
+    }
+}

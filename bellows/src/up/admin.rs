@@ -1,0 +1,175 @@
+//! The admin API: HTTP over `<state>/admin.sock`, for our own commands.
+//!
+//! | route | answer |
+//! |---|---|
+//! | `GET /v1/status` | [`Status`]: parts, readiness, versions, addresses |
+//! | `GET /v1/resizes` | `{"resizes":[`[`Resize`](crate::resize::Resize)`…]}`, oldest first |
+//! | `GET /v1/state` | `{"agent":…,"scheduler":…,"controller":…}`: each part's own dump |
+//! | `POST /v1/shutdown` `{"stop_vms":bool}` | 202; the process ends |
+//!
+//! Whoever may open the socket (0600, in a directory of 0700) may ask everything: it is the owner.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use telemetry::StageLog;
+use tokio::net::UnixListener;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::board::Board;
+use super::status::Status;
+use crate::fail::{Fail, Outcome};
+use crate::{resize, unix_http};
+
+/// What ends the process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Shutdown {
+    /// Nothing yet.
+    #[default]
+    No,
+    /// Our parts end, guests run on.
+    Leave,
+    /// Guests are powered down too.
+    StopVms,
+}
+
+/// What the admin API shows and does.
+#[derive(Clone)]
+pub(crate) struct AdminApi {
+    /// Everything of [`Status`] that does not change; its parts are read from the board.
+    pub(crate) status: std::sync::Arc<dyn Fn() -> Status + Send + Sync>,
+    /// The parts.
+    pub(crate) board: Board,
+    /// Where all parts record stages.
+    pub(crate) stages: StageLog,
+    /// Where a shutdown is asked for.
+    pub(crate) shutdown: watch::Sender<Shutdown>,
+}
+
+/// Body of `POST /v1/shutdown`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ShutdownOrder {
+    #[serde(default)]
+    stop_vms: bool,
+}
+
+/// Binds the socket; a dead one of an earlier process is replaced, which the lock on the directory makes safe.
+pub(crate) fn bind(path: &Path) -> Outcome<UnixListener> {
+    let broken = |error: std::io::Error| {
+        Fail::missing(format!("{} cannot be listened on: {error}", path.display()))
+            .rule("our own commands reach us by this socket")
+            .fix("mend the rights of the state directory, or use another --state-dir")
+    };
+    match std::fs::remove_file(path) {
+        Ok(()) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => return Err(broken(error)),
+    }
+    let short = unix_http::ShortPath::new(path).map_err(broken)?;
+    let listener = UnixListener::bind(short.path()).map_err(broken)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(broken)?;
+    Ok(listener)
+}
+
+/// Serves until `cancel`.
+pub(crate) async fn serve(listener: UnixListener, api: AdminApi, cancel: CancellationToken) -> std::io::Result<()> {
+    let router = Router::new()
+        .route("/v1/status", get(status))
+        .route("/v1/resizes", get(resizes))
+        .route("/v1/state", get(state))
+        .route("/v1/shutdown", post(shutdown))
+        .with_state(api);
+    axum::serve(listener, router).with_graceful_shutdown(cancel.cancelled_owned()).await
+}
+
+async fn status(State(api): State<AdminApi>) -> Json<Status> {
+    Json((api.status)())
+}
+
+async fn resizes(State(api): State<AdminApi>) -> Json<Value> {
+    Json(json!({"resizes": resize::join(&api.stages.snapshot())}))
+}
+
+async fn state(State(api): State<AdminApi>) -> Json<Value> {
+    Json(api.board.dump())
+}
+
+async fn shutdown(State(api): State<AdminApi>, body: axum::body::Bytes) -> Response {
+    let order: ShutdownOrder = match serde_json::from_slice(&body) {
+        Ok(order) => order,
+        Err(error) => return (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response(),
+    };
+    let wanted = if order.stop_vms { Shutdown::StopVms } else { Shutdown::Leave };
+    api.shutdown.send_replace(wanted);
+    StatusCode::ACCEPTED.into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::unix_http::{UnixHttpError, exchange};
+    use hyper::http::Method;
+    use protocol::trace::{Stage, StageRecord, TraceId};
+
+    #[tokio::test]
+    async fn n45_state_resizes_and_shutdown_over_a_private_socket() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("admin.sock");
+        std::fs::write(&path, "left by a dead process").unwrap();
+        let listener = bind(&path).unwrap();
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        let board = Board::default();
+        board.put("agent", None, Box::new(|| Ok(())), Some(Box::new(|| json!({"vms": 2}))));
+        let stages = StageLog::new(4);
+        stages.record(StageRecord {
+            trace: TraceId { vm: "default/pg".into(), revision: 3 },
+            stage: Stage::Patch,
+            start_unix_us: 1,
+            duration_us: 2,
+            change: String::new(),
+        });
+        let (shutdown, asked) = watch::channel(Shutdown::No);
+        let parts = board.clone();
+        let status = std::sync::Arc::new(move || sample_status(&parts));
+        let cancel = CancellationToken::new();
+        let api = AdminApi { status, board, stages, shutdown };
+        let server = tokio::spawn(serve(listener, api, cancel.clone()));
+        let state = exchange(&path, Method::GET, "/v1/state", None).await.unwrap();
+        assert_eq!(state, json!({"agent": {"vms": 2}}));
+        let resizes = exchange(&path, Method::GET, "/v1/resizes", None).await.unwrap();
+        assert_eq!(resizes["resizes"][0]["revision"], 3);
+        let status = exchange(&path, Method::GET, "/v1/status", None).await.unwrap();
+        assert_eq!(status["parts"][0]["phase"], "ready");
+        let wrong = exchange(&path, Method::POST, "/v1/shutdown", Some(&json!({"x": 1}))).await;
+        assert!(matches!(wrong, Err(UnixHttpError::Refused { status: 400, .. })));
+        assert_eq!(*asked.borrow(), Shutdown::No);
+        exchange(&path, Method::POST, "/v1/shutdown", Some(&json!({"stop_vms": true}))).await.unwrap();
+        assert_eq!(*asked.borrow(), Shutdown::StopVms);
+        cancel.cancel();
+        server.await.unwrap().unwrap();
+    }
+
+    fn sample_status(board: &Board) -> Status {
+        Status {
+            version: "0".into(),
+            pid: 1,
+            uptime_s: 2,
+            node: "n".into(),
+            block: 7,
+            state_dir: "/s".into(),
+            kubeconfig: "/s/kubeconfig".into(),
+            accel: "tcg".into(),
+            ready: true,
+            parts: board.parts(),
+        }
+    }
+}

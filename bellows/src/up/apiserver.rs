@@ -1,0 +1,67 @@
+//! The API server, and the client by which every other part speaks to it.
+
+use std::path::Path;
+use std::time::Duration;
+
+use kube::Client;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use neonvm_apiserver::{Config, StartError};
+
+use super::Base;
+use super::supervisor::{Stage, Supervisor};
+use crate::fail::{Fail, Outcome};
+use crate::instance::sockets::check_free;
+
+/// How long a connection to it may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Its name among the parts.
+const NAME: &str = "apiserver";
+
+/// Opens the store, listens, writes the kubeconfig and serves.
+pub(crate) async fn start(base: &Base, supervisor: &mut Supervisor) -> Outcome<Client> {
+    let listen = base.instance.api();
+    check_free(listen, "the API server", "end that process, or use another --state-dir, which gets other addresses")?;
+    let config = Config {
+        state_dir: base.state.path().to_owned(),
+        listen,
+        names: vec!["localhost".into(), "kubernetes".into(), "kubernetes.default.svc".into()],
+    };
+    let server = neonvm_apiserver::start(config).await.map_err(|error| explain(&error))?;
+    let address = format!("https://{}", server.addr);
+    let kubeconfig = server.kubeconfig_path.clone();
+    let token = supervisor.token(Stage::Api);
+    // It listens already: what is asked from now on waits in the kernel's queue until it serves.
+    base.board.put(NAME, Some(address), Box::new(|| Ok(())), None);
+    supervisor.run(NAME, Stage::Api, async move {
+        server.run(token).await.map_err(|error| telemetry::chain(&error))
+    });
+    client(&kubeconfig).await
+}
+
+fn explain(error: &StartError) -> Fail {
+    let what = format!("the API server does not start: {}", telemetry::chain(error));
+    match error {
+        StartError::AddressInUse { .. } => Fail::try_again(what),
+        StartError::Store(_) => Fail::missing(what)
+            .rule("the store is never emptied or replaced without being asked to")
+            .fix("mend or restore api.redb in the state directory; bellows down --purge gives all of it up"),
+        StartError::File(_) | StartError::Pki(_) | StartError::Listen { .. } => {
+            Fail::missing(what).fix("mend the rights of, or the room in, the state directory")
+        }
+        _ => Fail::bug(what),
+    }
+}
+
+async fn client(kubeconfig: &Path) -> Outcome<Client> {
+    let broken = |error: &dyn std::error::Error| {
+        Fail::bug(format!("{}: {}", kubeconfig.display(), telemetry::chain(error)))
+    };
+    let file = Kubeconfig::read_from(kubeconfig).map_err(|error| broken(&error))?;
+    let mut config = kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
+        .await
+        .map_err(|error| broken(&error))?;
+    config.connect_timeout = Some(CONNECT_TIMEOUT);
+    // A proxy of the user's cannot reach our loopback addresses.
+    config.proxy_url = None;
+    Client::try_from(config).map_err(|error| broken(&error))
+}

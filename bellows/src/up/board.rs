@@ -1,0 +1,101 @@
+//! What every part says about itself while it runs: the one place that status, readiness and dumps are read from.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde_json::{Map, Value};
+
+use super::status::{PartPhase, PartStatus};
+
+/// Whether a part does its work; an error says what it waits for.
+pub(crate) type ReadyFn = Box<dyn Fn() -> Result<(), String> + Send + Sync>;
+/// What a part knows.
+pub(crate) type DumpFn = Box<dyn Fn() -> Value + Send + Sync>;
+
+/// The parts, in the order in which they were put up. Clones share it.
+#[derive(Clone, Default)]
+pub(crate) struct Board(Arc<Mutex<Vec<Entry>>>);
+
+struct Entry {
+    name: &'static str,
+    address: Option<String>,
+    ready: ReadyFn,
+    dump: Option<DumpFn>,
+    ended: Option<String>,
+}
+
+impl Board {
+    /// Puts a part up.
+    pub(crate) fn put(
+        &self,
+        name: &'static str,
+        address: Option<String>,
+        ready: ReadyFn,
+        dump: Option<DumpFn>,
+    ) {
+        self.locked().push(Entry { name, address, ready, dump, ended: None });
+    }
+
+    /// A part has ended, well or not.
+    pub(crate) fn ended(&self, name: &str, how: &str) {
+        for entry in self.locked().iter_mut().filter(|entry| entry.name == name) {
+            entry.ended = Some(how.to_owned());
+        }
+    }
+
+    /// Every part.
+    pub(crate) fn parts(&self) -> Vec<PartStatus> {
+        self.locked().iter().map(Entry::status).collect()
+    }
+
+    /// Whether one part is ready.
+    pub(crate) fn is_ready(&self, name: &str) -> bool {
+        self.parts().iter().any(|part| part.name == name && part.phase == PartPhase::Ready)
+    }
+
+    /// The dumps of all parts that have one, by name.
+    pub(crate) fn dump(&self) -> Value {
+        let entries = self.locked();
+        let dumps = entries.iter().filter_map(|entry| {
+            entry.dump.as_ref().map(|dump| (entry.name.to_owned(), dump()))
+        });
+        Value::Object(dumps.collect::<Map<String, Value>>())
+    }
+
+    fn locked(&self) -> std::sync::MutexGuard<'_, Vec<Entry>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Entry {
+    fn status(&self) -> PartStatus {
+        let (phase, note) = match (&self.ended, (self.ready)()) {
+            (Some(how), _) => (PartPhase::Ended, how.clone()),
+            (None, Ok(())) => (PartPhase::Ready, String::new()),
+            (None, Err(why)) => (PartPhase::Starting, why),
+        };
+        PartStatus { name: self.name.to_owned(), phase, address: self.address.clone(), note }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    #[test]
+    fn n01_every_part_reports_ready_on_its_own() {
+        let board = Board::default();
+        let ready = Arc::new(AtomicBool::new(false));
+        let shown = Arc::clone(&ready);
+        let ask = move || if shown.load(Ordering::Relaxed) { Ok(()) } else { Err("lists".into()) };
+        board.put("scheduler", Some("127.7.0.2:10299".into()), Box::new(ask), None);
+        board.put("agent", None, Box::new(|| Ok(())), Some(Box::new(|| Value::from(1))));
+        assert!(!board.is_ready("scheduler") && board.is_ready("agent"));
+        assert_eq!(board.parts()[0].note, "lists");
+        ready.store(true, Ordering::Relaxed);
+        assert!(board.is_ready("scheduler"));
+        board.ended("agent", "it panicked");
+        assert_eq!(board.parts()[1].phase, PartPhase::Ended);
+        assert_eq!(board.dump(), serde_json::json!({"agent": 1}));
+    }
+}

@@ -1,0 +1,82 @@
+//! What this machine has, and how much of it VMs may use.
+
+use protocol::quantity::Quantity;
+use protocol::units::{Bytes, MilliCpu, Resources};
+use serde_json::Value;
+
+use super::objects::Machine;
+use crate::fail::{Fail, Outcome};
+
+/// The least that is left to the host by default.
+const LEAST_RESERVE_BYTES: u64 = 512 << 20;
+
+/// The machine as its Node tells it.
+///
+/// # Errors
+/// 64 when more is to be given than there is, 69 when the machine cannot be read.
+pub(crate) fn describe(cpu: Option<MilliCpu>, memory: Option<Quantity>) -> Outcome<Machine> {
+    let cores = std::thread::available_parallelism()
+        .map_err(|error| Fail::missing(format!("the CPUs cannot be counted: {error}")))?;
+    let milli = u32::try_from(cores.get()).unwrap_or(u32::MAX).saturating_mul(1000);
+    let total = procfs::Current::current()
+        .map(|info: procfs::Meminfo| info.mem_total)
+        .map_err(|error| Fail::missing(format!("/proc/meminfo cannot be read: {error}")))?;
+    let kernel = nix::sys::utsname::uname()
+        .map(|name| name.release().to_string_lossy().into_owned())
+        .unwrap_or_default();
+    let capacity = Resources::new(milli, total);
+    Ok(Machine { capacity, allocatable: allocatable(capacity, cpu, memory)?, kernel })
+}
+
+fn allocatable(capacity: Resources, cpu: Option<MilliCpu>, memory: Option<Quantity>) -> Outcome<Resources> {
+    let cpu = cpu.unwrap_or(capacity.cpu);
+    let memory = match memory {
+        Some(memory) => Bytes(memory.as_u64().unwrap_or(0)),
+        None => Bytes(capacity.mem.0.saturating_sub((capacity.mem.0 / 10).max(LEAST_RESERVE_BYTES))),
+    };
+    let rule = "what is granted to VMs must really be there";
+    if memory > capacity.mem {
+        return Err(Fail::usage(format!("--allocatable-memory {memory} is more than the machine's {}", capacity.mem)).rule(rule));
+    }
+    // CPU may be promised beyond the cores: quotas share it out, nothing breaks, everything is only slower.
+    Ok(Resources { cpu, mem: memory })
+}
+
+/// CPU above zero.
+pub(crate) fn parse_cpu(text: &str) -> Result<MilliCpu, String> {
+    match MilliCpu::from_json(&Value::String(text.to_owned())) {
+        Ok(cpu) if cpu.0 > 0 => Ok(cpu),
+        Ok(_) => Err("zero CPU is nothing to give".into()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_host_keeps_a_tenth_but_never_less_than_half_a_gigabyte() {
+        let of = |gib: u64| allocatable(Resources::new(4000, gib << 30), None, None).unwrap();
+        assert_eq!(of(20).mem, Bytes(18 << 30));
+        assert_eq!(of(1).mem, Bytes(512 << 20));
+        assert_eq!(of(20).cpu, MilliCpu(4000));
+    }
+
+    #[test]
+    fn more_memory_than_there_is_cannot_be_promised() {
+        let capacity = Resources::new(2000, 4 << 30);
+        let fail = allocatable(capacity, None, Some(Quantity::from_bytes(5 << 30))).unwrap_err();
+        assert_eq!(fail.exit() as u8, 64);
+        assert!(fail.what().contains("5Gi") && fail.what().contains("4Gi"), "{fail}");
+        assert_eq!(allocatable(capacity, Some(MilliCpu(8000)), None).unwrap().cpu, MilliCpu(8000));
+        assert!(parse_cpu("0").is_err() && parse_cpu("x").is_err());
+    }
+
+    #[test]
+    fn this_machine_can_be_described() {
+        let machine = describe(None, None).unwrap();
+        assert!(machine.capacity.cpu.0 >= 1000 && machine.capacity.mem > machine.allocatable.mem);
+        assert!(!machine.kernel.is_empty());
+    }
+}

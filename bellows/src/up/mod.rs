@@ -1,0 +1,284 @@
+//! `bellows up`: every part of the system in one process on one machine.
+//!
+//! ```text
+//! lock ─ instance ─ admin socket ─ API server ─ Node ─ scheduler ─ controller ─ node driver ─ agent ─ registrar ─ ready
+//!                                      ▲                                                               │
+//!                                      └────────── every part speaks to it as it would to a cluster ───┘
+//! ```
+//! One small file per part puts it together from its own crate: [`apiserver`], [`scheduler`], [`controller`], [`node`],
+//! [`agent`], [`registrar`]. [`supervisor`] notices a part that ends, [`board`] knows who is ready, [`admin`] answers
+//! questions.
+//!
+//! * Happy end: SIGTERM, SIGINT or `bellows down`. Parts end in order (those that decide, the node driver, the API
+//!   server); guests run on, or are powered down before the node driver ends if that was asked for.
+//! * A part that cannot start: nothing else starts, the error names port or file, the exit code says whose fault it is.
+//! * A part that ends on its own: the others drain, exit 70. Guests run on.
+//! * `kill -9`: the kernel frees the lock, guests run on, the next `bellows up` takes them over.
+
+pub(crate) mod admin;
+mod apiserver;
+pub(crate) mod board;
+mod controller;
+mod detach;
+mod machine;
+mod metrics;
+mod objects;
+mod registrar;
+pub(crate) mod status;
+mod supervisor;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use prometheus_client::registry::Registry;
+use protocol::quantity::Quantity;
+use protocol::units::MilliCpu;
+use serde_json::json;
+use telemetry::StageLog;
+use telemetry::clock::Clock;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::context::Context;
+use crate::fail::{Fail, Outcome};
+use crate::instance::Instance;
+use crate::instance::lock::StateLock;
+use crate::places::StateDir;
+use crate::terminal::{err, out};
+use admin::{AdminApi, Shutdown};
+use board::Board;
+use status::{PartPhase, Status};
+use supervisor::{Stage, Supervisor};
+
+/// Stages of resizes kept: the last 500 resizes with eight stages each.
+const STAGES_KEPT: usize = 4_000;
+/// How long everything may take to become ready before that is said; starting goes on.
+const READY_WITHIN: Duration = Duration::from_secs(60);
+/// How often readiness is looked at.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// Start everything on this machine, in one process.
+///
+/// Prints one line of JSON with all addresses on standard output as soon as everything is ready, and says the same in
+/// words on standard error. Guests of an earlier run are taken over as they are.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct UpArgs {
+    /// Name of this machine's Node object [default: the host name]
+    #[arg(long, value_name = "NAME")]
+    node_name: Option<String>,
+    /// N of the loopback block 127.N.0.0/16 for all addresses [default: a free one, chosen once]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(2..=250))]
+    block: Option<u8>,
+    /// CPU that VMs may use together [default: all]
+    #[arg(long, value_name = "CPUS", value_parser = machine::parse_cpu)]
+    allocatable_cpu: Option<MilliCpu>,
+    /// Memory that VMs may use together [default: all but a tenth, at least 512Mi]
+    #[arg(long, value_name = "SIZE", value_parser = crate::vm::parse_memory)]
+    allocatable_memory: Option<Quantity>,
+    /// Accelerator of guests: auto boots a tiny guest once to learn whether KVM works here
+    #[arg(long, value_enum, default_value_t, value_name = "ACCEL")]
+    accel: AccelArg,
+    /// Agent's configuration [default: built in]
+    #[arg(long, value_name = "FILE")]
+    agent_config: Option<PathBuf>,
+    /// Scheduler's configuration [default: built in]
+    #[arg(long, value_name = "FILE")]
+    scheduler_config: Option<PathBuf>,
+    /// Return when everything is ready and leave it running in the background
+    #[arg(long)]
+    detach: bool,
+}
+
+/// An accelerator, or the choice left to us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub(crate) enum AccelArg {
+    /// KVM if a guest boots with it, else TCG.
+    #[default]
+    Auto,
+    /// KVM.
+    Kvm,
+    /// TCG.
+    Tcg,
+}
+
+/// What every part is put together from.
+pub(crate) struct Base {
+    pub(crate) state: StateDir,
+    pub(crate) instance: Instance,
+    pub(crate) clock: Clock,
+    pub(crate) stages: StageLog,
+    pub(crate) board: Board,
+}
+
+/// Runs until it is told to end.
+pub(crate) async fn run(context: &Context, args: UpArgs) -> Outcome {
+    let state = context.state()?;
+    if args.detach && !detach::is_child() {
+        return detach::run(context, &state).await;
+    }
+    let _log = telemetry::logging::init("bellows")
+        .map_err(|error| Fail::usage(telemetry::chain(&error)).fix("correct BELLOWS_LOG or RUST_LOG"))?;
+    let signals = telemetry::shutdown::on_signal()
+        .map_err(|error| Fail::bug(format!("signals cannot be handled: {error}")))?;
+    state.create()?;
+    let _lock = StateLock::take(&state)?;
+    detach::settle(&state)?;
+    let instance = Instance::load_or_create(&state, args.block, args.node_name.as_deref())?;
+    let machine = machine::describe(args.allocatable_cpu, args.allocatable_memory)?;
+    let base = Base {
+        state,
+        instance,
+        clock: Clock::new(),
+        stages: StageLog::new(STAGES_KEPT),
+        board: Board::default(),
+    };
+    let mut supervisor = Supervisor::new(base.board.clone());
+    let (shutdown, asked) = watch::channel(Shutdown::No);
+    let ended = serve(context, &args, &base, machine, &mut supervisor, shutdown, asked, signals).await;
+    supervisor.drain_through(Stage::Api).await;
+    let _ = std::fs::remove_file(base.state.admin_socket());
+    ended
+}
+
+#[expect(clippy::too_many_arguments, reason = "the pieces of one process, each used once")]
+async fn serve(
+    context: &Context,
+    args: &UpArgs,
+    base: &Base,
+    machine: objects::Machine,
+    supervisor: &mut Supervisor,
+    shutdown: watch::Sender<Shutdown>,
+    mut asked: watch::Receiver<Shutdown>,
+    signals: CancellationToken,
+) -> Outcome {
+    let listener = admin::bind(&base.state.admin_socket())?;
+    let describe = describe(base, args.accel);
+    let api = AdminApi {
+        status: Arc::clone(&describe),
+        board: base.board.clone(),
+        stages: base.stages.clone(),
+        shutdown,
+    };
+    let closing = CancellationToken::new();
+    let admin = tokio::spawn(admin::serve(listener, api, closing.clone()));
+    let started = tokio::select! {
+        started = start_parts(args, base, machine, supervisor) => started,
+        () = signals.cancelled() => Err(Fail::try_again("told to end while starting")),
+    };
+    let ended = match started {
+        Err(fail) => Err(fail),
+        Ok(()) => {
+            let ended = tokio::select! {
+                fail = supervisor.fatal() => Err(fail),
+                fail = announce(context, base, describe.as_ref()) => Err(fail),
+                () = signals.cancelled() => Ok(Shutdown::Leave),
+                Ok(wish) = asked.wait_for(|wish| *wish != Shutdown::No) => Ok(*wish),
+            };
+            finish(base, supervisor, ended).await
+        }
+    };
+    closing.cancel();
+    let _ = tokio::time::timeout(Duration::from_secs(2), admin).await;
+    ended
+}
+
+/// Puts the parts together, each on what the earlier ones offer.
+async fn start_parts(
+    args: &UpArgs,
+    base: &Base,
+    machine: objects::Machine,
+    supervisor: &mut Supervisor,
+) -> Outcome {
+    let mut registry = Registry::default();
+    let client = apiserver::start(base, supervisor).await?;
+    let registrar = registrar::Registrar {
+        client: client.clone(),
+        instance: base.instance.clone(),
+        machine,
+        board: base.board.clone(),
+        clock: base.clock,
+        scheduler: "scheduler",
+    };
+    registrar.register_node().await.map_err(|error| {
+        Fail::bug(format!("the node cannot be registered: {}", telemetry::chain(&error)))
+    })?;
+    controller::start(base, supervisor, &client, &mut registry);
+    let _ = args;
+    base.board.put("registrar", None, Box::new(|| Ok(())), None);
+    supervisor.run("registrar", Stage::Deciders, registrar.run(supervisor.token(Stage::Deciders)));
+    metrics::start(base, supervisor, registry).await
+}
+
+/// Ends the deciders, then the guests if that is asked for. The rest is the caller's.
+async fn finish(base: &Base, supervisor: &mut Supervisor, ended: Outcome<Shutdown>) -> Outcome {
+    tracing::info!(reason = ?ended.as_ref().map_err(Fail::what), "ending");
+    supervisor.drain_through(Stage::Deciders).await;
+    if ended? == Shutdown::StopVms {
+        let mut say = |text: &str| tracing::info!(text, "stopping guests");
+        let count = crate::guests::stop_all(&base.state, crate::guests::GRACE, &mut say).await?;
+        tracing::info!(count, "guests powered down");
+    }
+    Ok(())
+}
+
+/// What `/v1/status` answers.
+fn describe(base: &Base, accel: AccelArg) -> Arc<dyn Fn() -> Status + Send + Sync> {
+    let (board, clock, began) = (base.board.clone(), base.clock, base.clock.now());
+    let (state, instance) = (base.state.clone(), base.instance.clone());
+    Arc::new(move || {
+        let parts = board.parts();
+        Status {
+            version: env!("CARGO_PKG_VERSION").into(),
+            pid: std::process::id(),
+            uptime_s: clock.now().since(began).as_millis() / 1000,
+            node: instance.node().into(),
+            block: instance.block(),
+            state_dir: state.path().display().to_string(),
+            kubeconfig: state.kubeconfig().display().to_string(),
+            accel: format!("{accel:?}").to_lowercase(),
+            ready: !parts.is_empty() && parts.iter().all(|part| part.phase == PartPhase::Ready),
+            parts,
+        }
+    })
+}
+
+/// Waits until everything is ready, says so once, and then only waits to be dropped.
+async fn announce(context: &Context, base: &Base, status: &(dyn Fn() -> Status + Send + Sync)) -> Fail {
+    let mut late = false;
+    loop {
+        let now = status();
+        if now.ready {
+            let mut line = json!({"event": "ready"});
+            if let (Some(line), Ok(serde_json::Value::Object(members))) = (line.as_object_mut(), serde_json::to_value(&now)) {
+                line.extend(members);
+            }
+            out(&line.to_string());
+            for text in words(context, &now) {
+                err(&text);
+            }
+            return std::future::pending().await;
+        }
+        if !late && now.uptime_s >= READY_WITHIN.as_secs() {
+            late = true;
+            for part in now.parts.iter().filter(|part| part.phase != PartPhase::Ready) {
+                tracing::warn!(part = part.name, waits_for = part.note, "not ready yet");
+            }
+        }
+        let _ = base;
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+}
+
+/// The same for people.
+fn words(context: &Context, status: &Status) -> Vec<String> {
+    let paint = context.paint_err();
+    let mut lines = vec![format!("{} on node {}", paint.paint(crate::terminal::Tone::Good, "ready"), status.node)];
+    lines.extend(status.parts.iter().filter_map(|part| {
+        part.address.as_ref().map(|address| format!("  {:<12} {address}", part.name))
+    }));
+    lines.push(format!("  {:<12} {}", "kubeconfig", status.kubeconfig));
+    lines.push("next: bellows vm create pg; bellows top; end with bellows down (guests keep running)".into());
+    lines
+}

@@ -1,0 +1,328 @@
+//! Objects seen as sets of fields: which there are, which differ, merging them and taking some away.
+//!
+//! The schema says what is one field: scalars, atomic maps and lists are; granular maps, keyed lists and sets are not.
+//! Below unknown members maps are granular and lists are atomic.
+
+use serde_json::{Map, Value};
+
+use super::set::{FieldSet, field, item_key, item_value};
+use crate::core::schema::{ListType, Schema};
+
+/// What distinguishes two states of an object.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Comparison {
+    /// Fields new or of another value in the new state.
+    pub changed: FieldSet,
+    /// Fields that are gone.
+    pub removed: FieldSet,
+}
+
+/// How a value is taken apart.
+enum Parts<'a> {
+    /// Not at all.
+    Whole,
+    /// Into named members.
+    Members(&'a Map<String, Value>),
+    /// Into items, each with the element that names it.
+    Items(Vec<(String, &'a Value)>),
+}
+
+fn parts<'a>(value: &'a Value, schema: Option<&Schema>) -> Parts<'a> {
+    match value {
+        Value::Object(map) if !schema.is_some_and(|schema| schema.atomic_map) => Parts::Members(map),
+        Value::Array(items) => {
+            let Some(schema) = schema else { return Parts::Whole };
+            let named: Option<Vec<(String, &Value)>> = match &schema.list_type {
+                ListType::Atomic => None,
+                ListType::Set => Some(items.iter().map(|item| (item_value(item), item)).collect()),
+                ListType::Map(keys) => {
+                    let item_schema = schema.items.as_deref();
+                    items.iter().map(|item| Some((key_of(item, keys, item_schema)?, item))).collect()
+                }
+            };
+            named.map_or(Parts::Whole, Parts::Items)
+        }
+        _ => Parts::Whole,
+    }
+}
+
+/// The element of a keyed item; a missing key takes its default. `None` if the item has no key at all.
+fn key_of(item: &Value, keys: &[String], schema: Option<&Schema>) -> Option<String> {
+    let map = item.as_object()?;
+    let mut found = Map::new();
+    for key in keys {
+        let default = || schema?.properties.get(key)?.default.clone();
+        if let Some(value) = map.get(key).cloned().or_else(default) {
+            found.insert(key.clone(), value);
+        }
+    }
+    (!found.is_empty()).then(|| item_key(found))
+}
+
+fn member_schema<'a>(schema: Option<&'a Schema>, name: &str) -> Option<&'a Schema> {
+    schema.and_then(|schema| schema.member(name))
+}
+
+fn item_schema(schema: Option<&Schema>) -> Option<&Schema> {
+    schema.and_then(|schema| schema.items.as_deref())
+}
+
+/// Whether the schema names this member itself, so that the way to its parts is not a field of its own.
+fn is_named(schema: Option<&Schema>, name: &str) -> bool {
+    schema.is_some_and(|schema| schema.properties.contains_key(name))
+}
+
+/// All fields of a value.
+#[must_use]
+pub fn fields_of(value: &Value, schema: Option<&Schema>) -> FieldSet {
+    match parts(value, schema) {
+        Parts::Whole => FieldSet::leaf(),
+        Parts::Members(map) if map.is_empty() => FieldSet::leaf(),
+        Parts::Members(map) => {
+            let mut set = FieldSet::default();
+            for (name, member) in map {
+                let mut part = fields_of(member, member_schema(schema, name));
+                part.member |= !is_named(schema, name);
+                set.insert(field(name), part);
+            }
+            set
+        }
+        Parts::Items(items) if items.is_empty() => FieldSet::leaf(),
+        Parts::Items(items) => {
+            let mut set = FieldSet::default();
+            for (element, item) in items {
+                let mut part = fields_of(item, item_schema(schema));
+                part.member = true;
+                set.insert(element, part);
+            }
+            set
+        }
+    }
+}
+
+/// What changed from `old` to `new`.
+#[must_use]
+pub fn compare(old: &Value, new: &Value, schema: Option<&Schema>) -> Comparison {
+    if old == new {
+        return Comparison::default();
+    }
+    let children: Vec<(String, Option<&Value>, Option<&Value>, Option<&Schema>, bool)> =
+        match (parts(old, schema), parts(new, schema)) {
+            (Parts::Members(before), Parts::Members(after)) => {
+                let names = before.keys().chain(after.keys().filter(|name| !before.contains_key(*name)));
+                names
+                    .map(|name| {
+                        let own = !is_named(schema, name);
+                        (field(name), before.get(name), after.get(name), member_schema(schema, name), own)
+                    })
+                    .collect()
+            }
+            (Parts::Items(before), Parts::Items(after)) => {
+                let find = |list: &[(String, &'_ Value)], element: &str| {
+                    list.iter().position(|(known, _)| known == element)
+                };
+                let fresh = after.iter().filter(|(element, _)| find(&before, element).is_none());
+                let elements = before.iter().chain(fresh).map(|(element, _)| element.clone());
+                elements
+                    .map(|element| {
+                        let old = find(&before, &element).map(|index| before[index].1);
+                        let new = find(&after, &element).map(|index| after[index].1);
+                        (element, old, new, item_schema(schema), true)
+                    })
+                    .collect()
+            }
+            _ => {
+                // Another form, or one field as a whole.
+                return Comparison { changed: fields_of(new, schema), removed: FieldSet::default() };
+            }
+        };
+    let mut comparison = Comparison::default();
+    for (element, before, after, schema, own) in children {
+        let with_self = |value: &Value| {
+            let mut set = fields_of(value, schema);
+            set.member |= own;
+            set
+        };
+        match (before, after) {
+            (Some(before), Some(after)) => {
+                let inner = compare(before, after, schema);
+                comparison.changed.insert(element.clone(), inner.changed);
+                comparison.removed.insert(element, inner.removed);
+            }
+            (None, Some(after)) => comparison.changed.insert(element, with_self(after)),
+            (Some(before), None) => comparison.removed.insert(element, with_self(before)),
+            (None, None) => {}
+        }
+    }
+    comparison
+}
+
+/// `live` with everything `config` says.
+#[must_use]
+pub fn merge(live: &Value, config: &Value, schema: Option<&Schema>) -> Value {
+    match (parts(live, schema), parts(config, schema)) {
+        (Parts::Members(before), Parts::Members(wanted)) => {
+            let mut merged = before.clone();
+            for (name, member) in wanted {
+                let schema = member_schema(schema, name);
+                let value = match before.get(name) {
+                    Some(known) => merge(known, member, schema),
+                    None => member.clone(),
+                };
+                merged.insert(name.clone(), value);
+            }
+            Value::Object(merged)
+        }
+        (Parts::Items(before), Parts::Items(wanted)) => {
+            let find = |element: &str| wanted.iter().find(|(known, _)| known == element);
+            let kept = before.iter().map(|(element, item)| match find(element) {
+                Some((_, config)) => merge(item, config, item_schema(schema)),
+                None => (*item).clone(),
+            });
+            let fresh = wanted.iter().filter(|(element, _)| before.iter().all(|(known, _)| known != element));
+            kept.chain(fresh.map(|(_, item)| (*item).clone())).collect()
+        }
+        _ => config.clone(),
+    }
+}
+
+/// `value` without the fields of `gone`. A map or list that becomes empty by it goes too (`None`).
+#[must_use]
+pub fn without(value: &Value, gone: &FieldSet, schema: Option<&Schema>) -> Option<Value> {
+    match parts(value, schema) {
+        Parts::Whole => Some(value.clone()),
+        Parts::Members(map) => {
+            let mut left = Map::new();
+            for (name, member) in map {
+                let kept = keep(member, gone.child(&field(name)), member_schema(schema, name));
+                if let Some(kept) = kept {
+                    left.insert(name.clone(), kept);
+                }
+            }
+            (!left.is_empty() || map.is_empty()).then_some(Value::Object(left))
+        }
+        Parts::Items(items) => {
+            let kept = items.iter().filter_map(|(element, item)| keep(item, gone.child(element), item_schema(schema)));
+            let left: Vec<Value> = kept.collect();
+            (!left.is_empty() || items.is_empty()).then_some(Value::Array(left))
+        }
+    }
+}
+
+fn keep(value: &Value, gone: Option<&FieldSet>, schema: Option<&Schema>) -> Option<Value> {
+    match gone {
+        None => Some(value.clone()),
+        Some(gone) if gone.member => None,
+        Some(gone) => without(value, gone, schema),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+    use crate::core::testing::any_json;
+
+    pub(super) fn schema() -> Schema {
+        let document = json!({"type": "object", "properties": {
+            "a": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},
+            "l": {"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "string"}},
+            "m": {"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name", "p"],
+                "items": {"type": "object", "properties": {"name": {"type": "string"}, "p": {"type": "string", "default": "TCP"}, "v": {"type": "integer"}}}},
+            "n": {"type": "object", "additionalProperties": {"type": "string"}},
+            "o": {"type": "object", "x-kubernetes-map-type": "atomic", "properties": {"x": {"type": "integer"}}},
+            "p": {"type": "array", "items": {"type": "integer"}},
+            "q": {"type": "object", "properties": {"x": {"type": "integer"}, "y": {"type": "integer"}}},
+        }});
+        Schema::parse(&document, "").expect("structural")
+    }
+
+    fn any_object() -> impl Strategy<Value = Value> {
+        let name = || "[abc]";
+        let numbers = || prop::collection::btree_map("[xy]", 0_i64..3, 0..3);
+        (
+            prop::option::of(any_json()),
+            prop::option::of(prop::collection::btree_set(name(), 0..3)),
+            prop::option::of(prop::collection::btree_map(name(), 0_i64..3, 0..3)),
+            prop::option::of(prop::collection::btree_map(name(), name(), 0..3)),
+            prop::option::of(numbers()),
+            prop::option::of(numbers()),
+        )
+            .prop_map(|(a, l, m, n, o, q)| {
+                let m = m.map(|m| m.into_iter().map(|(name, v)| json!({"name": name, "v": v})).collect::<Vec<_>>());
+                let mut object = json!({"l": l, "m": m, "n": n, "o": o, "q": q, "a": a.filter(Value::is_object)});
+                if let Some(map) = object.as_object_mut() {
+                    map.retain(|_, member| !member.is_null());
+                }
+                object
+            })
+    }
+
+    #[test]
+    fn fields_follow_the_schema() {
+        let object = json!({"l": ["s"], "m": [{"name": "c", "v": 1}], "n": {"k": "v"}, "o": {"x": 1}, "p": [1], "q": {"x": 1}, "a": {"z": [1]}});
+        let expected = json!({
+            "f:a": {"f:z": {}},
+            "f:l": {"v:\"s\"": {}},
+            "f:m": {"k:{\"name\":\"c\",\"p\":\"TCP\"}": {".": {}, "f:name": {}, "f:v": {}}},
+            "f:n": {"f:k": {}},
+            "f:o": {},
+            "f:p": {},
+            "f:q": {"f:x": {}},
+        });
+        assert_eq!(fields_of(&object, Some(&schema())).to_json(), expected);
+    }
+
+    #[test]
+    fn changes_are_found_per_field() {
+        let schema = schema();
+        let old = json!({"m": [{"name": "a", "v": 1}, {"name": "b"}], "o": {"x": 1}, "q": {"x": 1, "y": 1}});
+        let new = json!({"m": [{"name": "a", "v": 2}, {"name": "c"}], "o": {"x": 2}, "q": {"x": 1}});
+        let found = compare(&old, &new, Some(&schema));
+        assert_eq!(found.changed.paths(), [".m[name=\"a\",p=\"TCP\"].v", ".m[name=\"c\",p=\"TCP\"]", ".m[name=\"c\",p=\"TCP\"].name", ".o"]);
+        assert_eq!(found.removed.paths(), [".m[name=\"b\",p=\"TCP\"]", ".m[name=\"b\",p=\"TCP\"].name", ".q.y"]);
+    }
+
+    #[test]
+    fn taking_fields_away_takes_emptied_parents_too() {
+        let schema = schema();
+        let object = json!({"m": [{"name": "a", "v": 1}], "q": {"x": 1}, "n": {"k": "v", "j": "w"}});
+        let gone = fields_of(&json!({"m": [{"name": "a"}], "q": {"x": 1}, "n": {"k": "v"}}), Some(&schema));
+        assert_eq!(without(&object, &gone, Some(&schema)), Some(json!({"n": {"j": "w"}})));
+    }
+
+    proptest! {
+        #[test]
+        fn merging_gives_everything_the_config_says(live in any_object(), config in any_object()) {
+            let schema = schema();
+            let merged = merge(&live, &config, Some(&schema));
+            let again = merge(&merged, &config, Some(&schema));
+            prop_assert_eq!(&again, &merged);
+            let missing = fields_of(&config, Some(&schema)).difference(&fields_of(&merged, Some(&schema)));
+            // Only an empty map or list that met a filled one is no field of its own any more.
+            for path in missing.paths() {
+                prop_assert!(!path.contains('='), "{} is missing", path);
+            }
+        }
+
+        #[test]
+        fn equal_objects_do_not_differ_and_changes_name_all_new_fields(old in any_object(), new in any_object()) {
+            let schema = schema();
+            prop_assert_eq!(compare(&old, &old, Some(&schema)), Comparison::default());
+            let found = compare(&old, &new, Some(&schema));
+            let before = fields_of(&old, Some(&schema));
+            let after = fields_of(&new, Some(&schema));
+            prop_assert!(after.difference(&before).difference(&found.changed).is_empty());
+        }
+
+        #[test]
+        fn taking_all_fields_away_leaves_nothing_that_was_named(object in any_object()) {
+            let schema = schema();
+            let all = fields_of(&object, Some(&schema));
+            let left = without(&object, &all, Some(&schema)).unwrap_or(json!({}));
+            prop_assert!(left.as_object().is_some_and(Map::is_empty) || object == left, "{}", left);
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! The built-in kinds, read from the documents in `kinds/`.
+
+use serde_json::Value;
+
+use crate::core::kind::Kind;
+use crate::core::registry::Registry;
+
+/// One document per built-in kind.
+const DOCUMENTS: [&str; 10] = [
+    include_str!("../kinds/namespaces.yaml"),
+    include_str!("../kinds/nodes.yaml"),
+    include_str!("../kinds/pods.yaml"),
+    include_str!("../kinds/events.yaml"),
+    include_str!("../kinds/events.events.k8s.io.yaml"),
+    include_str!("../kinds/secrets.yaml"),
+    include_str!("../kinds/configmaps.yaml"),
+    include_str!("../kinds/serviceaccounts.yaml"),
+    include_str!("../kinds/leases.coordination.k8s.io.yaml"),
+    include_str!("../kinds/customresourcedefinitions.apiextensions.k8s.io.yaml"),
+];
+
+/// A document that is part of the program could not be read: a defect of the program.
+#[derive(Debug, thiserror::Error)]
+#[error("built-in kind document {number}: {why}")]
+pub struct DocumentError {
+    number: usize,
+    why: String,
+}
+
+/// A registry with the built-in kinds.
+///
+/// # Errors
+/// When a document of the program is broken, which a unit test excludes.
+pub fn builtin() -> Result<Registry, DocumentError> {
+    let mut registry = Registry::default();
+    for (number, text) in DOCUMENTS.iter().enumerate() {
+        let broken = |why: String| DocumentError { number, why };
+        let document: Value = serde_saphyr::from_str(text).map_err(|error| broken(error.to_string()))?;
+        let kind = Kind::parse(&document, true).map_err(|causes| broken(format!("{causes:?}")))?;
+        registry.insert(kind).map_err(|cause| broken(format!("{cause:?}")))?;
+    }
+    Ok(registry)
+}
+
+/// The definitions of the project's own kinds, as objects.
+///
+/// # Errors
+/// When a document of the program is broken, which a unit test excludes.
+pub fn definitions() -> Result<Vec<Value>, DocumentError> {
+    let read = |(number, text): (usize, &&str)| {
+        serde_saphyr::from_str(text)
+            .map_err(|error| DocumentError { number, why: error.to_string() })
+    };
+    protocol::crds::ALL.iter().enumerate().map(read).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_built_in_document_is_a_kind() {
+        let registry = builtin().expect("documents are sound");
+        assert_eq!(registry.kinds().count(), DOCUMENTS.len());
+        for definition in definitions().expect("documents are sound") {
+            let kind = Kind::parse(&definition, false).expect("a valid CRD");
+            assert_eq!(kind.group, "vm.neon.tech");
+        }
+    }
+}

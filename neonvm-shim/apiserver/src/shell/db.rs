@@ -1,0 +1,283 @@
+//! The store on disk: one redb file with all objects as JSON text.
+//!
+//! A file that was there and cannot be read is an error that names it, never an empty store: a new file is made under
+//! another name and moved into place only once it is whole, so an empty or short file is always damage.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+use redb::{Builder, Database, ReadableDatabase as _, ReadableTable as _, ReadableTableMetadata as _, TableDefinition};
+
+use crate::core::object::Object;
+use crate::core::store::Store;
+use crate::core::view::{CRD_KIND, Change, Place};
+
+/// `kind \0 namespace \0 name` → JSON text.
+const OBJECTS: TableDefinition<'_, &str, &str> = TableDefinition::new("objects");
+/// Numbers about the store itself.
+const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
+/// Last revision given out, also for removals.
+const REVISION: &str = "revision";
+/// Number of objects: a cheap check that nothing got lost.
+const COUNT: &str = "count";
+/// Version of this layout.
+const FORMAT: &str = "format";
+const FORMAT_VERSION: u64 = 1;
+/// Page cache. The objects live in memory anyway.
+const CACHE_BYTES: usize = 16 << 20;
+
+/// Why the store cannot be opened or written.
+#[derive(Debug, thiserror::Error)]
+pub enum DbError {
+    /// Somebody else has it open.
+    #[error("the store {path:?} is in use by another process: stop that one first")]
+    InUse {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file is damaged.
+    #[error("the store {path:?} is damaged ({why}): put back a copy of the file, or move it away to start with an empty store")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What was found.
+        why: String,
+    },
+    /// The file was written by a later version.
+    #[error("the store {path:?} has format {found}, this version reads {FORMAT_VERSION}: use the version that wrote it")]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        found: u64,
+    },
+    /// The disk has no room.
+    #[error("no room to write the store {path:?}: free some space")]
+    Full {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// Any other failure.
+    #[error("{action} the store {path:?}")]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: redb::Error,
+    },
+}
+
+/// The open file.
+#[derive(Debug)]
+pub struct Db {
+    path: PathBuf,
+    /// `None` after a failed write: the file is then opened again before the next one.
+    open: Option<Database>,
+}
+
+impl Db {
+    /// Opens the file, or makes it if there is none.
+    ///
+    /// # Errors
+    /// See [`DbError`].
+    pub fn open(path: &Path) -> Result<Self, DbError> {
+        if !path.try_exists().map_err(|error| io_error("look for", path, error.into()))? {
+            create(path)?;
+        }
+        let open = open(path)?;
+        Ok(Self { path: path.to_owned(), open: Some(open) })
+    }
+
+    /// The last revision given out.
+    ///
+    /// # Errors
+    /// See [`DbError`].
+    pub fn revision(&self) -> Result<u64, DbError> {
+        self.guarded(|db| {
+            let transaction = db.begin_read()?;
+            let meta = transaction.open_table(META)?;
+            Ok(meta.get(REVISION)?.map_or(0, |value| value.value()))
+        })
+    }
+
+    /// Reads all objects into `store`, definitions of kinds first.
+    ///
+    /// # Errors
+    /// [`DbError::Damaged`] when any object is unreadable or the count is wrong.
+    pub fn load(&self, store: &mut Store) -> Result<(), DbError> {
+        let damaged = |why: String| DbError::Damaged { path: self.path.clone(), why };
+        let (rows, count, format) = self.guarded(|db| {
+            let transaction = db.begin_read()?;
+            let meta = transaction.open_table(META)?;
+            let number = |key: &str| -> Result<u64, redb::Error> {
+                Ok(meta.get(key)?.map_or(u64::MAX, |value| value.value()))
+            };
+            let mut rows = Vec::new();
+            for row in transaction.open_table(OBJECTS)?.iter()? {
+                let (key, value) = row?;
+                rows.push((key.value().to_owned(), value.value().to_owned()));
+            }
+            Ok((rows, number(COUNT)?, number(FORMAT)?))
+        })?;
+        if format != FORMAT_VERSION {
+            return Err(DbError::Format { path: self.path.clone(), found: format });
+        }
+        if count != rows.len() as u64 {
+            return Err(damaged(format!("{} objects instead of {count}", rows.len())));
+        }
+        let mut objects = Vec::with_capacity(rows.len());
+        for (key, text) in rows {
+            let (kind, place) = parse_key(&key).ok_or_else(|| damaged(format!("strange key {key:?}")))?;
+            let object = Object::from_stored(&text).map_err(|why| damaged(format!("{key:?}: {why}")))?;
+            objects.push((kind, place, object));
+        }
+        objects.sort_by_key(|(kind, ..)| kind != CRD_KIND);
+        for (kind, place, object) in objects {
+            store.load(&kind, place, object);
+        }
+        Ok(())
+    }
+
+    /// Makes changes durable: when this returns `Ok`, they survive a crash of the machine.
+    ///
+    /// # Errors
+    /// [`DbError::Full`] or [`DbError::Io`]; nothing of `changes` is then kept.
+    pub fn commit(&mut self, changes: &[Change]) -> Result<(), DbError> {
+        if self.open.is_none() {
+            self.open = Some(open(&self.path)?);
+        }
+        let written = self.guarded(|db| write(db, changes));
+        if written.is_err() {
+            // After a failed write redb refuses everything until it has read the file anew.
+            self.open = None;
+        }
+        written
+    }
+
+    /// Runs `action`; a panic inside redb over a damaged page is an error too.
+    fn guarded<T>(&self, action: impl FnOnce(&Database) -> Result<T, redb::Error>) -> Result<T, DbError> {
+        let Some(db) = &self.open else {
+            let why = "it is closed".to_owned();
+            return Err(DbError::Damaged { path: self.path.clone(), why });
+        };
+        match catch_unwind(AssertUnwindSafe(|| action(db))) {
+            Ok(result) => result.map_err(|error| io_error("access", &self.path, error)),
+            Err(_) => Err(DbError::Damaged { path: self.path.clone(), why: "a page cannot be read".to_owned() }),
+        }
+    }
+}
+
+fn write(db: &Database, changes: &[Change]) -> Result<(), redb::Error> {
+    let transaction = db.begin_write()?;
+    {
+        let mut objects = transaction.open_table(OBJECTS)?;
+        let mut meta = transaction.open_table(META)?;
+        for change in changes {
+            let key = format_key(&change.kind, &change.place);
+            if change.removed {
+                objects.remove(key.as_str())?;
+            } else {
+                objects.insert(key.as_str(), &*change.after.json)?;
+            }
+        }
+        if let Some(last) = changes.last() {
+            meta.insert(REVISION, last.after.revision)?;
+        }
+        meta.insert(COUNT, objects.len()?)?;
+    }
+    transaction.commit()?;
+    Ok(())
+}
+
+/// Makes a whole, empty store beside `path` and moves it into place.
+fn create(path: &Path) -> Result<(), DbError> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".new");
+    let beside = PathBuf::from(beside);
+    match std::fs::remove_file(&beside) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(io_error("create", path, error.into()));
+        }
+        _ => {}
+    }
+    let make = || -> Result<(), redb::Error> {
+        let db = Builder::new().set_cache_size(CACHE_BYTES).create(&beside)?;
+        let transaction = db.begin_write()?;
+        transaction.open_table(OBJECTS)?;
+        {
+            let mut meta = transaction.open_table(META)?;
+            meta.insert(FORMAT, FORMAT_VERSION)?;
+            meta.insert(COUNT, 0)?;
+            meta.insert(REVISION, 0)?;
+        }
+        transaction.commit()?;
+        db.close()?;
+        Ok(())
+    };
+    make().map_err(|error| io_error("create", path, error))?;
+    let place = || -> io::Result<()> {
+        use std::os::unix::fs::PermissionsExt as _;
+        std::fs::set_permissions(&beside, std::fs::Permissions::from_mode(0o600))?;
+        std::fs::rename(&beside, path)?;
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        std::fs::File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
+    };
+    place().map_err(|error| io_error("create", path, error.into()))
+}
+
+fn open(path: &Path) -> Result<Database, DbError> {
+    let damaged = |why: String| DbError::Damaged { path: path.to_owned(), why };
+    let opened = catch_unwind(|| {
+        Builder::new().set_cache_size(CACHE_BYTES).set_check_integrity_on_open(true).open(path)
+    });
+    match opened {
+        Err(_) => Err(damaged("a page cannot be read".to_owned())),
+        Ok(Ok(db)) => Ok(db),
+        Ok(Err(redb::DatabaseError::DatabaseAlreadyOpen)) => Err(DbError::InUse { path: path.to_owned() }),
+        Ok(Err(error)) => match redb::Error::from(error) {
+            redb::Error::Corrupted(why) => Err(damaged(why)),
+            redb::Error::Io(error)
+                if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) =>
+            {
+                Err(damaged(error.to_string()))
+            }
+            error => Err(io_error("open", path, error)),
+        },
+    }
+}
+
+fn io_error(action: &'static str, path: &Path, error: redb::Error) -> DbError {
+    let path = path.to_owned();
+    match error {
+        redb::Error::Io(source)
+            if matches!(
+                source.kind(),
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
+            ) =>
+        {
+            DbError::Full { path, source }
+        }
+        redb::Error::Corrupted(why) => DbError::Damaged { path, why },
+        redb::Error::TableDoesNotExist(table) => {
+            DbError::Damaged { path, why: format!("table {table} is missing") }
+        }
+        source => DbError::Io { action, path, source },
+    }
+}
+
+fn format_key(kind: &str, place: &Place) -> String {
+    format!("{kind}\0{}\0{}", place.0, place.1)
+}
+
+fn parse_key(key: &str) -> Option<(String, Place)> {
+    let mut parts = key.split('\0');
+    let parsed = (parts.next()?.to_owned(), (parts.next()?.to_owned(), parts.next()?.to_owned()));
+    parts.next().is_none().then_some(parsed)
+}

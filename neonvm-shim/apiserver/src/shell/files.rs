@@ -1,0 +1,143 @@
+//! The files the server keeps beside its store: private ones are 0600 and replaced whole.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::net::SocketAddr;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+
+/// Bytes of randomness in the token.
+const TOKEN_BYTES: usize = 32;
+
+/// A file that could not be read or written.
+#[derive(Debug, thiserror::Error)]
+#[error("{action} {path:?}")]
+pub struct FileError {
+    /// `read`, `write`, …
+    pub action: &'static str,
+    /// Which file.
+    pub path: PathBuf,
+    /// Why.
+    #[source]
+    pub source: io::Error,
+}
+
+/// Makes a `map_err` function.
+pub(crate) fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FileError {
+    let path = path.to_owned();
+    move |source| FileError { action, path, source }
+}
+
+/// Makes a directory (and those above) for our eyes only.
+///
+/// # Errors
+/// When it cannot be made.
+pub fn make_private_dir(path: &Path) -> Result<(), FileError> {
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+    made.map_err(failed("create directory", path))
+}
+
+/// Writes a 0600 file: a new file beside it, made durable, then put in its place, so that no reader sees half of it.
+///
+/// # Errors
+/// When any step fails; an older file is then untouched.
+pub fn write_private(path: &Path, text: &str) -> Result<(), FileError> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".new");
+    let beside = PathBuf::from(beside);
+    let write = || -> io::Result<()> {
+        // An earlier crash may have left the file; its mode would be kept.
+        match fs::remove_file(&beside) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&beside, path)
+    };
+    write().map_err(failed("write", path))
+}
+
+/// Reads a file; `None` if there is none.
+///
+/// # Errors
+/// For any other failure.
+pub fn read_if_there(path: &Path) -> Result<Option<String>, FileError> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(failed("read", path)(error)),
+    }
+}
+
+/// The bearer token, made on first use.
+///
+/// # Errors
+/// When the file cannot be read or written.
+pub fn token(path: &Path) -> Result<String, FileError> {
+    if let Some(text) = read_if_there(path)?
+        && !text.trim().is_empty()
+    {
+        return Ok(text.trim().to_owned());
+    }
+    let random: [u8; TOKEN_BYTES] = rand::random();
+    let token = base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(random);
+    write_private(path, &format!("{token}\n"))?;
+    Ok(token)
+}
+
+/// The kubeconfig for `kubectl` and clients: one cluster, one user, one context named `bellows`.
+#[must_use]
+pub fn kubeconfig(addr: SocketAddr, ca_pem: &str, token: &str) -> String {
+    let ca = base64::engine::general_purpose::STANDARD.encode(ca_pem);
+    format!(
+        "apiVersion: v1\n\
+         kind: Config\n\
+         clusters:\n\
+         - name: bellows\n\
+         \x20 cluster:\n\
+         \x20   server: https://{addr}\n\
+         \x20   certificate-authority-data: {ca}\n\
+         users:\n\
+         - name: bellows\n\
+         \x20 user:\n\
+         \x20   token: {token}\n\
+         contexts:\n\
+         - name: bellows\n\
+         \x20 context:\n\
+         \x20   cluster: bellows\n\
+         \x20   user: bellows\n\
+         \x20   namespace: default\n\
+         current-context: bellows\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn private_files_are_private_and_replaced() {
+        let dir = tempfile::tempdir().expect("dir");
+        let path = dir.path().join("secret");
+        write_private(&path, "one").expect("written");
+        write_private(&path, "two").expect("written again");
+        assert_eq!(fs::read_to_string(&path).expect("read"), "two");
+        let mode = fs::metadata(&path).expect("there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn the_token_is_made_once() {
+        let dir = tempfile::tempdir().expect("dir");
+        let path = dir.path().join("token");
+        let first = token(&path).expect("made");
+        assert_eq!(token(&path).expect("read"), first);
+        assert!(first.len() >= 43);
+    }
+}

@@ -1,0 +1,89 @@
+//! Request bodies: JSON or YAML to a value, within a bound.
+
+use axum::extract::Request;
+use axum::http::{HeaderMap, header};
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use serde_json::Value;
+
+use crate::core::error::{ApiError, Reason};
+use crate::core::request::PatchKind;
+
+/// Largest body, as the real server bounds it.
+const MAX_BODY_BYTES: usize = 3 << 20;
+
+/// The body's media type without parameters, empty if not given.
+pub(super) fn media_type(headers: &HeaderMap) -> &str {
+    let text = super::text_header(headers, &header::CONTENT_TYPE);
+    text.split(';').next().unwrap_or_default().trim()
+}
+
+/// Reads the body; an empty one is `null`.
+///
+/// # Errors
+/// 413 over the bound, 415 for a media type that is neither JSON nor YAML, 400 for text that does not parse.
+pub(super) async fn read(request: Request, patch: Option<PatchKind>) -> Result<Value, ApiError> {
+    let yaml_allowed = match (patch, media_type(request.headers())) {
+        (Some(PatchKind::Apply), _) => true,
+        (Some(_), _) | (None, "application/json") => false,
+        (None, "" | "*/*" | "application/yaml" | "application/x-yaml" | "text/yaml") => true,
+        (None, other) => {
+            let why = format!(
+                "the body of the request was in an unknown format - accepted media types include: \
+                 application/json, application/yaml; got {other:?}"
+            );
+            return Err(ApiError::new(Reason::UnsupportedMediaType, why));
+        }
+    };
+    let bytes = match Limited::new(request.into_body(), MAX_BODY_BYTES).collect().await {
+        Ok(body) => body.to_bytes(),
+        Err(error) if error.is::<LengthLimitError>() => {
+            let why = format!("Request entity too large: limit is {MAX_BODY_BYTES}");
+            return Err(ApiError::new(Reason::RequestEntityTooLarge, why));
+        }
+        Err(error) => return Err(ApiError::bad_request(format!("the body could not be read: {error}"))),
+    };
+    if bytes.is_empty() {
+        return Ok(Value::Null);
+    }
+    parse(&bytes, yaml_allowed)
+}
+
+/// JSON, or YAML where allowed.
+pub(super) fn parse(bytes: &[u8], yaml_allowed: bool) -> Result<Value, ApiError> {
+    match serde_json::from_slice(bytes) {
+        Ok(value) => Ok(value),
+        Err(_) if yaml_allowed => {
+            let text = std::str::from_utf8(bytes)
+                .map_err(|error| ApiError::bad_request(format!("the body is not UTF-8: {error}")))?;
+            serde_saphyr::from_str(text)
+                .map_err(|error| ApiError::bad_request(format!("the body is neither JSON nor YAML: {error}")))
+        }
+        Err(error) => Err(ApiError::bad_request(format!(
+            "the object provided is unrecognized: the body is not JSON: {error}"
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn json_and_yaml_are_read() {
+        assert_eq!(parse(b"{\"a\": 0.25}", false), Ok(json!({"a": 0.25})));
+        let yaml = b"a: 0.25\nb: [1, \"2\", true, null]\nc: {d: 250m}\n";
+        assert_eq!(parse(yaml, true), Ok(json!({"a": 0.25, "b": [1, "2", true, null], "c": {"d": "250m"}})));
+        assert!(parse(yaml, false).is_err());
+        assert!(parse(b"a: [", true).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+            let _ = parse(&bytes, true);
+        }
+    }
+}

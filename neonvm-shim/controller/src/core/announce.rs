@@ -1,0 +1,189 @@
+//! Which notes become events: the same thing said again is counted, not repeated, and no VM can flood the log.
+
+use std::collections::BTreeMap;
+
+use protocol::time::{Span, Timestamp, WallTime};
+use serde_json::{Value, json};
+
+use super::note::Note;
+use super::plan::Moment;
+
+/// Events a VM may cause at once.
+const BURST: u32 = 25;
+/// One more becomes possible after this long.
+const REFILL: Span = Span::from_secs(10);
+/// The same reason and text within this time is the same event.
+const SAME_WITHIN: Span = Span::from_secs(600);
+/// Events remembered of a VM; the one silent for longest is forgotten.
+const REMEMBERED: usize = 32;
+/// Longest message of an event, bytes: the API server's limit.
+const MESSAGE_LIMIT: usize = 1024;
+
+/// What to write.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Announcement {
+    /// A new event object.
+    New(Value),
+    /// One more of an event object.
+    Again {
+        /// Its name.
+        name: String,
+        /// Merge patch with count and time.
+        patch: Value,
+    },
+}
+
+/// The VM events are about.
+#[derive(Debug, Clone, Copy)]
+pub struct About<'a> {
+    /// Namespace.
+    pub namespace: &'a str,
+    /// Name.
+    pub name: &'a str,
+    /// Uid.
+    pub uid: &'a str,
+}
+
+#[derive(Debug, Clone)]
+struct Said {
+    name: String,
+    last: Timestamp,
+    count: u32,
+}
+
+/// Decides for one VM.
+#[derive(Debug, Clone)]
+pub struct Announcer {
+    tokens: u32,
+    refilled: Timestamp,
+    said: BTreeMap<(&'static str, String), Said>,
+    serial: u32,
+}
+
+impl Default for Announcer {
+    fn default() -> Self {
+        Self { tokens: BURST, refilled: Timestamp(0), said: BTreeMap::new(), serial: 0 }
+    }
+}
+
+impl Announcer {
+    /// What to write for a note, if anything.
+    pub fn announce(&mut self, note: &Note, about: About<'_>, at: Moment) -> Option<Announcement> {
+        self.refill(at.now);
+        self.tokens = self.tokens.checked_sub(1)?;
+        let mut message = note.to_string();
+        while message.len() > MESSAGE_LIMIT {
+            message.pop();
+        }
+        let key = (note.reason(), message);
+        if let Some(said) = self.said.get_mut(&key)
+            && at.now.since(said.last) < SAME_WITHIN
+        {
+            said.last = at.now;
+            said.count = said.count.saturating_add(1);
+            return Some(Announcement::Again {
+                name: said.name.clone(),
+                patch: json!({"count": said.count, "lastTimestamp": at.wall}),
+            });
+        }
+        self.serial = self.serial.wrapping_add(1);
+        let name = format!("{}.{:x}{:04x}", about.name, at.wall.0, self.serial & 0xffff);
+        let event = event(&name, note, &key.1, about, at.wall);
+        self.remember(key, Said { name, last: at.now, count: 1 });
+        Some(Announcement::New(event))
+    }
+
+    fn refill(&mut self, now: Timestamp) {
+        let periods = now.since(self.refilled).0 / REFILL.0;
+        if periods > 0 {
+            let more = u32::try_from(periods).unwrap_or(BURST);
+            self.tokens = self.tokens.saturating_add(more).min(BURST);
+            self.refilled = now;
+        }
+    }
+
+    fn remember(&mut self, key: (&'static str, String), said: Said) {
+        if self.said.len() >= REMEMBERED {
+            let oldest = self.said.iter().min_by_key(|(_, said)| said.last);
+            if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
+                self.said.remove(&oldest);
+            }
+        }
+        self.said.insert(key, said);
+    }
+}
+
+fn event(name: &str, note: &Note, message: &str, about: About<'_>, wall: WallTime) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": name, "namespace": about.namespace},
+        "involvedObject": {
+            "apiVersion": protocol::vm::API_VERSION,
+            "kind": "VirtualMachine",
+            "namespace": about.namespace,
+            "name": about.name,
+            "uid": about.uid,
+        },
+        "type": if note.is_warning() { "Warning" } else { "Normal" },
+        "reason": note.reason(),
+        "message": message,
+        "count": 1,
+        "firstTimestamp": wall,
+        "lastTimestamp": wall,
+        "source": {"component": "neonvm-controller"},
+        "reportingComponent": "neonvm-controller",
+        "reportingInstance": "",
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::problem::Problem;
+
+    const VM: About<'static> = About { namespace: "default", name: "example", uid: "u" };
+
+    fn at(seconds: u64) -> Moment {
+        let us = i64::try_from(seconds * 1_000_000).expect("small");
+        Moment { now: Timestamp(1_000_000 * (seconds + 1)), wall: WallTime(us) }
+    }
+
+    fn slot(bytes: u64) -> Note {
+        Note::Problem { problem: Problem::SlotSize { bytes } }
+    }
+
+    #[test]
+    fn the_same_again_is_counted_and_another_text_is_another_event() {
+        let mut announcer = Announcer::default();
+        let Some(Announcement::New(first)) = announcer.announce(&slot(1), VM, at(1)) else {
+            panic!("a first event is new")
+        };
+        assert_eq!((first["type"].as_str(), first["reason"].as_str()), (Some("Warning"), Some("Degraded")));
+        let again = announcer.announce(&slot(1), VM, at(2));
+        let name = first["metadata"]["name"].as_str().expect("a name").to_owned();
+        assert_eq!(
+            again,
+            Some(Announcement::Again {
+                name: name.clone(),
+                patch: json!({"count": 2, "lastTimestamp": "1970-01-01T00:00:02Z"}),
+            })
+        );
+        let Some(Announcement::New(other)) = announcer.announce(&slot(2), VM, at(2)) else {
+            panic!("another text is another event")
+        };
+        assert_ne!(other["metadata"]["name"], name);
+        let later = announcer.announce(&slot(1), VM, at(2 + 601));
+        assert!(matches!(later, Some(Announcement::New(_))), "old enough to be news");
+    }
+
+    #[test]
+    fn a_flood_is_cut_and_recovers() {
+        let mut announcer = Announcer::default();
+        let said = (0..100).filter(|n| announcer.announce(&slot(*n), VM, at(1)).is_some()).count();
+        assert_eq!(said, 25);
+        assert!(announcer.said.len() <= REMEMBERED);
+        let said = (0..100).filter(|n| announcer.announce(&slot(*n), VM, at(31)).is_some()).count();
+        assert_eq!(said, 3);
+    }
+}

@@ -1,0 +1,145 @@
+//! When something that failed may be tried again, and how fast a VM that keeps ending is started again.
+
+use std::collections::BTreeMap;
+
+use protocol::time::{Span, Timestamp};
+use serde::Serialize;
+
+use super::action::Kind;
+
+/// First pause after a failure.
+pub const RETRY_FIRST: Span = Span::from_millis(5);
+/// Longest pause: nothing is left alone for longer than this after a failure.
+pub const RETRY_CAP: Span = Span::from_secs(15);
+/// From this many failures in a row on, a failure is told to people.
+pub const TOLD_FROM: u32 = 2;
+/// A guest that ran for this long before it ended starts with a clean record.
+pub const STEADY: Span = Span::from_secs(60);
+/// First pause between restarts that follow on one another; the very first restart has none.
+const RESTART_FIRST: Span = Span::from_secs(1);
+/// Longest pause between restarts.
+const RESTART_CAP: Span = Span::from_secs(60);
+
+/// Doubling pauses, `first` to `cap`. `times` counts from 1; 0 gives no pause.
+fn doubling(first: Span, cap: Span, times: u32) -> Span {
+    let Some(doublings) = times.checked_sub(1) else { return Span(0) };
+    let factor = 1_u64.checked_shl(doublings).unwrap_or(u64::MAX);
+    Span(first.0.saturating_mul(factor).min(cap.0))
+}
+
+/// Failures in a row of each kind of action, and when each may be tried again.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Pace {
+    kinds: BTreeMap<Kind, Strikes>,
+}
+
+/// Failures in a row of one kind.
+#[derive(Debug, Clone, Copy, Serialize)]
+struct Strikes {
+    in_a_row: u32,
+    not_before: Timestamp,
+}
+
+impl Pace {
+    /// It failed. Returns how often in a row.
+    pub fn failed(&mut self, kind: Kind, now: Timestamp) -> u32 {
+        let strikes =
+            self.kinds.entry(kind).or_insert(Strikes { in_a_row: 0, not_before: now });
+        strikes.in_a_row = strikes.in_a_row.saturating_add(1);
+        strikes.not_before = now + doubling(RETRY_FIRST, RETRY_CAP, strikes.in_a_row);
+        strikes.in_a_row
+    }
+
+    /// It worked.
+    pub fn worked(&mut self, kind: Kind) {
+        self.kinds.remove(&kind);
+    }
+
+    /// When it may be tried again, if not now.
+    #[must_use]
+    pub fn waits(&self, kind: Kind, now: Timestamp) -> Option<Timestamp> {
+        self.kinds.get(&kind).map(|strikes| strikes.not_before).filter(|at| *at > now)
+    }
+
+    /// The world has changed: whatever waits may be tried at once, its count kept.
+    pub fn hurry(&mut self, now: Timestamp) {
+        for strikes in self.kinds.values_mut() {
+            strikes.not_before = strikes.not_before.min(now);
+        }
+    }
+}
+
+/// Slows down a VM that ends again and again.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub struct RestartPace {
+    in_a_row: u32,
+    running_since: Option<Timestamp>,
+    not_before: Timestamp,
+}
+
+impl RestartPace {
+    /// The guest is up.
+    pub fn running(&mut self, now: Timestamp) {
+        self.running_since.get_or_insert(now);
+    }
+
+    /// It has ended: from here the pause before the next start counts.
+    pub fn ended(&mut self, now: Timestamp) {
+        let steady = self.running_since.take().is_some_and(|since| now.since(since) >= STEADY);
+        if steady {
+            self.in_a_row = 0;
+        }
+        self.not_before = now + doubling(RESTART_FIRST, RESTART_CAP, self.in_a_row);
+        self.in_a_row = self.in_a_row.saturating_add(1);
+    }
+
+    /// Not before this may it start again.
+    #[must_use]
+    pub fn not_before(&self) -> Timestamp {
+        self.not_before
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp(1_000_000);
+
+    #[test]
+    fn pauses_double_up_to_the_cap_and_success_forgets_them() {
+        let mut pace = Pace::default();
+        let mut pauses = Vec::new();
+        for _ in 0..40 {
+            pace.failed(Kind::CreatePod, NOW);
+            pauses.push(pace.waits(Kind::CreatePod, NOW).map(|at| at.since(NOW).as_millis()));
+        }
+        assert_eq!(pauses[..4], [Some(5), Some(10), Some(20), Some(40)]);
+        assert_eq!(pauses[39], Some(15_000));
+        assert_eq!(pace.waits(Kind::WriteStatus, NOW), None, "kinds do not hold each other up");
+        assert_eq!(pace.waits(Kind::CreatePod, NOW + RETRY_CAP), None);
+        pace.worked(Kind::CreatePod);
+        assert_eq!(pace.failed(Kind::CreatePod, NOW), 1);
+        pace.hurry(NOW);
+        assert_eq!(pace.waits(Kind::CreatePod, NOW), None);
+        assert_eq!(pace.failed(Kind::CreatePod, NOW), 2);
+    }
+
+    #[test]
+    fn a_crash_loop_slows_down_and_a_steady_run_starts_afresh() {
+        let mut pace = RestartPace::default();
+        let mut now = NOW;
+        let mut pauses = Vec::new();
+        for _ in 0..9 {
+            pace.running(now);
+            now = now + Span::from_secs(1);
+            pace.ended(now);
+            pauses.push(pace.not_before().since(now).as_millis() / 1000);
+        }
+        assert_eq!(pauses, [0, 1, 2, 4, 8, 16, 32, 60, 60]);
+        pace.running(now);
+        now = now + STEADY;
+        pace.ended(now);
+        assert_eq!(pace.not_before(), now);
+    }
+}

@@ -1,0 +1,259 @@
+use std::io::Read;
+
+use protocol::vm::VmSpec;
+
+use super::*;
+use crate::core::testing::sample_vm;
+
+fn status() -> VmStatus {
+    VmStatus {
+        pod_name: "example-abcde".into(),
+        ssh_secret_name: "ssh-neonvm-example".into(),
+        tls_secret_name: "tls-neonvm-example".into(),
+        ..VmStatus::default()
+    }
+}
+
+fn one_machine(vm: &VirtualMachine) -> Value {
+    build(vm, &status(), &Settings::one_machine())
+}
+
+fn names(list: &Value) -> Vec<&str> {
+    list.as_array()
+        .map(|list| list.iter().filter_map(|item| item["name"].as_str()).collect())
+        .unwrap_or_default()
+}
+
+fn argument<'a>(pod: &'a Value, flag: &str) -> Option<&'a str> {
+    let args = pod["spec"]["containers"][0]["args"].as_array()?;
+    let at = args.iter().position(|arg| arg == flag)?;
+    args.get(at + 1)?.as_str()
+}
+
+#[test]
+fn the_frame_of_a_pod() {
+    let pod = one_machine(&sample_vm());
+    assert_eq!(pod["metadata"]["name"], "example-abcde");
+    assert_eq!(pod["metadata"]["namespace"], "default");
+    assert_eq!(
+        pod["metadata"]["ownerReferences"],
+        json!([{
+            "apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachine", "name": "example", "uid": "uid-1",
+            "controller": true, "blockOwnerDeletion": true,
+        }])
+    );
+    let spec = &pod["spec"];
+    assert_eq!(spec["restartPolicy"], "Never");
+    assert_eq!(spec["automountServiceAccountToken"], false);
+    assert_eq!(spec["terminationGracePeriodSeconds"], 5);
+    assert_eq!(spec["schedulerName"], "autoscale-scheduler");
+    assert_eq!(
+        spec["tolerations"],
+        json!([
+            {"key": "node.kubernetes.io/not-ready", "effect": "NoExecute", "tolerationSeconds": 30},
+            {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute", "tolerationSeconds": 30},
+        ])
+    );
+    let runner = &spec["containers"][0];
+    assert_eq!(names(&spec["containers"]), ["neonvm-runner"]);
+    assert_eq!(runner["command"], json!(["runner"]));
+    assert_eq!(runner["env"][0]["name"], "K8S_POD_NAME");
+    assert_eq!(names(&runner["ports"]), ["qmp", "qmp-manual", "runner"]);
+    assert_eq!(runner["readinessProbe"]["httpGet"]["port"], 25183);
+    assert_eq!(
+        runner["securityContext"]["capabilities"]["add"],
+        json!(["NET_ADMIN", "SYS_ADMIN", "SYS_RESOURCE"])
+    );
+    for absent in ["nodeSelector", "imagePullSecrets", "serviceAccountName", "enableServiceLinks"] {
+        assert!(spec.get(absent).is_none(), "{absent}");
+    }
+}
+
+#[test]
+fn what_the_spec_says_of_the_pod_is_carried_over() {
+    let mut vm = sample_vm();
+    vm.spec.node_selector = [("disk".to_owned(), "ssd".to_owned())].into();
+    vm.spec.image_pull_secrets = vec![json!({"name": "pull"})];
+    vm.spec.service_account_name = "account".into();
+    vm.spec.service_links = Some(false);
+    vm.spec.termination_grace_period_seconds = 17;
+    vm.spec.tolerations = vec![json!({"key": "mine", "operator": "Exists"})];
+    vm.spec.runner_image = Some("own/runner:1".into());
+    vm.spec.runner_port = 999;
+    let pod = one_machine(&vm);
+    let spec = &pod["spec"];
+    assert_eq!(spec["nodeSelector"]["disk"], "ssd");
+    assert_eq!(spec["imagePullSecrets"], json!([{"name": "pull"}]));
+    assert_eq!(spec["serviceAccountName"], "account");
+    assert_eq!(spec["enableServiceLinks"], false);
+    assert_eq!(spec["terminationGracePeriodSeconds"], 17);
+    assert_eq!(spec["tolerations"][0]["key"], "mine");
+    assert_eq!(spec["tolerations"].as_array().map(Vec::len), Some(3));
+    assert_eq!(spec["containers"][0]["image"], "own/runner:1");
+    assert_eq!(spec["containers"][0]["readinessProbe"]["httpGet"]["port"], 999);
+}
+
+#[test]
+fn two_init_containers_with_a_kernel_image_and_the_extra_ones_after_them() {
+    let mut vm = sample_vm();
+    assert_eq!(names(&one_machine(&vm)["spec"]["initContainers"]), ["init"]);
+    vm.spec.guest.kernel_image = Some("kernel:6.12".into());
+    let pod = one_machine(&vm);
+    assert_eq!(names(&pod["spec"]["initContainers"]), ["init", "init-kernel"]);
+    assert_eq!(pod["spec"]["initContainers"][1]["securityContext"]["runAsUser"], 36);
+    let args = pod["spec"]["containers"][0]["args"].as_array().expect("arguments");
+    assert!(args.contains(&json!("-kernelpath=/vm/images/vmlinuz")));
+    vm.spec.extra_init_containers = vec![json!({"name": "mine"})];
+    let pod = one_machine(&vm);
+    assert_eq!(names(&pod["spec"]["initContainers"]), ["init", "init-kernel", "mine"]);
+}
+
+#[test]
+fn affinity_terms_as_deployed_and_as_they_should_be() {
+    let mut vm = sample_vm();
+    let terms = |vm: &VirtualMachine, style| {
+        affinity(vm, style)["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+            ["nodeSelectorTerms"]
+            .clone()
+    };
+    let os = json!({"key": "kubernetes.io/os", "operator": "In", "values": ["linux"]});
+    let arch = json!({"key": "kubernetes.io/arch", "operator": "In", "values": ["arm64"]});
+    let zone = json!({"key": "zone", "operator": "In", "values": ["a"]});
+    for style in [AffinityStyle::Appended, AffinityStyle::Joined] {
+        assert_eq!(terms(&vm, style), json!([{"matchExpressions": [os]}]));
+    }
+    vm.spec.target_architecture = Some("arm64".into());
+    vm.spec.affinity = Some(json!({
+        "podAntiAffinity": {"kept": true},
+        "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+            "nodeSelectorTerms": [{"matchExpressions": [zone]}, {"matchFields": []}],
+        }},
+    }));
+    assert_eq!(
+        terms(&vm, AffinityStyle::Appended),
+        json!([{"matchExpressions": [zone]}, {"matchFields": []}, {"matchExpressions": [os, arch]}])
+    );
+    assert_eq!(
+        terms(&vm, AffinityStyle::Joined),
+        json!([
+            {"matchExpressions": [zone, os, arch]},
+            {"matchFields": [], "matchExpressions": [os, arch]},
+        ])
+    );
+    assert_eq!(affinity(&vm, AffinityStyle::Joined)["podAntiAffinity"]["kept"], true);
+}
+
+#[test]
+fn the_runner_gets_spec_and_status_packed_and_always_the_same_bytes() {
+    let vm = sample_vm();
+    let pod = one_machine(&vm);
+    assert_eq!(pod, one_machine(&vm));
+    let unpack = |flag: &str| {
+        let packed = STANDARD.decode(argument(&pod, flag).expect(flag)).expect("base64");
+        let mut text = String::new();
+        flate2::read::GzDecoder::new(&packed[..]).read_to_string(&mut text).expect("gzip");
+        text
+    };
+    let spec: VmSpec = serde_json::from_str(&unpack("-vmspec")).expect("a spec");
+    assert_eq!(spec, vm.spec);
+    let seen: VmStatus = serde_json::from_str(&unpack("-vmstatus")).expect("a status");
+    assert_eq!(seen, status());
+    let header = STANDARD.decode(argument(&pod, "-vmspec").expect("packed")).expect("base64");
+    assert_eq!(header[4..8], [0; 4], "no time in the gzip header");
+}
+
+#[test]
+fn flags_of_the_runner() {
+    let mut vm = sample_vm();
+    let pod = one_machine(&vm);
+    assert_eq!(argument(&pod, "-cpu-scaling-mode"), Some("QmpScaling"));
+    assert_eq!(argument(&pod, "-memhp-auto-movable-ratio"), Some("401"));
+    vm.spec.cpu_scaling_mode = Some(CpuScalingMode::SysfsScaling);
+    vm.spec.guest.memhp_auto_movable_ratio = Some("301".into());
+    vm.spec.guest.append_kernel_cmdline = Some("quiet".into());
+    let pod = build(&vm, &status(), &Settings::cluster("r:1"));
+    assert_eq!(argument(&pod, "-cpu-scaling-mode"), Some("SysfsScaling"));
+    assert_eq!(argument(&pod, "-memhp-auto-movable-ratio"), Some("301"));
+    let args = pod["spec"]["containers"][0]["args"].as_array().expect("arguments");
+    assert!(args.contains(&json!("-appendKernelCmdline=quiet")));
+    assert!(args.contains(&json!("-skip-cgroup-management")));
+    assert_eq!(pod["spec"]["containers"][0]["image"], "r:1");
+    assert_eq!(pod["spec"]["containers"][0]["readinessProbe"]["initialDelaySeconds"], 5);
+}
+
+#[test]
+fn device_limits_in_a_cluster_only() {
+    let mut vm = sample_vm();
+    vm.spec.pod_resources = Some(json!({"requests": {"cpu": "100m"}, "limits": {"memory": "1Gi"}}));
+    let resources = |vm: &VirtualMachine, settings: &Settings| {
+        build(vm, &status(), settings)["spec"]["containers"][0]["resources"].clone()
+    };
+    assert_eq!(
+        resources(&vm, &Settings::cluster("r")),
+        json!({
+            "requests": {"cpu": "100m"},
+            "limits": {"memory": "1Gi", "neonvm/vhost-net": "1", "neonvm/kvm": "1"},
+        })
+    );
+    vm.spec.enable_acceleration = false;
+    let limits = resources(&vm, &Settings::cluster("r"));
+    assert_eq!(limits["limits"].get("neonvm/kvm"), None);
+    assert_eq!(
+        resources(&vm, &Settings::one_machine()),
+        json!({"requests": {"cpu": "100m"}, "limits": {"memory": "1Gi"}})
+    );
+}
+
+#[test]
+fn volumes_and_mounts_belong_together() {
+    let mut vm = sample_vm();
+    vm.spec.guest.settings = serde_json::from_value(json!({"swap": "1Gi"})).ok();
+    vm.spec.disks = serde_json::from_value(json!([
+        {"name": "empty", "mountPath": "/e", "emptyDisk": {"size": "2Gi", "discard": true}, "configMap": {"name": "x"}},
+        {"name": "map", "mountPath": "/m", "readOnly": true, "configMap": {"name": "cm", "items": [{"key": "a", "path": "b"}], "optional": true}},
+        {"name": "secret", "mountPath": "/s", "secret": {"secretName": "sec"}},
+        {"name": "tmp", "mountPath": "/t", "tmpfs": {"size": "1Gi"}},
+    ]))
+    .expect("disks");
+    vm.spec.tls = Some(json!({"mountPath": "/tls"}));
+    let pod = one_machine(&vm);
+    let volumes = &pod["spec"]["volumes"];
+    let mounts = &pod["spec"]["containers"][0]["volumeMounts"];
+    let expected = [
+        "virtualmachineimages", "sysfscgroup", "ssh-privatekey", "ssh-publickey", "swapdisk", "empty", "map",
+        "secret", "tls",
+    ];
+    assert_eq!(names(volumes), expected);
+    assert_eq!(names(mounts), expected, "each volume is mounted, and nothing else");
+    assert_eq!(volumes[2]["secret"]["items"][0], json!({"key": "ssh-privatekey", "path": "id_ed25519", "mode": 0o600}));
+    assert_eq!(volumes[3]["secret"]["items"][0], json!({"key": "ssh-publickey", "path": "authorized_keys", "mode": 0o644}));
+    assert_eq!(volumes[4], json!({"name": "swapdisk", "emptyDir": {"sizeLimit": "1Gi"}}));
+    assert_eq!(volumes[5], json!({"name": "empty", "emptyDir": {"sizeLimit": "2Gi"}}));
+    assert_eq!(volumes[6], json!({"name": "map", "configMap": {"name": "cm", "items": [{"key": "a", "path": "b"}]}}));
+    assert_eq!(volumes[7], json!({"name": "secret", "secret": {"secretName": "sec"}}));
+    assert_eq!(mounts[6], json!({"name": "map", "mountPath": "/vm/mounts/m", "readOnly": true}));
+    assert_eq!(mounts[8]["mountPath"], "/vm/mounts/tls");
+
+    vm.spec.enable_ssh = false;
+    let mut settings = Settings::one_machine();
+    settings.skip_cgroup_management = true;
+    let pod = build(&vm, &status(), &settings);
+    for absent in ["sysfscgroup", "ssh-privatekey", "ssh-publickey"] {
+        assert!(!names(&pod["spec"]["volumes"]).contains(&absent), "{absent}");
+    }
+}
+
+#[test]
+fn guest_ports_follow_the_runners() {
+    let mut vm = sample_vm();
+    vm.spec.guest.ports =
+        serde_json::from_value(json!([{"port": 5432, "name": "pg"}, {"port": 53, "protocol": "UDP"}]))
+            .expect("ports");
+    assert_eq!(
+        ports(&vm)[3..],
+        [
+            json!({"name": "pg", "containerPort": 5432, "protocol": "TCP"}),
+            json!({"containerPort": 53, "protocol": "UDP"}),
+        ]
+    );
+}

@@ -1,0 +1,462 @@
+//! One VM's state machine: events in, actions out, at most one action per peer under way.
+//!
+//! It holds the newest known state of the VM, its pods and its runner, and plans from scratch ([`plan()`]) whenever it is
+//! asked what to do. So whatever was missed, repeated or reordered changes nothing but how soon the right thing happens.
+//!
+//! Cold start: everything is read from the objects and the runner; nothing of this struct needs to survive.
+
+mod done;
+mod dump;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+pub use dump::Dump;
+use protocol::object::Pod;
+use protocol::runner::RunnerState;
+use protocol::time::{Span, Timestamp};
+use protocol::trace::StageRecord;
+use protocol::units::Resources;
+use protocol::vm::{VirtualMachine, VmPhase};
+use serde::Serialize;
+
+use super::action::{Action, Kind, Peer};
+use super::note::Note;
+use super::observe::size_of;
+use super::pace::{Pace, RestartPace};
+use super::plan::{Input, Moment, Plan, PodView, RunnerView, plan};
+use super::problem::Problem;
+use super::settings::Settings;
+use super::stages::StageWatch;
+
+/// Whatever happens or not, a VM is planned again after this long.
+pub const LOOK_AGAIN: Span = Span::from_secs(15);
+/// Whatever the watches say or not, a VM and its pod are read afresh after this long.
+pub const READ_AGAIN: Span = Span::from_secs(60);
+/// Notes kept for a shell that does not fetch them; the oldest fall out.
+const NOTES_LIMIT: usize = 64;
+/// What the random part of a pod name is made of: no vowels, no look-alikes.
+const SUFFIX_ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+/// Length of that part.
+const SUFFIX_LENGTH: usize = 5;
+
+/// Something happened.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// The VM object was seen, by a watch or as an answer.
+    Vm(Box<VirtualMachine>),
+    /// The VM object is gone.
+    VmGone {
+        /// The incarnation that went.
+        uid: String,
+    },
+    /// A pod of the VM was seen.
+    Pod(Box<Pod>),
+    /// A pod of the VM is gone.
+    PodGone {
+        /// Its name.
+        name: String,
+        /// The incarnation that went, if known.
+        uid: Option<String>,
+    },
+    /// The runner of a pod reported.
+    Runner {
+        /// Name of its pod.
+        pod: String,
+        /// What it said.
+        state: Box<RunnerState>,
+    },
+    /// The runner of a pod does not answer.
+    RunnerSilent {
+        /// Name of its pod.
+        pod: String,
+        /// Why.
+        error: String,
+    },
+    /// An action ended.
+    Done {
+        /// Its kind.
+        kind: Kind,
+        /// When it was truly begun, connection made.
+        began: Moment,
+        /// How it ended.
+        result: Result<Reply, Refusal>,
+    },
+}
+
+/// What an action brought back.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Reply {
+    /// The VM object.
+    Vm(Box<VirtualMachine>),
+    /// A pod.
+    Pod(Box<Pod>),
+    /// The pod of this name is gone.
+    PodGone(String),
+    /// The secret exists.
+    SecretReady,
+    /// The runner holds the order.
+    Runner(Box<RunnerState>),
+}
+
+/// Why an action did not work.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refusal {
+    /// It rested on an old version.
+    Conflict,
+    /// The VM object does not exist.
+    VmGone,
+    /// Anything else.
+    Failed {
+        /// The peer's words.
+        message: String,
+        /// Whether the same request can never work (a 4xx).
+        permanent: bool,
+    },
+}
+
+/// What is known of the runner.
+#[derive(Debug, Clone, Serialize)]
+#[serde(tag = "link", rename_all = "snake_case")]
+enum Link {
+    None,
+    Silent { pod: String, since: Timestamp, error: String },
+    Known { pod: String, state: Box<RunnerState> },
+}
+
+/// One VM. See the module.
+#[derive(Debug, Clone)]
+pub struct VmCore {
+    settings: Settings,
+    seed: u64,
+    vm: Option<VirtualMachine>,
+    pods: BTreeMap<String, Pod>,
+    absent: Option<String>,
+    link: Link,
+    busy: BTreeMap<Peer, Action>,
+    pace: Pace,
+    failures: BTreeMap<Kind, Problem>,
+    restarts: RestartPace,
+    ssh_secret_ready: bool,
+    suffix: String,
+    progress_at: Timestamp,
+    scaling_from: Option<Resources>,
+    must_read_vm: bool,
+    read_at: Timestamp,
+    reads_due: BTreeSet<Kind>,
+    wake_at: Option<Timestamp>,
+    told: BTreeSet<&'static str>,
+    problems: Vec<Problem>,
+    notes: VecDeque<Note>,
+    stages: StageWatch,
+}
+
+impl VmCore {
+    /// A VM nothing is known of yet. `seed` makes the random part of its pods' names.
+    #[must_use]
+    pub fn new(settings: Settings, seed: u64) -> Self {
+        let mut core = Self {
+            settings,
+            seed,
+            vm: None,
+            pods: BTreeMap::new(),
+            absent: None,
+            link: Link::None,
+            busy: BTreeMap::new(),
+            pace: Pace::default(),
+            failures: BTreeMap::new(),
+            restarts: RestartPace::default(),
+            ssh_secret_ready: false,
+            suffix: String::new(),
+            progress_at: Timestamp(0),
+            scaling_from: None,
+            must_read_vm: false,
+            read_at: Timestamp(0),
+            reads_due: BTreeSet::new(),
+            wake_at: None,
+            told: BTreeSet::new(),
+            problems: Vec::new(),
+            notes: VecDeque::new(),
+            stages: StageWatch::default(),
+        };
+        core.next_suffix();
+        core
+    }
+
+    /// Something happened at `at`; for a watch event, the moment it was received.
+    pub fn handle(&mut self, at: Moment, event: Event) {
+        match event {
+            Event::Vm(vm) => self.saw_vm(at, *vm),
+            Event::VmGone { uid } => {
+                if self.vm.as_ref().is_some_and(|vm| vm.metadata.uid == uid) {
+                    self.vm = None;
+                }
+            }
+            Event::Pod(pod) => self.saw_pod(at, *pod),
+            Event::PodGone { name, uid } => self.lost_pod(&name, uid.as_deref()),
+            Event::Runner { pod, state } => self.heard(at, &pod, state),
+            Event::RunnerSilent { pod, error } => {
+                let since = match &self.link {
+                    Link::Silent { pod: silent, since, .. } if *silent == pod => *since,
+                    _ => at.now,
+                };
+                if self.link_target().is_some_and(|target| target == pod) {
+                    self.link = Link::Silent { pod, since, error };
+                }
+            }
+            Event::Done { kind, began, result } => self.done(at, kind, began, result),
+        }
+        self.wake_at = Some(at.now);
+    }
+
+    /// The next thing to do, if a peer is free for it. Call until `None`.
+    pub fn poll_action(&mut self, at: Moment) -> Option<Action> {
+        self.vm.as_ref()?;
+        self.wake_at = Some(at.now + LOOK_AGAIN);
+        if self.read_at == Timestamp(0) {
+            self.read_at = at.now + READ_AGAIN;
+        }
+        if at.now >= self.read_at {
+            self.read_at = at.now + READ_AGAIN;
+            self.reads_due = [Kind::ReadVm, Kind::ReadPod].into();
+        }
+        self.wake_no_later(self.read_at);
+        let action = self.choose(at)?;
+        self.busy.insert(action.kind().peer(), action.clone());
+        if let Action::SetSize { .. } = &action
+            && self.scaling_from.is_none()
+            && let Link::Known { state, .. } = &self.link
+        {
+            self.scaling_from = Some(size_of(state));
+        }
+        Some(action)
+    }
+
+    /// When to call [`Self::poll_action`] again though nothing happens.
+    #[must_use]
+    pub fn poll_deadline(&self) -> Option<Timestamp> {
+        self.vm.as_ref().and(self.wake_at)
+    }
+
+    /// The next thing to tell people.
+    pub fn poll_note(&mut self) -> Option<Note> {
+        self.notes.pop_front()
+    }
+
+    /// Finished stages of resizes.
+    pub fn take_stages(&mut self) -> Vec<StageRecord> {
+        self.stages.take()
+    }
+
+    /// The VM as last seen.
+    #[must_use]
+    pub fn vm(&self) -> Option<&VirtualMachine> {
+        self.vm.as_ref()
+    }
+
+    /// The pod whose runner a link should be held to, if any.
+    #[must_use]
+    pub fn link_target(&self) -> Option<&str> {
+        let status = self.vm.as_ref()?.status.as_ref()?;
+        let pod = self.pods.get(&status.pod_name)?;
+        let node = pod.spec.node_name.as_str();
+        let here = self.settings.local_node.as_deref().is_none_or(|local| local == node);
+        let lives = matches!(status.phase, VmPhase::Pending) || status.phase.is_alive();
+        (lives && here && !node.is_empty() && !pod.is_terminal()).then_some(status.pod_name.as_str())
+    }
+
+    fn choose(&mut self, at: Moment) -> Option<Action> {
+        let api_free = !self.busy.contains_key(&Peer::Api);
+        if self.must_read_vm {
+            // What is stored has moved on: nothing else makes sense to the API before it is read.
+            if api_free && self.may(Kind::ReadVm, at.now) {
+                return Some(Action::ReadVm);
+            }
+        }
+        let plan = self.plan(at);
+        if let Some(wake) = plan.look_again {
+            self.wake_no_later(wake);
+        }
+        for action in plan.actions {
+            let kind = action.kind();
+            let blocked = self.must_read_vm && kind.peer() == Peer::Api;
+            if !blocked && !self.busy.contains_key(&kind.peer()) && self.may(kind, at.now) {
+                return Some(action);
+            }
+        }
+        if api_free && self.reads_due.contains(&Kind::ReadVm) && self.may(Kind::ReadVm, at.now) {
+            return Some(Action::ReadVm);
+        }
+        let pod = self.vm.as_ref()?.status.as_ref().map(|status| status.pod_name.clone());
+        if api_free && self.reads_due.remove(&Kind::ReadPod) && self.may(Kind::ReadPod, at.now) {
+            let name = pod.filter(|name| !name.is_empty())?;
+            return Some(Action::ReadPod { name });
+        }
+        None
+    }
+
+    /// Plans, and forgets the failures of what is no longer wanted.
+    fn plan(&mut self, at: Moment) -> Plan {
+        let first = self.look(at);
+        let planned: BTreeSet<Kind> = first.actions.iter().map(Action::kind).collect();
+        let busy: BTreeSet<Kind> = self.busy.values().map(Action::kind).collect();
+        let before = self.failures.len();
+        self.failures.retain(|kind, _| planned.contains(kind) || busy.contains(kind));
+        let plan = if self.failures.len() == before { first } else { self.look(at) };
+        let labels: BTreeSet<&'static str> = plan.problems.iter().map(Problem::label).collect();
+        for problem in &plan.problems {
+            if !self.told.contains(problem.label()) {
+                self.note(Note::Problem { problem: problem.clone() });
+            }
+        }
+        self.told = labels;
+        self.problems.clone_from(&plan.problems);
+        plan
+    }
+
+    fn look(&self, at: Moment) -> Plan {
+        let vm = self.vm.as_ref().expect("checked by the caller");
+        let name = vm.status.as_ref().map_or("", |status| status.pod_name.as_str());
+        let pod = match self.pods.get(name) {
+            Some(pod) => PodView::Present(pod),
+            None if self.absent.as_deref() == Some(name) => PodView::Absent,
+            None => PodView::Unknown,
+        };
+        let runner = match &self.link {
+            Link::Known { pod, state } if pod == name => RunnerView::Known(state),
+            Link::Silent { pod, since, error } if pod == name => {
+                RunnerView::Silent { since: *since, error }
+            }
+            _ => RunnerView::NoLink,
+        };
+        plan(&Input {
+            settings: &self.settings,
+            vm,
+            pod,
+            pods: &self.pods,
+            runner,
+            failures: &self.failures,
+            ssh_secret_ready: self.ssh_secret_ready,
+            suffix: &self.suffix,
+            restart_at: self.restarts.not_before(),
+            progress_at: self.progress_at,
+            scaling_from: self.scaling_from,
+            at,
+        })
+    }
+
+    fn may(&mut self, kind: Kind, now: Timestamp) -> bool {
+        match self.pace.waits(kind, now) {
+            None => true,
+            Some(at) => {
+                self.wake_no_later(at);
+                false
+            }
+        }
+    }
+
+    fn wake_no_later(&mut self, at: Timestamp) {
+        self.wake_at = Some(self.wake_at.map_or(at, |earlier| earlier.min(at)));
+    }
+
+    fn saw_vm(&mut self, at: Moment, vm: VirtualMachine) {
+        if let Some(held) = &self.vm {
+            if held.metadata.uid != vm.metadata.uid {
+                let seed = self.seed;
+                *self = Self::new(self.settings.clone(), seed);
+            } else if is_older(&vm.metadata.resource_version, &held.metadata.resource_version) {
+                return;
+            } else if held.metadata.generation != vm.metadata.generation {
+                self.pace.hurry(at.now);
+            }
+        }
+        self.stages.wanted(vm.spec.guest.in_use(), at);
+        self.vm = Some(vm);
+        if !self.link_holds() {
+            self.link = Link::None;
+        }
+    }
+
+    /// Whether the link still leads to the VM's pod.
+    fn link_holds(&self) -> bool {
+        match &self.link {
+            Link::None => true,
+            Link::Silent { pod, .. } | Link::Known { pod, .. } => {
+                let status = self.vm.as_ref().and_then(|vm| vm.status.as_ref());
+                status.is_some_and(|status| status.pod_name == *pod)
+            }
+        }
+    }
+
+    fn saw_pod(&mut self, at: Moment, pod: Pod) {
+        let name = pod.metadata.name.clone();
+        let older = self.pods.get(&name).is_some_and(|held| {
+            held.metadata.uid == pod.metadata.uid
+                && is_older(&pod.metadata.resource_version, &held.metadata.resource_version)
+        });
+        if older {
+            return;
+        }
+        if self.absent.as_ref() == Some(&name) {
+            self.absent = None;
+        }
+        self.pods.insert(name, pod);
+        self.pace.hurry(at.now);
+    }
+
+    fn lost_pod(&mut self, name: &str, uid: Option<&str>) {
+        let other = self
+            .pods
+            .get(name)
+            .is_some_and(|held| uid.is_some_and(|uid| held.metadata.uid != uid));
+        if other {
+            return;
+        }
+        self.pods.remove(name);
+        let status = self.vm.as_ref().and_then(|vm| vm.status.as_ref());
+        if status.is_some_and(|status| status.pod_name == name) {
+            self.absent = Some(name.to_owned());
+            self.link = Link::None;
+        }
+    }
+
+    fn heard(&mut self, at: Moment, pod: &str, state: Box<RunnerState>) {
+        if self.link_target().is_none_or(|target| target != pod) {
+            return;
+        }
+        self.stages.reported(&state, at);
+        self.link = Link::Known { pod: pod.to_owned(), state };
+    }
+
+    fn note(&mut self, note: Note) {
+        if self.notes.len() == NOTES_LIMIT {
+            self.notes.pop_front();
+        }
+        self.notes.push_back(note);
+    }
+
+    /// Splitmix64: names need to differ, not to be secret.
+    fn next_suffix(&mut self) {
+        self.suffix.clear();
+        for _ in 0..SUFFIX_LENGTH {
+            self.seed = self.seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
+            let mut mixed = self.seed;
+            mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+            mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+            mixed ^= mixed >> 31;
+            let count = u64::try_from(SUFFIX_ALPHABET.len()).unwrap_or(1);
+            let index = usize::try_from(mixed % count).unwrap_or(0);
+            self.suffix.push(char::from(SUFFIX_ALPHABET[index]));
+        }
+    }
+}
+
+/// Whether a version is older than another. Versions are numbers on every known server; where they are not, nothing is
+/// older.
+fn is_older(version: &str, than: &str) -> bool {
+    match (version.parse::<u64>(), than.parse::<u64>()) {
+        (Ok(version), Ok(than)) => version < than,
+        _ => false,
+    }
+}

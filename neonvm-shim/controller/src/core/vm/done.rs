@@ -1,0 +1,139 @@
+//! What an ended action changes.
+
+use protocol::object::Pod;
+use protocol::vm::{VirtualMachine, VmPhase, VmStatus};
+
+use crate::core::action::{Action, Kind};
+use crate::core::note::Note;
+use crate::core::observe::{ordered, size_of};
+use crate::core::pace::TOLD_FROM;
+use crate::core::plan::Moment;
+use crate::core::problem::{Problem, peer_text};
+
+use super::{Link, Refusal, Reply, VmCore};
+
+impl VmCore {
+    pub(super) fn done(
+        &mut self,
+        at: Moment,
+        kind: Kind,
+        began: Moment,
+        result: Result<Reply, Refusal>,
+    ) {
+        let peer = kind.peer();
+        if self.busy.get(&peer).map(Action::kind) != Some(kind) {
+            // An answer nobody waits for: the object was replaced by another of its name meanwhile.
+            return;
+        }
+        let Some(action) = self.busy.remove(&peer) else { return };
+        match result {
+            Ok(reply) => {
+                self.pace.worked(kind);
+                self.failures.remove(&kind);
+                self.worked(at, began, &action, reply);
+            }
+            Err(Refusal::Conflict) => {
+                self.pace.failed(kind, at.now);
+                self.must_read_vm = true;
+            }
+            Err(Refusal::VmGone) => self.vm = None,
+            Err(Refusal::Failed { message, permanent }) => {
+                let times = self.pace.failed(kind, at.now);
+                if permanent || times >= TOLD_FROM {
+                    self.failed(kind, &message);
+                }
+                match kind {
+                    Kind::PatchVm | Kind::WriteStatus => self.must_read_vm = true,
+                    // A patch or deletion that does not apply may rest on an old view of the pod.
+                    Kind::PatchPodMetadata | Kind::DeletePod | Kind::OrphanPod => {
+                        self.reads_due.insert(Kind::ReadPod);
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn failed(&mut self, kind: Kind, message: &str) {
+        let message = peer_text(message);
+        let problem = match kind {
+            // These cannot be told in a status that cannot be written, or say nothing about the VM.
+            Kind::WriteStatus | Kind::PatchVm | Kind::ReadVm | Kind::ReadPod => return,
+            Kind::SetSize => Problem::Runner { message },
+            action => Problem::Api { action, message },
+        };
+        self.failures.insert(kind, problem);
+    }
+
+    fn worked(&mut self, at: Moment, began: Moment, action: &Action, reply: Reply) {
+        match (action, reply) {
+            (Action::WriteStatus { status, notes, .. }, Reply::Vm(vm)) => {
+                let before = self.vm.as_ref().and_then(|vm| vm.status.clone()).unwrap_or_default();
+                self.wrote_status(at, &before, status);
+                for note in notes {
+                    self.note(note.clone());
+                }
+                self.saw_own(at, *vm);
+            }
+            (Action::ReadVm, Reply::Vm(vm)) => {
+                self.must_read_vm = false;
+                self.reads_due.remove(&Kind::ReadVm);
+                self.saw_vm(at, *vm);
+            }
+            (_, Reply::Vm(vm)) => self.saw_own(at, *vm),
+            (Action::CreatePod { .. }, Reply::Pod(pod)) => {
+                self.note_created(&pod);
+                self.saw_pod(at, *pod);
+            }
+            (_, Reply::Pod(pod)) => self.saw_pod(at, *pod),
+            (_, Reply::PodGone(name)) => self.lost_pod(&name, None),
+            (_, Reply::SecretReady) => self.ssh_secret_ready = true,
+            (Action::SetSize { pod, order }, Reply::Runner(state)) => {
+                let before = match &self.link {
+                    Link::Known { state, .. } => size_of(state),
+                    _ => size_of(&state),
+                };
+                self.stages.sent(&order.trace, ordered(order), before, began);
+                let pod = pod.clone();
+                self.heard(at, &pod, state);
+            }
+            (_, Reply::Runner(_)) => {}
+        }
+    }
+
+    /// The answer to a write of ours is newer than anything held.
+    fn saw_own(&mut self, at: Moment, vm: VirtualMachine) {
+        self.saw_vm(at, vm);
+    }
+
+    fn wrote_status(&mut self, at: Moment, before: &VmStatus, now: &VmStatus) {
+        if now.pod_name != before.pod_name {
+            self.next_suffix();
+            self.absent = None;
+            self.ssh_secret_ready = false;
+        }
+        if now.phase == VmPhase::Scaling {
+            self.progress_at = at.now;
+        }
+        if now.phase == VmPhase::Running {
+            self.restarts.running(at.now);
+            self.scaling_from = None;
+            self.stages.written(at);
+        }
+        let ended = |phase| matches!(phase, VmPhase::Succeeded | VmPhase::Failed);
+        if ended(now.phase) && !ended(before.phase) {
+            self.restarts.ended(at.now);
+            self.scaling_from = None;
+        }
+    }
+
+    fn note_created(&mut self, pod: &Pod) {
+        let since_vm = self.vm.as_ref().and_then(|vm| {
+            let first = vm.status.as_ref().is_some_and(|status| status.restart_count == 0);
+            let born = vm.metadata.creation_timestamp.filter(|_| first)?;
+            let us = pod.metadata.creation_timestamp?.0.checked_sub(born.0)?;
+            u64::try_from(us).ok().map(protocol::time::Span)
+        });
+        self.note(Note::PodCreated { pod: pod.metadata.name.clone(), since_vm });
+    }
+}

@@ -1,0 +1,60 @@
+//! What `/debug/state` shows of a VM. Never read by a decision.
+
+use protocol::time::Timestamp;
+use protocol::units::Resources;
+use protocol::vm::VmPhase;
+use serde::Serialize;
+
+use crate::core::action::{Kind, Peer};
+use crate::core::pace::{Pace, RestartPace};
+use crate::core::problem::Problem;
+
+use super::{Link, VmCore};
+
+/// A VM as its core sees it.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Dump {
+    uid: String,
+    resource_version: String,
+    phase: VmPhase,
+    pod: String,
+    known_pods: Vec<String>,
+    wanted: Option<Resources>,
+    revision: Option<i64>,
+    current_revision: Option<i64>,
+    runner: Link,
+    under_way: Vec<(Peer, Kind)>,
+    retries: Pace,
+    restarts: RestartPace,
+    problems: Vec<Problem>,
+    look_again_at: Option<Timestamp>,
+}
+
+impl VmCore {
+    /// Everything known, for people.
+    #[must_use]
+    pub fn snapshot(&self) -> Dump {
+        let vm = self.vm.as_ref();
+        let status = vm.and_then(|vm| vm.status.clone()).unwrap_or_default();
+        let target = vm.and_then(|vm| vm.spec.target_revision);
+        Dump {
+            uid: vm.map(|vm| vm.metadata.uid.clone()).unwrap_or_default(),
+            resource_version: vm
+                .map(|vm| vm.metadata.resource_version.clone())
+                .unwrap_or_default(),
+            phase: status.phase,
+            pod: status.pod_name,
+            known_pods: self.pods.keys().cloned().collect(),
+            wanted: vm.map(|vm| vm.spec.guest.in_use()),
+            revision: target.map(|target| target.revision.value),
+            current_revision: status.current_revision.map(|current| current.revision.value),
+            runner: self.link.clone(),
+            under_way: self.busy.iter().map(|(peer, action)| (*peer, action.kind())).collect(),
+            retries: self.pace.clone(),
+            restarts: self.restarts,
+            problems: self.problems.clone(),
+            look_again_at: self.wake_at,
+        }
+    }
+}

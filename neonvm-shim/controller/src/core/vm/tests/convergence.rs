@@ -1,0 +1,171 @@
+//! From any state, in a world that answers, the core comes to rest; on the way it never loses a restart and never has two
+//! pods for one VM.
+
+use proptest::prelude::*;
+use protocol::time::Span;
+use protocol::units::MilliCpu;
+use protocol::vm::{RestartPolicy, VirtualMachine, VmPhase, VmStatus};
+use serde_json::json;
+
+use super::world::World;
+use crate::core::testing::sample_vm;
+use crate::core::vm::{Event, Refusal};
+
+#[derive(Debug, Clone)]
+enum Happening {
+    Resize { quarters: u32, slots: i32 },
+    Annotate(u8),
+    EndPod { well: bool },
+    LosePod,
+    DeletePod,
+    StartPod,
+    FinishResize,
+    RestartController,
+    Time { ms: u64 },
+    RefuseNext,
+    Settle,
+}
+
+fn happening() -> impl Strategy<Value = Happening> {
+    prop_oneof![
+        (1_u32..=8, 1_i32..=4).prop_map(|(quarters, slots)| Happening::Resize { quarters, slots }),
+        any::<u8>().prop_map(Happening::Annotate),
+        any::<bool>().prop_map(|well| Happening::EndPod { well }),
+        Just(Happening::LosePod),
+        Just(Happening::DeletePod),
+        Just(Happening::StartPod),
+        Just(Happening::FinishResize),
+        Just(Happening::RestartController),
+        (1_u64..20_000).prop_map(|ms| Happening::Time { ms }),
+        Just(Happening::RefuseNext),
+        Just(Happening::Settle),
+    ]
+}
+
+fn first_state() -> impl Strategy<Value = VirtualMachine> {
+    let phases = prop_oneof![
+        Just(VmPhase::New),
+        Just(VmPhase::Pending),
+        Just(VmPhase::Running),
+        Just(VmPhase::Scaling),
+        Just(VmPhase::Succeeded),
+        Just(VmPhase::Failed),
+    ];
+    (phases, any::<bool>(), any::<bool>(), any::<bool>(), 0_i32..5).prop_map(
+        |(phase, named, finalizer, mode, restart_count)| {
+            let mut vm = sample_vm();
+            if !finalizer {
+                vm.metadata.finalizers.clear();
+            }
+            if !mode {
+                vm.spec.cpu_scaling_mode = None;
+            }
+            let pod_name = if named { "example-first".into() } else { String::new() };
+            vm.status = Some(VmStatus { phase, pod_name, restart_count, ..VmStatus::default() });
+            vm
+        },
+    )
+}
+
+fn happen(world: &mut World, what: &Happening) {
+    let pod = world.status().pod_name;
+    let there = world.pods.contains_key(&pod);
+    match what {
+        Happening::Resize { quarters, slots } => world.edit(|vm| {
+            vm.spec.guest.cpus.r#use = MilliCpu(quarters * 250);
+            vm.spec.guest.memory_slots.r#use = *slots;
+        }),
+        Happening::Annotate(n) => world.edit(|vm| {
+            vm.metadata.annotations.insert("note".into(), n.to_string());
+        }),
+        Happening::EndPod { well } if there => {
+            world.end(&pod, if *well { "Succeeded" } else { "Failed" }, 1);
+        }
+        Happening::LosePod if there => world.remove_pod(&pod),
+        Happening::DeletePod if there => {
+            let at = world.at.wall;
+            let object = world.pods.get_mut(&pod).expect("it is there");
+            object["metadata"]["deletionTimestamp"] = json!(at);
+            world.touch_pod(&pod);
+            world.show();
+        }
+        Happening::StartPod if there && !world.pod(&pod).is_terminal() => world.start(&pod),
+        Happening::FinishResize if world.runners.contains_key(&pod) => world.finish_resize(&pod),
+        Happening::RestartController => world.restart_controller(),
+        Happening::Time { ms } => world.pass(Span::from_millis(*ms)),
+        Happening::RefuseNext => {
+            if let Some(action) = world.core.poll_action(world.at) {
+                let result = Err(Refusal::Failed { message: "busy".into(), permanent: false });
+                let done = Event::Done { kind: action.kind(), began: world.at, result };
+                world.core.handle(world.at, done);
+            }
+        }
+        Happening::Settle => {
+            world.settle();
+        }
+        _ => {}
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 192, ..ProptestConfig::default() })]
+
+    #[test]
+    fn plan_converges_and_never_has_two_pods(
+        vm in first_state(),
+        happenings in proptest::collection::vec(happening(), 0..40),
+    ) {
+        let mut world = World::new(&vm);
+        let mut restarts = world.status().restart_count;
+        for what in &happenings {
+            happen(&mut world, what);
+            let now = world.status().restart_count;
+            prop_assert!(now >= restarts, "{what:?} lost a restart");
+            restarts = now;
+            prop_assert!(world.most_pods <= 1, "two pods after {what:?}");
+        }
+        world.live();
+        let status = world.status();
+        prop_assert!(status.restart_count >= restarts);
+        prop_assert!(world.most_pods <= 1);
+        prop_assert_eq!(status.phase, VmPhase::Running, "policy Always ends with a VM that runs");
+        prop_assert_eq!(status.cpus, Some(world.vm().spec.guest.cpus.r#use));
+        prop_assert_eq!(world.pods.len(), 1);
+        // Applied again, nothing follows: also to a controller that has just started.
+        prop_assert!(world.settle().is_empty());
+        world.restart_controller();
+        prop_assert_eq!(world.settle(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_vm_that_is_not_to_run_again_comes_to_rest_too(
+        happenings in proptest::collection::vec(happening(), 0..30),
+    ) {
+        let mut vm = sample_vm();
+        vm.spec.restart_policy = RestartPolicy::Never;
+        let mut world = World::new(&vm);
+        for what in &happenings {
+            happen(&mut world, what);
+        }
+        world.live();
+        let status = world.status();
+        prop_assert!(matches!(status.phase, VmPhase::Running | VmPhase::Succeeded | VmPhase::Failed));
+        prop_assert_eq!(status.restart_count, 0);
+        prop_assert!(world.created.len() <= 1 || status.phase == VmPhase::Running);
+    }
+
+    #[test]
+    fn a_deleted_vm_goes_with_all_that_is_its(
+        vm in first_state(),
+        happenings in proptest::collection::vec(happening(), 0..20),
+    ) {
+        let mut world = World::new(&vm);
+        for what in &happenings {
+            happen(&mut world, what);
+        }
+        world.delete_vm();
+        world.live();
+        prop_assert!(world.vm.is_none(), "the finalizer is dropped");
+        prop_assert!(world.pods.is_empty(), "no pod is left");
+    }
+}

@@ -1,0 +1,365 @@
+use protocol::runner::{ExitReason, ExitReport};
+use protocol::time::Span;
+use protocol::vm::{RestartPolicy, VirtualMachine, VmPhase};
+use serde_json::json;
+
+use super::world::World;
+use crate::core::conditions::{AVAILABLE, DEGRADED};
+use crate::core::note::Note;
+use crate::core::problem::Problem;
+use crate::core::testing::sample_vm;
+use crate::core::{Action, Settings};
+
+fn condition(world: &World, kind: &str) -> (String, String) {
+    let found = world.status().conditions.into_iter().find(|condition| condition.kind == kind);
+    found.map_or_else(|| ("absent".into(), String::new()), |c| (c.status, c.message))
+}
+
+fn running(vm: &VirtualMachine) -> (World, String) {
+    let mut world = World::new(vm);
+    world.settle();
+    let pod = world.status().pod_name;
+    world.start(&pod);
+    world.settle();
+    assert_eq!(world.phase(), VmPhase::Running);
+    (world, pod)
+}
+
+fn notes(world: &mut World) -> Vec<&'static str> {
+    std::iter::from_fn(|| world.core.poll_note()).map(|note| note.reason()).collect()
+}
+
+#[test]
+fn a_new_vm_gets_finalizer_then_mode_then_pending_then_a_name_then_its_pod() {
+    let mut vm = sample_vm();
+    vm.metadata.finalizers.clear();
+    vm.spec.cpu_scaling_mode = None;
+    let mut world = World::new(&vm);
+    assert_eq!(
+        world.settle(),
+        ["PatchVm", "PatchVm", "WriteStatus", "WriteStatus", "ReadPod", "EnsureSshSecret", "CreatePod"]
+    );
+    let patch = |n: usize| match &world.log[n] {
+        Action::PatchVm { patch, .. } | Action::WriteStatus { patch, .. } => patch.clone(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(patch(0)["metadata"]["finalizers"], json!(["vm.neon.tech/finalizer"]));
+    assert_eq!(patch(1)["spec"], json!({"cpuScalingMode": "QmpScaling"}));
+    assert_eq!(patch(2)["status"]["phase"], "Pending");
+    assert_eq!(patch(2)["status"]["conditions"][0]["status"], "Unknown");
+    let status = world.status();
+    assert!(status.pod_name.starts_with("example-") && status.pod_name.len() == "example-".len() + 5);
+    assert_eq!(status.ssh_secret_name, "ssh-neonvm-example");
+    assert_eq!(status.restart_count, 0);
+    assert!(world.has_finalizer());
+    assert_eq!(world.created, [status.pod_name]);
+}
+
+#[test]
+fn the_first_start_goes_from_pending_to_running_without_a_round_of_scaling() {
+    let mut vm = sample_vm();
+    vm.spec.guest.cpus.r#use = protocol::units::MilliCpu(1500);
+    vm.spec.guest.memory_slots.r#use = 3;
+    let mut world = World::new(&vm);
+    world.settle();
+    let pod = world.status().pod_name;
+    world.start(&pod);
+    assert_eq!(world.settle(), ["WriteStatus"], "nothing to scale, use above min or not");
+    let status = world.status();
+    assert_eq!(status.phase, VmPhase::Running);
+    assert_eq!((status.pod_ip.as_str(), status.node.as_str()), ("127.9.1.1", "here"));
+    assert_eq!(serde_json::to_value(status.cpus).expect("encodes"), "1500m");
+    assert_eq!(serde_json::to_value(status.memory_size).expect("encodes"), "3Gi");
+    assert_eq!(condition(&world, AVAILABLE).0, "True");
+    assert_eq!(condition(&world, DEGRADED).0, "absent");
+    assert_eq!(notes(&mut world), ["PodCreated", "Running"]);
+}
+
+#[test]
+fn a_pod_that_waits_keeps_the_vm_pending() {
+    let mut world = World::new(&sample_vm());
+    world.settle();
+    world.pass(Span::from_secs(14));
+    assert!(world.settle().is_empty());
+    assert_eq!(world.phase(), VmPhase::Pending);
+}
+
+#[test]
+fn a_misaligned_slot_is_told_and_nothing_is_created_until_it_is_mended() {
+    let mut vm = sample_vm();
+    vm.spec.guest.memory_slot_size = "100M".parse().expect("a quantity");
+    let mut world = World::new(&vm);
+    world.settle();
+    assert!(world.created.is_empty());
+    assert_eq!(world.status().pod_name, "");
+    let (status, message) = condition(&world, DEGRADED);
+    assert_eq!(status, "True");
+    assert!(message.contains(".spec.guest.memorySlotSize"), "{message}");
+    assert_eq!(notes(&mut world), ["Degraded"]);
+    world.edit(|vm| vm.spec.guest.memory_slot_size = "1Gi".parse().expect("a quantity"));
+    world.settle();
+    assert_eq!(world.created.len(), 1);
+}
+
+#[test]
+fn bounds_out_of_order_and_tls_are_told() {
+    for (edit, words) in [
+        ((|vm| vm.spec.guest.cpus.min.0 = 0) as fn(&mut VirtualMachine), ".spec.guest.cpus"),
+        (|vm| vm.spec.guest.cpus.r#use.0 = 9000, ".spec.guest.cpus"),
+        (|vm| vm.spec.guest.memory_slots.r#use = 0, ".spec.guest.memorySlots"),
+        (|vm| vm.spec.tls = Some(json!({"serverName": "x"})), ".spec.tls"),
+    ] {
+        let mut vm = sample_vm();
+        edit(&mut vm);
+        let mut world = World::new(&vm);
+        world.settle();
+        assert!(world.created.is_empty(), "{words}");
+        assert!(condition(&world, DEGRADED).1.contains(words));
+    }
+}
+
+#[test]
+fn an_overlay_that_is_not_there_is_told_and_the_vm_runs() {
+    let mut vm = sample_vm();
+    vm.spec.extra_network = Some(json!({"enable": true}));
+    let (world, _) = running(&vm);
+    assert!(condition(&world, DEGRADED).1.contains(".spec.extraNetwork"));
+}
+
+#[test]
+fn a_pod_that_is_gone_fails_the_vm_and_the_policy_brings_it_back() {
+    let (mut world, first) = running(&sample_vm());
+    world.remove_pod(&first);
+    world.settle();
+    let status = world.status();
+    assert_eq!((status.phase, status.restart_count), (VmPhase::Pending, 1));
+    assert_ne!(status.pod_name, first);
+    assert_eq!(status.pod_ip, "");
+    assert_eq!((status.cpus, status.memory_size), (None, None));
+    assert_eq!(condition(&world, AVAILABLE).0, "False");
+    let (degraded, message) = condition(&world, DEGRADED);
+    assert_eq!(degraded, "True");
+    assert!(message.contains("is gone"), "{message}");
+    assert_eq!(
+        notes(&mut world),
+        ["PodCreated", "Running", "Failed", "Restarted", "PodCreated"]
+    );
+    let pod = status.pod_name;
+    world.start(&pod);
+    world.settle();
+    assert_eq!(world.phase(), VmPhase::Running);
+    assert_eq!(condition(&world, AVAILABLE).0, "True");
+    assert_eq!(condition(&world, DEGRADED).0, "False", "all is well again, and says so");
+}
+
+#[test]
+fn a_deleted_pod_is_waited_for_and_replaced_by_exactly_one() {
+    let (mut world, first) = running(&sample_vm());
+    let at = world.at.wall;
+    let pod = world.pods.get_mut(&first).expect("there");
+    pod["metadata"]["deletionTimestamp"] = json!(at);
+    world.touch_pod(&first);
+    world.show();
+    world.settle();
+    assert_eq!(world.phase(), VmPhase::Running, "five seconds are given");
+    world.pass(Span::from_millis(6_500));
+    assert_eq!(world.core.poll_deadline().map(|due| due <= world.at.now), Some(true), "and it wakes by itself");
+    world.settle();
+    assert_eq!(world.phase(), VmPhase::Failed);
+    assert_eq!(world.created.len(), 1, "the old pod still stands");
+    let pod = world.pod(&first);
+    assert!(pod.metadata.owner_references.is_empty(), "its deletion cannot hold up the VM's");
+    world.remove_pod(&first);
+    world.settle();
+    assert_eq!((world.phase(), world.status().restart_count), (VmPhase::Pending, 1));
+    assert_eq!((world.created.len(), world.most_pods), (2, 1));
+}
+
+#[test]
+fn in_a_cluster_a_stuck_pod_does_not_hold_up_the_restart() {
+    let mut settings = Settings::cluster("r:1");
+    settings.at_most_one_pod = false;
+    let mut world = World::with(&sample_vm(), settings);
+    world.settle();
+    let first = world.status().pod_name;
+    world.start(&first);
+    world.settle();
+    world.end(&first, "Failed", 1);
+    world.settle();
+    assert_eq!((world.phase(), world.status().restart_count), (VmPhase::Pending, 1));
+    assert!(world.pods[&first]["metadata"].get("deletionTimestamp").is_some());
+    assert_eq!(world.created.len(), 2);
+}
+
+#[test]
+fn restart_policies() {
+    for (policy, end, again) in [
+        (RestartPolicy::Always, "Succeeded", true),
+        (RestartPolicy::Always, "Failed", true),
+        (RestartPolicy::OnFailure, "Succeeded", false),
+        (RestartPolicy::OnFailure, "Failed", true),
+        (RestartPolicy::Never, "Succeeded", false),
+        (RestartPolicy::Never, "Failed", false),
+    ] {
+        let mut vm = sample_vm();
+        vm.spec.restart_policy = policy;
+        let (mut world, pod) = running(&vm);
+        world.end(&pod, end, i32::from(end == "Failed"));
+        world.settle();
+        assert_eq!(world.phase().as_str(), end, "the pod goes first");
+        world.remove_pod(&pod);
+        world.settle();
+        let status = world.status();
+        if again {
+            assert_eq!((status.phase, status.restart_count), (VmPhase::Pending, 1), "{policy:?} {end}");
+        } else {
+            assert_eq!((status.phase.as_str(), status.restart_count), (end, 0), "{policy:?} {end}");
+            assert_eq!((status.pod_name.as_str(), status.node.as_str()), ("", ""));
+            assert_eq!(world.created.len(), 1);
+        }
+    }
+}
+
+#[test]
+fn a_failure_tells_why_it_ended() {
+    let (mut world, pod) = running(&sample_vm());
+    world.end(&pod, "Failed", 3);
+    world.settle();
+    let (_, message) = condition(&world, DEGRADED);
+    assert_eq!(message, format!("pod {pod} failed: exit code 3: Error: it broke"));
+}
+
+#[test]
+fn the_runners_own_word_counts_before_its_pods() {
+    let (mut world, pod) = running(&sample_vm());
+    let state = world.runners.get_mut(&pod).expect("there");
+    state.exit = Some(ExitReport {
+        success: false,
+        reason: ExitReason::GuestPanic,
+        code: Some(0),
+        message: "Kernel panic".into(),
+    });
+    world.show_runner();
+    world.settle();
+    assert_eq!(world.phase(), VmPhase::Failed);
+    let failed = std::iter::from_fn(|| world.core.poll_note())
+        .find_map(|note| if let Note::Failed { problem } = note { Some(problem) } else { None });
+    assert_eq!(
+        failed,
+        Some(Problem::PodFailed { pod, reason: "guest panic, exit code 0: Kernel panic".into() })
+    );
+}
+
+#[test]
+fn a_vm_that_ends_at_once_again_and_again_is_started_ever_more_slowly() {
+    let (mut world, pod) = running(&sample_vm());
+    world.end(&pod, "Failed", 1);
+    world.settle();
+    world.remove_pod(&pod);
+    world.settle();
+    for _ in 0..2 {
+        let pod = world.status().pod_name;
+        world.start(&pod);
+        world.settle();
+        world.end(&pod, "Failed", 1);
+        world.settle();
+        world.remove_pod(&pod);
+        world.settle();
+        assert_eq!(world.phase(), VmPhase::Failed, "a pause first");
+        world.pass(Span::from_secs(2));
+        world.settle();
+        assert_eq!(world.phase(), VmPhase::Pending);
+    }
+    assert_eq!(world.status().restart_count, 3);
+}
+
+#[test]
+fn a_pod_of_another_owner_makes_it_choose_another_name() {
+    let mut world = World::new(&sample_vm());
+    world.edit(|vm| {
+        let mut status = vm.status.clone().unwrap_or_default();
+        status.phase = VmPhase::Pending;
+        status.pod_name = "example-taken".into();
+        vm.status = Some(status);
+    });
+    let foreign = json!({
+        "metadata": {"name": "example-taken", "namespace": "default", "uid": "x", "resourceVersion": "1",
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Other", "name": "o", "uid": "other"}]},
+        "status": {"phase": "Running"},
+    });
+    world.pods.insert("example-taken".into(), foreign.clone());
+    world.show();
+    world.settle();
+    assert_ne!(world.status().pod_name, "example-taken");
+    assert_eq!(world.created, [world.status().pod_name]);
+    assert_eq!(world.pods["example-taken"], foreign, "untouched");
+}
+
+#[test]
+fn migrating_vms_are_left_alone() {
+    for phase in [VmPhase::PreMigrating, VmPhase::Migrating] {
+        let (mut world, _) = running(&sample_vm());
+        world.edit(|vm| {
+            if let Some(status) = vm.status.as_mut() {
+                status.phase = phase;
+            }
+            vm.spec.guest.memory_slots.r#use = 4;
+            vm.metadata.annotations.insert("a".into(), "b".into());
+        });
+        assert!(world.settle().is_empty(), "{phase:?}");
+    }
+}
+
+#[test]
+fn deletion_takes_the_pod_first_and_the_finalizer_last() {
+    let (mut world, pod) = running(&sample_vm());
+    world.delete_vm();
+    assert_eq!(world.settle(), ["DeletePod"]);
+    assert!(world.has_finalizer());
+    world.remove_pod(&pod);
+    assert_eq!(world.settle(), ["PatchVm"]);
+    assert!(!world.has_finalizer());
+}
+
+#[test]
+fn a_stuck_pod_does_not_hold_up_the_deletion_for_ever() {
+    let (mut world, _) = running(&sample_vm());
+    world.delete_vm();
+    world.settle();
+    world.pass(Span::from_secs(124));
+    world.settle();
+    assert!(world.has_finalizer());
+    world.pass(Span::from_secs(3));
+    world.settle();
+    assert!(!world.has_finalizer());
+}
+
+#[test]
+fn a_vm_deleted_before_anything_was_made_just_loses_its_finalizer() {
+    let mut world = World::new(&sample_vm());
+    world.delete_vm();
+    assert_eq!(world.settle(), ["PatchVm"]);
+    assert!(!world.has_finalizer());
+}
+
+#[test]
+fn without_ssh_no_secret_is_made() {
+    let mut vm = sample_vm();
+    vm.spec.enable_ssh = false;
+    let mut world = World::new(&vm);
+    let kinds = world.settle();
+    assert!(!kinds.contains(&"EnsureSshSecret".to_owned()), "{kinds:?}");
+    assert_eq!(world.status().ssh_secret_name, "");
+}
+
+#[test]
+fn a_restarted_controller_does_nothing_to_a_vm_that_is_well() {
+    let (mut world, _) = running(&sample_vm());
+    world.restart_controller();
+    assert!(world.settle().is_empty());
+    let mut pending = World::new(&sample_vm());
+    pending.settle();
+    pending.restart_controller();
+    assert!(pending.settle().is_empty());
+    assert_eq!(pending.created.len(), 1);
+}

@@ -1,0 +1,369 @@
+//! An API server, a node and a runner that do what they are told, for one VM.
+
+use std::collections::BTreeMap;
+
+use protocol::annotations::FINALIZER;
+use protocol::object::{ContainerStatus, Pod, Terminated};
+use protocol::runner::{ResizeReport, RunnerState};
+use protocol::time::{Span, Timestamp, WallTime};
+use protocol::units::Bytes;
+use protocol::vm::{VirtualMachine, VmPhase, VmStatus};
+use serde_json::{Value, json};
+
+use crate::core::metadata::PatchOp;
+use crate::core::pod::CONTAINER;
+use crate::core::testing::{runner_at, wall};
+use crate::core::vm::{Event, Refusal, Reply, VmCore};
+use crate::core::{Action, Moment, Settings};
+
+pub(super) struct World {
+    pub(super) core: VmCore,
+    pub(super) vm: Option<Value>,
+    pub(super) pods: BTreeMap<String, Value>,
+    pub(super) runners: BTreeMap<String, RunnerState>,
+    pub(super) log: Vec<Action>,
+    pub(super) at: Moment,
+    pub(super) settings: Settings,
+    /// Pods ever created.
+    pub(super) created: Vec<String>,
+    /// The most pods alive at once.
+    pub(super) most_pods: usize,
+    version: u64,
+}
+
+impl World {
+    pub(super) fn new(vm: &VirtualMachine) -> Self {
+        Self::with(vm, Settings::one_machine())
+    }
+
+    pub(super) fn with(vm: &VirtualMachine, settings: Settings) -> Self {
+        let mut world = Self {
+            core: VmCore::new(settings.clone(), 7),
+            vm: Some(serde_json::to_value(vm).expect("a VM")),
+            pods: BTreeMap::new(),
+            runners: BTreeMap::new(),
+            log: Vec::new(),
+            at: Moment { now: Timestamp(1_000_000), wall: wall() },
+            settings,
+            created: Vec::new(),
+            most_pods: 0,
+            version: 100,
+        };
+        world.touch_vm();
+        world.show();
+        world
+    }
+
+    /// The controller is killed; a new one knows nothing.
+    pub(super) fn restart_controller(&mut self) {
+        self.core = VmCore::new(self.settings.clone(), 8);
+        self.show();
+    }
+
+    pub(super) fn vm(&self) -> VirtualMachine {
+        serde_json::from_value(self.vm.clone().expect("the VM is there")).expect("a VM")
+    }
+
+    pub(super) fn status(&self) -> VmStatus {
+        self.vm().status.unwrap_or_default()
+    }
+
+    pub(super) fn phase(&self) -> VmPhase {
+        self.status().phase
+    }
+
+    pub(super) fn pod(&self, name: &str) -> Pod {
+        serde_json::from_value(self.pods[name].clone()).expect("a pod")
+    }
+
+    /// A person or the agent edits the spec.
+    pub(super) fn edit(&mut self, edit: impl FnOnce(&mut VirtualMachine)) {
+        let mut vm = self.vm();
+        edit(&mut vm);
+        vm.metadata.generation = vm.metadata.generation.map(|generation| generation + 1);
+        self.vm = Some(serde_json::to_value(vm).expect("a VM"));
+        self.touch_vm();
+        self.show_vm();
+    }
+
+    /// The node starts the pod: bound, running, ready, its runner at the size its spec asks for.
+    pub(super) fn start(&mut self, name: &str) {
+        let vm = self.vm();
+        let size = vm.spec.guest.in_use();
+        let mut state = runner_at(size.cpu.0, size.mem.0 >> 30);
+        state.memory.base = vm.spec.guest.smallest().mem;
+        state.memory.plugged = Bytes(size.mem.0 - state.memory.base.0);
+        state.memory.requested = state.memory.plugged;
+        self.runners.insert(name.to_owned(), state);
+        let ready = json!([ContainerStatus {
+            name: CONTAINER.into(),
+            ready: true,
+            ..ContainerStatus::default()
+        }]);
+        let pod = self.pods.get_mut(name).expect("the pod is there");
+        pod["spec"]["nodeName"] = json!("here");
+        pod["status"] = json!({"phase": "Running", "podIP": "127.9.1.1", "containerStatuses": ready});
+        self.touch_pod(name);
+        self.show();
+    }
+
+    /// The runner ends and its node says so.
+    pub(super) fn end(&mut self, name: &str, phase: &str, exit_code: i32) {
+        self.runners.remove(name);
+        let end = Terminated { exit_code, reason: "Error".into(), message: "it broke".into() };
+        let pod = self.pods.get_mut(name).expect("the pod is there");
+        pod["status"]["phase"] = json!(phase);
+        pod["status"]["containerStatuses"] =
+            json!([{"name": CONTAINER, "ready": false, "state": {"terminated": end}}]);
+        self.touch_pod(name);
+        self.show();
+    }
+
+    /// The pod vanishes.
+    pub(super) fn remove_pod(&mut self, name: &str) {
+        self.pods.remove(name);
+        self.runners.remove(name);
+        self.core.handle(self.at, Event::PodGone { name: name.into(), uid: None });
+        self.show();
+        self.collect();
+    }
+
+    /// The runner has carried out what it was told.
+    pub(super) fn finish_resize(&mut self, name: &str) {
+        let state = self.runners.get_mut(name).expect("the runner is there");
+        let Some(report) = state.resize.as_mut() else { return };
+        report.done = true;
+        state.cpus.limit = report.order.cpu;
+        state.cpus.plugged = report.order.cpu.rounded_up_cores();
+        state.cpus.guest_online = Some(state.cpus.plugged);
+        state.memory.plugged = Bytes(report.order.memory.0 - state.memory.base.0);
+        state.memory.requested = state.memory.plugged;
+        state.generation += 1;
+        self.show_runner();
+    }
+
+    pub(super) fn pass(&mut self, time: Span) {
+        self.at.now = self.at.now + time;
+        self.at.wall = WallTime(self.at.wall.0 + i64::try_from(time.0).expect("small"));
+    }
+
+    /// Carries out what the core asks until it asks nothing; gives back the kinds in order.
+    pub(super) fn settle(&mut self) -> Vec<String> {
+        let from = self.log.len();
+        for _ in 0..200 {
+            let Some(action) = self.core.poll_action(self.at) else {
+                return self.log[from..].iter().map(|a| format!("{:?}", a.kind())).collect();
+            };
+            self.log.push(action.clone());
+            let result = self.carry_out(&action);
+            let (kind, began) = (action.kind(), self.at);
+            self.core.handle(self.at, Event::Done { kind, began, result });
+            self.show();
+        }
+        panic!("the core never rests: {:#?}", &self.log[self.log.len() - 6..]);
+    }
+
+    /// Settles with the world moving on by itself: pods start, resizes finish, deleted pods go, time passes.
+    pub(super) fn live(&mut self) {
+        for _ in 0..60 {
+            let mut acted = !self.settle().is_empty();
+            let names: Vec<String> = self.pods.keys().cloned().collect();
+            for name in names {
+                let pod = self.pod(&name);
+                if pod.metadata.deletion_timestamp.is_some() {
+                    self.remove_pod(&name);
+                    acted = true;
+                } else if !pod.is_terminal() && !self.runners.contains_key(&name) {
+                    self.start(&name);
+                    acted = true;
+                } else if self.runners.get(&name).is_some_and(|state| {
+                    state.resize.as_ref().is_some_and(|report| !report.done)
+                }) {
+                    self.finish_resize(&name);
+                    acted = true;
+                }
+            }
+            self.collect();
+            if !acted && self.at.now >= Timestamp(3_600_000_000) {
+                return;
+            }
+            self.pass(Span::from_secs(61));
+        }
+    }
+
+    fn collect(&mut self) {
+        let gone = self.vm.as_ref().is_some_and(|vm| {
+            vm["metadata"].get("deletionTimestamp").is_some()
+                && vm["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty)
+        });
+        if gone {
+            self.vm = None;
+        }
+    }
+
+    pub(super) fn show(&mut self) {
+        self.show_vm();
+        for pod in self.pods.values() {
+            let pod: Pod = serde_json::from_value(pod.clone()).expect("a pod");
+            self.core.handle(self.at, Event::Pod(Box::new(pod)));
+        }
+        self.show_runner();
+    }
+
+    fn show_vm(&mut self) {
+        if self.vm.is_some() {
+            let vm = Box::new(self.vm());
+            self.core.handle(self.at, Event::Vm(vm));
+        }
+    }
+
+    pub(super) fn show_runner(&mut self) {
+        let Some(pod) = self.core.link_target().map(str::to_owned) else { return };
+        let event = match self.runners.get(&pod) {
+            Some(state) => Event::Runner { pod, state: Box::new(state.clone()) },
+            None => Event::RunnerSilent { pod, error: "connection refused".into() },
+        };
+        self.core.handle(self.at, event);
+    }
+
+    pub(super) fn touch_vm(&mut self) {
+        self.version += 1;
+        if let Some(vm) = self.vm.as_mut() {
+            vm["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        }
+    }
+
+    pub(super) fn touch_pod(&mut self, name: &str) {
+        self.version += 1;
+        let pod = self.pods.get_mut(name).expect("the pod is there");
+        pod["metadata"]["resourceVersion"] = json!(self.version.to_string());
+    }
+
+    pub(super) fn carry_out(&mut self, action: &Action) -> Result<Reply, Refusal> {
+        match action {
+            Action::PatchVm { patch, .. } | Action::WriteStatus { patch, .. } => {
+                let vm = self.vm.as_mut().ok_or(Refusal::VmGone)?;
+                if patch["metadata"]["resourceVersion"] != vm["metadata"]["resourceVersion"] {
+                    return Err(Refusal::Conflict);
+                }
+                merge(vm, patch);
+                self.touch_vm();
+                Ok(Reply::Vm(Box::new(self.vm())))
+            }
+            Action::ReadVm if self.vm.is_none() => Err(Refusal::VmGone),
+            Action::ReadVm => Ok(Reply::Vm(Box::new(self.vm()))),
+            Action::ReadPod { name } => Ok(self.pod_reply(name)),
+            Action::EnsureSshSecret { .. } => Ok(Reply::SecretReady),
+            Action::CreatePod { name, pod } => {
+                assert_eq!(self.status().pod_name, *name, "the name is stored first");
+                if !self.pods.contains_key(name) {
+                    let mut pod = pod.clone();
+                    pod["metadata"]["uid"] = json!(format!("uid-{name}"));
+                    pod["metadata"]["creationTimestamp"] = json!(self.at.wall);
+                    self.pods.insert(name.clone(), pod);
+                    self.created.push(name.clone());
+                    self.touch_pod(name);
+                }
+                let alive = self.pods.keys().filter(|name| !self.pod(name).is_terminal()).count();
+                self.most_pods = self.most_pods.max(alive);
+                Ok(self.pod_reply(name))
+            }
+            Action::PatchPodMetadata { name, ops } => {
+                let Some(pod) = self.pods.get_mut(name) else {
+                    return Ok(Reply::PodGone(name.clone()));
+                };
+                apply(pod, ops);
+                self.touch_pod(name);
+                Ok(self.pod_reply(name))
+            }
+            Action::DeletePod { name, .. } => {
+                if let Some(pod) = self.pods.get_mut(name) {
+                    pod["metadata"]["deletionTimestamp"] = json!(self.at.wall);
+                    self.touch_pod(name);
+                }
+                Ok(self.pod_reply(name))
+            }
+            Action::OrphanPod { name, .. } => {
+                if let Some(pod) = self.pods.get_mut(name) {
+                    pod["metadata"].as_object_mut().expect("an object").remove("ownerReferences");
+                    self.touch_pod(name);
+                }
+                Ok(self.pod_reply(name))
+            }
+            Action::SetSize { pod, order } => {
+                let Some(state) = self.runners.get_mut(pod) else {
+                    return Err(Refusal::Failed { message: "gone".into(), permanent: false });
+                };
+                state.generation += 1;
+                state.resize = Some(ResizeReport {
+                    order: order.clone(),
+                    done: false,
+                    stages: vec![],
+                    problem: None,
+                });
+                Ok(Reply::Runner(Box::new(state.clone())))
+            }
+        }
+    }
+
+    fn pod_reply(&self, name: &str) -> Reply {
+        if self.pods.contains_key(name) {
+            Reply::Pod(Box::new(self.pod(name)))
+        } else {
+            Reply::PodGone(name.to_owned())
+        }
+    }
+
+    /// Somebody deletes the VM.
+    pub(super) fn delete_vm(&mut self) {
+        let wall = self.at.wall;
+        if let Some(vm) = self.vm.as_mut() {
+            vm["metadata"]["deletionTimestamp"] = json!(wall);
+        }
+        self.touch_vm();
+        self.show_vm();
+    }
+
+    pub(super) fn has_finalizer(&self) -> bool {
+        self.vm().metadata.finalizers.iter().any(|name| name == FINALIZER)
+    }
+}
+
+/// RFC 7386.
+fn merge(target: &mut Value, patch: &Value) {
+    let Value::Object(members) = patch else {
+        *target = patch.clone();
+        return;
+    };
+    if !target.is_object() {
+        *target = json!({});
+    }
+    for (name, value) in members {
+        let object = target.as_object_mut().expect("made above");
+        if value.is_null() {
+            object.remove(name);
+        } else {
+            merge(object.entry(name.clone()).or_insert(Value::Null), value);
+        }
+    }
+}
+
+fn apply(pod: &mut Value, ops: &[PatchOp]) {
+    for op in ops {
+        let path = match op {
+            PatchOp::Add { path, .. } | PatchOp::Remove { path } | PatchOp::Test { path, .. } => path,
+        };
+        let (parent, key) = path.rsplit_once('/').expect("a pointer");
+        let key = key.replace("~1", "/").replace("~0", "~");
+        let parent = pod.pointer_mut(parent).and_then(Value::as_object_mut).expect("a parent");
+        match op {
+            PatchOp::Add { value, .. } => {
+                parent.insert(key, value.clone());
+            }
+            PatchOp::Remove { .. } => {
+                parent.remove(&key).expect("a member to remove");
+            }
+            PatchOp::Test { value, .. } => assert_eq!(parent.get(&key), Some(value)),
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! From what an API server sends to typed objects. One object that does not decode hurts itself only.
+
+use protocol::object::{Pod, without_nulls};
+use protocol::vm::VirtualMachine;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+/// An object that is not of its kind's shape.
+#[derive(Debug, thiserror::Error)]
+#[error("object is not a {kind}")]
+pub struct DecodeError {
+    /// The kind it should be.
+    pub kind: &'static str,
+    /// Where it is not.
+    #[source]
+    pub source: serde_json::Error,
+}
+
+/// Reads a VM.
+///
+/// # Errors
+/// [`DecodeError`] names the member that does not fit.
+pub(super) fn vm(value: Value) -> Result<VirtualMachine, DecodeError> {
+    decode(value, "VirtualMachine")
+}
+
+/// Reads what is needed of a pod.
+///
+/// # Errors
+/// [`DecodeError`] names the member that does not fit.
+pub(super) fn pod(value: Value) -> Result<Pod, DecodeError> {
+    decode(value, "Pod")
+}
+
+fn decode<T: DeserializeOwned>(value: Value, kind: &'static str) -> Result<T, DecodeError> {
+    serde_json::from_value(without_nulls(value)).map_err(|source| DecodeError { kind, source })
+}

@@ -1,0 +1,267 @@
+//! Routes what the watches see to one worker per VM, and starts a worker anew that a defect has ended.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
+use std::time::Duration;
+
+use futures::{Stream, StreamExt};
+use kube::ResourceExt;
+use kube::core::DynamicObject;
+use kube::runtime::watcher;
+use protocol::annotations::LABEL_VM_NAME;
+use protocol::vm::VirtualMachine;
+use rand::Rng;
+use telemetry::chain;
+use tokio::task::{Id, JoinError, JoinSet};
+use tokio_util::sync::CancellationToken;
+
+use super::mailbox::Mailbox;
+use super::worker::{Common, Worker};
+use super::{RunError, decode, moment, pause};
+use crate::core::announce::Announcer;
+use crate::core::{Event, Moment, Settings, VmCore};
+
+/// How often failing objects are counted and logged.
+const FAILING_REFRESH: Duration = Duration::from_secs(15);
+/// A worker that a defect has ended starts again after this long.
+const WORKER_PAUSE: Duration = Duration::from_secs(1);
+
+/// Namespace and name.
+type Key = (String, String);
+/// What a watch yields.
+type Seen = Result<watcher::Event<DynamicObject>, watcher::Error>;
+
+struct Running {
+    mailbox: Mailbox,
+    newest: Box<VirtualMachine>,
+    received: Moment,
+    cancel: CancellationToken,
+    task: Id,
+}
+
+struct KnownPod {
+    vm: Key,
+    uid: String,
+    received: Moment,
+    seen: Event,
+}
+
+/// See the module.
+pub(super) struct Hub {
+    common: Common,
+    settings: Settings,
+    vms: BTreeMap<Key, Running>,
+    pods: BTreeMap<Key, KnownPod>,
+    listed_vms: BTreeSet<Key>,
+    listed_pods: BTreeSet<Key>,
+    workers: JoinSet<()>,
+}
+
+impl Hub {
+    pub(super) fn new(common: Common, settings: Settings) -> Self {
+        Self {
+            common,
+            settings,
+            vms: BTreeMap::new(),
+            pods: BTreeMap::new(),
+            listed_vms: BTreeSet::new(),
+            listed_pods: BTreeSet::new(),
+            workers: JoinSet::new(),
+        }
+    }
+
+    /// Routes until `cancel`, then ends every worker.
+    pub(super) async fn run(
+        mut self,
+        vms: impl Stream<Item = Seen>,
+        pods: impl Stream<Item = Seen>,
+        cancel: CancellationToken,
+    ) -> Result<(), RunError> {
+        let (mut vms, mut pods) = (pin!(vms), pin!(pods));
+        let mut refresh = tokio::time::interval(FAILING_REFRESH);
+        let ended = loop {
+            tokio::select! {
+                () = cancel.cancelled() => break Ok(()),
+                seen = vms.next() => match seen {
+                    Some(Ok(event)) => self.vm_event(event),
+                    Some(Err(error)) => warn("VirtualMachines", &error),
+                    None => break Err(RunError::WatchEnded("VirtualMachines")),
+                },
+                seen = pods.next() => match seen {
+                    Some(Ok(event)) => self.pod_event(event),
+                    Some(Err(error)) => warn("Pods", &error),
+                    None => break Err(RunError::WatchEnded("Pods")),
+                },
+                Some(ended) = self.workers.join_next_with_id() => self.worker_ended(ended),
+                _ = refresh.tick() => self.count_failing(),
+            }
+        };
+        for running in self.vms.values() {
+            running.cancel.cancel();
+        }
+        while self.workers.join_next().await.is_some() {}
+        ended
+    }
+
+    fn vm_event(&mut self, event: watcher::Event<DynamicObject>) {
+        match event {
+            watcher::Event::Init => self.listed_vms.clear(),
+            watcher::Event::InitApply(object) => {
+                self.listed_vms.insert(key_of(&object));
+                self.saw_vm(object);
+            }
+            watcher::Event::InitDone => {
+                let listed = std::mem::take(&mut self.listed_vms);
+                let gone: Vec<Key> =
+                    self.vms.keys().filter(|key| !listed.contains(*key)).cloned().collect();
+                for key in gone {
+                    self.lost_vm(&key);
+                }
+                self.common.state.listed_vms();
+            }
+            watcher::Event::Apply(object) => self.saw_vm(object),
+            watcher::Event::Delete(object) => self.lost_vm(&key_of(&object)),
+        }
+    }
+
+    fn saw_vm(&mut self, object: DynamicObject) {
+        let received = moment(&self.common.clock);
+        let key = key_of(&object);
+        let text = text_of(&key);
+        let decoded = serde_json::to_value(object)
+            .map_err(|source| decode::DecodeError { kind: "VirtualMachine", source })
+            .and_then(decode::vm);
+        let vm = match decoded {
+            Ok(vm) => Box::new(vm),
+            Err(error) => {
+                let why = chain(&error);
+                tracing::warn!(vm = text, error = why, "this object cannot be read and is left alone");
+                return self.common.state.unreadable(&text, Some(why));
+            }
+        };
+        self.common.state.unreadable(&text, None);
+        if let Some(running) = self.vms.get_mut(&key) {
+            running.newest = vm.clone();
+            running.received = received;
+            running.mailbox.put(received, Event::Vm(vm));
+        } else {
+            self.start(key, vm, received, Duration::ZERO);
+        }
+    }
+
+    fn lost_vm(&mut self, key: &Key) {
+        if let Some(running) = self.vms.remove(key) {
+            running.cancel.cancel();
+        }
+        self.common.state.forget(&text_of(key));
+    }
+
+    fn pod_event(&mut self, event: watcher::Event<DynamicObject>) {
+        match event {
+            watcher::Event::Init => self.listed_pods.clear(),
+            watcher::Event::InitApply(object) => {
+                self.listed_pods.insert(key_of(&object));
+                self.saw_pod(object);
+            }
+            watcher::Event::InitDone => {
+                let listed = std::mem::take(&mut self.listed_pods);
+                let gone: Vec<Key> =
+                    self.pods.keys().filter(|key| !listed.contains(*key)).cloned().collect();
+                for key in gone {
+                    self.lost_pod(&key);
+                }
+                self.common.state.listed_pods();
+            }
+            watcher::Event::Apply(object) => self.saw_pod(object),
+            watcher::Event::Delete(object) => self.lost_pod(&key_of(&object)),
+        }
+    }
+
+    fn saw_pod(&mut self, object: DynamicObject) {
+        let received = moment(&self.common.clock);
+        let key = key_of(&object);
+        let Some(vm) = object.labels().get(LABEL_VM_NAME).cloned() else { return };
+        let uid = object.uid().unwrap_or_default();
+        let decoded = serde_json::to_value(object)
+            .map_err(|source| decode::DecodeError { kind: "Pod", source })
+            .and_then(decode::pod);
+        let seen = match decoded {
+            Ok(pod) => Event::Pod(Box::new(pod)),
+            Err(error) => {
+                tracing::warn!(pod = text_of(&key), error = chain(&error), "this pod cannot be read");
+                return;
+            }
+        };
+        let vm = (key.0.clone(), vm);
+        if let Some(running) = self.vms.get(&vm) {
+            running.mailbox.put(received, seen.clone());
+        }
+        self.pods.insert(key, KnownPod { vm, uid, received, seen });
+    }
+
+    fn lost_pod(&mut self, key: &Key) {
+        let Some(pod) = self.pods.remove(key) else { return };
+        if let Some(running) = self.vms.get(&pod.vm) {
+            let gone = Event::PodGone { name: key.1.clone(), uid: Some(pod.uid) };
+            running.mailbox.put(moment(&self.common.clock), gone);
+        }
+    }
+
+    /// Starts the worker of a VM, with everything known of it in its mailbox.
+    fn start(&mut self, key: Key, vm: Box<VirtualMachine>, received: Moment, after: Duration) {
+        let mailbox = Mailbox::default();
+        mailbox.put(received, Event::Vm(vm.clone()));
+        for pod in self.pods.values().filter(|pod| pod.vm == key) {
+            mailbox.put(pod.received, pod.seen.clone());
+        }
+        let cancel = CancellationToken::new();
+        let worker = Worker {
+            namespace: key.0.clone(),
+            name: key.1.clone(),
+            core: VmCore::new(self.settings.clone(), rand::rng().random()),
+            mailbox: mailbox.clone(),
+            common: self.common.clone(),
+            announcer: Announcer::default(),
+        };
+        let stop = cancel.clone();
+        let task = self.workers.spawn(async move {
+            if !after.is_zero() {
+                pause(after).await;
+            }
+            worker.run(stop).await;
+        });
+        let running = Running { mailbox, newest: vm, received, cancel, task: task.id() };
+        self.vms.insert(key, running);
+    }
+
+    fn worker_ended(&mut self, ended: Result<(Id, ()), JoinError>) {
+        let Err(error) = ended else { return };
+        let key = self.vms.iter().find(|(_, running)| running.task == error.id());
+        let Some(key) = key.map(|(key, _)| key.clone()) else { return };
+        tracing::error!(vm = text_of(&key), error = chain(&error), "a worker died, it starts again");
+        self.common.state.panicked();
+        if let Some(running) = self.vms.remove(&key) {
+            self.start(key, running.newest, running.received, WORKER_PAUSE);
+        }
+    }
+
+    fn count_failing(&self) {
+        let (failing, conflicting) = self.common.state.degraded();
+        for vm in failing.active.iter().chain(&failing.idle) {
+            tracing::warn!(vm, "has had only failures for a while");
+        }
+        self.common.metrics.degraded(&failing, &conflicting);
+    }
+}
+
+fn warn(kind: &str, error: &watcher::Error) {
+    tracing::warn!(kind, error = chain(error), "watch broke, it is taken up again");
+}
+
+fn key_of(object: &DynamicObject) -> Key {
+    (object.namespace().unwrap_or_default(), object.name_any())
+}
+
+fn text_of(key: &Key) -> String {
+    format!("{}/{}", key.0, key.1)
+}

@@ -1,0 +1,184 @@
+//! Metrics, by the names of spec/neonvm.md §2.12.
+
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+use protocol::time::Span;
+
+use crate::core::Note;
+use crate::core::failing::{Degraded, Outcome};
+
+/// Bounds of `reconcile_duration_seconds` and `vm_creation_to_runner_creation_duration_seconds`.
+const SHORT_BUCKETS: [f64; 13] =
+    [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
+/// Bounds of the two boot times.
+const BOOT_BUCKETS: [f64; 20] = [
+    1.0, 5.0, 10.0, 12.0, 14.0, 16.0, 18.0, 20.0, 25.0, 30.0, 40.0, 50.0, 60.0, 80.0, 100.0, 120.0,
+    140.0, 160.0, 200.0, 300.0,
+];
+
+/// How an attempt ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+#[expect(non_camel_case_types, reason = "label values as the peers' dashboards spell them")]
+enum OutcomeLabel {
+    success,
+    failure,
+    conflict,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OutcomeLabels {
+    outcome: OutcomeLabel,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct FailingLabels {
+    controller: &'static str,
+    outcome: OutcomeLabel,
+    actively_retried: &'static str,
+}
+
+/// Metrics of the controller; clones share them.
+#[derive(Debug, Clone)]
+pub struct Metrics {
+    failing: Family<FailingLabels, Gauge>,
+    durations: Family<OutcomeLabels, Histogram>,
+    vm_to_runner: Histogram,
+    runner_to_running: Histogram,
+    vm_to_running: Histogram,
+    restarts: Gauge,
+}
+
+impl Metrics {
+    /// Registers all in `registry`.
+    #[must_use]
+    pub fn register(registry: &mut Registry) -> Self {
+        let metrics = Self {
+            failing: Family::default(),
+            durations: Family::new_with_constructor(short as fn() -> Histogram),
+            vm_to_runner: short(),
+            runner_to_running: Histogram::new(BOOT_BUCKETS),
+            vm_to_running: Histogram::new(BOOT_BUCKETS),
+            restarts: Gauge::default(),
+        };
+        registry.register(
+            "reconcile_failing_objects",
+            "Objects that have had only failures for a while",
+            metrics.failing.clone(),
+        );
+        registry.register(
+            "reconcile_duration_seconds",
+            "Time one action took",
+            metrics.durations.clone(),
+        );
+        registry.register(
+            "vm_creation_to_runner_creation_duration_seconds",
+            "From the creation of a VM to that of its first pod",
+            metrics.vm_to_runner.clone(),
+        );
+        registry.register(
+            "vm_runner_creation_to_vm_running_duration_seconds",
+            "From the creation of a VM's first pod to phase Running",
+            metrics.runner_to_running.clone(),
+        );
+        registry.register(
+            "vm_creation_to_vm_running_duration_seconds",
+            "From the creation of a VM to phase Running",
+            metrics.vm_to_running.clone(),
+        );
+        // A gauge, because the library would append `_total` to a counter's name, which peers' dashboards do not ask for.
+        registry.register(
+            "vm_restarts_count",
+            "Restarts of VMs since this process started; only ever grows",
+            metrics.restarts.clone(),
+        );
+        metrics
+    }
+
+    /// One action ended.
+    pub(super) fn ended(&self, outcome: Outcome, took: Span) {
+        let labels = OutcomeLabels { outcome: label(outcome) };
+        self.durations.get_or_create(&labels).observe(took.as_secs_f64());
+    }
+
+    /// Something happened to a VM.
+    pub(super) fn happened(&self, note: &Note) {
+        match note {
+            Note::PodCreated { since_vm: Some(span), .. } => {
+                self.vm_to_runner.observe(span.as_secs_f64());
+            }
+            Note::Running { since_pod, since_vm, .. } => {
+                if let Some(span) = since_pod {
+                    self.runner_to_running.observe(span.as_secs_f64());
+                }
+                if let Some(span) = since_vm {
+                    self.vm_to_running.observe(span.as_secs_f64());
+                }
+            }
+            Note::Restarted { .. } => {
+                self.restarts.inc();
+            }
+            _ => {}
+        }
+    }
+
+    /// The lists of degraded objects as they are now.
+    pub(super) fn degraded(&self, failing: &Degraded, conflicting: &Degraded) {
+        for (outcome, lists) in [(OutcomeLabel::failure, failing), (OutcomeLabel::conflict, conflicting)]
+        {
+            for (actively_retried, list) in [("true", &lists.active), ("false", &lists.idle)] {
+                let labels =
+                    FailingLabels { controller: super::CONTROLLER, outcome, actively_retried };
+                let count = i64::try_from(list.len()).unwrap_or(i64::MAX);
+                self.failing.get_or_create(&labels).set(count);
+            }
+        }
+    }
+}
+
+fn short() -> Histogram {
+    Histogram::new(SHORT_BUCKETS)
+}
+
+fn label(outcome: Outcome) -> OutcomeLabel {
+    match outcome {
+        Outcome::Success => OutcomeLabel::success,
+        Outcome::Conflict => OutcomeLabel::conflict,
+        Outcome::Failure => OutcomeLabel::failure,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_dashboards_ask_for() {
+        let mut registry = Registry::default();
+        let metrics = Metrics::register(&mut registry);
+        metrics.ended(Outcome::Success, Span::from_millis(3));
+        metrics.happened(&Note::Restarted { after: protocol::vm::VmPhase::Failed, count: 1 });
+        metrics.happened(&Note::Running {
+            pod: "p".into(),
+            since_pod: Some(Span::from_secs(9)),
+            since_vm: Some(Span::from_secs(10)),
+        });
+        metrics.happened(&Note::PodCreated { pod: "p".into(), since_vm: Some(Span::from_secs(1)) });
+        let degraded = Degraded { active: vec!["default/a".into()], idle: vec![] };
+        metrics.degraded(&degraded, &Degraded::default());
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).expect("encodes");
+        for line in [
+            "vm_restarts_count 1",
+            r#"reconcile_duration_seconds_bucket{le="0.005",outcome="success"} 1"#,
+            r#"reconcile_failing_objects{controller="virtualmachine",outcome="failure",actively_retried="true"} 1"#,
+            r#"vm_creation_to_vm_running_duration_seconds_bucket{le="10.0"} 1"#,
+            r#"vm_runner_creation_to_vm_running_duration_seconds_bucket{le="10.0"} 1"#,
+            "vm_creation_to_runner_creation_duration_seconds_count 1",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is not in:\n{text}");
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! The controller's shell: watches, workers, the runner links, metrics.
+//!
+//! ```text
+//! VMs ──watch─┐        ┌─ worker of VM a ─┬─► API server (patches, pods, secrets)
+//! Pods ─watch─┴─► hub ─┤   mailbox, core  └─► runner of a (PUT /v1/size)
+//!                      └─ worker of VM b        ▲ GET /v1/state?after=… kept open
+//! ```
+
+mod api;
+mod decode;
+mod events;
+mod hub;
+mod link;
+mod mailbox;
+mod metrics;
+mod secret;
+mod state;
+mod worker;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
+use kube::runtime::utils::Backoff;
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client};
+use protocol::annotations::LABEL_VM_NAME;
+use protocol::time::Timestamp;
+use telemetry::StageLog;
+use telemetry::clock::Clock;
+use tokio_util::sync::CancellationToken;
+
+pub use api::ApiError;
+pub use decode::DecodeError;
+pub use link::{LinkError, RunnerLink};
+pub use metrics::Metrics;
+pub use secret::KeyError;
+pub use state::StateHandle;
+
+use crate::core::{Moment, Settings};
+
+/// Name of the one controller in metrics and dumps.
+const CONTROLLER: &str = "virtualmachine";
+/// First and longest pause before a broken watch is taken up again.
+const WATCH_RETRY_FIRST: Duration = Duration::from_millis(50);
+const WATCH_RETRY_CAP: Duration = Duration::from_secs(5);
+
+/// What a controller needs.
+#[derive(Clone)]
+pub struct Params {
+    /// Client of the API server.
+    pub client: Client,
+    /// Holds `vms/<namespace>_<pod>/control.sock` of each runner.
+    pub state_dir: PathBuf,
+    /// The operator's choices.
+    pub settings: Settings,
+    /// The clock of this process.
+    pub clock: Clock,
+    /// Where stages of resizes are recorded.
+    pub stages: StageLog,
+    /// Metrics, registered by the caller.
+    pub metrics: Metrics,
+    /// View of what goes on, another clone of which the caller keeps.
+    pub state: StateHandle,
+}
+
+/// Why the controller ended on its own.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// A watch ended for good, which it never should: a defect.
+    #[error("the watch of {0} ended")]
+    WatchEnded(&'static str),
+}
+
+/// Runs the controller until `cancel`. An API server that cannot be reached, now or later, is waited for.
+///
+/// # Errors
+/// [`RunError`] only through a defect.
+pub async fn run(params: Params, cancel: CancellationToken) -> Result<(), RunError> {
+    let vms = resource("vm.neon.tech", "VirtualMachine", "virtualmachines");
+    let vms: Api<DynamicObject> = Api::all_with(params.client.clone(), &vms);
+    let pods: Api<DynamicObject> =
+        Api::all_with(params.client.clone(), &resource("", "Pod", "pods"));
+    let api = Arc::new(api::KubeApi::new(params.client.clone()));
+    let (events, writer) = events::start(Arc::clone(&api), cancel.clone());
+    let writer = tokio::spawn(writer);
+    let common = worker::Common {
+        api,
+        events,
+        metrics: params.metrics,
+        stages: params.stages,
+        state: params.state,
+        state_dir: params.state_dir,
+        clock: params.clock,
+    };
+    let hub = hub::Hub::new(common, params.settings);
+    let vms = watcher(vms, watcher::Config::default()).backoff(WatchRetry::default());
+    let pods = watcher(pods, watcher::Config::default().labels(LABEL_VM_NAME));
+    let pods = pods.backoff(WatchRetry::default());
+    let ended = hub.run(vms, pods, cancel.clone()).await;
+    writer.abort();
+    ended
+}
+
+fn resource(group: &str, kind: &str, plural: &str) -> ApiResource {
+    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, "v1", kind), plural)
+}
+
+/// Now, in both times.
+fn moment(clock: &Clock) -> Moment {
+    Moment { now: clock.now(), wall: clock.wall() }
+}
+
+/// Waits.
+async fn pause(time: Duration) {
+    tokio::time::sleep(time).await;
+}
+
+/// Waits until a point in time; without one, for ever.
+async fn pause_until(clock: &Clock, at: Option<Timestamp>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(clock.instant_of(at).into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Doubling pauses between attempts to watch.
+#[derive(Debug)]
+struct WatchRetry(Duration);
+
+impl Default for WatchRetry {
+    fn default() -> Self {
+        Self(WATCH_RETRY_FIRST)
+    }
+}
+
+impl Iterator for WatchRetry {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        let pause = self.0;
+        self.0 = (self.0 * 2).min(WATCH_RETRY_CAP);
+        Some(pause)
+    }
+}
+
+impl Backoff for WatchRetry {
+    fn reset(&mut self) {
+        *self = Self::default();
+    }
+}

@@ -1,0 +1,185 @@
+//! One task per VM: feeds its core, carries out what it asks, one request per peer at a time.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use protocol::runner::SizeOrder;
+use telemetry::clock::Clock;
+use telemetry::{StageLog, chain};
+use tokio::sync::Mutex;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::api::KubeApi;
+use super::events::{EventSink, Letter};
+use super::link::{self, RunnerLink};
+use super::mailbox::Mailbox;
+use super::metrics::Metrics;
+use super::state::StateHandle;
+use super::{moment, pause_until};
+use crate::core::announce::{About, Announcer};
+use crate::core::failing::Outcome;
+use crate::core::{Action, Event, Moment, Refusal, Reply, VmCore};
+
+/// What all workers share.
+#[derive(Clone)]
+pub(super) struct Common {
+    pub(super) api: Arc<KubeApi>,
+    pub(super) events: EventSink,
+    pub(super) metrics: Metrics,
+    pub(super) stages: StageLog,
+    pub(super) state: StateHandle,
+    pub(super) state_dir: PathBuf,
+    pub(super) clock: Clock,
+}
+
+/// The worker of the VM `namespace/name`.
+pub(super) struct Worker {
+    pub(super) namespace: String,
+    pub(super) name: String,
+    pub(super) core: VmCore,
+    pub(super) mailbox: Mailbox,
+    pub(super) common: Common,
+    pub(super) announcer: Announcer,
+}
+
+/// The link that is held for the VM's present pod.
+struct Held {
+    pod: String,
+    orders: Arc<Mutex<RunnerLink>>,
+    _follower: DropGuard,
+}
+
+impl Worker {
+    /// Works until `cancel`.
+    pub(super) async fn run(mut self, cancel: CancellationToken) {
+        let key = format!("{}/{}", self.namespace, self.name);
+        let mut under_way: FuturesUnordered<BoxFuture<'static, Event>> = FuturesUnordered::new();
+        let mut held: Option<Held> = None;
+        loop {
+            for (received, event) in self.mailbox.take() {
+                self.core.handle(received, event);
+            }
+            self.follow(&mut held);
+            while let Some(action) = self.core.poll_action(moment(&self.common.clock)) {
+                under_way.push(self.begin(action, held.as_ref()));
+            }
+            self.tell();
+            self.common.state.publish(&key, self.core.snapshot());
+            tokio::select! {
+                () = cancel.cancelled() => return,
+                () = self.mailbox.changed() => {}
+                Some(event) = under_way.next() => self.ended(&key, event),
+                () = pause_until(&self.common.clock, self.core.poll_deadline()) => {}
+            }
+        }
+    }
+
+    fn ended(&mut self, key: &str, event: Event) {
+        let now = moment(&self.common.clock);
+        if let Event::Done { kind, began, result } = &event {
+            let outcome = match result {
+                Ok(_) => Outcome::Success,
+                Err(Refusal::Conflict) => Outcome::Conflict,
+                Err(_) => Outcome::Failure,
+            };
+            self.common.metrics.ended(outcome, now.now.since(began.now));
+            self.common.state.ended(key, outcome, now.now);
+            if let Err(Refusal::Failed { message, permanent }) = result {
+                tracing::warn!(vm = key, action = ?kind, permanent, error = message, "action failed");
+            } else {
+                tracing::debug!(vm = key, action = ?kind, ?outcome, "action ended");
+            }
+        }
+        self.core.handle(now, event);
+    }
+
+    /// Holds a link to the runner the core wants to hear, and to no other.
+    fn follow(&self, held: &mut Option<Held>) {
+        let target = self.core.link_target();
+        if held.as_ref().map(|held| held.pod.as_str()) == target {
+            return;
+        }
+        *held = target.map(|pod| {
+            let socket = RunnerLink::socket(&self.common.state_dir, &self.namespace, pod);
+            let cancel = CancellationToken::new();
+            tokio::spawn(link::follow(
+                RunnerLink::new(socket.clone()),
+                pod.to_owned(),
+                self.mailbox.clone(),
+                self.common.clock,
+                cancel.clone(),
+            ));
+            Held {
+                pod: pod.to_owned(),
+                orders: Arc::new(Mutex::new(RunnerLink::new(socket))),
+                _follower: cancel.drop_guard(),
+            }
+        });
+    }
+
+    fn begin(&self, action: Action, held: Option<&Held>) -> BoxFuture<'static, Event> {
+        let (kind, clock) = (action.kind(), self.common.clock);
+        tracing::debug!(vm = self.name, action = ?kind, "action begins");
+        if let Action::SetSize { pod, order } = action {
+            let link = held.filter(|held| held.pod == pod).map(|held| Arc::clone(&held.orders));
+            return Box::pin(async move {
+                let (began, result) = set_size(link, &order, &clock).await;
+                Event::Done { kind, began, result }
+            });
+        }
+        let (api, namespace, name) =
+            (Arc::clone(&self.common.api), self.namespace.clone(), self.name.clone());
+        Box::pin(async move {
+            let began = moment(&clock);
+            let result = api.carry_out(&namespace, &name, action).await;
+            Event::Done { kind, began, result }
+        })
+    }
+
+    /// Passes on what the core has to say to people.
+    fn tell(&mut self) {
+        for record in self.core.take_stages() {
+            self.common.stages.record(record);
+        }
+        while let Some(note) = self.core.poll_note() {
+            tracing::info!(vm = self.name, namespace = self.namespace, note = note.reason(), "{note}");
+            self.common.metrics.happened(&note);
+            let uid = self.core.vm().map(|vm| vm.metadata.uid.clone()).unwrap_or_default();
+            let about = About { namespace: &self.namespace, name: &self.name, uid: &uid };
+            let at = moment(&self.common.clock);
+            if let Some(what) = self.announcer.announce(&note, about, at) {
+                self.common.events.send(Letter { namespace: self.namespace.clone(), what });
+            }
+        }
+    }
+}
+
+/// Gives an order. The time of its beginning is that of the request, the connection made.
+async fn set_size(
+    link: Option<Arc<Mutex<RunnerLink>>>,
+    order: &SizeOrder,
+    clock: &Clock,
+) -> (Moment, Result<Reply, Refusal>) {
+    let Some(link) = link else {
+        let message = "the link to the runner has just closed".into();
+        return (moment(clock), Err(Refusal::Failed { message, permanent: false }));
+    };
+    let mut link = link.lock().await;
+    let connected = link.connect().await;
+    let began = moment(clock);
+    let answer = match connected {
+        Ok(()) => link.put_size(order).await,
+        Err(error) => Err(error),
+    };
+    let result = match answer {
+        Ok(state) => Ok(Reply::Runner(Box::new(state))),
+        Err(error) => Err(Refusal::Failed {
+            message: chain(&error),
+            permanent: error.is_permanent(),
+        }),
+    };
+    (began, result)
+}

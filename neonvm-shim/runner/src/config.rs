@@ -1,0 +1,118 @@
+//! `config.json` of a runner's directory: everything a runner needs to know, written by who starts it.
+
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+
+use protocol::vm::VmSpec;
+use serde::{Deserialize, Serialize};
+
+/// Version of the file's format.
+pub const CONFIG_FORMAT: u32 = 1;
+
+/// What a runner runs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunnerConfig {
+    /// [`CONFIG_FORMAT`].
+    pub format: u32,
+    /// Namespace of VM and pod.
+    pub namespace: String,
+    /// The VM's name.
+    pub vm: String,
+    /// The pod's name.
+    pub pod: String,
+    /// The VM's spec when the pod was made. `use` in it is the size to boot with.
+    pub spec: VmSpec,
+    /// The VM's own address; ports of the guest appear here.
+    pub pod_ip: Ipv4Addr,
+    /// Programs.
+    pub programs: Programs,
+    /// What to boot.
+    pub image: BootImage,
+    /// Which accelerator.
+    pub accel: AccelChoice,
+    /// What this machine learned about KVM and about guest kernels is kept in this directory.
+    pub knowledge_dir: PathBuf,
+    /// CPU quota of QEMU in per cent of the VM's milli-CPU: 100 is strict, 400 is what NeonVM's runner uses.
+    pub cpu_quota_percent: u32,
+    /// Cgroup under which QEMU gets one of its own; `None` leaves QEMU where the runner is, without a quota.
+    pub cgroup_parent: Option<String>,
+    /// A line of `authorized_keys` to be let into the guest by ssh.
+    pub ssh_public_key: Option<String>,
+}
+
+/// Programs a runner executes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Programs {
+    /// `qemu-system-x86_64`.
+    pub qemu_system: PathBuf,
+    /// `qemu-img`.
+    pub qemu_img: PathBuf,
+}
+
+/// A bootable image, resolved to files.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BootImage {
+    /// Kernel (bzImage).
+    pub kernel: PathBuf,
+    /// Its release, if known: what is learned about it is remembered under this name.
+    pub kernel_version: String,
+    /// Initial RAM disk.
+    pub initrd: Option<PathBuf>,
+    /// Root disk; never written.
+    pub root_disk: PathBuf,
+    /// `raw` or `qcow2`.
+    pub root_disk_format: String,
+    /// Its size in bytes.
+    pub root_disk_bytes: u64,
+    /// Kernel command line.
+    pub cmdline: String,
+    /// What to append to it under TCG.
+    pub cmdline_tcg: String,
+    /// TCP ports somebody listens on.
+    pub ports: Vec<u16>,
+}
+
+/// Which accelerator to use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AccelChoice {
+    /// KVM if a probe guest boots with it, else TCG.
+    #[default]
+    Auto,
+    /// KVM, whatever the probe says.
+    Kvm,
+    /// TCG.
+    Tcg,
+}
+
+/// The accelerator in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Accel {
+    /// The processor's own virtualisation.
+    Kvm,
+    /// Translation in software, one thread per vCPU.
+    Tcg,
+}
+
+impl Accel {
+    /// `"kvm"` or `"tcg"`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Kvm => "kvm",
+            Self::Tcg => "tcg",
+        }
+    }
+}
+
+impl RunnerConfig {
+    /// `namespace/name` of the VM.
+    #[must_use]
+    pub fn vm_key(&self) -> String {
+        format!("{}/{}", self.namespace, self.vm)
+    }
+}

@@ -1,0 +1,425 @@
+//! QEMU's command line.
+
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+
+use protocol::units::Bytes;
+use protocol::vm::MEMORY_BLOCK_BYTES;
+
+use super::shape::{CpuControl, Shape};
+use crate::config::{Accel, RunnerConfig};
+
+/// Guest ports that are always reachable at the pod's address: ssh, host metrics, the monitor.
+pub const ALWAYS_PORTS: [u16; 3] = [22, 9100, 10301];
+/// Port of neonvmd in the guest.
+pub const GUESTD_PORT: u16 = 25183;
+/// Where neonvmd appears at the pod's address; its own number is taken there by the runner's HTTP server.
+pub const GUESTD_FORWARD: u16 = 25184;
+/// Id of the virtio-mem device.
+pub const MEMORY_DEVICE: &str = "vm0";
+/// Type of a CPU of `-cpu max`.
+const CPU_DRIVER: &str = "max-x86_64-cpu";
+
+/// Files and sockets of one runner.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Paths {
+    /// The directory itself.
+    pub dir: PathBuf,
+}
+
+impl Paths {
+    /// The paths below a directory.
+    #[must_use]
+    pub fn new(dir: impl Into<PathBuf>) -> Self {
+        Self { dir: dir.into() }
+    }
+
+    /// The runner's monitor socket.
+    #[must_use]
+    pub fn qmp(&self) -> PathBuf {
+        self.dir.join("qmp.sock")
+    }
+
+    /// A second monitor, for people and benchmarks.
+    #[must_use]
+    pub fn qmp_manual(&self) -> PathBuf {
+        self.dir.join("qmp-manual.sock")
+    }
+
+    /// The guest's first serial port.
+    #[must_use]
+    pub fn console(&self) -> PathBuf {
+        self.dir.join("console.sock")
+    }
+
+    /// What the guest wrote there.
+    #[must_use]
+    pub fn console_log(&self) -> PathBuf {
+        self.dir.join("console.log")
+    }
+
+    /// QEMU's own messages.
+    #[must_use]
+    pub fn qemu_log(&self) -> PathBuf {
+        self.dir.join("qemu.log")
+    }
+
+    /// QEMU's process id, written by QEMU.
+    #[must_use]
+    pub fn pid_file(&self) -> PathBuf {
+        self.dir.join("qemu.pid")
+    }
+
+    /// The writable layer over the image's root disk.
+    #[must_use]
+    pub fn overlay(&self) -> PathBuf {
+        self.dir.join("root.qcow2")
+    }
+
+    /// The runner's control socket.
+    #[must_use]
+    pub fn control(&self) -> PathBuf {
+        self.dir.join("control.sock")
+    }
+
+    /// What to run.
+    #[must_use]
+    pub fn config(&self) -> PathBuf {
+        self.dir.join("config.json")
+    }
+
+    /// What runs.
+    #[must_use]
+    pub fn record(&self) -> PathBuf {
+        self.dir.join("runner.json")
+    }
+
+    /// How it ended.
+    #[must_use]
+    pub fn exit(&self) -> PathBuf {
+        self.dir.join("exit.json")
+    }
+
+    /// Held by the runner of this directory.
+    #[must_use]
+    pub fn lock(&self) -> PathBuf {
+        self.dir.join("lock")
+    }
+}
+
+/// The command line without the program's own name.
+#[must_use]
+pub fn qemu_args(config: &RunnerConfig, shape: &Shape, accel: Accel, paths: &Paths) -> Vec<String> {
+    let mut args = Args(Vec::new());
+    args.one(
+        "-name",
+        format!("{}/{},debug-threads=on", config.namespace, config.vm),
+    );
+    args.one("-machine", "q35");
+    args.one(
+        "-accel",
+        if accel == Accel::Tcg {
+            "tcg,thread=multi"
+        } else {
+            "kvm"
+        },
+    );
+    args.one("-cpu", "max");
+    args.one(
+        "-smp",
+        format!(
+            "cpus={},maxcpus={m},sockets={m},cores=1,threads=1",
+            shape.boot_cpus,
+            m = shape.sockets
+        ),
+    );
+    memory(&mut args, shape);
+    for flag in ["-nodefaults", "-no-user-config", "-no-reboot"] {
+        args.0.push(flag.to_owned());
+    }
+    args.one("-display", "none");
+    args.one("-msg", "timestamp=on");
+    args.one("-pidfile", path(&paths.pid_file()));
+    for socket in [paths.qmp(), paths.qmp_manual()] {
+        args.one(
+            "-qmp",
+            format!("unix:{},server=on,wait=off", escaped(&socket)),
+        );
+    }
+    args.one(
+        "-chardev",
+        format!(
+            "socket,id=console,path={},server=on,wait=off,logfile={},logappend=on",
+            escaped(&paths.console()),
+            escaped(&paths.console_log())
+        ),
+    );
+    args.one("-serial", "chardev:console");
+    args.one("-device", "pvpanic");
+    args.one("-object", "rng-builtin,id=rng0");
+    args.one("-device", "virtio-rng-pci,rng=rng0");
+    boot(&mut args, config, shape, accel);
+    args.one(
+        "-drive",
+        format!(
+            "if=none,id=root,file={},format=qcow2,cache=unsafe",
+            escaped(&paths.overlay())
+        ),
+    );
+    args.one("-device", "virtio-blk-pci,drive=root");
+    args.one("-netdev", netdev(config));
+    args.one(
+        "-device",
+        format!(
+            "virtio-net-pci,netdev=net0,mac={},romfile=",
+            mac(config.pod_ip)
+        ),
+    );
+    for socket in shape.boot_cpus..shape.boot_cpus + shape.early_cpus {
+        args.one(
+            "-device",
+            format!("{CPU_DRIVER},id=cpu{socket},socket-id={socket},core-id=0,thread-id=0"),
+        );
+    }
+    args.0
+}
+
+struct Args(Vec<String>);
+
+impl Args {
+    fn one(&mut self, flag: &str, value: impl Into<String>) {
+        self.0.push(flag.to_owned());
+        self.0.push(value.into());
+    }
+}
+
+fn memory(args: &mut Args, shape: &Shape) {
+    let mib = |bytes: Bytes| bytes.0 >> 20;
+    if shape.device.0 == 0 {
+        args.one("-m", format!("size={}M", mib(shape.base)));
+        return;
+    }
+    let most = Bytes(shape.base.0 + shape.device.0);
+    args.one(
+        "-m",
+        format!("size={}M,slots=1,maxmem={}M", mib(shape.base), mib(most)),
+    );
+    args.one(
+        "-object",
+        format!("memory-backend-ram,id=vmem0,size={}M", mib(shape.device)),
+    );
+    args.one(
+        "-device",
+        format!(
+            "virtio-mem-pci,id={MEMORY_DEVICE},memdev=vmem0,block-size={}M,requested-size={}M",
+            MEMORY_BLOCK_BYTES >> 20,
+            mib(shape.early_memory)
+        ),
+    );
+}
+
+fn boot(args: &mut Args, config: &RunnerConfig, shape: &Shape, accel: Accel) {
+    args.one("-kernel", path(&config.image.kernel));
+    if let Some(initrd) = &config.image.initrd {
+        args.one("-initrd", path(initrd));
+    }
+    args.one("-append", cmdline(config, shape, accel));
+}
+
+/// The guest kernel's command line.
+#[must_use]
+pub fn cmdline(config: &RunnerConfig, shape: &Shape, accel: Accel) -> String {
+    let mut words: Vec<String> = Vec::new();
+    let mut add = |text: &str| words.extend(text.split_whitespace().map(str::to_owned));
+    add(&config.image.cmdline);
+    if accel == Accel::Tcg {
+        add(&config.image.cmdline_tcg);
+    }
+    if let Some(ratio) = &config.spec.guest.memhp_auto_movable_ratio {
+        add("memory_hotplug.online_policy=auto-movable");
+        add(&format!("memory_hotplug.auto_movable_ratio={ratio}"));
+    }
+    add(config
+        .spec
+        .guest
+        .append_kernel_cmdline
+        .as_deref()
+        .unwrap_or_default());
+    if shape.control == CpuControl::Guest {
+        // The guest daemon takes it as its first target.
+        add(&format!("maxcpus={}", shape.cpus_for(shape.initial.cpu)));
+    }
+    // A panic must end QEMU: reboot at once, which `-no-reboot` turns into an exit.
+    if !words.iter().any(|word| word.starts_with("panic=")) {
+        words.push("panic=-1".to_owned());
+    }
+    words.join(" ")
+}
+
+/// The user network with one forward per guest port.
+fn netdev(config: &RunnerConfig) -> String {
+    let mut forwards: BTreeSet<(&str, u16, u16)> = BTreeSet::new();
+    let taken = [GUESTD_PORT, GUESTD_FORWARD];
+    let mut tcp: BTreeSet<u16> = ALWAYS_PORTS.into_iter().collect();
+    tcp.extend(&config.image.ports);
+    for port in &config.spec.guest.ports {
+        let Ok(number) = u16::try_from(port.port) else {
+            continue;
+        };
+        match port.protocol.as_str() {
+            "UDP" => {
+                forwards.insert(("udp", number, number));
+            }
+            // SCTP is unknown to QEMU's user network.
+            "SCTP" => {}
+            _ => {
+                tcp.insert(number);
+            }
+        }
+    }
+    let open = tcp
+        .into_iter()
+        .filter(|port| *port != 0 && !taken.contains(port));
+    forwards.extend(open.map(|port| ("tcp", port, port)));
+    forwards.insert(("tcp", GUESTD_FORWARD, GUESTD_PORT));
+    let ip = config.pod_ip;
+    let mut text = "user,id=net0".to_owned();
+    for (protocol, host, guest) in forwards {
+        text.push_str(&format!(",hostfwd={protocol}:{ip}:{host}-:{guest}"));
+    }
+    text
+}
+
+/// A MAC address of QEMU's range that is as unique as the pod's address.
+fn mac(ip: Ipv4Addr) -> String {
+    let [_, b, c, d] = ip.octets();
+    format!("52:54:00:{b:02x}:{c:02x}:{d:02x}")
+}
+
+fn path(path: &Path) -> String {
+    path.display().to_string()
+}
+
+/// A path as part of an option list: QEMU reads a comma as the end of the value unless it is doubled.
+fn escaped(path: &Path) -> String {
+    path.display().to_string().replace(',', ",,")
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::config::{AccelChoice, BootImage, CONFIG_FORMAT, Programs};
+    use crate::core::shape::{shape, tests::guest};
+    use protocol::vm::{Port, VmSpec};
+
+    pub(crate) fn config() -> RunnerConfig {
+        let mut guest = guest([250, 2000, 4000], [1, 2, 8], 512 << 20);
+        let port = |port, protocol: &str| Port {
+            name: String::new(),
+            port,
+            protocol: protocol.into(),
+        };
+        guest.ports = vec![
+            port(5432, "TCP"),
+            port(53, "UDP"),
+            port(25183, "TCP"),
+            port(9, "SCTP"),
+        ];
+        guest.append_kernel_cmdline = Some(" extra=1  ".into());
+        RunnerConfig {
+            format: CONFIG_FORMAT,
+            namespace: "default".into(),
+            vm: "pg".into(),
+            pod: "pg-x7k2p".into(),
+            spec: VmSpec {
+                guest,
+                ..VmSpec::default()
+            },
+            pod_ip: Ipv4Addr::new(127, 77, 1, 2),
+            programs: Programs {
+                qemu_system: "/q/qemu".into(),
+                qemu_img: "/q/img".into(),
+            },
+            image: BootImage {
+                kernel: "/i/vmlinuz".into(),
+                kernel_version: "6.1.0".into(),
+                initrd: Some("/i/initrd.cpio".into()),
+                root_disk: "/i/root.ext4".into(),
+                root_disk_format: "raw".into(),
+                root_disk_bytes: 1 << 30,
+                cmdline: "console=ttyS0 quiet".into(),
+                cmdline_tcg: "mitigations=off".into(),
+                ports: vec![5432, 22],
+            },
+            accel: AccelChoice::Auto,
+            knowledge_dir: "/s".into(),
+            cpu_quota_percent: 100,
+            cgroup_parent: Some("bellows".into()),
+            ssh_public_key: None,
+        }
+    }
+
+    fn lines(args: &[String]) -> String {
+        let mut text = String::new();
+        for arg in args {
+            text.push_str(if arg.starts_with('-') && !text.is_empty() {
+                "\n"
+            } else {
+                " "
+            });
+            text.push_str(arg);
+        }
+        text.trim_start().to_owned() + "\n"
+    }
+
+    fn golden(control: CpuControl, accel: Accel, expected: &str) {
+        let config = config();
+        let shape = shape(&config.spec.guest, control, accel).expect("sound");
+        let args = lines(&qemu_args(&config, &shape, accel, &Paths::new("/run/vm,1")));
+        assert_eq!(args, expected);
+    }
+
+    #[test]
+    fn hot_plug_under_tcg() {
+        golden(
+            CpuControl::Plug,
+            Accel::Tcg,
+            include_str!("../../testdata/args-plug-tcg.txt"),
+        );
+    }
+
+    #[test]
+    fn switching_inside_the_guest_under_kvm() {
+        golden(
+            CpuControl::Guest,
+            Accel::Kvm,
+            include_str!("../../testdata/args-guest-kvm.txt"),
+        );
+    }
+
+    #[test]
+    fn fixed_memory_has_no_device() {
+        let mut config = config();
+        config.spec.guest.memory_slots = protocol::vm::MemorySlots {
+            min: 2,
+            r#use: 2,
+            max: 2,
+        };
+        let shape = shape(&config.spec.guest, CpuControl::Plug, Accel::Tcg).expect("sound");
+        let args = qemu_args(&config, &shape, Accel::Tcg, &Paths::new("/run/vm")).join(" ");
+        assert!(
+            args.contains("-m size=1024M -") && !args.contains("virtio-mem"),
+            "{args}"
+        );
+    }
+
+    #[test]
+    fn a_panic_always_ends_qemu() {
+        let mut config = config();
+        let shape = shape(&config.spec.guest, CpuControl::Plug, Accel::Tcg).expect("sound");
+        assert!(cmdline(&config, &shape, Accel::Tcg).ends_with(" panic=-1"));
+        config.image.cmdline = "panic=5".into();
+        assert!(!cmdline(&config, &shape, Accel::Tcg).contains("panic=-1"));
+    }
+}

@@ -1,0 +1,288 @@
+//! What a QEMU is built like at its start, by the VM's spec: how many CPUs at boot, how many ever, how much memory where.
+//!
+//! The smallest size becomes boot CPUs and boot memory, which can never be taken away. What the VM has beyond it at the
+//! start is plugged on the command line already, in removable form, so that a VM boots at the size it shall have.
+
+use protocol::units::{Bytes, MilliCpu, Resources};
+use protocol::vm::{CpuScalingMode, Guest, MEMORY_BLOCK_BYTES};
+use serde::{Deserialize, Serialize};
+
+use super::budget::PlugBudget;
+use crate::config::Accel;
+
+/// `maxcpus` under TCG, at the least: the number of vCPU threads a TCG QEMU may make in its life.
+pub const TCG_LIFETIME_CPUS: u32 = 64;
+/// Spare lifetime plugs under TCG for a VM whose largest size is near [`TCG_LIFETIME_CPUS`].
+pub const TCG_SPARE_PLUGS: u32 = 48;
+/// Most CPUs of machine type q35 without an interrupt-remapping unit.
+pub const MAX_CPUS: u32 = 255;
+/// Least boot memory a Linux guest with the command line of ours was seen to boot with.
+pub const MIN_BASE: Bytes = Bytes::mib(128);
+
+/// Who adds and takes CPUs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CpuControl {
+    /// QEMU, by hot-plug.
+    Plug,
+    /// The guest, by switching CPUs that are all plugged from the start.
+    Guest,
+}
+
+/// A QEMU's immutable features and its first size.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shape {
+    /// Who adds and takes CPUs.
+    pub control: CpuControl,
+    /// CPUs at boot that cannot be unplugged.
+    pub boot_cpus: u32,
+    /// Further CPUs on the command line that can be.
+    pub early_cpus: u32,
+    /// Most CPUs an order may ask for.
+    pub max_cpus: u32,
+    /// `maxcpus`.
+    pub sockets: u32,
+    /// Vcpu threads QEMU may make in its life; `None` is no bound.
+    pub budget: Option<PlugBudget>,
+    /// Boot memory.
+    pub base: Bytes,
+    /// The virtio-mem device's size; zero is no device.
+    pub device: Bytes,
+    /// What of it is asked for at the start.
+    pub early_memory: Bytes,
+    /// The size to boot with.
+    pub initial: Resources,
+    /// The largest CPU limit.
+    pub max_cpu: MilliCpu,
+}
+
+/// A spec no QEMU can be built for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ShapeError {
+    /// The slot size is zero or not a multiple of the block.
+    #[error("memorySlotSize {0} is not a multiple of 8Mi")]
+    SlotSize(Bytes),
+    /// Boot memory is too small.
+    #[error("{0} of boot memory (memorySlots.min) is less than {MIN_BASE}")]
+    Base(Bytes),
+    /// Bounds are out of order.
+    #[error("{0}: min <= use <= max does not hold")]
+    Order(&'static str),
+    /// More CPUs than the machine type takes.
+    #[error("{0} CPUs are more than {MAX_CPUS}")]
+    Cpus(u32),
+}
+
+/// Builds the shape.
+///
+/// # Errors
+/// [`ShapeError`] for a spec that admission should not have let through.
+pub fn shape(guest: &Guest, control: CpuControl, accel: Accel) -> Result<Shape, ShapeError> {
+    let slot = guest.slot_bytes();
+    if slot == 0 || !slot.is_multiple_of(MEMORY_BLOCK_BYTES) {
+        return Err(ShapeError::SlotSize(Bytes(slot)));
+    }
+    let (cpus, slots) = (guest.cpus, guest.memory_slots);
+    if !(cpus.min <= cpus.r#use && cpus.r#use <= cpus.max) {
+        return Err(ShapeError::Order("cpus"));
+    }
+    if !(0 < slots.min && slots.min <= slots.r#use && slots.r#use <= slots.max) {
+        return Err(ShapeError::Order("memorySlots"));
+    }
+    let (smallest, initial, largest) = (guest.smallest(), guest.in_use(), guest.largest());
+    if smallest.mem < MIN_BASE {
+        return Err(ShapeError::Base(smallest.mem));
+    }
+    let cores = |cpu: MilliCpu| cpu.rounded_up_cores().max(1);
+    let max_cpus = cores(cpus.max);
+    if max_cpus > MAX_CPUS {
+        return Err(ShapeError::Cpus(max_cpus));
+    }
+    let (boot_cpus, early_cpus) = match control {
+        CpuControl::Plug => (cores(cpus.min), cores(cpus.r#use) - cores(cpus.min)),
+        CpuControl::Guest => (max_cpus, 0),
+    };
+    let budgeted = accel == Accel::Tcg && control == CpuControl::Plug;
+    let sockets = if budgeted {
+        (max_cpus + TCG_SPARE_PLUGS).clamp(TCG_LIFETIME_CPUS, MAX_CPUS)
+    } else {
+        max_cpus
+    };
+    Ok(Shape {
+        control,
+        boot_cpus,
+        early_cpus,
+        max_cpus,
+        sockets,
+        budget: budgeted.then(|| PlugBudget::new(sockets, boot_cpus + early_cpus)),
+        base: smallest.mem,
+        device: Bytes(largest.mem.0 - smallest.mem.0),
+        early_memory: Bytes(initial.mem.0 - smallest.mem.0),
+        initial,
+        max_cpu: cpus.max,
+    })
+}
+
+/// Who adds and takes CPUs, by what the spec asks and by whether this guest kernel is known not to see hot-plugged ones.
+#[must_use]
+pub fn control(mode: Option<CpuScalingMode>, kernel_is_blind: bool) -> CpuControl {
+    match mode {
+        Some(CpuScalingMode::SysfsScaling) => CpuControl::Guest,
+        _ if kernel_is_blind => CpuControl::Guest,
+        Some(CpuScalingMode::QmpScaling) | None => CpuControl::Plug,
+    }
+}
+
+impl Shape {
+    /// CPUs an order needs.
+    #[must_use]
+    pub fn cpus_for(&self, cpu: MilliCpu) -> u32 {
+        cpu.rounded_up_cores().max(1)
+    }
+
+    /// Why an order cannot be carried out, if so.
+    #[must_use]
+    pub fn refuses(&self, size: Resources) -> Option<String> {
+        let (cpus, most) = (self.cpus_for(size.cpu), self.base.0 + self.device.0);
+        let least_cpus = if self.control == CpuControl::Plug {
+            self.boot_cpus
+        } else {
+            1
+        };
+        if cpus > self.max_cpus || cpus < least_cpus {
+            return Some(format!(
+                "{} CPU is outside {least_cpus} to {} cores",
+                size.cpu, self.max_cpus
+            ));
+        }
+        if size.mem < self.base || size.mem.0 > most {
+            return Some(format!(
+                "{} is outside {} to {}",
+                size.mem,
+                self.base,
+                Bytes(most)
+            ));
+        }
+        if !(size.mem.0 - self.base.0).is_multiple_of(MEMORY_BLOCK_BYTES) {
+            return Some(format!(
+                "{} is not {} and a multiple of 8Mi",
+                size.mem, self.base
+            ));
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use protocol::quantity::Quantity;
+    use protocol::vm::{CpuBounds, MemorySlots};
+
+    pub(crate) fn guest(cpus: [u32; 3], slots: [i32; 3], slot: u64) -> Guest {
+        let [min, r#use, max] = cpus.map(MilliCpu);
+        Guest {
+            cpus: CpuBounds { min, r#use, max },
+            memory_slots: MemorySlots {
+                min: slots[0],
+                r#use: slots[1],
+                max: slots[2],
+            },
+            memory_slot_size: Quantity::from_bytes(slot),
+            ..Guest::default()
+        }
+    }
+
+    #[test]
+    fn a_vm_boots_at_the_size_in_use_with_the_smallest_size_fixed() {
+        let guest = guest([250, 2500, 4000], [1, 3, 5], 1 << 30);
+        let shape = shape(&guest, CpuControl::Plug, Accel::Tcg).expect("sound");
+        assert_eq!(
+            (shape.boot_cpus, shape.early_cpus, shape.max_cpus),
+            (1, 2, 4)
+        );
+        assert_eq!(
+            (shape.sockets, shape.budget.map(|b| b.left())),
+            (64, Some(61))
+        );
+        assert_eq!(
+            (shape.base, shape.early_memory),
+            (Bytes::gib(1), Bytes::gib(2))
+        );
+        assert_eq!(shape.device, Bytes::gib(4));
+    }
+
+    #[test]
+    fn guest_control_has_all_cpus_from_the_start_and_needs_no_budget() {
+        let guest = guest([250, 250, 4000], [1, 1, 1], 1 << 30);
+        let sysfs = shape(&guest, CpuControl::Guest, Accel::Tcg).expect("sound");
+        assert_eq!(
+            (sysfs.boot_cpus, sysfs.early_cpus, sysfs.sockets),
+            (4, 0, 4)
+        );
+        assert_eq!((sysfs.budget, sysfs.device), (None, Bytes(0)));
+        let kvm = shape(&guest, CpuControl::Plug, Accel::Kvm).expect("sound");
+        assert_eq!((kvm.boot_cpus, kvm.sockets, kvm.budget), (1, 4, None));
+    }
+
+    #[test]
+    fn unsound_specs_are_named() {
+        let of = |guest: &Guest| shape(guest, CpuControl::Plug, Accel::Tcg).unwrap_err();
+        assert_eq!(
+            of(&guest([1, 1, 1], [1, 1, 1], 1 << 20)),
+            ShapeError::SlotSize(Bytes::mib(1))
+        );
+        assert_eq!(
+            of(&guest([2, 1, 2], [1, 1, 1], 1 << 30)),
+            ShapeError::Order("cpus")
+        );
+        assert_eq!(
+            of(&guest([1, 1, 1], [0, 1, 1], 1 << 30)),
+            ShapeError::Order("memorySlots")
+        );
+        assert_eq!(
+            of(&guest([1, 1, 1], [1, 1, 1], 64 << 20)),
+            ShapeError::Base(Bytes::mib(64))
+        );
+        assert_eq!(
+            of(&guest([1, 1, 256_000], [1, 1, 1], 1 << 30)),
+            ShapeError::Cpus(256)
+        );
+    }
+
+    #[test]
+    fn orders_outside_the_machine_are_refused_by_rule() {
+        let shape = shape(
+            &guest([1000, 1000, 2000], [1, 1, 2], 1 << 30),
+            CpuControl::Plug,
+            Accel::Tcg,
+        )
+        .expect("sound");
+        assert_eq!(shape.refuses(Resources::new(250, 1 << 30)), None);
+        assert_eq!(shape.refuses(Resources::new(2000, 2 << 30)), None);
+        for bad in [
+            (2001, 1 << 30),
+            (1000, 3 << 30),
+            (1000, 1 << 29),
+            (1000, (1 << 30) + (1 << 20)),
+        ] {
+            assert!(
+                shape.refuses(Resources::new(bad.0, bad.1)).is_some(),
+                "{bad:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_kernel_known_to_be_blind_is_scaled_from_inside() {
+        assert_eq!(control(None, false), CpuControl::Plug);
+        assert_eq!(
+            control(Some(CpuScalingMode::QmpScaling), true),
+            CpuControl::Guest
+        );
+        assert_eq!(
+            control(Some(CpuScalingMode::SysfsScaling), false),
+            CpuControl::Guest
+        );
+    }
+}

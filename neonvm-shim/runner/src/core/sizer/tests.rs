@@ -1,0 +1,541 @@
+use super::*;
+use crate::config::Accel;
+use crate::core::shape::{CpuControl, shape, tests::guest};
+use proptest::prelude::*;
+use protocol::trace::TraceId;
+
+/// A QEMU with a guest, as far as the sizer can tell.
+struct World {
+    sizer: Sizer,
+    now: Timestamp,
+    plugged: u32,
+    boot: u32,
+    sockets: u32,
+    threads_made: u32,
+    requested: u64,
+    size: u64,
+    base: u64,
+    /// What the guest gives back per look at the most; zero is a guest that gives nothing.
+    gives: u64,
+    /// Whether the guest sees hot-plugged CPUs.
+    sighted: bool,
+    /// The guest's own target for CPUs.
+    told: Option<u32>,
+    /// CPUs that refuse to leave.
+    clingy: bool,
+    generation: u64,
+    log: Vec<String>,
+}
+
+const GIB: u64 = 1 << 30;
+const RESERVED: u64 = 100 << 20;
+
+fn order(milli: u32, memory: u64, revision: i64) -> SizeOrder {
+    SizeOrder {
+        cpu: MilliCpu(milli),
+        memory: Bytes(memory),
+        trace: TraceId {
+            vm: "default/pg".into(),
+            revision,
+        },
+    }
+}
+
+impl World {
+    fn new(control: CpuControl, accel: Accel) -> Self {
+        Self::with(control, accel, [1000, 1000, 4000])
+    }
+
+    fn with(control: CpuControl, accel: Accel, cpus: [u32; 3]) -> Self {
+        let shape = shape(&guest(cpus, [1, 1, 8], GIB), control, accel).expect("sound");
+        let (boot, sockets, now) = (shape.boot_cpus, shape.sockets, Timestamp(1_000_000));
+        let first = order(cpus[1], GIB, 0);
+        let sizer = Sizer::new(shape.clone(), shape.budget, first, None, None, now);
+        let mut world = Self {
+            sizer,
+            now,
+            plugged: boot,
+            boot,
+            sockets,
+            threads_made: boot,
+            requested: 0,
+            size: 0,
+            base: GIB,
+            gives: GIB,
+            sighted: true,
+            told: (control == CpuControl::Guest).then(|| cpus[1].div_ceil(1000)),
+            clingy: false,
+            generation: 0,
+            log: Vec::new(),
+        };
+        world.sizer.handle(now, Event::QmpUp);
+        world.report();
+        world
+    }
+
+    fn slots(&self) -> Vec<CpuSlot> {
+        // Highest first, as QEMU lists them.
+        (0..self.sockets)
+            .rev()
+            .map(|n| CpuSlot {
+                props: BTreeMap::from([
+                    ("socket-id".into(), i64::from(n)),
+                    ("core-id".into(), 0),
+                    ("thread-id".into(), 0),
+                ]),
+                driver: "max-x86_64-cpu".into(),
+                qom_path: (n < self.plugged).then(|| {
+                    let place = if n < self.boot {
+                        "unattached/device"
+                    } else {
+                        "peripheral/cpu"
+                    };
+                    format!("/machine/{place}{n}")
+                }),
+            })
+            .collect()
+    }
+
+    fn online(&self) -> u32 {
+        let seen = if self.sighted {
+            self.plugged
+        } else {
+            self.boot
+        };
+        self.told.unwrap_or(u32::MAX).min(seen)
+    }
+
+    fn report(&mut self) {
+        self.generation += 1;
+        let state = GuestState {
+            generation: self.generation,
+            cpus_online: self.online(),
+            cpus_present: self.plugged,
+            cpus_possible: if self.sighted {
+                self.sockets
+            } else {
+                self.boot
+            },
+            mem_total: Bytes(self.base + self.size - RESERVED),
+            mem_available: Bytes(1),
+            boot_id: "b".into(),
+            kernel: "6.1".into(),
+            uptime_s: 1,
+        };
+        self.sizer.handle(self.now, Event::Guest(state));
+    }
+
+    /// Does one action at once; returns whether there was one.
+    fn act(&mut self) -> bool {
+        let Some(action) = self.sizer.poll_action(self.now) else {
+            return false;
+        };
+        let event = match action {
+            Action::QueryCpus => Event::Cpus(Ok(self.slots())),
+            Action::QueryMemory => {
+                self.size = if self.size > self.requested {
+                    self.requested.max(self.size.saturating_sub(self.gives))
+                } else {
+                    self.requested
+                };
+                let view = DeviceView {
+                    requested: Bytes(self.requested),
+                    size: Bytes(self.size),
+                };
+                Event::Memory(Ok(view))
+            }
+            Action::Plug { slots, .. } => {
+                let count = u32::try_from(slots.len()).expect("few");
+                let lowest = slots[0].props["socket-id"];
+                assert_eq!(
+                    lowest,
+                    i64::from(self.plugged),
+                    "the lowest free slot comes first"
+                );
+                self.log.push(format!("plug {count}"));
+                self.plugged += count;
+                self.threads_made += count;
+                Event::CpuCommand(Ok(()))
+            }
+            Action::Unplug { ids } => {
+                self.log.push(format!("unplug {}", ids.join(" ")));
+                if !self.clingy {
+                    self.plugged -= u32::try_from(ids.len()).expect("few");
+                }
+                Event::CpuCommand(Ok(()))
+            }
+            Action::Request(bytes) => {
+                self.log.push(format!("request {bytes}"));
+                self.requested = bytes.0;
+                Event::Requested(Ok(()))
+            }
+            Action::SetGuestCpus(count) => {
+                self.log.push(format!("tell {count}"));
+                self.told = Some(count);
+                Event::GuestTold
+            }
+            Action::SetQuota(milli) => {
+                self.log.push(format!("quota {milli}"));
+                return true;
+            }
+        };
+        self.sizer.handle(self.now, event);
+        self.report();
+        true
+    }
+
+    fn settle(&mut self) {
+        let mut actions = 0;
+        while self.act() {
+            actions += 1;
+            assert!(actions < 500, "spins: {:?}", self.log);
+        }
+    }
+
+    /// Lets time pass up to a limit or until done.
+    fn run(&mut self, limit: Span) {
+        let end = self.now + limit;
+        self.settle();
+        while self.now < end && !self.done() {
+            let next = self.sizer.poll_deadline(self.now);
+            assert!(
+                next > self.now,
+                "the deadline must lie ahead once all is done"
+            );
+            self.now = next;
+            self.settle();
+        }
+    }
+
+    fn order(&mut self, milli: u32, memory: u64, revision: i64) {
+        self.log.clear();
+        self.sizer
+            .handle(self.now, Event::Order(order(milli, memory, revision)));
+    }
+
+    fn report_now(&self) -> Option<ResizeReport> {
+        self.sizer
+            .report(self.now, |at| i64::try_from(at.0).expect("small"))
+    }
+
+    fn done(&self) -> bool {
+        self.report_now().is_some_and(|report| report.done)
+    }
+
+    fn problem(&self) -> Option<ResizeProblem> {
+        self.sizer.problem(self.now)
+    }
+}
+
+#[test]
+fn n18_cpus_and_memory_go_in_one_pass_both_ways() {
+    let mut world = World::new(CpuControl::Plug, Accel::Tcg);
+    world.settle();
+    assert_eq!(world.report_now(), None, "nobody ordered anything yet");
+    world.order(4000, 3 * GIB, 1);
+    world.settle();
+    assert_eq!(world.log, ["request 2Gi", "plug 3", "quota 4"]);
+    let report = world.report_now().expect("ordered");
+    assert!(report.done && report.problem.is_none(), "{report:?}");
+    let stages: Vec<Stage> = report.stages.iter().map(|stamp| stamp.stage).collect();
+    assert_eq!(stages, [Stage::Qmp, Stage::GuestVisible]);
+
+    world.order(1000, GIB, 2);
+    world.run(Span::from_secs(1));
+    assert!(world.done(), "{:?}", world.log);
+    assert_eq!(world.log[..2], ["request 0", "unplug cpu3 cpu2 cpu1"]);
+    assert_eq!((world.plugged, world.size), (1, 0));
+}
+
+#[test]
+fn the_same_order_again_changes_nothing_and_a_new_revision_of_the_same_size_is_done_at_once() {
+    let mut world = World::new(CpuControl::Plug, Accel::Tcg);
+    world.order(2000, 2 * GIB, 1);
+    world.settle();
+    let before = world.report_now();
+    world.now = world.now + Span::from_secs(1);
+    world.order(2000, 2 * GIB, 1);
+    world.settle();
+    assert_eq!(world.report_now(), before);
+    world.order(2000, 2 * GIB, 2);
+    assert!(world.done());
+    assert_eq!(world.report_now().expect("ordered").order.trace.revision, 2);
+}
+
+#[test]
+fn a_newer_order_wins_while_the_older_is_under_way() {
+    let mut world = World::new(CpuControl::Plug, Accel::Tcg);
+    world.settle();
+    world.gives = 128 << 20;
+    world.order(4000, 8 * GIB, 1);
+    world.settle();
+    world.order(1000, GIB, 2);
+    for _ in 0..4 {
+        world.act();
+    }
+    world.order(3000, 5 * GIB, 3);
+    world.run(Span::from_secs(60));
+    assert!(world.done(), "{:?}", world.problem());
+    assert_eq!((world.plugged, world.size), (3, 4 * GIB));
+}
+
+#[test]
+fn memory_that_is_stuck_does_not_hold_cpus() {
+    let mut world = World::new(CpuControl::Plug, Accel::Tcg);
+    world.order(1000, 4 * GIB, 1);
+    world.settle();
+    world.gives = 0;
+    world.order(3000, GIB, 2);
+    world.run(Span::from_secs(5));
+    assert_eq!(world.plugged, 3, "CPUs went on");
+    assert_eq!(world.problem(), None, "not stuck yet");
+    world.run(MEMORY_STUCK);
+    assert_eq!(
+        world.problem(),
+        Some(ResizeProblem::MemoryStuck {
+            missing: Bytes(3 * GIB)
+        })
+    );
+    world.gives = GIB;
+    world.run(Span::from_secs(20));
+    assert!(world.done() && world.problem().is_none());
+}
+
+#[test]
+fn a_cpu_that_clings_is_asked_again_and_told_of() {
+    let mut world = World::new(CpuControl::Plug, Accel::Tcg);
+    world.order(2000, GIB, 1);
+    world.settle();
+    world.clingy = true;
+    world.order(1000, GIB, 2);
+    world.run(Span::from_millis(3500));
+    assert_eq!(
+        world.log.iter().filter(|l| l.starts_with("unplug")).count(),
+        1
+    );
+    assert_eq!(world.problem(), None);
+    world.run(Span::from_secs(3));
+    assert_eq!(
+        world.log.iter().filter(|l| l.starts_with("unplug")).count(),
+        2
+    );
+    assert_eq!(
+        world.problem(),
+        Some(ResizeProblem::CpuStuck { missing: 1 })
+    );
+    world.clingy = false;
+    world.run(Span::from_secs(10));
+    assert!(world.done());
+}
+
+#[test]
+fn a_blind_kernel_is_named() {
+    let mut world = World::new(CpuControl::Plug, Accel::Tcg);
+    world.sighted = false;
+    world.order(2000, GIB, 1);
+    world.settle();
+    assert!(!world.done());
+    assert_eq!(
+        world.problem(),
+        Some(ResizeProblem::GuestBlind {
+            expected: "2 possible CPUs".into(),
+            seen: "1".into()
+        })
+    );
+}
+
+#[test]
+fn memory_the_guest_does_not_online_is_named() {
+    let mut world = World::new(CpuControl::Plug, Accel::Tcg);
+    world.settle();
+    world.order(1000, 3 * GIB, 1);
+    // The device is full, the guest's total is as before: its kernel left the blocks offline.
+    for _ in 0..20 {
+        if let Some(action) = world.sizer.poll_action(world.now) {
+            let event = match action {
+                Action::Request(bytes) => {
+                    world.requested = bytes.0;
+                    Event::Requested(Ok(()))
+                }
+                Action::QueryMemory => Event::Memory(Ok(DeviceView {
+                    requested: Bytes(world.requested),
+                    size: Bytes(world.requested),
+                })),
+                Action::QueryCpus => Event::Cpus(Ok(world.slots())),
+                _ => continue,
+            };
+            world.sizer.handle(world.now, event);
+        }
+    }
+    assert!(!world.done());
+    world.now = world.now + GUEST_BLIND;
+    assert!(
+        matches!(world.problem(), Some(ResizeProblem::GuestBlind { .. })),
+        "{:?}",
+        world.problem()
+    );
+    assert!(!world.done());
+}
+
+#[test]
+fn a_refused_command_is_the_problem_until_it_is_not() {
+    let mut world = World::new(CpuControl::Plug, Accel::Tcg);
+    world.settle();
+    world.order(2000, GIB, 1);
+    assert!(matches!(
+        world.sizer.poll_action(world.now),
+        Some(Action::Plug { .. })
+    ));
+    let failure = QmpFailure {
+        command: "device_add".into(),
+        message: "no".into(),
+    };
+    world
+        .sizer
+        .handle(world.now, Event::CpuCommand(Err(failure)));
+    world.settle();
+    let expected = ResizeProblem::Qmp {
+        command: "device_add".into(),
+        message: "no".into(),
+    };
+    assert_eq!(world.problem(), Some(expected));
+    world.run(Span::from_secs(2));
+    assert!(world.done(), "{:?}", world.log);
+}
+
+#[test]
+fn a_lost_monitor_forgets_commands_and_looks_again() {
+    let mut world = World::new(CpuControl::Plug, Accel::Tcg);
+    world.settle();
+    world.order(2000, 2 * GIB, 1);
+    assert!(world.sizer.poll_action(world.now).is_some());
+    world.sizer.handle(world.now, Event::QmpDown);
+    world.settle();
+    assert!(!world.done());
+    world.sizer.handle(world.now, Event::QmpUp);
+    world.settle();
+    assert!(world.done(), "{:?}", world.log);
+    assert_eq!(world.plugged, 2);
+}
+
+#[test]
+fn orders_outside_the_machine_do_nothing_but_say_so() {
+    let mut world = World::new(CpuControl::Plug, Accel::Tcg);
+    world.settle();
+    world.order(9000, GIB, 1);
+    world.settle();
+    assert!(matches!(
+        world.problem(),
+        Some(ResizeProblem::OutOfRange { .. })
+    ));
+    assert!(
+        !world
+            .log
+            .iter()
+            .any(|line| line.starts_with("plug") || line.starts_with("request"))
+    );
+}
+
+#[test]
+fn sysfs_scaling_tells_the_guest_and_never_plugs() {
+    let mut world = World::new(CpuControl::Guest, Accel::Tcg);
+    world.settle();
+    world.order(3000, 2 * GIB, 1);
+    world.settle();
+    assert!(world.done(), "{:?}", world.log);
+    assert_eq!(world.log, ["request 1Gi", "quota 3", "tell 3"]);
+    world.order(250, GIB, 2);
+    world.run(Span::from_secs(5));
+    assert!(world.done());
+    assert_eq!(world.online(), 1);
+}
+
+#[test]
+fn a_daemon_that_does_not_online_by_itself_is_told() {
+    let mut world = World::new(CpuControl::Plug, Accel::Kvm);
+    world.told = Some(1);
+    world.settle();
+    world.order(2000, GIB, 1);
+    world.settle();
+    assert!(!world.done());
+    world.run(Span::from_secs(5));
+    assert!(world.done());
+    assert!(world.log.contains(&"tell 2".to_owned()), "{:?}", world.log);
+}
+
+#[test]
+fn when_the_plugs_run_out_cpus_are_switched_off_inside() {
+    let mut world = World::new(CpuControl::Plug, Accel::Tcg);
+    world.settle();
+    for revision in 0..200 {
+        let milli = if revision % 2 == 0 { 4000 } else { 1000 };
+        world.order(milli, GIB, revision);
+        world.run(Span::from_secs(10));
+        assert!(
+            world.done(),
+            "{revision}: {:?} {:?}",
+            world.log,
+            world.problem()
+        );
+        assert_eq!(world.online(), milli / 1000);
+        assert!(
+            world.threads_made <= world.sockets,
+            "{} at {revision}",
+            world.threads_made
+        );
+        // Budget and life agree.
+        let left = world.sizer.budget().expect("TCG").left();
+        assert_eq!(left, world.sockets - world.threads_made);
+    }
+    assert_eq!(world.plugged, 4, "kept plugged at the end");
+}
+
+#[test]
+fn n20_the_quota_follows_every_order() {
+    let mut world = World::with(CpuControl::Plug, Accel::Tcg, [250, 250, 2000]);
+    world.settle();
+    assert_eq!(world.log.first().map(String::as_str), Some("quota 250m"));
+    world.order(1750, GIB, 1);
+    world.settle();
+    assert!(
+        world.log.contains(&"quota 1750m".to_owned()),
+        "{:?}",
+        world.log
+    );
+    world.order(1250, GIB, 2);
+    world.settle();
+    assert!(
+        world.log.contains(&"quota 1250m".to_owned()),
+        "{:?}",
+        world.log
+    );
+}
+
+proptest! {
+    /// From any sequence of orders, taken at any moment, the last one is reached.
+    #[test]
+    fn the_last_order_is_reached(
+        orders in proptest::collection::vec((1..17_u32, 1..9_u64, 0..12_usize), 1..25),
+        tcg in any::<bool>(),
+        gives in 1..5_u64,
+    ) {
+        let accel = if tcg { Accel::Tcg } else { Accel::Kvm };
+        let mut world = World::new(CpuControl::Plug, accel);
+        world.gives = gives << 27;
+        let mut last = (1, 1);
+        for (revision, (quarters, gib, actions)) in orders.into_iter().enumerate() {
+            world.order(quarters * 250, gib * GIB, i64::try_from(revision).expect("few"));
+            last = (quarters, gib);
+            for _ in 0..actions {
+                world.act();
+            }
+        }
+        world.run(Span::from_secs(120));
+        prop_assert!(world.done(), "{:?}: {:?}", world.problem(), world.log);
+        prop_assert_eq!(world.online(), (last.0 * 250).div_ceil(1000));
+        prop_assert_eq!(world.size, (last.1 - 1) * GIB);
+        if tcg {
+            prop_assert!(world.threads_made <= world.sockets);
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! A cgroup of QEMU's own, for its CPU quota.
+
+use cgroups_rs::CgroupPid;
+use cgroups_rs::fs::cpu::CpuController;
+use cgroups_rs::fs::hierarchies;
+use cgroups_rs::fs::{Cgroup, Controller};
+use protocol::units::MilliCpu;
+
+use crate::core::quota::{PERIOD_US, quota_us};
+
+/// Why there is no quota.
+#[derive(Debug, thiserror::Error)]
+pub enum CgroupError {
+    /// The group could not be made.
+    #[error("cannot make cgroup {0}")]
+    Make(String, #[source] cgroups_rs::fs::error::Error),
+    /// The host has no CPU controller where it was looked for.
+    #[error("cgroup {0} has no cpu controller")]
+    NoController(String),
+    /// QEMU could not be moved in.
+    #[error("cannot move process {0} into its cgroup")]
+    Join(u32, #[source] cgroups_rs::fs::error::Error),
+    /// The quota could not be written.
+    #[error("cannot write a CPU quota of {0} us")]
+    Quota(u64, #[source] cgroups_rs::fs::error::Error),
+}
+
+/// A group with a CPU quota.
+#[derive(Debug)]
+pub struct QuotaGroup {
+    group: Cgroup,
+    /// Its path below the hierarchy's root.
+    pub path: String,
+}
+
+impl QuotaGroup {
+    /// Makes the group, or takes the one that is there.
+    ///
+    /// # Errors
+    /// [`CgroupError::Make`], [`CgroupError::NoController`].
+    pub fn make(path: &str) -> Result<Self, CgroupError> {
+        let group = Cgroup::new_with_specified_controllers(
+            hierarchies::auto(),
+            path,
+            Some(vec!["cpu".to_owned()]),
+        )
+        .map_err(|error| CgroupError::Make(path.to_owned(), error))?;
+        if group.controller_of::<CpuController>().is_none() {
+            return Err(CgroupError::NoController(path.to_owned()));
+        }
+        Ok(Self { group, path: path.to_owned() })
+    }
+
+    /// Moves a process in, with all its threads.
+    ///
+    /// # Errors
+    /// [`CgroupError::Join`].
+    pub fn join(&self, pid: u32) -> Result<(), CgroupError> {
+        let Some(cpu) = self.group.controller_of::<CpuController>() else {
+            return Err(CgroupError::NoController(self.path.clone()));
+        };
+        cpu.add_task_by_tgid(&CgroupPid { pid: u64::from(pid) })
+            .map_err(|error| CgroupError::Join(pid, error))
+    }
+
+    /// Writes the quota.
+    ///
+    /// # Errors
+    /// [`CgroupError::Quota`].
+    pub fn set(&self, limit: MilliCpu, percent: u32) -> Result<(), CgroupError> {
+        let quota = quota_us(limit, percent);
+        let Some(cpu) = self.group.controller_of::<CpuController>() else {
+            return Err(CgroupError::NoController(self.path.clone()));
+        };
+        let signed = i64::try_from(quota).unwrap_or(i64::MAX);
+        cpu.set_cfs_quota_and_period(Some(signed), Some(PERIOD_US))
+            .map_err(|error| CgroupError::Quota(quota, error))
+    }
+
+    /// Removes the group; it must be empty.
+    pub fn remove(self) {
+        // A group that stays behind is empty and costs nothing.
+        let _ = self.group.delete();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Child, Command, Stdio};
+    use std::time::{Duration, Instant};
+
+    /// Ticks of user and system time a process has used.
+    fn ticks(pid: u32) -> u64 {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+        fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+    }
+
+    struct Busy(Child);
+
+    impl Drop for Busy {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    /// Burns CPU for a while; returns milliseconds of CPU time used and of time passed.
+    async fn burn(group: &QuotaGroup, busy: &Busy) -> (u64, u64) {
+        let pid = busy.0.id();
+        group.join(pid).unwrap();
+        let (from, start) = (ticks(pid), Instant::now());
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let passed = u64::try_from(start.elapsed().as_millis()).unwrap();
+        ((ticks(pid) - from) * 10, passed)
+    }
+
+    #[tokio::test]
+    async fn n20_a_busy_process_cannot_burn_more_than_its_quota() {
+        let path = format!("bellows-test/n20-{}", std::process::id());
+        let group = match QuotaGroup::make(&path) {
+            Ok(group) => group,
+            Err(error) => {
+                println!("SKIP(missing: cgroup): {}", telemetry::chain(&error));
+                return;
+            }
+        };
+        let loop_for_ever = ["-c", "while :; do :; done"];
+        let child = Command::new("sh").args(loop_for_ever).stdin(Stdio::null()).spawn().unwrap();
+        let busy = Busy(child);
+        group.set(MilliCpu(250), 100).unwrap();
+        let (used, passed) = burn(&group, &busy).await;
+        // A quarter, with half of it as tolerance for the first period and the clock's ticks.
+        assert!(used * 8 <= passed * 3, "{used} ms of CPU in {passed} ms at 250m");
+        assert!(used > 0, "it ran at all");
+        // The factor counts: at 200 % it gets half a core, if the machine is not too busy to give it.
+        group.set(MilliCpu(250), 200).unwrap();
+        let (used, passed) = burn(&group, &busy).await;
+        assert!(used * 4 <= passed * 3, "{used} ms of CPU in {passed} ms at 250m x 2");
+        drop(busy);
+        group.remove();
+    }
+}

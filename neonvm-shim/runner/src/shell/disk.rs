@@ -1,0 +1,82 @@
+//! The writable layer over an image's root disk.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::process::Command;
+
+use crate::config::RunnerConfig;
+
+/// qemu-img writes a few hundred kilobytes; this much time means that the disk hangs.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Why there is no disk.
+#[derive(Debug, thiserror::Error)]
+pub enum DiskError {
+    /// The program could not be executed.
+    #[error("cannot execute {0}")]
+    Execute(std::path::PathBuf, #[source] std::io::Error),
+    /// It refused.
+    #[error("qemu-img: {0}")]
+    Refused(String),
+    /// It did not come back.
+    #[error("qemu-img did not end within {} s", TIMEOUT.as_secs())]
+    Hung,
+}
+
+/// Size of the overlay: what the spec asks for, never less than the image.
+#[must_use]
+pub fn overlay_bytes(config: &RunnerConfig) -> u64 {
+    let asked = config.spec.guest.root_disk.size.as_ref().and_then(|size| size.as_u64());
+    asked.unwrap_or(0).max(config.image.root_disk_bytes)
+}
+
+/// Makes a fresh overlay; an old one is replaced.
+///
+/// # Errors
+/// [`DiskError`], for example when the disk is full.
+pub async fn make_overlay(config: &RunnerConfig, overlay: &Path) -> Result<(), DiskError> {
+    let program = &config.programs.qemu_img;
+    let mut command = Command::new(program);
+    command
+        .args(["create", "-q", "-f", "qcow2", "-F", &config.image.root_disk_format, "-b"])
+        .arg(&config.image.root_disk)
+        .arg(overlay)
+        .arg(overlay_bytes(config).to_string())
+        .stdin(Stdio::null())
+        .kill_on_drop(true);
+    let output = tokio::time::timeout(TIMEOUT, command.output())
+        .await
+        .map_err(|_| DiskError::Hung)?
+        .map_err(|error| DiskError::Execute(program.clone(), error))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let text = String::from_utf8_lossy(&output.stderr);
+    Err(DiskError::Refused(text.trim().chars().take(500).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::args::tests::config;
+    use protocol::quantity::Quantity;
+
+    #[test]
+    fn a_disk_grows_and_never_shrinks() {
+        let mut config = config();
+        assert_eq!(overlay_bytes(&config), 1 << 30);
+        config.spec.guest.root_disk.size = Some(Quantity::from_bytes(8 << 30));
+        assert_eq!(overlay_bytes(&config), 8 << 30);
+        config.spec.guest.root_disk.size = Some(Quantity::from_bytes(1 << 20));
+        assert_eq!(overlay_bytes(&config), 1 << 30);
+    }
+
+    #[tokio::test]
+    async fn a_missing_program_is_named() {
+        let temp = tempfile::tempdir().unwrap();
+        let error = make_overlay(&config(), &temp.path().join("o")).await.unwrap_err();
+        assert!(matches!(&error, DiskError::Execute(path, _) if path.ends_with("img")), "{error}");
+    }
+}

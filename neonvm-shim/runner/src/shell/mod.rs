@@ -1,0 +1,13 @@
+//! Everything of a runner that touches the machine.
+
+pub mod cgroup;
+pub mod console;
+pub mod control;
+pub mod disk;
+pub mod guest;
+pub mod lanes;
+pub mod process;
+pub mod qmp;
+pub mod record;
+pub mod run;
+pub mod supervisor;

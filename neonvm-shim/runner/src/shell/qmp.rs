@@ -1,0 +1,237 @@
+//! The monitor connection: typed commands with a time limit, and the events that matter.
+
+use std::path::Path;
+use std::time::Duration;
+
+use futures::StreamExt;
+use protocol::units::Bytes;
+use qapi::futures::{QapiService, QmpStreamTokio};
+use qapi::qmp;
+use tokio::io::WriteHalf;
+use tokio::net::UnixStream;
+use tokio::sync::mpsc;
+use tracing::debug;
+
+use crate::core::args::MEMORY_DEVICE;
+use crate::core::exit::ShutdownReason;
+use crate::core::sizer::{CpuSlot, DeviceView, QmpFailure};
+
+/// Longest wait for any reply. QEMU answers in milliseconds; a busy TCG host in tenths of a second.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest wait for the greeting: QEMU has one client at a time, and a second one hears nothing.
+const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
+/// Events not yet taken. The supervisor never waits for QEMU, so it takes them at once.
+const EVENT_BACKLOG: usize = 64;
+
+/// What QEMU tells by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QmpEvent {
+    /// The guest acknowledged a CPU's coming or going, or QEMU removed one.
+    Cpu,
+    /// The memory device's size changed.
+    Memory,
+    /// The guest refused to give something back.
+    UnplugRefused,
+    /// The virtual machine ends.
+    Shutdown(ShutdownReason),
+    /// The guest's kernel panicked.
+    Panicked,
+    /// Something was lost or not understood: look at everything.
+    Unclear,
+}
+
+/// Why a monitor connection did not come about.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The socket.
+    #[error("cannot connect to QEMU's monitor")]
+    Connect(#[source] std::io::Error),
+    /// The handshake.
+    #[error("QEMU's monitor does not greet")]
+    Greeting(#[source] std::io::Error),
+    /// Nothing came in time.
+    #[error("QEMU's monitor is silent; is another client connected?")]
+    Silent,
+}
+
+/// A connected monitor.
+pub struct Qmp {
+    service: QapiService<QmpStreamTokio<WriteHalf<UnixStream>>>,
+    /// QEMU's version, `"10.0.2"`.
+    pub version: String,
+}
+
+impl std::fmt::Debug for Qmp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Qmp").field("version", &self.version).finish_non_exhaustive()
+    }
+}
+
+/// Connects. The receiver ends when the connection does.
+///
+/// # Errors
+/// [`ConnectError`]; the caller may try again.
+pub async fn connect(socket: &Path) -> Result<(Qmp, mpsc::Receiver<QmpEvent>), ConnectError> {
+    let stream = UnixStream::connect(socket).await.map_err(ConnectError::Connect)?;
+    let handshake = async {
+        let negotiation = QmpStreamTokio::open(stream).await?;
+        let qemu = &negotiation.capabilities.QMP.version.qemu;
+        let version = format!("{}.{}.{}", qemu.major, qemu.minor, qemu.micro);
+        Ok((negotiation.negotiate().await?, version))
+    };
+    let (stream, version) = tokio::time::timeout(GREETING_TIMEOUT, handshake)
+        .await
+        .map_err(|_| ConnectError::Silent)?
+        .map_err(ConnectError::Greeting)?;
+    let (service, mut events) = stream.into_parts();
+    let (tx, rx) = mpsc::channel(EVENT_BACKLOG);
+    // Replies are read by whoever polls the event stream, so this task is what makes commands work.
+    tokio::spawn(async move {
+        while let Some(event) = events.next().await {
+            let event = match event {
+                Ok(event) => translate(&event),
+                Err(error) => {
+                    // A late reply to a command that was given up, or an event newer than the schema.
+                    debug!(%error, "monitor line not understood");
+                    Some(QmpEvent::Unclear)
+                }
+            };
+            if let Some(event) = event
+                && tx.send(event).await.is_err()
+            {
+                return;
+            }
+        }
+    });
+    Ok((Qmp { service, version }, rx))
+}
+
+fn translate(event: &qmp::Event) -> Option<QmpEvent> {
+    use qmp::Event as E;
+    use qmp::ShutdownCause as C;
+    Some(match event {
+        E::ACPI_DEVICE_OST { .. } | E::DEVICE_DELETED { .. } => QmpEvent::Cpu,
+        E::MEMORY_DEVICE_SIZE_CHANGE { .. } => QmpEvent::Memory,
+        E::DEVICE_UNPLUG_GUEST_ERROR { .. } => QmpEvent::UnplugRefused,
+        E::GUEST_PANICKED { .. } => QmpEvent::Panicked,
+        E::SHUTDOWN { data, .. } => QmpEvent::Shutdown(match data.reason {
+            C::guest_shutdown => ShutdownReason::GuestShutdown,
+            C::guest_reset => ShutdownReason::GuestReset,
+            C::guest_panic => ShutdownReason::GuestPanic,
+            C::host_error | C::none => ShutdownReason::Error,
+            _ => ShutdownReason::Host,
+        }),
+        _ => return None,
+    })
+}
+
+impl Qmp {
+    async fn execute<C>(&self, command: C) -> Result<C::Ok, QmpFailure>
+    where
+        C: qmp::QmpCommand,
+    {
+        let fail = |message: String| QmpFailure { command: C::NAME.to_owned(), message };
+        match tokio::time::timeout(COMMAND_TIMEOUT, self.service.execute(command)).await {
+            Ok(Ok(reply)) => Ok(reply),
+            Ok(Err(error)) => Err(fail(error.to_string())),
+            Err(_) => Err(fail(format!("no reply within {} s", COMMAND_TIMEOUT.as_secs()))),
+        }
+    }
+
+    /// All possible CPUs.
+    ///
+    /// # Errors
+    /// When QEMU refuses or is silent.
+    pub async fn cpus(&self) -> Result<Vec<CpuSlot>, QmpFailure> {
+        let cpus = self.execute(qmp::query_hotpluggable_cpus {}).await?;
+        Ok(cpus.into_iter().map(slot).collect())
+    }
+
+    /// The memory device; zeros if there is none.
+    ///
+    /// # Errors
+    /// When QEMU refuses or is silent.
+    pub async fn memory(&self) -> Result<DeviceView, QmpFailure> {
+        let devices = self.execute(qmp::query_memory_devices {}).await?;
+        let ours = devices.into_iter().find_map(|device| match device {
+            qmp::MemoryDeviceInfo::virtio_mem(device) => Some(device.data),
+            _ => None,
+        });
+        Ok(ours.map_or_else(DeviceView::default, |device| DeviceView {
+            requested: Bytes(device.requested_size),
+            size: Bytes(device.size),
+        }))
+    }
+
+    /// Plugs a CPU.
+    ///
+    /// # Errors
+    /// When QEMU refuses or is silent.
+    pub async fn plug(&self, slot: &CpuSlot) -> Result<(), QmpFailure> {
+        let arguments = slot.props.iter().map(|(key, value)| (key.clone(), (*value).into()));
+        let command = qmp::device_add {
+            driver: slot.driver.clone(),
+            id: Some(slot.new_id()),
+            bus: None,
+            arguments: arguments.collect(),
+        };
+        self.execute(command).await.map(drop)
+    }
+
+    /// Asks the guest to give a CPU back. The reply says nothing about the guest.
+    ///
+    /// # Errors
+    /// When QEMU refuses or is silent.
+    pub async fn unplug(&self, id: &str) -> Result<(), QmpFailure> {
+        self.execute(qmp::device_del { id: id.to_owned() }).await.map(drop)
+    }
+
+    /// Sets what is asked of the memory device.
+    ///
+    /// # Errors
+    /// When QEMU refuses or is silent.
+    pub async fn request_memory(&self, bytes: Bytes) -> Result<(), QmpFailure> {
+        let command = qmp::qom_set {
+            path: format!("/machine/peripheral/{MEMORY_DEVICE}"),
+            property: "requested-size".to_owned(),
+            value: bytes.0.into(),
+        };
+        self.execute(command).await.map(drop)
+    }
+
+    /// Presses the power button.
+    ///
+    /// # Errors
+    /// When QEMU refuses or is silent.
+    pub async fn power_button(&self) -> Result<(), QmpFailure> {
+        self.execute(qmp::system_powerdown {}).await.map(drop)
+    }
+
+    /// Ends QEMU.
+    ///
+    /// # Errors
+    /// When QEMU is silent.
+    pub async fn quit(&self) -> Result<(), QmpFailure> {
+        self.execute(qmp::quit {}).await.map(drop)
+    }
+}
+
+fn slot(cpu: qmp::HotpluggableCPU) -> CpuSlot {
+    let props = &cpu.props;
+    let named = [
+        ("node-id", props.node_id),
+        ("drawer-id", props.drawer_id),
+        ("book-id", props.book_id),
+        ("socket-id", props.socket_id),
+        ("die-id", props.die_id),
+        ("cluster-id", props.cluster_id),
+        ("module-id", props.module_id),
+        ("core-id", props.core_id),
+        ("thread-id", props.thread_id),
+    ];
+    CpuSlot {
+        props: named.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect(),
+        driver: cpu.type_,
+        qom_path: cpu.qom_path,
+    }
+}

@@ -1,0 +1,119 @@
+//! What a runner writes down about its QEMU, so that the next runner of the directory finds it.
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+use protocol::runner::SizeOrder;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::process::ProcessId;
+use crate::config::Accel;
+use crate::core::budget::PlugBudget;
+use crate::core::shape::Shape;
+
+/// `runner.json`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Record {
+    /// The machine's boot in which the ids below mean something.
+    pub host_boot_id: String,
+    /// QEMU; `None` while it is being started (then its pid file counts).
+    pub qemu: Option<ProcessId>,
+    /// The accelerator.
+    pub accel: Accel,
+    /// How it was built.
+    pub shape: Shape,
+    /// vCPU threads it may still make. Written before each plug, so that it never claims more than there are.
+    pub budget: Option<PlugBudget>,
+    /// When QEMU was started, microseconds since 1970.
+    pub started_unix_us: i64,
+    /// Milliseconds from then to the guest daemon's first answer, if it came.
+    pub boot_ms: Option<u64>,
+    /// The newest order.
+    pub order: Option<SizeOrder>,
+    /// A stop was ordered.
+    pub stop_ordered: bool,
+    /// The cgroup QEMU is in, if any.
+    pub cgroup: Option<String>,
+}
+
+/// A file of the runner's directory that could not be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// Reading.
+    #[error("cannot read {0}")]
+    Read(String, #[source] io::Error),
+    /// Writing.
+    #[error("cannot write {0}")]
+    Write(String, #[source] io::Error),
+    /// Its content.
+    #[error("{0} is malformed")]
+    Malformed(String, #[source] serde_json::Error),
+}
+
+/// Reads a JSON file; `None` if there is none.
+///
+/// # Errors
+/// [`RecordError::Read`], [`RecordError::Malformed`].
+pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, RecordError> {
+    let name = || path.display().to_string();
+    match fs::read(path) {
+        Ok(bytes) => serde_json::from_slice(&bytes)
+            .map(Some)
+            .map_err(|error| RecordError::Malformed(name(), error)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(RecordError::Read(name(), error)),
+    }
+}
+
+/// Writes a JSON file, mode 0600: readers see the old content or the new one.
+///
+/// # Errors
+/// [`RecordError::Write`].
+pub fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), RecordError> {
+    let write = || -> io::Result<()> {
+        let next = path.with_extension("json.new");
+        // A leftover of a killed writer must not keep its mode.
+        let _ = fs::remove_file(&next);
+        let mut options = fs::OpenOptions::new();
+        let mut file = options.write(true).create_new(true).mode(0o600).open(&next)?;
+        let mut bytes = serde_json::to_vec_pretty(value).map_err(io::Error::other)?;
+        bytes.push(b'\n');
+        file.write_all(&bytes)?;
+        fs::rename(&next, path)
+    };
+    write().map_err(|error| RecordError::Write(path.display().to_string(), error))
+}
+
+/// Makes a directory for its owner alone, mode 0700, and tightens one that is there.
+///
+/// # Errors
+/// As the file system says.
+pub fn private_dir(path: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o700))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_private_and_whole() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = temp.path().join("a/b");
+        private_dir(&dir).unwrap();
+        assert_eq!(fs::metadata(&dir).unwrap().permissions().mode() & 0o777, 0o700);
+        let path = dir.join("x.json");
+        assert_eq!(read_json::<u32>(&path).unwrap(), None);
+        write_json(&path, &1_u32).unwrap();
+        write_json(&path, &2_u32).unwrap();
+        assert_eq!(read_json::<u32>(&path).unwrap(), Some(2));
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        fs::write(&path, "{").unwrap();
+        assert!(matches!(read_json::<u32>(&path), Err(RecordError::Malformed(..))));
+    }
+}

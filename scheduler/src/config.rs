@@ -1,0 +1,294 @@
+//! The config file `autoscale-enforcer-config.json`: same keys and rules as the deployed scheduler's.
+//!
+//! Unknown keys are refused, keys match whatever their case, and every problem is reported at once.
+//! Source: spec/scheduler.md §5.1.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use protocol::time::Span;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::core::ledger::Rules;
+use crate::core::score::Curve;
+use crate::core::{Settings, Timing};
+
+/// How long a call's outcome may be late before it is taken as lost, beyond the call's own time-out.
+const CALL_SLACK: Span = Span::from_secs(2);
+
+/// The checked configuration. [`Config::default`] holds the values that ship.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Config {
+    /// The part of a node that should stay in use at most: above 0, at most 1.
+    pub watermark: f64,
+    /// Shape of the score.
+    pub scoring: Scoring,
+    /// The `spec.schedulerName` that is ours.
+    pub scheduler_name: String,
+    /// Kept for compatibility; one task owns the ledger.
+    pub reconcile_workers: u64,
+    /// Failures in a row after which an object's failures are warned about.
+    pub log_successive_failures_threshold: u64,
+    /// Seconds after which lists that are not there yet are warned about.
+    pub startup_event_handling_timeout_seconds: u64,
+    /// Time-out of one API call, and of one permit request, seconds.
+    #[serde(rename = "k8sCRUDTimeoutSeconds")]
+    pub crud_timeout_seconds: u64,
+    /// Kept for compatibility; permits are written when they are asked for, not by retries.
+    pub patch_retry_wait_seconds: u64,
+    /// Metric label to node label.
+    pub node_metric_labels: BTreeMap<String, String>,
+    /// Namespaces whose pods count for placement only.
+    pub ignored_namespaces: BTreeSet<String>,
+}
+
+/// Shape of the score; all between 0 and 1.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Scoring {
+    /// Score of an empty node.
+    pub min_usage_score: f64,
+    /// Score of a full node.
+    pub max_usage_score: f64,
+    /// Fraction in use that scores best.
+    pub score_peak: f64,
+    /// Whether an extender's answer is a random number up to the score. The built-in placement never randomises.
+    pub randomize: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            watermark: 0.9,
+            scoring: Scoring {
+                min_usage_score: 0.5,
+                max_usage_score: 0.0,
+                score_peak: 0.8,
+                randomize: true,
+            },
+            scheduler_name: "autoscale-scheduler".into(),
+            reconcile_workers: 16,
+            log_successive_failures_threshold: 10,
+            startup_event_handling_timeout_seconds: 15,
+            crud_timeout_seconds: 1,
+            patch_retry_wait_seconds: 1,
+            node_metric_labels: BTreeMap::new(),
+            ignored_namespaces: BTreeSet::new(),
+        }
+    }
+}
+
+/// Everything that is wrong with a config file.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the configuration has {} problem(s): {}", .0.len(), .0.join("; "))]
+pub struct ConfigError(pub Vec<String>);
+
+impl Config {
+    /// Reads and checks the whole file.
+    ///
+    /// # Errors
+    /// [`ConfigError`] with every problem found.
+    pub fn parse(text: &str) -> Result<Self, ConfigError> {
+        let value: Value = serde_json::from_str(text)
+            .map_err(|error| ConfigError(vec![format!("not JSON: {error}")]))?;
+        let Value::Object(members) = value else {
+            return Err(ConfigError(vec!["not a JSON object".into()]));
+        };
+        let mut reader = Reader::new("", members);
+        let watermark = reader.number("watermark", |n| n > 0.0 && n <= 1.0, "above 0 and at most 1");
+        let scoring = reader.take("scoring");
+        let scheduler_name = reader.text("schedulerName");
+        let mut positive = |key| reader.positive(key);
+        let mut config = Self {
+            watermark,
+            scheduler_name,
+            reconcile_workers: positive("reconcileWorkers"),
+            log_successive_failures_threshold: positive("logSuccessiveFailuresThreshold"),
+            startup_event_handling_timeout_seconds: positive("startupEventHandlingTimeoutSeconds"),
+            crud_timeout_seconds: positive("k8sCRUDTimeoutSeconds"),
+            patch_retry_wait_seconds: positive("patchRetryWaitSeconds"),
+            node_metric_labels: reader.optional("nodeMetricLabels", "a map of texts"),
+            ignored_namespaces: reader.optional("ignoredNamespaces", "a list of texts"),
+            ..Self::default()
+        };
+        let mut problems = reader.finish();
+        match scoring {
+            Some(Value::Object(members)) => {
+                let mut reader = Reader::new("scoring.", members);
+                let mut part = |key| reader.number(key, |n| (0.0..=1.0).contains(&n), "between 0 and 1");
+                config.scoring = Scoring {
+                    min_usage_score: part("minUsageScore"),
+                    max_usage_score: part("maxUsageScore"),
+                    score_peak: part("scorePeak"),
+                    randomize: reader.optional("randomize", "true or false"),
+                };
+                problems.extend(reader.finish());
+            }
+            Some(_) => problems.push("scoring must be an object".into()),
+            None => problems.push("scoring is missing".into()),
+        }
+        if problems.is_empty() { Ok(config) } else { Err(ConfigError(problems)) }
+    }
+
+    /// Time-out of one API call.
+    #[must_use]
+    pub fn crud_timeout(&self) -> Span {
+        Span::from_secs(self.crud_timeout_seconds)
+    }
+
+    /// What the core needs of it.
+    #[must_use]
+    pub fn settings(&self, places_pods: bool, count_plugged: bool) -> Settings {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "the watermark is above 0 and at most 1"
+        )]
+        let watermark_ppm = (self.watermark * 1e6).round() as u32;
+        let budget = self.crud_timeout();
+        Settings {
+            rules: Rules {
+                scheduler_name: self.scheduler_name.clone(),
+                ignored_namespaces: self.ignored_namespaces.clone(),
+                watermark_ppm,
+                curve: Curve {
+                    min_usage_score: self.scoring.min_usage_score,
+                    max_usage_score: self.scoring.max_usage_score,
+                    score_peak: self.scoring.score_peak,
+                },
+                count_plugged,
+            },
+            timing: Timing { request_budget: budget, call_budget: Span(budget.0 + CALL_SLACK.0) },
+            places_pods,
+        }
+    }
+}
+
+/// Takes members out of an object one by one and collects what is wrong.
+struct Reader {
+    prefix: &'static str,
+    members: Map<String, Value>,
+    problems: Vec<String>,
+}
+
+impl Reader {
+    fn new(prefix: &'static str, members: Map<String, Value>) -> Self {
+        Self { prefix, members, problems: Vec::new() }
+    }
+
+    fn take(&mut self, key: &str) -> Option<Value> {
+        let names = self.members.keys().filter(|name| name.eq_ignore_ascii_case(key));
+        let names: Vec<String> = names.cloned().collect();
+        if names.len() > 1 {
+            self.problems.push(format!("{}{key} is given more than once", self.prefix));
+        }
+        let mut last = None;
+        for name in names {
+            last = self.members.remove(&name);
+        }
+        last.filter(|value| !value.is_null())
+    }
+
+    fn need<T>(&mut self, key: &str, what: &str, read: impl FnOnce(&Value) -> Option<T>) -> Option<T> {
+        let Some(value) = self.take(key) else {
+            self.problems.push(format!("{}{key} is missing", self.prefix));
+            return None;
+        };
+        let found = read(&value);
+        if found.is_none() {
+            self.problems.push(format!("{}{key} must be {what}, not {value}", self.prefix));
+        }
+        found
+    }
+
+    fn number(&mut self, key: &str, valid: impl Fn(f64) -> bool, range: &str) -> f64 {
+        let what = format!("a number {range}");
+        self.need(key, &what, |value| value.as_f64().filter(|n| valid(*n))).unwrap_or_default()
+    }
+
+    fn positive(&mut self, key: &str) -> u64 {
+        let read = |value: &Value| value.as_u64().filter(|n| *n > 0);
+        self.need(key, "a whole number above 0", read).unwrap_or_default()
+    }
+
+    fn text(&mut self, key: &str) -> String {
+        let read = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+        self.need(key, "a text that is not empty", read).unwrap_or_default()
+    }
+
+    fn optional<T: Default + for<'de> serde::Deserialize<'de>>(&mut self, key: &str, what: &str) -> T {
+        let Some(value) = self.take(key) else { return T::default() };
+        T::deserialize(&value).unwrap_or_else(|_| {
+            self.problems.push(format!("{}{key} must be {what}, not {value}", self.prefix));
+            T::default()
+        })
+    }
+
+    fn finish(mut self) -> Vec<String> {
+        let unknown = self.members.keys().map(|key| format!("{}{key} is not known", self.prefix));
+        let unknown: Vec<String> = unknown.collect();
+        self.problems.extend(unknown);
+        self.problems
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn shipped() -> Value {
+        serde_json::to_value(Config::default()).expect("encodes")
+    }
+
+    #[test]
+    fn what_ships_reads_back_and_absent_optionals_are_empty() {
+        assert_eq!(Config::parse(&shipped().to_string()), Ok(Config::default()));
+        let mut short = shipped();
+        for key in ["nodeMetricLabels", "ignoredNamespaces"] {
+            short.as_object_mut().expect("object").remove(key);
+        }
+        short["scoring"].as_object_mut().expect("object").remove("randomize");
+        let config = Config::parse(&short.to_string()).expect("is valid");
+        assert!(!config.scoring.randomize && config.ignored_namespaces.is_empty());
+    }
+
+    #[test]
+    fn keys_match_whatever_their_case() {
+        let text = shipped().to_string().replace("watermark", "WaterMark").replace("scorePeak", "scorepeak");
+        assert_eq!(Config::parse(&text), Ok(Config::default()));
+        let twice = shipped().to_string().replacen('{', r#"{"WATERMARK":0.5,"#, 1);
+        let error = Config::parse(&twice).expect_err("is ambiguous");
+        assert_eq!(error.0, ["watermark is given more than once"]);
+    }
+
+    #[test]
+    fn all_problems_are_reported_at_once() {
+        let bad = json!({"watermark": 1.5, "scoring": {"minUsageScore": -0.1, "maxUsageScore": "x", "randomise": true},
+            "schedulerName": "", "reconcileWorkers": 0, "logSuccessiveFailuresThreshold": 1.5,
+            "startupEventHandlingTimeoutSeconds": -1, "k8sCRUDTimeoutSeconds": null, "patchRetryWaitSeconds": 1,
+            "nodeMetricLabels": ["a"], "ignoredNamespaces": "kube-system", "extra": 1});
+        let error = Config::parse(&bad.to_string()).expect_err("is bad");
+        let expected = [
+            "watermark must be a number above 0 and at most 1, not 1.5",
+            "schedulerName must be a text that is not empty, not \"\"",
+            "reconcileWorkers must be a whole number above 0, not 0",
+            "logSuccessiveFailuresThreshold must be a whole number above 0, not 1.5",
+            "startupEventHandlingTimeoutSeconds must be a whole number above 0, not -1",
+            "k8sCRUDTimeoutSeconds is missing",
+            "nodeMetricLabels must be a map of texts, not [\"a\"]",
+            "ignoredNamespaces must be a list of texts, not \"kube-system\"",
+            "extra is not known",
+            "scoring.minUsageScore must be a number between 0 and 1, not -0.1",
+            "scoring.maxUsageScore must be a number between 0 and 1, not \"x\"",
+            "scoring.scorePeak is missing",
+            "scoring.randomise is not known",
+        ];
+        assert_eq!(error.0, expected);
+        for text in ["", "[]", "{", "null", "7"] {
+            assert!(Config::parse(text).is_err(), "{text:?}");
+        }
+        assert!(Config::parse("{}").expect_err("is empty").0.len() >= 8);
+    }
+}

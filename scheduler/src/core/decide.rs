@@ -1,0 +1,259 @@
+//! One permit request, decided: a pure function of the ledger and the request, with its reasons as data.
+//!
+//! Per resource, independently (spec/scheduler.md §2.3, §2.4):
+//!
+//! ```text
+//! held  = approved by the VM's object, or what the VM uses when nothing is;
+//!         at first contact at least what it uses; never below what the agent says it was permitted
+//! asked <= held : permit = asked
+//! asked >  held : permit = held + a grant of what the node has left, unless something forbids any grant (`Limit`)
+//! ```
+
+use protocol::permit::{AgentRequest, NamespacedName, PermitRefusal};
+use protocol::units::Resources;
+use serde::Serialize;
+
+use super::amount::{Both, GrantInput, Resource, grant};
+use super::ledger::{Ledger, VmEntry, overcommit_of};
+use super::view::{Noted, PodRole, PodView};
+
+/// What kept an increase from being granted whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Limit {
+    /// The node has no room for it.
+    NoRoom,
+    /// The node's object is not known, so that its room is not.
+    NodeMissing,
+    /// The agent says it was permitted more than is approved; nothing is added to that.
+    Claim,
+    /// The VM is being migrated.
+    Migrating,
+    /// Another scheduler places this pod.
+    ForeignScheduler,
+    /// The VM is not labelled as autoscaled, or its namespace is ignored.
+    NotAutoscaled,
+    /// The pod has ended.
+    Ended,
+    /// The approved annotation does not parse; it is repaired first.
+    Garbled,
+    /// The compute unit is zero.
+    ZeroUnit,
+}
+
+impl Limit {
+    /// The word for metric labels and logs.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::NoRoom => "no_room",
+            Self::NodeMissing => "node_missing",
+            Self::Claim => "claim",
+            Self::Migrating => "migrating",
+            Self::ForeignScheduler => "foreign_scheduler",
+            Self::NotAutoscaled => "not_autoscaled",
+            Self::Ended => "ended",
+            Self::Garbled => "garbled",
+            Self::ZeroUnit => "zero_unit",
+        }
+    }
+}
+
+/// What became of the wish for one resource.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// Not more than is held.
+    Accepted,
+    /// An increase, whole.
+    Granted,
+    /// An increase, in part.
+    Partial(Limit),
+    /// An increase, not at all.
+    Denied(Limit),
+}
+
+impl Outcome {
+    /// What limited it.
+    #[must_use]
+    pub const fn limit(self) -> Option<Limit> {
+        match self {
+            Self::Partial(limit) | Self::Denied(limit) => Some(limit),
+            Self::Accepted | Self::Granted => None,
+        }
+    }
+}
+
+/// The decision on one resource. Amounts are thousandths of a core, or bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Verdict {
+    /// What was asked.
+    pub asked: u64,
+    /// What was held before.
+    pub held: u64,
+    /// What is held from now on.
+    pub permit: u64,
+    /// How far beyond `held` it could have grown.
+    pub room: u64,
+    /// What became of it.
+    pub outcome: Outcome,
+}
+
+/// The decision on one request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Decision {
+    /// The VM's pod.
+    pub pod: NamespacedName,
+    /// The VM.
+    pub vm: NamespacedName,
+    /// The pod's node.
+    pub node: String,
+    /// Each resource.
+    pub verdicts: Both<Verdict>,
+    /// The answer.
+    pub permit: Resources,
+    /// The part of `last_permit` that goes beyond what is approved and was asked again.
+    pub claim: Option<Resources>,
+    /// Whether anything of `last_permit` went beyond what is approved and under way.
+    pub overclaimed: bool,
+    /// Whether the VM's approved annotation does not parse.
+    pub garbled: bool,
+    /// Whether the VM's annotations are ours to write.
+    pub autoscaled: bool,
+}
+
+impl Decision {
+    /// Whether anything more than what is held was asked.
+    #[must_use]
+    pub fn is_increase(&self) -> bool {
+        self.verdicts.any(|verdict| verdict.asked > verdict.held)
+    }
+
+    /// What limited it, CPU first.
+    #[must_use]
+    pub fn limits(&self) -> Vec<(Resource, Limit)> {
+        let limits = Resource::ALL.into_iter();
+        limits.filter_map(|r| Some((r, self.verdicts.get(r).outcome.limit()?))).collect()
+    }
+}
+
+/// Decides on `request` for `pod`, which is on `node` and runs `vm`. Changes nothing.
+///
+/// # Errors
+/// [`PermitRefusal::BadPod`] when what the answer would rest on does not parse.
+pub fn decide(
+    ledger: &Ledger,
+    pod: &PodView,
+    node: &str,
+    vm: &VmEntry,
+    request: &AgentRequest,
+) -> Result<Decision, PermitRefusal> {
+    if vm.view.problem.is_some() {
+        return Err(PermitRefusal::BadPod);
+    }
+    let ground = Ground::of(vm, request);
+    let increase = request.resources.has_field_above(ground.held);
+    if increase && pod.size.is_err() {
+        return Err(PermitRefusal::BadPod);
+    }
+    let counted = ledger.counted(pod).field_max(ground.held);
+    let forbidden = forbidden(ledger, pod, node, vm);
+    let total = ledger.node(node).map(|node| node.total).unwrap_or_default();
+    let load = ledger.load(node);
+    let verdicts = Both::<u64>::from(request.resources).map(|resource, asked| {
+        let input = GrantInput {
+            total: total.get(resource),
+            reserved: load.reserved.get(resource),
+            held: Both::from(ground.held).get(resource),
+            counted: Both::from(counted).get(resource),
+            asked,
+            unit: Both::from(request.compute_unit).get(resource),
+            overcommit_milli: overcommit_of(pod).get(resource),
+        };
+        let claimed = ground.overclaimed.get(resource).then_some(Limit::Claim);
+        verdict(input, forbidden.or(claimed))
+    });
+    Ok(Decision {
+        pod: pod.key.clone(),
+        vm: vm.view.key.clone(),
+        node: node.to_owned(),
+        permit: verdicts.map(|_, verdict| verdict.permit).to_resources(),
+        verdicts,
+        claim: ground.claim,
+        overclaimed: ground.overclaimed.any(|it| it),
+        garbled: vm.view.autoscaled && vm.view.approved() == Noted::Garbled,
+        autoscaled: is_autoscaled(ledger, vm),
+    })
+}
+
+/// What a request stands on before anything is granted.
+struct Ground {
+    held: Resources,
+    overclaimed: Both<bool>,
+    claim: Option<Resources>,
+}
+
+impl Ground {
+    fn of(vm: &VmEntry, request: &AgentRequest) -> Self {
+        let view = &vm.view;
+        let mut written = match view.approved() {
+            Noted::Value(approved) if view.autoscaled => approved,
+            _ => view.in_use,
+        };
+        let Some(last_permit) = request.last_permit else {
+            // First contact tells what the VM has already; that is accepted as it is.
+            written = written.field_max(view.in_use);
+            return Self { held: written, overclaimed: Both::same(false), claim: None };
+        };
+        let pending = vm.holds.iter().fold(written, |sum, hold| sum.field_max(hold.target));
+        // An agent lowers its use before it tells, so what it asks for bounds what it may be using.
+        let used = last_permit.field_min(request.resources);
+        Self {
+            held: written.field_max(last_permit),
+            overclaimed: Both::<u64>::from(last_permit).zip(pending.into()).map(|_, (l, p)| l > p),
+            claim: used.has_field_above(view.floor()).then_some(used),
+        }
+    }
+}
+
+fn is_autoscaled(ledger: &Ledger, vm: &VmEntry) -> bool {
+    vm.view.autoscaled && !ledger.rules().ignored_namespaces.contains(&vm.view.key.namespace)
+}
+
+/// What forbids any grant, whatever the room.
+fn forbidden(ledger: &Ledger, pod: &PodView, node: &str, vm: &VmEntry) -> Option<Limit> {
+    if pod.terminal {
+        return Some(Limit::Ended);
+    }
+    if pod.scheduler_name != ledger.rules().scheduler_name {
+        return Some(Limit::ForeignScheduler);
+    }
+    if !is_autoscaled(ledger, vm) {
+        return Some(Limit::NotAutoscaled);
+    }
+    if vm.view.approved() == Noted::Garbled {
+        return Some(Limit::Garbled);
+    }
+    // Both pods of a migrating VM share one approved annotation, and room was looked at on one node only.
+    if pod.role != PodRole::Settled || ledger.live_pods_of(&vm.view.key) > 1 {
+        return Some(Limit::Migrating);
+    }
+    ledger.node(node).is_none().then_some(Limit::NodeMissing)
+}
+
+fn verdict(input: GrantInput, forbidden: Option<Limit>) -> Verdict {
+    let GrantInput { asked, held, .. } = input;
+    let done = |permit: u64, room: u64, outcome: Outcome| Verdict { asked, held, permit, room, outcome };
+    if asked <= held {
+        return done(asked, 0, Outcome::Accepted);
+    }
+    if let Some(limit) = forbidden {
+        return done(held, 0, Outcome::Denied(limit));
+    }
+    match grant(input) {
+        Err(_) => done(held, 0, Outcome::Denied(Limit::ZeroUnit)),
+        Ok(got) if got.granted == asked => done(asked, got.room, Outcome::Granted),
+        Ok(got) if got.granted == held => done(held, got.room, Outcome::Denied(Limit::NoRoom)),
+        Ok(got) => done(got.granted, got.room, Outcome::Partial(Limit::NoRoom)),
+    }
+}

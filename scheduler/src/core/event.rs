@@ -1,0 +1,258 @@
+//! What may happen to the core, and what it may ask to be done. All plain data.
+
+use std::collections::BTreeMap;
+
+use protocol::annotations::{
+    ANNOTATION_APPROVED, ANNOTATION_REQUESTED, ANNOTATION_SCALING_UNIT, pointer_escape,
+};
+use protocol::permit::{AgentRequest, NamespacedName, PermitRefusal, PluginResponse};
+use protocol::time::Timestamp;
+use protocol::units::Resources;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::decide::Decision;
+use super::view::{NodeView, PodView, VmView};
+
+/// Names one HTTP request that waits for an answer; chosen by the shell, never used twice.
+pub type TicketId = u64;
+/// Names one write or read of a VM object, or one binding; chosen by the core, never used twice.
+pub type CallId = u64;
+
+/// Something happened.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// A consistent list of all nodes; what is not in it is gone.
+    NodesListed(Vec<NodeView>),
+    /// A node appeared or changed.
+    NodeApplied(NodeView),
+    /// A node is gone.
+    NodeDeleted(String),
+    /// A consistent list of all pods; what is not in it is gone.
+    PodsListed(Vec<PodView>),
+    /// A pod appeared or changed.
+    PodApplied(PodView),
+    /// The pod of this uid is gone.
+    PodDeleted(String),
+    /// A consistent list of all VMs; what is not in it is gone.
+    VmsListed(Vec<VmView>),
+    /// A VM appeared or changed.
+    VmApplied(VmView),
+    /// The VM of this name and uid is gone.
+    VmDeleted(NamespacedName, String),
+    /// An agent asks.
+    Permit(TicketId, AgentRequest),
+    /// A [`Action::WriteVm`] ended.
+    WriteDone(CallId, CallOutcome),
+    /// A [`Action::ReadVm`] ended.
+    ReadDone(CallId, CallOutcome),
+    /// A [`Action::Bind`] ended.
+    BindDone(CallId, BindOutcome),
+}
+
+/// How a write or a read of a VM object ended.
+#[derive(Debug, Clone, PartialEq)]
+pub enum CallOutcome {
+    /// It succeeded; the object as it is now.
+    Done(Box<VmView>),
+    /// A `test` of the patch failed or the object changed meanwhile: the write did not and will not happen.
+    Conflict,
+    /// There is no such object: the write did not and will not happen.
+    NotFound,
+    /// Refused for another reason: the write did not and will not happen.
+    Refused(String),
+    /// Time-out, broken connection or a server's failure: it may have happened or may happen yet.
+    Unclear(String),
+}
+
+/// How a binding ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BindOutcome {
+    /// The pod is bound to the node.
+    Bound,
+    /// The pod is bound already or changed: what is true will be observed.
+    Conflict,
+    /// Refused: this attempt did not and will not bind it.
+    Refused(String),
+    /// It may have happened or may happen yet.
+    Unclear(String),
+}
+
+/// Something to do.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub enum Action {
+    /// Answer an HTTP request.
+    Answer(Answer),
+    /// Patch a VM object; exactly one [`Event::WriteDone`] must follow.
+    WriteVm(VmWrite),
+    /// Read a VM object; exactly one [`Event::ReadDone`] must follow.
+    ReadVm {
+        /// Names the call.
+        id: CallId,
+        /// The VM.
+        vm: NamespacedName,
+    },
+    /// Bind a pod to a node; exactly one [`Event::BindDone`] must follow.
+    Bind {
+        /// Names the call.
+        id: CallId,
+        /// The pod.
+        pod: NamespacedName,
+        /// Its uid, without which it must not be bound.
+        uid: String,
+        /// The node.
+        node: String,
+    },
+    /// Say on a pod that no node has room for it. Nothing needs to follow.
+    Unschedulable {
+        /// The pod.
+        pod: NamespacedName,
+        /// Its uid.
+        uid: String,
+        /// Why, for people.
+        message: String,
+    },
+    /// Say on a VM that an increase was not granted whole. Nothing needs to follow.
+    ScaleUpDenied {
+        /// The VM's uid.
+        uid: String,
+        /// What was decided.
+        decision: Box<Decision>,
+    },
+}
+
+/// The answer to one HTTP request.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Answer {
+    /// The request.
+    pub ticket: TicketId,
+    /// The pod's node, once it is known.
+    pub node: Option<String>,
+    /// A permit, or the refusal.
+    #[serde(serialize_with = "show_result")]
+    pub result: Result<PluginResponse, PermitRefusal>,
+    /// What was decided, if it came so far.
+    pub decision: Option<Box<Decision>>,
+    /// Whether this is news: a change of what is held, or a denial not reported lately.
+    pub news: bool,
+}
+
+fn show_result<S: serde::Serializer>(
+    result: &Result<PluginResponse, PermitRefusal>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    match result {
+        Ok(response) => response.serialize(serializer),
+        Err(refusal) => serializer.collect_str(refusal),
+    }
+}
+
+/// One compare-and-set of a VM's three scaling annotations.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct VmWrite {
+    /// Names the call.
+    pub id: CallId,
+    /// The VM.
+    pub vm: NamespacedName,
+    /// The version it applies to, and to no other.
+    pub base: u64,
+    /// The approved annotation at that version.
+    pub approved_before: Option<String>,
+    /// Whether the object has a map of annotations at that version.
+    pub has_annotations: bool,
+    /// New scaling-unit.
+    pub unit: String,
+    /// New resources-requested.
+    pub requested: String,
+    /// New resources-approved.
+    pub approved: String,
+}
+
+impl VmWrite {
+    /// The JSON patch. The test of the version makes it apply once or never, however late it arrives: without it a
+    /// write given up as lost could still raise the approved size after the room was granted to another VM.
+    #[must_use]
+    pub fn operations(&self) -> Value {
+        let at = |key: &str| format!("/metadata/annotations/{}", pointer_escape(key));
+        let mut operations =
+            vec![json!({"op": "test", "path": "/metadata/resourceVersion", "value": self.base.to_string()})];
+        if let Some(before) = &self.approved_before {
+            operations.push(json!({"op": "test", "path": at(ANNOTATION_APPROVED), "value": before}));
+        }
+        if !self.has_annotations {
+            operations.push(json!({"op": "add", "path": "/metadata/annotations", "value": {}}));
+        }
+        for (key, value) in [
+            (ANNOTATION_SCALING_UNIT, &self.unit),
+            (ANNOTATION_REQUESTED, &self.requested),
+            (ANNOTATION_APPROVED, &self.approved),
+        ] {
+            operations.push(json!({"op": "add", "path": at(key), "value": value}));
+        }
+        Value::Array(operations)
+    }
+}
+
+/// Resources as they stand in an annotation: `{"vCPUs":"250m","mem":"1Gi"}`.
+#[must_use]
+pub fn annotation_text(resources: Resources) -> String {
+    // Two numbers and two fixed names: there is nothing in it that could fail to encode.
+    serde_json::to_string(&resources).unwrap_or_default()
+}
+
+/// The whole state, for people. Never used for decisions.
+#[derive(Debug, Clone, Serialize)]
+pub struct StateDump {
+    /// When.
+    pub now: Timestamp,
+    /// Whether all lists are there.
+    pub ready: bool,
+    /// Nodes with their sums.
+    pub nodes: BTreeMap<String, Value>,
+    /// Pods by `namespace/name`.
+    pub pods: BTreeMap<String, Value>,
+    /// VMs by `namespace/name`.
+    pub vms: BTreeMap<String, Value>,
+    /// Pods that wait for room, and bindings under way.
+    pub placement: Value,
+    /// Requests, writes and reads under way.
+    pub permits: Value,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_patch_is_one_compare_and_set() {
+        let write = VmWrite {
+            id: 1,
+            vm: NamespacedName { namespace: "default".into(), name: "pg".into() },
+            base: 41,
+            approved_before: None,
+            has_annotations: false,
+            unit: annotation_text(Resources::new(250, 1 << 30)),
+            requested: annotation_text(Resources::new(1000, 4 << 30)),
+            approved: annotation_text(Resources::new(750, 4 << 30)),
+        };
+        let notes = concat!(
+            r#"{"op":"add","path":"/metadata/annotations/autoscaling.neon.tech~1scaling-unit","#,
+            r#""value":"{\"vCPUs\":\"250m\",\"mem\":\"1Gi\"}"},"#,
+            r#"{"op":"add","path":"/metadata/annotations/internal.autoscaling.neon.tech~1resources-requested","#,
+            r#""value":"{\"vCPUs\":1,\"mem\":\"4Gi\"}"},"#,
+            r#"{"op":"add","path":"/metadata/annotations/internal.autoscaling.neon.tech~1resources-approved","#,
+            r#""value":"{\"vCPUs\":\"750m\",\"mem\":\"4Gi\"}"}]"#
+        );
+        let first = concat!(
+            r#"[{"op":"test","path":"/metadata/resourceVersion","value":"41"},"#,
+            r#"{"op":"add","path":"/metadata/annotations","value":{}},"#
+        );
+        assert_eq!(write.operations().to_string(), format!("{first}{notes}"));
+        let again = VmWrite { approved_before: Some("x".into()), has_annotations: true, ..write };
+        let first = concat!(
+            r#"[{"op":"test","path":"/metadata/resourceVersion","value":"41"},"#,
+            r#"{"op":"test","path":"/metadata/annotations/internal.autoscaling.neon.tech~1resources-approved","value":"x"},"#
+        );
+        assert_eq!(again.operations().to_string(), format!("{first}{notes}"));
+    }
+}

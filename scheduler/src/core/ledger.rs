@@ -1,0 +1,578 @@
+//! What every node carries: observed objects, holds for what is under way, and the sums of both.
+//!
+//! The question it answers: *how much of this node is spoken for, at the least?* Each pod is counted at the largest of
+//! all that may be true of it:
+//!
+//! ```text
+//! counted(pod) = max( pod's own annotations, or the most it can be when they do not parse
+//!                   , its VM's object: approved, wanted by spec, plugged by the runner
+//!                   , claim: what its agent says it was permitted beyond that
+//!                   , grant holds: targets of writes whose fate is not observed yet )
+//! on node      = spec.nodeName, else the node of a bind hold
+//! ```
+//!
+//! A hold ends only by observation. A grant hold remembers the version of the VM its write was conditional on: the
+//! write applies to exactly that version or never, so any later version proves its fate, whichever it was. A bind hold
+//! ends when the pod is seen bound or gone, or when the API refused the first and only attempt.
+//!
+//! Invariants:
+//! * sums equal the charges of the pods (`Ledger::audit`, called by every property test);
+//! * an older state of a VM never replaces a newer one (`tests::an_older_vm_state_is_ignored`);
+//! * a hold outlives errors and time-outs (`tests::a_grant_hold_ends_only_when_a_later_version_is_seen`).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use protocol::permit::NamespacedName;
+use protocol::units::Resources;
+use serde::Serialize;
+
+use super::amount::{Both, NO_OVERCOMMIT_MILLI, shares};
+use super::score::{Curve, score};
+use super::view::{NodeView, PodProblem, PodRole, PodView, VmView};
+
+/// What pods take of one node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Load {
+    /// After over-commit.
+    pub reserved: Both<u128>,
+    /// Before over-commit.
+    pub committed: Both<u128>,
+    /// The part of `reserved` whose pods are being migrated away.
+    pub migrating: Both<u128>,
+    /// After over-commit, pods of ignored namespaces: no part of `reserved`, but in the way of placements.
+    pub ignored: Both<u128>,
+}
+
+/// What one pod adds to one node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Charge {
+    node: String,
+    load: Load,
+}
+
+/// A promised change of a VM's approved resources whose fate is not observed yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct GrantHold {
+    /// The VM's version the write is conditional on.
+    pub base: u64,
+    /// What the write would approve.
+    pub target: Resources,
+}
+
+/// A VirtualMachine and what is under way for it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct VmEntry {
+    /// The newest state seen.
+    pub view: VmView,
+    /// What its agent says it was permitted, where that is more than is approved.
+    pub claim: Option<Resources>,
+    /// Writes whose fate is not observed yet.
+    pub holds: Vec<GrantHold>,
+}
+
+impl VmEntry {
+    fn counted(&self) -> Resources {
+        let claimed = self.claim.unwrap_or_default().field_max(self.view.floor());
+        self.holds.iter().fold(claimed, |sum, hold| sum.field_max(hold.target))
+    }
+}
+
+/// A pod and what is under way for it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PodEntry {
+    /// The newest state seen.
+    pub view: PodView,
+    /// The node it is being bound to.
+    pub bind_hold: Option<String>,
+    /// What its VM's object said last, after that object is gone.
+    orphan_floor: Resources,
+    #[serde(skip)]
+    charge: Option<Charge>,
+}
+
+/// The answer of [`Ledger::filter`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fit {
+    /// There is room.
+    Fits,
+    /// Not enough of at least one resource; how much is missing, after over-commit.
+    NoRoom(Both<u128>),
+    /// Another scheduler's pod.
+    ForeignScheduler,
+    /// No such node.
+    UnknownNode,
+    /// The pod's size is not known.
+    Unreadable(PodProblem),
+}
+
+/// Rules of counting that the configuration sets.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Rules {
+    /// The only `spec.schedulerName` that is ours.
+    pub scheduler_name: String,
+    /// Namespaces whose pods count for placement only.
+    pub ignored_namespaces: BTreeSet<String>,
+    /// The part of a node that should stay in use at most, in millionths of its total.
+    pub watermark_ppm: u32,
+    /// The scoring curve.
+    pub curve: Curve,
+    /// Whether what a runner reports as plugged is counted, so that memory a guest has not given back yet is not given
+    /// to another.
+    pub count_plugged: bool,
+}
+
+/// See the module's description. A clone is a speculative copy.
+#[derive(Debug, Clone)]
+pub struct Ledger {
+    rules: Rules,
+    nodes: BTreeMap<String, NodeView>,
+    loads: BTreeMap<String, Load>,
+    pods: BTreeMap<String, PodEntry>,
+    uids: BTreeMap<NamespacedName, String>,
+    vms: BTreeMap<NamespacedName, VmEntry>,
+    vm_pods: BTreeMap<NamespacedName, BTreeSet<String>>,
+    touched: BTreeSet<String>,
+    room_epoch: u64,
+}
+
+impl Ledger {
+    /// An empty one.
+    #[must_use]
+    pub fn new(rules: Rules) -> Self {
+        Self {
+            rules,
+            nodes: BTreeMap::new(),
+            loads: BTreeMap::new(),
+            pods: BTreeMap::new(),
+            uids: BTreeMap::new(),
+            vms: BTreeMap::new(),
+            vm_pods: BTreeMap::new(),
+            touched: BTreeSet::new(),
+            room_epoch: 0,
+        }
+    }
+
+    /// The rules it counts by.
+    #[must_use]
+    pub fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    // ---- nodes ----
+
+    /// A node appeared or changed.
+    pub fn node_applied(&mut self, node: NodeView) {
+        self.touched.insert(node.name.clone());
+        self.room_epoch += 1;
+        self.nodes.insert(node.name.clone(), node);
+    }
+
+    /// A node is gone. Pods still bound to it stay counted under its name.
+    pub fn node_deleted(&mut self, name: &str) {
+        self.touched.insert(name.to_owned());
+        self.nodes.remove(name);
+    }
+
+    /// The node of that name.
+    #[must_use]
+    pub fn node(&self, name: &str) -> Option<&NodeView> {
+        self.nodes.get(name)
+    }
+
+    /// All nodes by name.
+    pub fn nodes(&self) -> impl Iterator<Item = &NodeView> {
+        self.nodes.values()
+    }
+
+    /// What pods take of a node, known or not.
+    #[must_use]
+    pub fn load(&self, node: &str) -> Load {
+        self.loads.get(node).copied().unwrap_or_default()
+    }
+
+    /// The totals below which a node should stay, rounded down.
+    #[must_use]
+    pub fn watermark(&self, node: &NodeView) -> Both<u64> {
+        node.total.map(|_, total| {
+            let part = u128::from(total) * u128::from(self.rules.watermark_ppm) / 1_000_000;
+            u64::try_from(part).unwrap_or(u64::MAX)
+        })
+    }
+
+    /// The largest total of each resource over the nodes that are there now.
+    #[must_use]
+    pub fn max_seen(&self) -> Both<u64> {
+        self.nodes.values().fold(Both::default(), |max, node| max.max(node.total))
+    }
+
+    // ---- pods ----
+
+    /// A pod appeared or changed.
+    pub fn pod_applied(&mut self, view: PodView) {
+        if let Some(old) = self.uids.get(&view.key).filter(|uid| **uid != view.uid).cloned() {
+            // The name was given to a new pod, so the old one is gone whether or not we were told.
+            self.pod_deleted(&old);
+        }
+        let uid = view.uid.clone();
+        self.uids.insert(view.key.clone(), uid.clone());
+        let vm = vm_key(&view);
+        let entry = self.pods.entry(uid.clone()).or_insert_with(|| PodEntry {
+            view: view.clone(),
+            bind_hold: None,
+            orphan_floor: Resources::default(),
+            charge: None,
+        });
+        let old_vm = vm_key(&entry.view);
+        if view.node.is_some() || view.terminal {
+            entry.bind_hold = None;
+        }
+        entry.view = view;
+        if old_vm != vm {
+            self.unlink(old_vm, &uid);
+        }
+        if let Some(vm) = vm {
+            self.vm_pods.entry(vm).or_default().insert(uid.clone());
+        }
+        self.recharge(&uid);
+    }
+
+    /// A pod is gone.
+    pub fn pod_deleted(&mut self, uid: &str) {
+        let Some(entry) = self.pods.remove(uid) else { return };
+        if let Some(charge) = entry.charge {
+            self.discharge(&charge);
+            self.room_epoch += 1;
+        }
+        if self.uids.get(&entry.view.key).is_some_and(|known| known == uid) {
+            self.uids.remove(&entry.view.key);
+        }
+        self.unlink(vm_key(&entry.view), uid);
+    }
+
+    /// The pod of that name.
+    #[must_use]
+    pub fn pod_named(&self, key: &NamespacedName) -> Option<&PodEntry> {
+        self.uids.get(key).and_then(|uid| self.pods.get(uid))
+    }
+
+    /// The pod of that uid.
+    #[must_use]
+    pub fn pod(&self, uid: &str) -> Option<&PodEntry> {
+        self.pods.get(uid)
+    }
+
+    /// All pods by uid.
+    pub fn pods(&self) -> impl Iterator<Item = &PodEntry> {
+        self.pods.values()
+    }
+
+    /// Counts a pod on a node before it is seen bound, or stops doing so.
+    pub fn set_bind_hold(&mut self, uid: &str, node: Option<String>) {
+        if let Some(entry) = self.pods.get_mut(uid) {
+            entry.bind_hold = node;
+            self.recharge(uid);
+        }
+    }
+
+    // ---- VMs ----
+
+    /// A state of a VM was seen: by the watch, or in the answer to a write or a read. Returns whether it was news.
+    pub fn vm_observed(&mut self, view: VmView) -> bool {
+        let key = view.key.clone();
+        match self.vms.get_mut(&key) {
+            Some(entry) if view.version != 0 && view.version <= entry.view.version => return false,
+            Some(entry) => {
+                if entry.view.uid != view.uid {
+                    entry.claim = None;
+                }
+                entry.holds.retain(|hold| hold.base >= view.version && entry.view.uid == view.uid);
+                entry.view = view;
+                if entry.claim.is_some_and(|claim| !claim.has_field_above(entry.view.floor())) {
+                    entry.claim = None;
+                }
+            }
+            None => {
+                let entry = VmEntry { view, claim: None, holds: Vec::new() };
+                self.vms.insert(key.clone(), entry);
+            }
+        }
+        self.recharge_vm(&key);
+        true
+    }
+
+    /// A VM is gone; its pods stay counted at what it was last.
+    pub fn vm_deleted(&mut self, key: &NamespacedName, uid: &str) {
+        if self.vms.get(key).is_none_or(|entry| entry.view.uid != uid) {
+            return;
+        }
+        let counted = self.vms.remove(key).map(|entry| entry.counted()).unwrap_or_default();
+        for pod in self.vm_pods.get(key).cloned().unwrap_or_default() {
+            if let Some(entry) = self.pods.get_mut(&pod) {
+                entry.orphan_floor = entry.orphan_floor.field_max(counted);
+            }
+            self.recharge(&pod);
+        }
+    }
+
+    /// The VM of that name.
+    #[must_use]
+    pub fn vm(&self, key: &NamespacedName) -> Option<&VmEntry> {
+        self.vms.get(key)
+    }
+
+    /// All VMs by name.
+    pub fn vms(&self) -> impl Iterator<Item = &VmEntry> {
+        self.vms.values()
+    }
+
+    /// The pods of a VM that have not ended.
+    #[must_use]
+    pub fn live_pods_of(&self, vm: &NamespacedName) -> usize {
+        let pods = self.vm_pods.get(vm).into_iter().flatten();
+        pods.filter(|uid| self.pods.get(*uid).is_some_and(|pod| !pod.view.terminal)).count()
+    }
+
+    /// Records what an agent says beyond what is approved, or that it says nothing of the kind.
+    pub fn set_claim(&mut self, vm: &NamespacedName, claim: Option<Resources>) {
+        if let Some(entry) = self.vms.get_mut(vm).filter(|entry| entry.claim != claim) {
+            entry.claim = claim;
+            self.recharge_vm(vm);
+        }
+    }
+
+    /// Counts the target of a write that is about to be sent.
+    pub fn add_hold(&mut self, vm: &NamespacedName, hold: GrantHold) {
+        if let Some(entry) = self.vms.get_mut(vm) {
+            if !entry.holds.contains(&hold) {
+                entry.holds.push(hold);
+            }
+            self.recharge_vm(vm);
+        }
+    }
+
+    /// Ends a hold whose write was refused for certain.
+    pub fn drop_hold(&mut self, vm: &NamespacedName, hold: GrantHold) {
+        if let Some(entry) = self.vms.get_mut(vm) {
+            entry.holds.retain(|other| *other != hold);
+            self.recharge_vm(vm);
+        }
+    }
+
+    // ---- counting ----
+
+    /// What a pod is counted at before over-commit, wherever it is; nothing once it has ended.
+    #[must_use]
+    pub fn counted(&self, pod: &PodView) -> Resources {
+        let orphan_floor = self.pods.get(&pod.uid).map(|entry| entry.orphan_floor);
+        if pod.terminal {
+            return Resources::default();
+        }
+        let mut amount = match &pod.size {
+            Ok(size) => size.reserved,
+            Err(_) => pod.fallback,
+        };
+        amount = amount.field_max(orphan_floor.unwrap_or_default());
+        if let Some(vm) = vm_key(pod).and_then(|key| self.vms.get(&key)) {
+            amount = amount.field_max(vm.counted());
+            if pod.size.is_err() {
+                amount = amount.field_max(vm.view.largest);
+            }
+            let (plugged_in, plugged) = &vm.view.plugged;
+            if self.rules.count_plugged && *plugged_in == pod.key.name {
+                amount = amount.field_max(*plugged);
+            }
+        }
+        amount
+    }
+
+    fn charge_of(&self, pod: &PodView) -> Load {
+        let amount = Both::from(self.counted(pod));
+        let milli = overcommit_of(pod);
+        let share = shares(amount, milli);
+        if self.rules.ignored_namespaces.contains(&pod.key.namespace) {
+            return Load { ignored: share, ..Load::default() };
+        }
+        let leaving = pod.vm.is_some() && pod.role == PodRole::Source;
+        Load {
+            reserved: share,
+            committed: amount.map(|_, amount| u128::from(amount)),
+            migrating: if leaving { share } else { Both::default() },
+            ignored: Both::default(),
+        }
+    }
+
+    fn recharge_vm(&mut self, vm: &NamespacedName) {
+        for uid in self.vm_pods.get(vm).cloned().unwrap_or_default() {
+            self.recharge(&uid);
+        }
+    }
+
+    fn recharge(&mut self, uid: &str) {
+        let Some(entry) = self.pods.get(uid) else { return };
+        let node = entry.view.node.as_ref().or(entry.bind_hold.as_ref());
+        let node = node.filter(|_| !entry.view.terminal).cloned();
+        let fresh = node.map(|node| Charge { node, load: self.charge_of(&entry.view) });
+        let Some(entry) = self.pods.get_mut(uid) else { return };
+        if entry.charge == fresh {
+            return;
+        }
+        let old = std::mem::replace(&mut entry.charge, fresh.clone());
+        if let Some(fresh) = &fresh {
+            let load = self.loads.entry(fresh.node.clone()).or_default();
+            *load = combine(*load, fresh.load, |sum, part| sum + part);
+            self.touched.insert(fresh.node.clone());
+        }
+        if let Some(old) = &old {
+            self.discharge(old);
+            self.room_epoch += u64::from(frees(old, fresh.as_ref()));
+        }
+    }
+
+    fn discharge(&mut self, charge: &Charge) {
+        self.touched.insert(charge.node.clone());
+        if let Some(load) = self.loads.get_mut(&charge.node) {
+            // The charge was added before, so nothing can go below zero.
+            *load = combine(*load, charge.load, |sum, part| sum - part);
+            if *load == Load::default() {
+                self.loads.remove(&charge.node);
+            }
+        }
+    }
+
+    fn unlink(&mut self, vm: Option<NamespacedName>, uid: &str) {
+        let Some(vm) = vm else { return };
+        if let Some(pods) = self.vm_pods.get_mut(&vm) {
+            pods.remove(uid);
+            if pods.is_empty() {
+                self.vm_pods.remove(&vm);
+            }
+        }
+    }
+
+    // ---- placement ----
+
+    /// Whether `pod` has room on `node` beside all the pods counted there.
+    #[must_use]
+    pub fn fits(&self, pod: &PodView, node: &str) -> Fit {
+        let load = self.load(node);
+        let own = self.pods.get(&pod.uid).and_then(|entry| entry.charge.as_ref());
+        let own = own.filter(|charge| charge.node == node).map(|charge| charge.load);
+        let others = combine(load, own.unwrap_or_default(), |sum, part| sum - part);
+        self.fits_beside(pod, node, others.reserved.zip(others.ignored).map(|_, (a, b)| a + b))
+    }
+
+    /// The same beside exactly the pods another scheduler believes to be there: pods we know count as we know them,
+    /// others by their object, and those that do not parse not at all. Source: spec/scheduler.md §1.1.
+    #[must_use]
+    pub fn filter<'a>(
+        &self,
+        pod: &PodView,
+        node: &str,
+        believed: impl IntoIterator<Item = &'a PodView>,
+    ) -> Fit {
+        let others = believed.into_iter().filter(|other| other.uid != pod.uid);
+        let sum = others.fold(Both::<u128>::default(), |sum, other| {
+            let known = self.pods.get(&other.uid).map(|entry| &entry.view);
+            let unknown = || other.size.is_ok().then_some(other);
+            known.or_else(unknown).map_or(sum, |view| {
+                let share = shares(self.counted(view).into(), overcommit_of(view));
+                sum.zip(share).map(|_, (a, b)| a + b)
+            })
+        });
+        self.fits_beside(pod, node, sum)
+    }
+
+    fn fits_beside(&self, pod: &PodView, node: &str, others: Both<u128>) -> Fit {
+        if pod.scheduler_name != self.rules.scheduler_name {
+            return Fit::ForeignScheduler;
+        }
+        if let Err(problem) = &pod.size {
+            return Fit::Unreadable(problem.clone());
+        }
+        let Some(node) = self.nodes.get(node) else { return Fit::UnknownNode };
+        let share = shares(self.counted(pod).into(), overcommit_of(pod));
+        let missing = others.zip(share).zip(node.total).map(|_, ((others, share), total)| {
+            (others + share).saturating_sub(u128::from(total))
+        });
+        if missing.any(|missing| missing > 0) { Fit::NoRoom(missing) } else { Fit::Fits }
+    }
+
+    /// Score of a pod on a node, 0 to 100; 0 for an unknown node.
+    #[must_use]
+    pub fn score(&self, pod: &PodView, node: &str) -> u8 {
+        let Some(view) = self.nodes.get(node) else { return 0 };
+        let own = self.pods.get(&pod.uid).and_then(|entry| entry.charge.as_ref());
+        let own = own.filter(|charge| charge.node == node).map(|charge| charge.load.reserved);
+        let share = shares(self.counted(pod).into(), overcommit_of(pod));
+        let reserved = self.load(node).reserved.zip(own.unwrap_or_default()).zip(share);
+        let reserved = reserved.map(|_, ((sum, own), share)| sum - own + share);
+        score(self.rules.curve, reserved, view.total, self.max_seen())
+    }
+
+    // ---- book-keeping ----
+
+    /// Grows whenever room may have appeared somewhere.
+    #[must_use]
+    pub fn room_epoch(&self) -> u64 {
+        self.room_epoch
+    }
+
+    /// Nodes whose figures changed since the last call.
+    pub fn take_touched(&mut self) -> BTreeSet<String> {
+        std::mem::take(&mut self.touched)
+    }
+
+    /// Recomputes every sum from the pods and compares it with what is kept. Always `Ok`; for tests.
+    ///
+    /// # Errors
+    /// The names of the nodes whose sums are wrong.
+    pub fn audit(&self) -> Result<(), Vec<String>> {
+        let mut fresh: BTreeMap<String, Load> = BTreeMap::new();
+        for entry in self.pods.values() {
+            let node = entry.view.node.as_ref().or(entry.bind_hold.as_ref());
+            if let Some(node) = node.filter(|_| !entry.view.terminal) {
+                let load = fresh.entry(node.clone()).or_default();
+                *load = combine(*load, self.charge_of(&entry.view), |sum, part| sum + part);
+            }
+        }
+        let names: BTreeSet<&String> = fresh.keys().chain(self.loads.keys()).collect();
+        let due = |name: &String| fresh.get(name).copied().unwrap_or_default();
+        let wrong = names.into_iter().filter(|name| due(name) != self.load(name));
+        let wrong: Vec<String> = wrong.cloned().collect();
+        if wrong.is_empty() { Ok(()) } else { Err(wrong) }
+    }
+}
+
+/// The VM that owns a pod.
+#[must_use]
+pub fn vm_key(pod: &PodView) -> Option<NamespacedName> {
+    let name = pod.vm.clone()?;
+    Some(NamespacedName { namespace: pod.key.namespace.clone(), name })
+}
+
+/// A pod's over-commit factors; none when its size is not known.
+#[must_use]
+pub fn overcommit_of(pod: &PodView) -> Both<u32> {
+    pod.size.as_ref().map_or(Both::same(NO_OVERCOMMIT_MILLI), |size| size.overcommit_milli)
+}
+
+/// Whether replacing one charge by another leaves more room on some node.
+fn frees(old: &Charge, fresh: Option<&Charge>) -> bool {
+    let Some(fresh) = fresh.filter(|fresh| fresh.node == old.node) else { return true };
+    let less = |old: Both<u128>, fresh: Both<u128>| fresh.cpu < old.cpu || fresh.mem < old.mem;
+    less(old.load.reserved, fresh.load.reserved) || less(old.load.ignored, fresh.load.ignored)
+}
+
+fn combine(sum: Load, part: Load, f: fn(u128, u128) -> u128) -> Load {
+    let each = |a: Both<u128>, b: Both<u128>| a.zip(b).map(|_, (a, b)| f(a, b));
+    Load {
+        reserved: each(sum.reserved, part.reserved),
+        committed: each(sum.committed, part.committed),
+        migrating: each(sum.migrating, part.migrating),
+        ignored: each(sum.ignored, part.ignored),
+    }
+}
+
+#[cfg(test)]
+#[path = "ledger_tests.rs"]
+mod tests;

@@ -1,0 +1,543 @@
+//! Permit requests from arrival to answer.
+//!
+//! ```text
+//!            ┌── approved already is what is permitted ──► answered at once
+//! request ──►│ decided under the ledger
+//!            └── hold + one conditional write ──► done ────► answered: it is written now
+//!                      ▲                     ├──► conflict ► read, decide again, a bounded number of times
+//!                      │                     ├──► refused ─► the hold ends, 500
+//!                      └─── sent again ◄─────┴──► unclear ─► the hold stays, 500; sent again until a later version of
+//!                                                            the VM is seen, which proves the write's fate
+//! ```
+//!
+//! One call per VM is in flight at a time; further requests for the same VM wait in order, up to [`MAX_WAITING`]. Every
+//! request is answered within [`Timing::request_budget`].
+//!
+//! Invariants: durable before said, and no room given twice (`tests/interleavings.rs`); every request is answered
+//! exactly once (`tests::every_request_is_answered_once`).
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use protocol::permit::{AgentRequest, NamespacedName, PermitRefusal, PluginResponse};
+use protocol::time::{Span, Timestamp};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::decide::{Decision, Limit, Outcome, decide};
+use super::event::{Action, Answer, CallId, CallOutcome, TicketId, VmWrite, annotation_text};
+use super::ledger::{GrantHold, Ledger, vm_key};
+use super::view::{Noted, VmView};
+
+/// Requests that may wait for one VM. An agent has one under way; more are repeats it has given up on.
+pub const MAX_WAITING: usize = 8;
+/// Times one request is decided anew because its VM changed under it.
+pub const MAX_CONFLICTS: u32 = 5;
+/// Writes of unclear fate that one VM may have; with more, requests for it are refused until one is settled.
+pub const MAX_UNCLEAR: usize = 4;
+/// First pause before a write of unclear fate is sent again; doubled each time.
+const SETTLE_FIRST: Span = Span::from_millis(500);
+/// Longest such pause.
+const SETTLE_LAST: Span = Span::from_secs(30);
+/// The same denial of the same VM is news again after this long.
+const DENIAL_QUIET: Span = Span::from_secs(60);
+/// A different denial of the same VM is news after this long.
+const DENIAL_GAP: Span = Span::from_secs(10);
+
+/// How long things may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Timing {
+    /// From a request's arrival to its answer.
+    pub request_budget: Span,
+    /// From sending a call to its outcome; past it the call is taken as lost.
+    pub call_budget: Span,
+}
+
+/// Counts of what should be rare.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Oddities {
+    /// Requests whose last permit went beyond what is approved.
+    pub overclaims: u64,
+    /// Outcomes of calls nobody waited for any more.
+    pub late_outcomes: u64,
+    /// Writes whose fate was unclear.
+    pub unclear_writes: u64,
+    /// Writes that met a newer version.
+    pub conflicts: u64,
+}
+
+/// What can wake this part.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Timer {
+    /// A request must be answered.
+    Ticket(TicketId),
+    /// A call must have ended.
+    Call(CallId),
+    /// A write of unclear fate is to be sent again.
+    Settle(NamespacedName),
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+struct Ticket {
+    request: AgentRequest,
+    vm: NamespacedName,
+    conflicts: u32,
+    in_flight: bool,
+}
+
+/// A write and what is counted for it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+struct Sent {
+    write: VmWrite,
+    hold: GrantHold,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+enum Flight {
+    Write(Sent, Option<(TicketId, Box<Decision>)>),
+    Read(CallId, Option<TicketId>),
+}
+
+impl Flight {
+    const fn id(&self) -> CallId {
+        match self {
+            Self::Write(sent, _) => sent.write.id,
+            Self::Read(id, _) => *id,
+        }
+    }
+}
+
+/// What is under way for one VM.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+struct Desk {
+    flight: Option<Flight>,
+    waiting: VecDeque<TicketId>,
+    unclear: Vec<Sent>,
+    settle_attempts: u32,
+    denied: Option<(Timestamp, Vec<Limit>)>,
+}
+
+impl Desk {
+    fn is_idle(&self) -> bool {
+        self.flight.is_none() && self.waiting.is_empty() && self.unclear.is_empty()
+    }
+}
+
+/// See the module's description.
+#[derive(Debug)]
+pub(super) struct Permits {
+    timing: Timing,
+    tickets: BTreeMap<TicketId, Ticket>,
+    desks: BTreeMap<NamespacedName, Desk>,
+    calls: BTreeMap<CallId, NamespacedName>,
+    timers: BTreeSet<(Timestamp, Timer)>,
+    last_call: CallId,
+    oddities: Oddities,
+}
+
+/// What this part works with besides itself.
+pub(super) struct Bench<'a> {
+    pub(super) now: Timestamp,
+    pub(super) ledger: &'a mut Ledger,
+    pub(super) out: &'a mut VecDeque<Action>,
+}
+
+impl Permits {
+    pub(super) fn new(timing: Timing) -> Self {
+        Self {
+            timing,
+            tickets: BTreeMap::new(),
+            desks: BTreeMap::new(),
+            calls: BTreeMap::new(),
+            timers: BTreeSet::new(),
+            last_call: 0,
+            oddities: Oddities::default(),
+        }
+    }
+
+    pub(super) fn oddities(&self) -> Oddities {
+        self.oddities
+    }
+
+    /// For people.
+    pub(super) fn dump(&self) -> Value {
+        let desks = self.desks.iter().map(|(vm, desk)| (vm.to_string(), json!(desk)));
+        json!({"waiting": self.tickets.len(), "calls": self.calls.len(), "oddities": self.oddities,
+            "desks": desks.collect::<BTreeMap<_, _>>()})
+    }
+
+    pub(super) fn poll_deadline(&self) -> Option<Timestamp> {
+        self.timers.first().map(|(at, _)| *at)
+    }
+
+    /// A request arrived.
+    pub(super) fn request(&mut self, bench: &mut Bench<'_>, id: TicketId, request: AgentRequest) {
+        let vm = match admit(bench.ledger, &request) {
+            Ok(vm) => vm,
+            Err((refusal, node)) => {
+                let answer =
+                    Answer { ticket: id, node, result: Err(refusal), decision: None, news: false };
+                bench.out.push_back(Action::Answer(answer));
+                return;
+            }
+        };
+        let ticket = Ticket { request, vm: vm.clone(), conflicts: 0, in_flight: false };
+        self.tickets.insert(id, ticket);
+        let desk = self.desks.entry(vm.clone()).or_default();
+        if desk.waiting.len() >= MAX_WAITING {
+            return self.refuse(bench, id, PermitRefusal::TimedOut);
+        }
+        desk.waiting.push_back(id);
+        self.pump(bench, &vm);
+        if self.tickets.contains_key(&id) {
+            self.timers.insert((bench.now + self.timing.request_budget, Timer::Ticket(id)));
+        }
+    }
+
+    /// Takes up waiting requests of a VM until one of them puts a call in flight.
+    fn pump(&mut self, bench: &mut Bench<'_>, vm: &NamespacedName) {
+        while let Some(desk) = self.desks.get_mut(vm) {
+            if desk.flight.is_some() {
+                return;
+            }
+            match desk.waiting.pop_front() {
+                Some(id) => self.serve(bench, id),
+                None => {
+                    if desk.is_idle() && desk.denied.is_none() {
+                        self.desks.remove(vm);
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    fn serve(&mut self, bench: &mut Bench<'_>, id: TicketId) {
+        let Some(ticket) = self.tickets.get(&id).cloned() else { return };
+        // Everything is looked up again: a wait may have changed any of it.
+        match admit(bench.ledger, &ticket.request) {
+            Ok(vm) if vm == ticket.vm => {}
+            Ok(_) => return self.refuse(bench, id, PermitRefusal::PodNotFound),
+            Err((refusal, _)) => return self.refuse(bench, id, refusal),
+        }
+        let found = bench.ledger.pod_named(&ticket.request.pod).zip(bench.ledger.vm(&ticket.vm));
+        let Some((pod, entry)) = found else {
+            return self.refuse(bench, id, PermitRefusal::PatchFailed);
+        };
+        let node = pod.view.node.clone().unwrap_or_default();
+        let decision = decide(bench.ledger, &pod.view, &node, entry, &ticket.request);
+        let view = entry.view.clone();
+        match decision {
+            Err(refusal) => self.refuse(bench, id, refusal),
+            Ok(decision) => {
+                if decision.overclaimed && ticket.conflicts == 0 {
+                    self.oddities.overclaims += 1;
+                }
+                bench.ledger.set_claim(&ticket.vm, decision.claim);
+                self.carry_out(bench, id, &view, &ticket.request, decision);
+            }
+        }
+    }
+
+    /// Writes what a decision needs written, and answers now or when it is.
+    fn carry_out(
+        &mut self,
+        bench: &mut Bench<'_>,
+        id: TicketId,
+        view: &VmView,
+        request: &AgentRequest,
+        decision: Decision,
+    ) {
+        let decision = Box::new(decision);
+        if !decision.autoscaled {
+            // Its annotations are not ours to write and not counted, so nothing beyond its use was permitted.
+            return self.permit(bench, id, decision);
+        }
+        let write = VmWrite {
+            id: 0,
+            vm: view.key.clone(),
+            base: view.version,
+            approved_before: view.approved_text.clone(),
+            has_annotations: view.has_annotations,
+            unit: annotation_text(request.compute_unit),
+            requested: annotation_text(request.resources),
+            approved: annotation_text(decision.permit),
+        };
+        let sent = Sent { hold: GrantHold { base: view.version, target: decision.permit }, write };
+        if view.approved() == Noted::Value(decision.permit) {
+            // What the answer rests on is written; the wish and the unit may follow.
+            self.permit(bench, id, decision);
+            if notes_differ(view, &sent.write) {
+                self.send(bench, sent, None);
+            }
+            return;
+        }
+        let crowded = self.desks.get(&view.key).is_some_and(|desk| desk.unclear.len() >= MAX_UNCLEAR);
+        if crowded {
+            return self.refuse(bench, id, PermitRefusal::PatchFailed);
+        }
+        if let Some(ticket) = self.tickets.get_mut(&id) {
+            ticket.in_flight = true;
+        }
+        self.send(bench, sent, Some((id, decision)));
+    }
+
+    fn next_call(&mut self, vm: &NamespacedName) -> CallId {
+        self.last_call += 1;
+        self.calls.insert(self.last_call, vm.clone());
+        self.last_call
+    }
+
+    fn send(
+        &mut self,
+        bench: &mut Bench<'_>,
+        mut sent: Sent,
+        ticket: Option<(TicketId, Box<Decision>)>,
+    ) {
+        sent.write.id = self.next_call(&sent.write.vm);
+        let write = sent.write.clone();
+        bench.ledger.add_hold(&write.vm, sent.hold);
+        self.fly(bench.now, write.vm.clone(), Flight::Write(sent, ticket));
+        bench.out.push_back(Action::WriteVm(write));
+    }
+
+    fn read(&mut self, bench: &mut Bench<'_>, vm: &NamespacedName, ticket: Option<TicketId>) {
+        let id = self.next_call(vm);
+        self.fly(bench.now, vm.clone(), Flight::Read(id, ticket));
+        bench.out.push_back(Action::ReadVm { id, vm: vm.clone() });
+    }
+
+    fn fly(&mut self, now: Timestamp, vm: NamespacedName, flight: Flight) {
+        self.timers.insert((now + self.timing.call_budget, Timer::Call(flight.id())));
+        self.desks.entry(vm).or_default().flight = Some(flight);
+    }
+
+    /// A write or a read ended.
+    pub(super) fn call_done(&mut self, bench: &mut Bench<'_>, id: CallId, outcome: CallOutcome) {
+        let vm = self.calls.remove(&id);
+        let desk = vm.as_ref().and_then(|vm| self.desks.get_mut(vm));
+        let flight = desk.and_then(|desk| desk.flight.take_if(|flight| flight.id() == id));
+        let observed = match &outcome {
+            CallOutcome::Done(view) => Some((**view).clone()),
+            _ => None,
+        };
+        if let Some(view) = observed {
+            // True whoever waits for it, unless the object has gone since.
+            if bench.ledger.vm(&view.key).is_some_and(|entry| entry.view.uid == view.uid) {
+                bench.ledger.vm_observed(view);
+            }
+        }
+        let (Some(vm), Some(flight)) = (vm, flight) else {
+            self.oddities.late_outcomes += 1;
+            return;
+        };
+        match flight {
+            Flight::Write(sent, ticket) => self.write_done(bench, sent, ticket, outcome),
+            Flight::Read(_, ticket) => self.read_done(bench, ticket, &outcome),
+        }
+        self.forget_settled(bench, &vm);
+        self.pump(bench, &vm);
+    }
+
+    fn write_done(
+        &mut self,
+        bench: &mut Bench<'_>,
+        sent: Sent,
+        ticket: Option<(TicketId, Box<Decision>)>,
+        outcome: CallOutcome,
+    ) {
+        match outcome {
+            CallOutcome::Done(view) => {
+                let written = view.approved_text.as_ref() == Some(&sent.write.approved);
+                match ticket {
+                    Some((id, decision)) if written => self.permit(bench, id, decision),
+                    Some((id, _)) => self.refuse(bench, id, PermitRefusal::PatchFailed),
+                    None => {}
+                }
+            }
+            CallOutcome::Conflict => {
+                self.oddities.conflicts += 1;
+                self.end_hold(bench, &sent);
+                let again = ticket.and_then(|(id, _)| self.decide_again(bench, id));
+                // The state it met instead is needed to go on, and settles what is unclear.
+                let unsettled =
+                    self.desks.get(&sent.write.vm).is_some_and(|desk| !desk.unclear.is_empty());
+                if again.is_some() || unsettled {
+                    self.read(bench, &sent.write.vm, again);
+                }
+            }
+            CallOutcome::NotFound | CallOutcome::Refused(_) => {
+                self.end_hold(bench, &sent);
+                if let Some((id, _)) = ticket {
+                    self.refuse(bench, id, PermitRefusal::PatchFailed);
+                }
+            }
+            CallOutcome::Unclear(_) => {
+                self.oddities.unclear_writes += 1;
+                if let Some((id, _)) = ticket {
+                    self.refuse(bench, id, PermitRefusal::PatchFailed);
+                }
+                let desk = self.desks.entry(sent.write.vm.clone()).or_default();
+                if !desk.unclear.iter().any(|other| other.hold == sent.hold) {
+                    desk.unclear.push(sent);
+                }
+            }
+        }
+    }
+
+    /// Ends the hold of a write that did not and will not happen, unless an equal one may still.
+    fn end_hold(&self, bench: &mut Bench<'_>, sent: &Sent) {
+        let desk = self.desks.get(&sent.write.vm);
+        if !desk.is_some_and(|desk| desk.unclear.iter().any(|other| other.hold == sent.hold)) {
+            bench.ledger.drop_hold(&sent.write.vm, sent.hold);
+        }
+    }
+
+    fn decide_again(&mut self, bench: &mut Bench<'_>, id: TicketId) -> Option<TicketId> {
+        let ticket = self.tickets.get_mut(&id)?;
+        ticket.conflicts += 1;
+        if ticket.conflicts > MAX_CONFLICTS {
+            self.refuse(bench, id, PermitRefusal::PatchFailed);
+            return None;
+        }
+        Some(id)
+    }
+
+    fn read_done(&mut self, bench: &mut Bench<'_>, ticket: Option<TicketId>, outcome: &CallOutcome) {
+        let Some(id) = ticket else { return };
+        match outcome {
+            CallOutcome::Done(_) => self.serve(bench, id),
+            _ => self.refuse(bench, id, PermitRefusal::PatchFailed),
+        }
+    }
+
+    /// Drops writes whose fate the newest state proves; plans to send the others again.
+    fn forget_settled(&mut self, bench: &Bench<'_>, vm: &NamespacedName) {
+        let version = bench.ledger.vm(vm).map(|entry| entry.view.version);
+        let Some(desk) = self.desks.get_mut(vm) else { return };
+        desk.unclear.retain(|sent| version.is_some_and(|version| sent.write.base >= version));
+        if desk.unclear.is_empty() {
+            desk.settle_attempts = 0;
+        } else if desk.flight.is_none() {
+            let pause = SETTLE_FIRST.0.saturating_mul(1 << desk.settle_attempts.min(10));
+            let at = bench.now + Span(pause.min(SETTLE_LAST.0));
+            self.timers.insert((at, Timer::Settle(vm.clone())));
+        }
+    }
+
+    fn settle(&mut self, bench: &mut Bench<'_>, vm: &NamespacedName) {
+        let version = bench.ledger.vm(vm).map(|entry| entry.view.version);
+        let Some(desk) = self.desks.get_mut(vm) else { return };
+        desk.unclear.retain(|sent| version.is_some_and(|version| sent.write.base >= version));
+        if desk.flight.is_some() {
+            return;
+        }
+        desk.settle_attempts += 1;
+        if let Some(sent) = desk.unclear.last().cloned() {
+            self.send(bench, sent, None);
+        } else {
+            desk.settle_attempts = 0;
+            self.pump(bench, vm);
+        }
+    }
+
+    /// A VM is gone: nothing about it is unclear any more.
+    pub(super) fn vm_gone(&mut self, vm: &NamespacedName) {
+        if let Some(desk) = self.desks.get_mut(vm) {
+            desk.unclear.clear();
+            desk.denied = None;
+            if desk.is_idle() {
+                self.desks.remove(vm);
+            }
+        }
+    }
+
+    /// Time has passed.
+    pub(super) fn tick(&mut self, bench: &mut Bench<'_>) {
+        while let Some((at, _)) = self.timers.first() {
+            if *at > bench.now {
+                return;
+            }
+            let Some((_, timer)) = self.timers.pop_first() else { return };
+            match timer {
+                Timer::Ticket(id) => {
+                    let in_flight = self.tickets.get(&id).is_some_and(|ticket| ticket.in_flight);
+                    let refusal =
+                        if in_flight { PermitRefusal::PatchFailed } else { PermitRefusal::TimedOut };
+                    self.refuse(bench, id, refusal);
+                }
+                Timer::Call(id) if self.calls.contains_key(&id) => {
+                    let lost = CallOutcome::Unclear("no outcome in time".into());
+                    self.call_done(bench, id, lost);
+                }
+                Timer::Call(_) => {}
+                Timer::Settle(vm) => self.settle(bench, &vm),
+            }
+        }
+    }
+
+    fn permit(&mut self, bench: &mut Bench<'_>, id: TicketId, decision: Box<Decision>) {
+        if self.tickets.remove(&id).is_none() {
+            return;
+        }
+        let granted = decision
+            .verdicts
+            .any(|verdict| matches!(verdict.outcome, Outcome::Granted | Outcome::Partial(_)));
+        let news = self.is_news(bench, &decision) || granted;
+        let result = if decision.garbled && decision.is_increase() {
+            Err(PermitRefusal::BadPod)
+        } else {
+            Ok(PluginResponse { permit: decision.permit, migrate: None })
+        };
+        let node = Some(decision.node.clone());
+        let answer = Answer { ticket: id, node, result, decision: Some(decision), news };
+        bench.out.push_back(Action::Answer(answer));
+    }
+
+    /// Whether a denial is to be told, and if so tells it on the VM.
+    fn is_news(&mut self, bench: &mut Bench<'_>, decision: &Decision) -> bool {
+        let limits: Vec<Limit> = decision.limits().into_iter().map(|(_, limit)| limit).collect();
+        let Some(entry) = bench.ledger.vm(&decision.vm).filter(|_| !limits.is_empty()) else {
+            return false;
+        };
+        let uid = entry.view.uid.clone();
+        let desk = self.desks.entry(decision.vm.clone()).or_default();
+        if let Some((at, told)) = &desk.denied {
+            let quiet = if *told == limits { DENIAL_QUIET } else { DENIAL_GAP };
+            if *at + quiet > bench.now {
+                return false;
+            }
+        }
+        desk.denied = Some((bench.now, limits));
+        bench.out.push_back(Action::ScaleUpDenied { uid, decision: Box::new(decision.clone()) });
+        true
+    }
+
+    fn refuse(&mut self, bench: &mut Bench<'_>, id: TicketId, refusal: PermitRefusal) {
+        let Some(ticket) = self.tickets.remove(&id) else { return };
+        let pod = bench.ledger.pod_named(&ticket.request.pod);
+        let node = pod.and_then(|pod| pod.view.node.clone());
+        let answer = Answer { ticket: id, node, result: Err(refusal), decision: None, news: true };
+        bench.out.push_back(Action::Answer(answer));
+    }
+}
+
+fn notes_differ(view: &VmView, write: &VmWrite) -> bool {
+    view.unit_text.as_ref() != Some(&write.unit)
+        || view.requested_text.as_ref() != Some(&write.requested)
+        || view.approved_text.as_ref() != Some(&write.approved)
+}
+
+/// The VM a request is about, or the refusal, with the node if it is known.
+fn admit(
+    ledger: &Ledger,
+    request: &AgentRequest,
+) -> Result<NamespacedName, (PermitRefusal, Option<String>)> {
+    request.validate().map_err(|refusal| (refusal, None))?;
+    let pod = ledger.pod_named(&request.pod).ok_or((PermitRefusal::PodNotFound, None))?;
+    let node = pod.view.node.clone().ok_or((PermitRefusal::NodeUnknown, None))?;
+    vm_key(&pod.view).ok_or((PermitRefusal::NotAVm, Some(node)))
+}
+
+#[cfg(test)]
+#[path = "permits_tests.rs"]
+mod tests;

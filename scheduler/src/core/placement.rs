@@ -1,0 +1,197 @@
+//! Placement on one machine: which node an unbound pod of ours goes to.
+//!
+//! ```text
+//! pending ──► fits somewhere ──► bind hold on the best node ──► POST binding ──► seen bound: done
+//!    ▲                                   │                          ├─ refused: the hold ends ──► back-off
+//!    │                                   └◄─── same node again ◄────┴─ unclear or conflict: the hold stays
+//!    └── no room: said on the pod; tried again when room appears, or after a pause
+//! ```
+//!
+//! The hold is taken under the same ledger as grants, so a binding and a grant can never take the same room. A binding
+//! of unclear fate is repeated on the *same* node until it is seen or the pod is gone: it may happen yet.
+
+use std::collections::BTreeMap;
+
+use protocol::permit::NamespacedName;
+use protocol::time::{Span, Timestamp, WallTime};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::event::{Action, BindOutcome, CallId};
+use super::ledger::{Fit, Ledger};
+use super::permits::Bench;
+use super::view::PodView;
+
+/// What a pod is told when no node has room. Dictated by the deployed plugin.
+pub const NO_ROOM_MESSAGE: &str = "Not enough resources for Pod";
+/// First pause after a failed attempt; doubled each time.
+const FIRST_PAUSE: Span = Span::from_secs(1);
+/// Longest such pause.
+const LAST_PAUSE: Span = Span::from_secs(10);
+/// A binding that succeeded is repeated if it is not seen by then.
+const UNSEEN_PAUSE: Span = Span::from_secs(10);
+/// The same lack of room is told on the pod again after this long.
+const TOLD_QUIET: Span = Span::from_secs(60);
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct Pending {
+    uid: String,
+    flight: Option<CallId>,
+    next_try: Timestamp,
+    attempts: u32,
+    /// Room that appeared after this epoch is worth another try.
+    tried_epoch: Option<u64>,
+    /// Whether an earlier attempt may happen yet.
+    unclear: bool,
+    told: Option<Timestamp>,
+}
+
+/// Oldest first, then by name.
+type Rank = (WallTime, NamespacedName);
+
+/// See the module's description.
+#[derive(Debug, Default)]
+pub(super) struct Placement {
+    enabled: bool,
+    pending: BTreeMap<Rank, Pending>,
+    last_call: CallId,
+    /// The epoch of the room that was last looked at.
+    looked_at: Option<u64>,
+}
+
+impl Placement {
+    pub(super) fn new(enabled: bool) -> Self {
+        Self { enabled, ..Self::default() }
+    }
+
+    /// A pod appeared or changed.
+    pub(super) fn pod_applied(&mut self, ledger: &Ledger, pod: &PodView) {
+        let rank = (pod.created, pod.key.clone());
+        let ours = pod.scheduler_name == ledger.rules().scheduler_name;
+        if !self.enabled || !ours || pod.node.is_some() || pod.terminal || pod.deleting {
+            self.pending.remove(&rank);
+            return;
+        }
+        let entry = self.pending.get(&rank);
+        if entry.is_none_or(|entry| entry.uid != pod.uid) {
+            let fresh = Pending {
+                uid: pod.uid.clone(),
+                flight: None,
+                next_try: Timestamp(0),
+                attempts: 0,
+                tried_epoch: None,
+                unclear: false,
+                told: None,
+            };
+            self.pending.insert(rank, fresh);
+        }
+        self.looked_at = None;
+    }
+
+    /// A pod is gone.
+    pub(super) fn pod_deleted(&mut self, pod: &PodView) {
+        self.pending.remove(&(pod.created, pod.key.clone()));
+    }
+
+    /// For people.
+    pub(super) fn dump(&self) -> Value {
+        let pending = self.pending.iter().map(|((_, pod), entry)| (pod.to_string(), json!(entry)));
+        json!({"enabled": self.enabled, "pending": pending.collect::<BTreeMap<_, _>>()})
+    }
+
+    pub(super) fn poll_deadline(&self) -> Option<Timestamp> {
+        let waiting = self.pending.values().filter(|entry| entry.flight.is_none());
+        waiting.map(|entry| entry.next_try).min()
+    }
+
+    /// Tries whatever is due.
+    pub(super) fn tick(&mut self, bench: &mut Bench<'_>) {
+        let epoch = bench.ledger.room_epoch();
+        let due = self.poll_deadline().is_some_and(|at| at <= bench.now);
+        if self.pending.is_empty() || (!due && self.looked_at == Some(epoch)) {
+            return;
+        }
+        let ranks: Vec<Rank> = self.pending.keys().cloned().collect();
+        for rank in ranks {
+            let Some(entry) = self.pending.get_mut(&rank) else { continue };
+            let epoch = bench.ledger.room_epoch();
+            let room = entry.tried_epoch.is_none_or(|tried| tried < epoch) && !entry.unclear;
+            if entry.flight.is_none() && (room || entry.next_try <= bench.now) {
+                entry.tried_epoch = Some(epoch);
+                attempt(bench, &rank.1, entry, &mut self.last_call);
+            }
+        }
+        self.looked_at = Some(bench.ledger.room_epoch());
+    }
+
+    /// A binding ended.
+    pub(super) fn bind_done(&mut self, bench: &mut Bench<'_>, id: CallId, outcome: &BindOutcome) {
+        let mut entries = self.pending.values_mut();
+        let Some(entry) = entries.find(|entry| entry.flight == Some(id)) else { return };
+        entry.flight = None;
+        match outcome {
+            BindOutcome::Bound => {
+                entry.unclear = true;
+                entry.next_try = bench.now + UNSEEN_PAUSE;
+                return;
+            }
+            BindOutcome::Refused(_) if !entry.unclear => {
+                bench.ledger.set_bind_hold(&entry.uid, None);
+            }
+            BindOutcome::Refused(_) => {}
+            BindOutcome::Conflict | BindOutcome::Unclear(_) => entry.unclear = true,
+        }
+        entry.next_try = bench.now + pause(entry.attempts);
+    }
+}
+
+fn pause(attempts: u32) -> Span {
+    Span(FIRST_PAUSE.0.saturating_mul(1 << attempts.saturating_sub(1).min(10)).min(LAST_PAUSE.0))
+}
+
+fn attempt(bench: &mut Bench<'_>, pod: &NamespacedName, entry: &mut Pending, last_call: &mut CallId) {
+    let Some(known) = bench.ledger.pod(&entry.uid) else { return };
+    entry.attempts += 1;
+    entry.next_try = bench.now + pause(entry.attempts);
+    let choice = match &known.bind_hold {
+        // It may be bound there already or be bound there yet, so nowhere else.
+        Some(node) => Ok(node.clone()),
+        None => best_node(bench.ledger, &known.view),
+    };
+    match choice {
+        Ok(node) => {
+            *last_call += 1;
+            entry.flight = Some(*last_call);
+            bench.ledger.set_bind_hold(&entry.uid, Some(node.clone()));
+            let uid = entry.uid.clone();
+            bench.out.push_back(Action::Bind { id: *last_call, pod: pod.clone(), uid, node });
+        }
+        Err(message) => {
+            let told = entry.told.is_some_and(|at| at + TOLD_QUIET > bench.now);
+            if !told {
+                entry.told = Some(bench.now);
+                let uid = entry.uid.clone();
+                bench.out.push_back(Action::Unschedulable { pod: pod.clone(), uid, message });
+            }
+        }
+    }
+}
+
+/// The best node with room, the first by name among equals; or why there is none.
+fn best_node(ledger: &Ledger, pod: &PodView) -> Result<String, String> {
+    let open = ledger.nodes().filter(|node| !node.cordoned && node.problem.is_none());
+    let mut best: Option<(u8, &str)> = None;
+    for node in open {
+        match ledger.fits(pod, &node.name) {
+            Fit::Fits => {
+                let score = ledger.score(pod, &node.name);
+                if best.is_none_or(|(highest, _)| score > highest) {
+                    best = Some((score, &node.name));
+                }
+            }
+            Fit::Unreadable(problem) => return Err(format!("Pod is not readable: {problem}")),
+            Fit::NoRoom(_) | Fit::UnknownNode | Fit::ForeignScheduler => {}
+        }
+    }
+    best.map(|(_, name)| name.to_owned()).ok_or_else(|| NO_ROOM_MESSAGE.to_owned())
+}

@@ -1,0 +1,113 @@
+//! `autoscale-scheduler`: the scheduler as a process of its own.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::Parser;
+use protocol::time::Span;
+use scheduler::config::Config;
+use scheduler::{Params, StateHandle};
+use telemetry::clock::Clock;
+use telemetry::exit::Exit;
+use tokio::net::TcpListener;
+
+/// Grants increases to virtual machines and places their pods.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Args {
+    /// Config file; without it the values that ship are used.
+    #[arg(long, env = "SCHEDULER_CONFIG")]
+    config: Option<PathBuf>,
+    /// Where agents ask for permits.
+    #[arg(long, env = "SCHEDULER_LISTEN", default_value = "127.0.0.1:10299")]
+    listen: SocketAddr,
+    /// Where metrics and the state are shown.
+    #[arg(long, env = "SCHEDULER_METRICS_LISTEN", default_value = "127.0.0.1:9100")]
+    metrics_listen: SocketAddr,
+    /// Place pods too, on a machine without kube-scheduler.
+    #[arg(long)]
+    embedded_bind: bool,
+    /// Milliseconds to wait before the first lists, so that writes of an earlier process have ended.
+    #[arg(long, default_value_t = 2000)]
+    takeover_wait_ms: u64,
+    /// Print the effective configuration and stop.
+    #[arg(long)]
+    check_config: bool,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let config = match load(&args) {
+        Ok(config) => config,
+        Err(error) => return fail(&error, Exit::Config),
+    };
+    if args.check_config {
+        return print(&config);
+    }
+    let log = match telemetry::logging::init("autoscale-scheduler") {
+        Ok(log) => log,
+        Err(error) => return fail(&error.into(), Exit::Config),
+    };
+    // Both sides name the provider, so that a second one in the tree cannot make the choice ambiguous.
+    let _installed = rustls::crypto::ring::default_provider().install_default();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let outcome = runtime
+        .context("could not start the runtime")
+        .and_then(|runtime| runtime.block_on(serve(args, config, log)));
+    match outcome {
+        Ok(()) => Exit::Drained.into(),
+        Err(error) if error.downcast_ref::<scheduler::RunError>().is_some() => fail(&error, Exit::Bug),
+        Err(error) => fail(&error, Exit::Dependency),
+    }
+}
+
+fn load(args: &Args) -> anyhow::Result<Config> {
+    let Some(path) = &args.config else { return Ok(Config::default()) };
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("could not read {}", path.display()))?;
+    Config::parse(&text).with_context(|| format!("{} is not valid", path.display()))
+}
+
+#[expect(clippy::print_stdout, reason = "the answer to --check-config")]
+fn print(config: &Config) -> ExitCode {
+    println!("{}", serde_json::to_string_pretty(config).unwrap_or_default());
+    Exit::Drained.into()
+}
+
+#[expect(clippy::print_stdout, reason = "one line for whoever gave port 0")]
+async fn serve(
+    args: Args,
+    config: Config,
+    log: telemetry::logging::LogHandle,
+) -> anyhow::Result<()> {
+    let bind = async |address| {
+        TcpListener::bind(address).await.with_context(|| format!("could not listen on {address}"))
+    };
+    let permit_listener = bind(args.listen).await?;
+    let metrics_listener = bind(args.metrics_listen).await?;
+    let client = kube::Client::try_default().await.context("no usable Kubernetes configuration")?;
+    let (permits, metrics) = (permit_listener.local_addr()?, metrics_listener.local_addr()?);
+    println!("{}", serde_json::json!({"permits": permits, "metrics": metrics}));
+    let cancel = telemetry::shutdown::on_signal().context("could not listen for signals")?;
+    let params = Params {
+        config,
+        client,
+        permit_listener,
+        metrics_listener: Some(metrics_listener),
+        embedded_bind: args.embedded_bind,
+        count_plugged: true,
+        takeover_wait: Span::from_millis(args.takeover_wait_ms),
+        clock: Clock::new(),
+        state: StateHandle::default(),
+        log: Some(log),
+    };
+    Ok(scheduler::run(params, cancel).await?)
+}
+
+#[expect(clippy::print_stderr, reason = "the last words of a process that cannot run")]
+fn fail(error: &anyhow::Error, exit: Exit) -> ExitCode {
+    eprintln!("{}", telemetry::chain(error.as_ref()));
+    exit.into()
+}

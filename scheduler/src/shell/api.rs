@@ -1,0 +1,256 @@
+//! Calls to the Kubernetes API: the conditional write of a VM, its read, bindings, conditions and events.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Event as CoreEvent, EventSource, ObjectReference, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use k8s_openapi::jiff::Timestamp;
+use kube::Client;
+use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams, PostParams};
+use protocol::permit::NamespacedName;
+use protocol::time::WallTime;
+use serde_json::{Value, json};
+use telemetry::clock::Clock;
+
+use super::metrics::Metrics;
+use crate::core::decide::Decision;
+use crate::core::event::{BindOutcome, CallOutcome, VmWrite};
+use crate::core::view::VmView;
+
+/// Name under which changes and events are recorded.
+const FIELD_MANAGER: &str = "autoscale-scheduler";
+
+/// The kind VirtualMachine.
+pub(super) fn virtual_machines() -> ApiResource {
+    ApiResource {
+        group: protocol::vm::GROUP.into(),
+        version: protocol::vm::VERSION.into(),
+        api_version: protocol::vm::API_VERSION.into(),
+        kind: "VirtualMachine".into(),
+        plural: "virtualmachines".into(),
+    }
+}
+
+/// What a task needs to call the API.
+#[derive(Clone)]
+pub(super) struct Caller {
+    pub(super) client: Client,
+    pub(super) timeout: Duration,
+    pub(super) metrics: Metrics,
+    pub(super) reporter: String,
+    pub(super) clock: Clock,
+}
+
+/// Why a call failed, as far as anyone needs to know.
+enum Failure {
+    Status(u16, String),
+    Unclear(String),
+}
+
+impl Failure {
+    fn outcome(&self) -> String {
+        match self {
+            Self::Status(code, _) => format!("error: status {code}"),
+            Self::Unclear(_) => "error: no answer".into(),
+        }
+    }
+}
+
+impl Caller {
+    fn vms(&self, namespace: &str) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client.clone(), namespace, &virtual_machines())
+    }
+
+    async fn call<T>(
+        &self,
+        op: (&str, &str),
+        call: impl Future<Output = kube::Result<T>>,
+    ) -> Result<T, Failure> {
+        let result = match tokio::time::timeout(self.timeout, call).await {
+            Err(_) => Err(Failure::Unclear(format!("no answer within {:?}", self.timeout))),
+            Ok(Err(kube::Error::Api(status))) => {
+                Err(Failure::Status(status.code, status.message.clone()))
+            }
+            Ok(Err(error)) => Err(Failure::Unclear(telemetry::chain(&error))),
+            Ok(Ok(value)) => Ok(value),
+        };
+        let outcome = result.as_ref().map_or_else(Failure::outcome, |_| "success".into());
+        self.metrics.k8s_op(op.0, op.1, &outcome);
+        result
+    }
+
+    /// Carries out a conditional write.
+    pub(super) async fn write_vm(&self, write: &VmWrite) -> CallOutcome {
+        let Ok(patch) = serde_json::from_value(write.operations()) else {
+            return CallOutcome::Refused("the patch does not encode".into());
+        };
+        let vms = self.vms(&write.vm.namespace);
+        let params = PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() };
+        let patch = Patch::<()>::Json(patch);
+        let call = vms.patch(&write.vm.name, &params, &patch);
+        of_object(self.call(("Patch", "VirtualMachine"), call).await)
+    }
+
+    /// Reads a VM.
+    pub(super) async fn read_vm(&self, vm: &NamespacedName) -> CallOutcome {
+        let vms = self.vms(&vm.namespace);
+        of_object(self.call(("Get", "VirtualMachine"), vms.get(&vm.name)).await)
+    }
+
+    /// Binds a pod to a node.
+    pub(super) async fn bind(&self, pod: &NamespacedName, uid: &str, node: &str) -> BindOutcome {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
+        let binding = json!({"apiVersion": "v1", "kind": "Binding",
+            "metadata": {"name": pod.name, "namespace": pod.namespace, "uid": uid},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node}});
+        let params = PostParams::default();
+        let call = pods.create_subresource::<_, Value>("binding", &pod.name, &params, &binding);
+        match self.call(("Create", "Binding"), call).await {
+            Ok(_) => BindOutcome::Bound,
+            Err(Failure::Status(409, _)) => BindOutcome::Conflict,
+            Err(Failure::Status(code, message)) if is_clear(code) => BindOutcome::Refused(message),
+            Err(Failure::Status(_, message) | Failure::Unclear(message)) => {
+                BindOutcome::Unclear(message)
+            }
+        }
+    }
+
+    /// Sets PodScheduled=False with reason Unschedulable, and an event that says the same.
+    pub(super) async fn unschedulable(&self, pod: &NamespacedName, uid: &str, message: &str) {
+        let pods: Api<DynamicObject> = Api::namespaced_with(
+            self.client.clone(),
+            &pod.namespace,
+            &ApiResource::erase::<Pod>(&()),
+        );
+        if let Ok(object) = self.call(("Get", "Pod"), pods.get(&pod.name)).await
+            && let Some(operations) = condition_patch(&object, uid, message, self.clock.wall())
+            && let Ok(patch) = serde_json::from_value(operations)
+        {
+            let patch = Patch::<()>::Json(patch);
+            let params = PatchParams::default();
+            let call = pods.patch_subresource("status", &pod.name, &params, &patch);
+            // A failure is told again with the next attempt.
+            let _told = self.call(("Patch", "Pod"), call).await;
+        }
+        let about = ObjectReference {
+            api_version: Some("v1".into()),
+            kind: Some("Pod".into()),
+            ..reference(pod, uid)
+        };
+        self.event(about, "FailedScheduling", message.to_owned()).await;
+    }
+
+    /// Says on a VM why an increase was not granted whole.
+    pub(super) async fn scale_up_denied(&self, uid: &str, decision: &Decision) {
+        let about = ObjectReference {
+            api_version: Some(protocol::vm::API_VERSION.into()),
+            kind: Some("VirtualMachine".into()),
+            ..reference(&decision.vm, uid)
+        };
+        self.event(about, "ScaleUpDenied", denial_text(decision)).await;
+    }
+
+    async fn event(&self, about: ObjectReference, reason: &str, message: String) {
+        let namespace = about.namespace.clone().unwrap_or_default();
+        let micros = self.clock.wall().0;
+        let now = Time(Timestamp::from_microsecond(micros).unwrap_or(Timestamp::UNIX_EPOCH));
+        let event = CoreEvent {
+            metadata: ObjectMeta {
+                generate_name: Some(format!("{}.", about.name.clone().unwrap_or_default())),
+                namespace: Some(namespace.clone()),
+                ..ObjectMeta::default()
+            },
+            involved_object: about,
+            reason: Some(reason.into()),
+            message: Some(message),
+            type_: Some("Warning".into()),
+            count: Some(1),
+            first_timestamp: Some(now.clone()),
+            last_timestamp: Some(now),
+            source: Some(EventSource { component: Some(self.reporter.clone()), host: None }),
+            reporting_component: Some(self.reporter.clone()),
+            ..CoreEvent::default()
+        };
+        let events: Api<CoreEvent> = Api::namespaced(self.client.clone(), &namespace);
+        let params = PostParams::default();
+        // An event is for people; what it says is in the log and the metrics as well.
+        let _said = self.call(("Create", "Event"), events.create(&params, &event)).await;
+    }
+}
+
+fn reference(name: &NamespacedName, uid: &str) -> ObjectReference {
+    ObjectReference {
+        name: Some(name.name.clone()),
+        namespace: Some(name.namespace.clone()),
+        uid: Some(uid.to_owned()),
+        ..ObjectReference::default()
+    }
+}
+
+/// Whether a status proves that nothing was changed and nothing will be.
+fn is_clear(code: u16) -> bool {
+    // 408 and 429 are answers of a server or proxy that may have passed the call on.
+    (400..500).contains(&code) && code != 408 && code != 429
+}
+
+fn of_object(result: Result<DynamicObject, Failure>) -> CallOutcome {
+    match result {
+        Ok(object) => {
+            let value = serde_json::to_value(&object).unwrap_or_default();
+            VmView::read(&value).map_or_else(
+                |error| CallOutcome::Unclear(error.to_string()),
+                |view| CallOutcome::Done(Box::new(view)),
+            )
+        }
+        Err(Failure::Status(404, _)) => CallOutcome::NotFound,
+        Err(Failure::Status(409 | 422, _)) => CallOutcome::Conflict,
+        Err(Failure::Status(code, message)) if is_clear(code) => CallOutcome::Refused(message),
+        Err(Failure::Status(_, message) | Failure::Unclear(message)) => CallOutcome::Unclear(message),
+    }
+}
+
+/// The patch that sets PodScheduled=False, unless it says so already or the pod is another one or bound.
+fn condition_patch(object: &DynamicObject, uid: &str, message: &str, now: WallTime) -> Option<Value> {
+    let bound = object.data.pointer("/spec/nodeName").and_then(Value::as_str).unwrap_or_default();
+    if object.metadata.uid.as_deref() != Some(uid) || !bound.is_empty() {
+        return None;
+    }
+    let condition = json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+        "message": message, "lastTransitionTime": now, "lastProbeTime": null});
+    let status = object.data.get("status").filter(|status| status.is_object());
+    let mut conditions: Vec<Value> = status
+        .and_then(|status| status.get("conditions"))
+        .and_then(Value::as_array)
+        .cloned()
+        .unwrap_or_default();
+    let place = conditions.iter().position(|known| known["type"] == "PodScheduled");
+    match place {
+        Some(at) if conditions[at]["message"] == message && conditions[at]["status"] == "False" => return None,
+        Some(at) => conditions[at] = condition,
+        None => conditions.push(condition),
+    }
+    let version = object.metadata.resource_version.clone().unwrap_or_default();
+    let mut operations = vec![json!({"op": "test", "path": "/metadata/resourceVersion", "value": version})];
+    if status.is_none() {
+        operations.push(json!({"op": "add", "path": "/status", "value": {}}));
+    }
+    operations.push(json!({"op": "add", "path": "/status/conditions", "value": conditions}));
+    Some(Value::Array(operations))
+}
+
+/// `no room on node n1: asked 1 CPU / 4Gi, held 500m CPU / 2Gi, permitted 750m CPU / 4Gi (cpu: no_room, room 300)`.
+fn denial_text(decision: &Decision) -> String {
+    let asked = decision.verdicts.map(|_, verdict| verdict.asked).to_resources();
+    let held = decision.verdicts.map(|_, verdict| verdict.held).to_resources();
+    let limits = decision.limits().into_iter().map(|(resource, limit)| {
+        let room = decision.verdicts.get(resource).room;
+        format!("{}: {}, room {room}", resource.as_str(), limit.as_str())
+    });
+    let limits: Vec<String> = limits.collect();
+    format!(
+        "not enough for the increase on node {}: asked {asked}, held {held}, permitted {} ({})",
+        decision.node,
+        decision.permit,
+        limits.join("; ")
+    )
+}

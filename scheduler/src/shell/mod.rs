@@ -1,0 +1,245 @@
+//! The async shell: watches feed the core, the permit server asks it, one task owns it.
+//!
+//! Start: an earlier process may have written just before it died, so the lists are taken only after
+//! [`Params::takeover_wait`], longer than any of its calls can last. Until all lists are there, permits answer 503 and
+//! `/readyz` says what is missing; nothing that does not parse delays that.
+
+mod api;
+mod metrics;
+mod owner;
+mod server;
+mod watch;
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use kube::Client;
+use protocol::time::Span;
+use serde_json::Value;
+use telemetry::admin::Admin;
+use telemetry::clock::Clock;
+use telemetry::logging::LogHandle;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::Config;
+use crate::core::Core;
+use crate::core::event::StateDump;
+use owner::Owner;
+pub use server::{MAX_BODY_BYTES, MAX_CONNECTIONS};
+
+/// Everything a running scheduler is made of.
+pub struct Params {
+    /// The checked configuration.
+    pub config: Config,
+    /// Client of the API server.
+    pub client: Client,
+    /// Where permits are asked for; port 10299 by convention.
+    pub permit_listener: TcpListener,
+    /// Where `/metrics`, `/healthz`, `/readyz` and `/debug/state` are served; port 9100 by convention.
+    pub metrics_listener: Option<TcpListener>,
+    /// Whether this process places pods itself, for a machine without kube-scheduler.
+    pub embedded_bind: bool,
+    /// Whether memory and CPUs that a runner still reports as plugged are counted beyond what is approved.
+    pub count_plugged: bool,
+    /// How long to wait before the first lists: longer than a call of an earlier process can take effect after its
+    /// death. Zero when the API server starts with this process.
+    pub takeover_wait: Span,
+    /// The clock.
+    pub clock: Clock,
+    /// Filled with the state while it runs.
+    pub state: StateHandle,
+    /// Lets `/debug/log` change the log filter.
+    pub log: Option<LogHandle>,
+}
+
+/// Why a scheduler stopped without being told to.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The metrics server failed.
+    #[error("the metrics server failed")]
+    Metrics(#[source] std::io::Error),
+    /// A part crashed. The state is rebuilt from the objects at the next start.
+    #[error("the {part} crashed")]
+    Crashed {
+        /// Which.
+        part: &'static str,
+        /// The panic.
+        #[source]
+        source: tokio::task::JoinError,
+    },
+    /// A part ended although nothing told it to.
+    #[error("the {0} ended")]
+    Ended(&'static str),
+}
+
+/// The state of a running scheduler, for people. Clones show the same one.
+#[derive(Debug, Clone, Default)]
+pub struct StateHandle(Arc<Mutex<Shown>>);
+
+#[derive(Debug, Default)]
+struct Shown {
+    dump: Arc<Value>,
+    started: bool,
+    waiting_for: Vec<&'static str>,
+}
+
+impl StateHandle {
+    /// The newest state dump; `null` before the first. Never waits for the core.
+    #[must_use]
+    pub fn dump(&self) -> Value {
+        let dump = Arc::clone(&self.lock().dump);
+        (*dump).clone()
+    }
+
+    /// Whether all lists are there.
+    ///
+    /// # Errors
+    /// What is missing.
+    pub fn ready(&self) -> Result<(), String> {
+        let shown = self.lock();
+        match (shown.started, shown.waiting_for.is_empty()) {
+            (false, _) => Err("not started".into()),
+            (true, true) => Ok(()),
+            (true, false) => Err(format!("not listed yet: {}", shown.waiting_for.join(", "))),
+        }
+    }
+
+    fn set_waiting_for(&self, waiting_for: Vec<&'static str>) {
+        let mut shown = self.lock();
+        shown.started = true;
+        shown.waiting_for = waiting_for;
+    }
+
+    fn publish(&self, dump: &StateDump) {
+        let dump = serde_json::to_value(dump).unwrap_or_else(|error| error.to_string().into());
+        self.lock().dump = Arc::new(dump);
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Shown> {
+        // Only whole values are stored, so a panic elsewhere leaves nothing half done.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Runs a scheduler until `cancel`, then drains for up to five seconds.
+///
+/// # Errors
+/// [`RunError`] when a part of it fails; everything else is stopped then.
+pub async fn run(params: Params, cancel: CancellationToken) -> Result<(), RunError> {
+    let (metrics, registry) = metrics::Metrics::new();
+    let (commands, inbox) = mpsc::channel(owner::COMMAND_QUEUE);
+    let config = &params.config;
+    let caller = api::Caller {
+        client: params.client.clone(),
+        timeout: config.crud_timeout().to_duration(),
+        metrics: metrics.clone(),
+        reporter: config.scheduler_name.clone(),
+        clock: params.clock,
+    };
+    let core = Core::new(config.settings(params.embedded_bind, params.count_plugged));
+    let labels = config.node_metric_labels.clone();
+    let owner = Owner::new(core, caller, params.state.clone(), labels, commands.clone());
+
+    // The server stops first; what answers it stops after it has drained.
+    let inner = CancellationToken::new();
+    let _stop_all = inner.clone().drop_guard();
+    let mut owner = tokio::spawn(owner.run(inbox, inner.clone()));
+    let mut watches = tokio::spawn(watch_all(
+        params.client,
+        commands.clone(),
+        metrics.clone(),
+        params.takeover_wait,
+        inner.clone(),
+    ));
+    let mut admin = tokio::spawn(serve_admin(
+        params.metrics_listener,
+        Admin::new(Arc::new(registry)),
+        params.state.clone(),
+        params.log,
+        inner.clone(),
+    ));
+    let stop = cancel.child_token();
+    let _stop_server = stop.clone().drop_guard();
+    let server = server::serve(params.permit_listener, commands, metrics, params.clock, stop.clone());
+    let mut server = tokio::spawn(server);
+    warn_when_late(params.state, config.startup_event_handling_timeout_seconds, &inner, params.takeover_wait);
+
+    tokio::select! {
+        ended = &mut server => {
+            ended.map_err(|source| RunError::Crashed { part: "permit server", source })?;
+            if cancel.is_cancelled() { Ok(()) } else { Err(RunError::Ended("permit server")) }
+        }
+        ended = &mut owner => Err(failed("ledger's owner", ended)),
+        ended = &mut watches => Err(failed("watches", ended)),
+        ended = &mut admin => match ended {
+            Ok(Err(error)) => Err(RunError::Metrics(error)),
+            other => Err(failed("metrics server", other.map(|_| ()))),
+        },
+    }
+}
+
+fn failed(part: &'static str, ended: Result<(), tokio::task::JoinError>) -> RunError {
+    ended.map_or_else(|source| RunError::Crashed { part, source }, |()| RunError::Ended(part))
+}
+
+async fn watch_all(
+    client: Client,
+    commands: mpsc::Sender<owner::Command>,
+    metrics: metrics::Metrics,
+    wait: Span,
+    cancel: CancellationToken,
+) {
+    if wait > Span(0) {
+        tokio::select! {
+            () = cancel.cancelled() => return,
+            () = tokio::time::sleep(wait.to_duration()) => {}
+        }
+    }
+    let watches = watch::Kind::ALL.map(|kind| {
+        let (client, commands) = (client.clone(), commands.clone());
+        tokio::spawn(watch::run(kind, client, commands, metrics.clone(), cancel.clone()))
+    });
+    // Each ends only with `cancel` or with the owner; a crash of one is passed on as our own.
+    let (first, _, rest) = futures::future::select_all(watches).await;
+    rest.iter().for_each(tokio::task::JoinHandle::abort);
+    if let Err(error) = first
+        && let Ok(panic) = error.try_into_panic()
+    {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+async fn serve_admin(
+    listener: Option<TcpListener>,
+    admin: Admin,
+    state: StateHandle,
+    log: Option<LogHandle>,
+    cancel: CancellationToken,
+) -> std::io::Result<()> {
+    let Some(listener) = listener else {
+        cancel.cancelled().await;
+        return Ok(());
+    };
+    let ready = state.clone();
+    let mut admin = admin.state(move || state.dump()).ready(move || ready.ready());
+    if let Some(log) = log {
+        admin = admin.log(log);
+    }
+    telemetry::admin::serve(listener, admin, cancel).await
+}
+
+/// Says once what is missing when the lists take longer than the configuration expects.
+fn warn_when_late(state: StateHandle, seconds: u64, cancel: &CancellationToken, wait: Span) {
+    let (cancel, limit) = (cancel.clone(), Span::from_secs(seconds));
+    tokio::spawn(async move {
+        tokio::select! {
+            () = cancel.cancelled() => {}
+            () = tokio::time::sleep((wait.to_duration()).saturating_add(limit.to_duration())) => {
+                if let Err(missing) = state.ready() {
+                    tracing::warn!(missing, "not ready yet; permits are refused until it is");
+                }
+            }
+        }
+    });
+}

@@ -1,0 +1,192 @@
+//! Watches of nodes, pods and VMs. A list is handed to the core whole, so that what was deleted unseen is noticed; a
+//! stream that ends or is told "gone" lists anew. One object that does not read is counted and left out.
+
+use futures::StreamExt;
+use kube::Client;
+use kube::api::{Api, ApiResource, DynamicObject};
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, watcher};
+use protocol::permit::NamespacedName;
+use serde_json::Value;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::api::virtual_machines;
+use super::metrics::Metrics;
+use super::owner::Command;
+use crate::core::event::Event;
+use crate::core::view::{NodeView, PodView, Unreadable, VmView};
+
+/// What is watched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Nodes,
+    Pods,
+    VirtualMachines,
+}
+
+impl Kind {
+    pub(super) const ALL: [Self; 3] = [Self::Nodes, Self::Pods, Self::VirtualMachines];
+
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Nodes => "Nodes",
+            Self::Pods => "Pods",
+            Self::VirtualMachines => "VirtualMachines",
+        }
+    }
+
+    fn resource(self) -> ApiResource {
+        match self {
+            Self::Nodes => ApiResource::erase::<k8s_openapi::api::core::v1::Node>(&()),
+            Self::Pods => ApiResource::erase::<k8s_openapi::api::core::v1::Pod>(&()),
+            Self::VirtualMachines => virtual_machines(),
+        }
+    }
+}
+
+/// Watches one kind until `cancel`, or until nobody listens.
+pub(super) async fn run(
+    kind: Kind,
+    client: Client,
+    commands: mpsc::Sender<Command>,
+    metrics: Metrics,
+    cancel: CancellationToken,
+) {
+    metrics.watch_alive(kind.as_str(), true);
+    tokio::select! {
+        () = cancel.cancelled() => {}
+        () = follow(kind, client, &commands, &metrics) => {}
+    }
+    metrics.watch_alive(kind.as_str(), false);
+}
+
+async fn follow(kind: Kind, client: Client, commands: &mpsc::Sender<Command>, metrics: &Metrics) {
+    let api: Api<DynamicObject> = Api::all_with(client, &kind.resource());
+    let stream = watcher(api, watcher::Config::default()).default_backoff();
+    let mut stream = std::pin::pin!(stream);
+    let mut listed: Vec<DynamicObject> = Vec::new();
+    let mut lists = 0_u64;
+    while let Some(event) = stream.next().await {
+        metrics.watch_failing(kind.as_str(), event.is_err());
+        let event = match event {
+            Ok(watcher::Event::Init) => {
+                listed.clear();
+                metrics.watch_listed(kind.as_str(), lists > 0);
+                lists += 1;
+                continue;
+            }
+            Ok(watcher::Event::InitApply(object)) => {
+                listed.push(object);
+                continue;
+            }
+            Ok(watcher::Event::InitDone) => {
+                metrics.watch_event(kind.as_str(), "Listed");
+                tracing::debug!(kind = kind.as_str(), objects = listed.len(), "listed");
+                Some(list(kind, &std::mem::take(&mut listed), metrics))
+            }
+            Ok(watcher::Event::Apply(object)) => {
+                metrics.watch_event(kind.as_str(), "Applied");
+                applied(kind, &object, metrics)
+            }
+            Ok(watcher::Event::Delete(object)) => {
+                metrics.watch_event(kind.as_str(), "Deleted");
+                deleted(kind, &object)
+            }
+            Err(error) => {
+                metrics.watch_error(kind.as_str(), source_of(&error));
+                let error = telemetry::chain(&error);
+                tracing::warn!(kind = kind.as_str(), error, "watch failed; it is taken up again");
+                None
+            }
+        };
+        let Some(event) = event else { continue };
+        if commands.send(Command::Happened(event)).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn source_of(error: &watcher::Error) -> &'static str {
+    match error {
+        watcher::Error::InitialListFailed(_) => "List",
+        watcher::Error::WatchStartFailed(_) | watcher::Error::NoResourceVersion => "Watch",
+        watcher::Error::WatchError(_) | watcher::Error::WatchFailed(_) => "Watch.Event",
+    }
+}
+
+/// Reads an object with `read`; tells of problems once per state of the object.
+fn view<T>(
+    kind: Kind,
+    object: &DynamicObject,
+    metrics: &Metrics,
+    read: fn(&Value) -> Result<T, Unreadable>,
+    problem: fn(&T) -> Option<String>,
+) -> Option<T> {
+    let value = serde_json::to_value(object).unwrap_or_default();
+    let name = || {
+        let namespace = object.metadata.namespace.clone().unwrap_or_default();
+        format!("{namespace}/{}", object.metadata.name.clone().unwrap_or_default())
+    };
+    match read(&value) {
+        Ok(view) => {
+            if let Some(problem) = problem(&view) {
+                metrics.unreadable(kind.as_str());
+                let object = name();
+                tracing::warn!(kind = kind.as_str(), object, problem, "counted at the most it can be");
+            }
+            Some(view)
+        }
+        Err(error) => {
+            metrics.unreadable(kind.as_str());
+            let (object, error) = (name(), error.to_string());
+            tracing::warn!(kind = kind.as_str(), object, error, "object left out");
+            None
+        }
+    }
+}
+
+fn node(object: &DynamicObject, metrics: &Metrics) -> Option<NodeView> {
+    let problem = |view: &NodeView| view.problem.as_ref().map(ToString::to_string);
+    view(Kind::Nodes, object, metrics, NodeView::read, problem)
+}
+
+fn pod(object: &DynamicObject, metrics: &Metrics) -> Option<PodView> {
+    let problem = |view: &PodView| view.size.as_ref().err().map(ToString::to_string);
+    view(Kind::Pods, object, metrics, PodView::read, problem)
+}
+
+fn vm(object: &DynamicObject, metrics: &Metrics) -> Option<VmView> {
+    let problem = |view: &VmView| view.problem.as_ref().map(ToString::to_string);
+    view(Kind::VirtualMachines, object, metrics, VmView::read, problem)
+}
+
+fn list(kind: Kind, objects: &[DynamicObject], metrics: &Metrics) -> Event {
+    let objects = objects.iter();
+    match kind {
+        Kind::Nodes => Event::NodesListed(objects.filter_map(|o| node(o, metrics)).collect()),
+        Kind::Pods => Event::PodsListed(objects.filter_map(|o| pod(o, metrics)).collect()),
+        Kind::VirtualMachines => Event::VmsListed(objects.filter_map(|o| vm(o, metrics)).collect()),
+    }
+}
+
+fn applied(kind: Kind, object: &DynamicObject, metrics: &Metrics) -> Option<Event> {
+    match kind {
+        Kind::Nodes => node(object, metrics).map(Event::NodeApplied),
+        Kind::Pods => pod(object, metrics).map(Event::PodApplied),
+        Kind::VirtualMachines => vm(object, metrics).map(Event::VmApplied),
+    }
+}
+
+fn deleted(kind: Kind, object: &DynamicObject) -> Option<Event> {
+    let meta = &object.metadata;
+    let (name, uid) = (meta.name.clone()?, meta.uid.clone()?);
+    Some(match kind {
+        Kind::Nodes => Event::NodeDeleted(name),
+        Kind::Pods => Event::PodDeleted(uid),
+        Kind::VirtualMachines => {
+            let namespace = meta.namespace.clone().unwrap_or_default();
+            Event::VmDeleted(NamespacedName { namespace, name }, uid)
+        }
+    })
+}

@@ -1,0 +1,84 @@
+//! Every `sh` block of the user documents is run, page by page, in the order in which it stands.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use bellows_tests::{bellows_bin, guest_or_skip};
+
+/// The text of all `sh` blocks of a page.
+fn script_of(text: &str) -> String {
+    let mut script = String::from("set -euxo pipefail\n");
+    let mut inside = false;
+    for line in text.lines() {
+        match line {
+            "```sh" => inside = true,
+            "```" => inside = false,
+            _ if inside => {
+                script.push_str(line);
+                script.push('\n');
+            }
+            _ => {}
+        }
+    }
+    script
+}
+
+fn docs() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs")
+}
+
+#[test]
+fn every_command_of_the_documents_works() {
+    if !guest_or_skip("every_command_of_the_documents_works") {
+        return;
+    }
+    let mut pages: Vec<PathBuf> = std::fs::read_dir(docs())
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    pages.sort();
+    let mut run = 0;
+    for page in pages
+        .iter()
+        .filter(|page| page.extension().is_some_and(|ending| ending == "md"))
+    {
+        let text = std::fs::read_to_string(page).unwrap();
+        if !text.contains("```sh\n") {
+            continue;
+        }
+        let state = tempfile::Builder::new()
+            .prefix("bellows-docs-")
+            .tempdir()
+            .unwrap();
+        let path = format!(
+            "{}:{}",
+            bellows_bin().parent().unwrap().display(),
+            std::env::var("PATH").unwrap()
+        );
+        let status = Command::new("bash")
+            .arg("-c")
+            .arg(script_of(&text))
+            .env("PATH", path)
+            .env("BELLOWS_STATE_DIR", state.path())
+            .status()
+            .unwrap();
+        if !status.success() {
+            // Guests of a broken page must not stay behind.
+            let _ = Command::new(bellows_bin())
+                .args(["down", "--stop-vms", "--state-dir"])
+                .arg(state.path())
+                .status();
+        }
+        assert!(status.success(), "a command of {} failed", page.display());
+        run += 1;
+    }
+    assert!(run > 0, "no page has a command");
+}
+
+#[test]
+fn blocks_are_found() {
+    let page = "text\n```sh\na\n```\n```\nnot this\n```\n```sh\nb\n```\n";
+    assert_eq!(script_of(page), "set -euxo pipefail\na\nb\n");
+}

@@ -1,0 +1,303 @@
+//! The last step of a guest image: the base layer, our scripts and programs, a file system, a manifest.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use protocol::image::{
+    Digest, FileRecord, GuestContent, GuestPortRecord, ImageContent, ImageManifest, MANIFEST_FORMAT,
+};
+
+use crate::Inputs;
+use crate::base::{self, Base, TREE};
+use crate::binary;
+use crate::debian::ARCHITECTURE;
+use crate::digest;
+use crate::error::{BuildError, IoContext};
+use crate::ext4;
+use crate::normalise;
+use crate::postgres;
+use crate::progress::{Amount, Reporter, Step};
+use crate::recipe::{GuestRecipe, Recipe, ServiceRecipe};
+use crate::store::{Guard, Image, Layer, Store};
+
+/// Scripts of ours, by their place in the guest.
+const SCRIPTS: &[(&str, &str)] = &[
+    (
+        "etc/acpi/PWRF/00000080",
+        include_str!("../guest/power-button.sh"),
+    ),
+    (
+        "usr/lib/bellows/console",
+        include_str!("../guest/console.sh"),
+    ),
+    (
+        "usr/lib/bellows/hotplug",
+        include_str!("../guest/hotplug.sh"),
+    ),
+    ("usr/lib/bellows/ready", include_str!("../guest/ready.sh")),
+    ("usr/lib/bellows/say", include_str!("../guest/say.sh")),
+    (
+        "usr/lib/bellows/service",
+        include_str!("../guest/service.sh"),
+    ),
+    (
+        "usr/lib/bellows/shutdown",
+        include_str!("../guest/shutdown.sh"),
+    ),
+    ("usr/lib/bellows/sshd", include_str!("../guest/sshd.sh")),
+    (
+        "usr/lib/bellows/sysinit",
+        include_str!("../guest/sysinit.sh"),
+    ),
+];
+
+/// The cgroup of everything that is not to be scaled.
+const SYSTEM_GROUP: &str = "system";
+
+/// File names in the artefact.
+const ROOT_DISK: &str = "root.ext4";
+const KERNEL: &str = "vmlinuz";
+const INITRD: &str = "initrd.cpio";
+
+/// Builds the image.
+pub(crate) fn build(
+    store: &Store,
+    guard: &Guard,
+    recipe: &Recipe,
+    guest: &GuestRecipe,
+    base: &Layer<Base>,
+    inputs: &Inputs,
+    reporter: &mut Reporter<'_>,
+) -> Result<Image, BuildError> {
+    let work = store.work_dir(guard)?;
+    let (root, out) = (work.path().join("root"), work.path().join("out"));
+    for dir in [&root, &out] {
+        fs::create_dir(dir).at("create", dir)?;
+    }
+    reporter.begin(Step::Assemble, "");
+    normalise::unpack(&base.dir.join(TREE), &root, reporter)?;
+    for (name, text) in files(guest) {
+        let mode = if SCRIPTS.iter().any(|(script, _)| *script == name) {
+            0o755
+        } else {
+            0o644
+        };
+        put(&root, &name, text.as_bytes(), mode)?;
+    }
+    let recorded = binaries(guest, inputs, &root)?;
+    normalise::settle_tree(&root)?;
+    ext4::make(
+        &root,
+        &out.join(ROOT_DISK),
+        guest.disk_mib,
+        work.path(),
+        reporter,
+    )?;
+    for name in [KERNEL, INITRD] {
+        let source = base.dir.join(name);
+        fs::copy(&source, out.join(name)).at("copy", &source)?;
+    }
+    let files = records(&out, reporter)?;
+    let manifest = manifest(recipe, guest, base, files, recorded);
+    // The tree is large; what follows needs only the result.
+    fs::remove_dir_all(&root).at("remove", &root)?;
+    reporter.begin(Step::Publish, &recipe.name);
+    Ok(store.publish(guard, &out, &manifest)?)
+}
+
+/// Every text file put into the guest, by its place.
+pub(crate) fn files(guest: &GuestRecipe) -> BTreeMap<String, String> {
+    let mut files: BTreeMap<String, String> = SCRIPTS
+        .iter()
+        .map(|(name, text)| ((*name).to_owned(), (*text).to_owned()))
+        .collect();
+    let mut put = |name: &str, text: String| files.insert(name.to_owned(), text);
+    let services = services(guest);
+    put("etc/inittab", inittab(guest, &services));
+    put("etc/hostname", format!("{}\n", guest.hostname));
+    put(
+        "etc/hosts",
+        format!("127.0.0.1 localhost {}\n", guest.hostname),
+    );
+    // The name server of QEMU's user network.
+    put("etc/resolv.conf", "nameserver 10.0.2.3\n".to_owned());
+    put(
+        "etc/ssh/sshd_config",
+        include_str!("../guest/sshd_config").to_owned(),
+    );
+    put(
+        "etc/sysctl.conf",
+        guest
+            .sysctl
+            .iter()
+            .map(|(k, v)| format!("{k} = {v}\n"))
+            .collect(),
+    );
+    let groups: BTreeSet<_> = services
+        .iter()
+        .map(|s| s.cgroup.as_str())
+        .chain([SYSTEM_GROUP])
+        .collect();
+    put(
+        "etc/bellows/cgroups",
+        groups.iter().flat_map(|g| [g, "\n"]).collect(),
+    );
+    for service in &services {
+        put(
+            &format!("etc/bellows/services/{}", service.name),
+            service_file(service),
+        );
+    }
+    files
+}
+
+/// The recipe's services, the database's server first.
+fn services(guest: &GuestRecipe) -> Vec<ServiceRecipe> {
+    let database = guest.postgres.as_ref().map(|database| ServiceRecipe {
+        name: postgres::USER.to_owned(),
+        command: vec![
+            format!("{}/postgres", postgres::programs(database.version)),
+            "-D".to_owned(),
+            format!("/{}", postgres::DATA),
+        ],
+        user: postgres::USER.to_owned(),
+        cgroup: database.cgroup.clone(),
+        directory: None,
+    });
+    database
+        .into_iter()
+        .chain(guest.services.iter().cloned())
+        .collect()
+}
+
+/// What busybox's init does. A line's command is cut at 256 bytes, so services keep theirs in files.
+fn inittab(guest: &GuestRecipe, services: &[ServiceRecipe]) -> String {
+    let mut text = String::from("::sysinit:/usr/lib/bellows/sysinit\n");
+    for service in services {
+        text += &format!("::respawn:/usr/lib/bellows/service {}\n", service.name);
+    }
+    text += &format!("::once:/usr/lib/bellows/ready {}\n", guest.ready_line);
+    text += "::respawn:/sbin/uevent /usr/lib/bellows/hotplug\n\
+             ::respawn:/sbin/acpid -f -l /dev/null\n\
+             ttyS0::respawn:/sbin/getty -n -L -l /usr/lib/bellows/console 115200 ttyS0 vt100\n\
+             ::ctrlaltdel:/sbin/poweroff\n\
+             ::shutdown:/usr/lib/bellows/shutdown\n";
+    text
+}
+
+fn service_file(service: &ServiceRecipe) -> String {
+    let mut text = format!(
+        "user={}\ngroup={}\n",
+        quote(&service.user),
+        quote(&service.cgroup)
+    );
+    if let Some(directory) = &service.directory {
+        text += &format!("directory={}\n", quote(directory));
+    }
+    if service.name == postgres::USER {
+        // The server protects itself like every service, its connections are killed first.
+        text += "export PG_OOM_ADJUST_FILE=/proc/self/oom_score_adj PG_OOM_ADJUST_VALUE=0\n";
+    }
+    let words: Vec<_> = service.command.iter().map(|word| quote(word)).collect();
+    text + &format!("set -- {}\n", words.join(" "))
+}
+
+/// A word of the shell, whatever is in it.
+fn quote(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+fn put(root: &Path, name: &str, content: &[u8], mode: u32) -> Result<(), BuildError> {
+    let path = root.join(name);
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent).at("create", parent)?;
+    }
+    // Never through a link of the tree: that could lead out of it.
+    if path.symlink_metadata().is_ok() {
+        base::remove(&path)?;
+    }
+    fs::write(&path, content).at("write", &path)?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(mode)).at("change the mode of", &path)
+}
+
+/// Puts our programs in and returns their hashes.
+fn binaries(
+    guest: &GuestRecipe,
+    inputs: &Inputs,
+    root: &Path,
+) -> Result<BTreeMap<String, Digest>, BuildError> {
+    let mut recorded = BTreeMap::new();
+    let Some(dir) = &inputs.guest_binaries else {
+        return Ok(recorded);
+    };
+    for wanted in &guest.binaries {
+        let path = dir.join(&wanted.name);
+        let content = binary::read_static(&path)?;
+        recorded.insert(wanted.name.clone(), digest::of_bytes(&content));
+        put(root, wanted.path.trim_start_matches('/'), &content, 0o755)?;
+    }
+    Ok(recorded)
+}
+
+fn records(
+    out: &Path,
+    reporter: &mut Reporter<'_>,
+) -> Result<BTreeMap<String, FileRecord>, BuildError> {
+    reporter.begin(Step::Hash, "");
+    let mut records = BTreeMap::new();
+    for name in [KERNEL, INITRD, ROOT_DISK] {
+        let path = out.join(name);
+        let record = digest::of_file(&path, &mut |done| reporter.amount(Amount::Bytes(done)));
+        records.insert(name.to_owned(), record.at("read", &path)?);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o444))
+            .at("change the mode of", &path)?;
+    }
+    Ok(records)
+}
+
+fn manifest(
+    recipe: &Recipe,
+    guest: &GuestRecipe,
+    base: &Layer<Base>,
+    files: BTreeMap<String, FileRecord>,
+    inputs: BTreeMap<String, Digest>,
+) -> ImageManifest {
+    let facts = &base.manifest.facts;
+    let port = |p: &crate::recipe::PortRecipe| GuestPortRecord {
+        name: p.name.clone(),
+        port: p.port,
+    };
+    ImageManifest {
+        format: MANIFEST_FORMAT,
+        name: recipe.name.clone(),
+        architecture: ARCHITECTURE.to_owned(),
+        suite: facts.suite.clone(),
+        recipe_sha256: recipe.sha256.clone(),
+        packages: facts.packages.clone(),
+        inputs,
+        reproducible: facts.unreproducible.is_empty(),
+        unreproducible: facts.unreproducible.clone(),
+        content: ImageContent::Guest(GuestContent {
+            kernel: KERNEL.to_owned(),
+            kernel_version: facts.kernel_version.clone(),
+            initrd: INITRD.to_owned(),
+            root_disk: ROOT_DISK.to_owned(),
+            root_disk_format: "raw".to_owned(),
+            root_disk_bytes: files.get(ROOT_DISK).map_or(0, |record| record.bytes),
+            cmdline: guest.kernel.cmdline.clone(),
+            cmdline_tcg: guest.kernel.cmdline_tcg.clone(),
+            ports: guest.ports.iter().map(port).collect(),
+            ready_line: guest.ready_line.clone(),
+            cgroup: guest
+                .postgres
+                .as_ref()
+                .map(|database| database.cgroup.clone()),
+        }),
+        files,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,136 @@
+use std::process::Command;
+
+use super::*;
+
+fn guest(name: &str) -> GuestRecipe {
+    Recipe::load(name).unwrap().guest().unwrap().clone()
+}
+
+#[test]
+fn n46_inittab_starts_everything_and_ends_it_in_order() {
+    let files = files(&guest("bellows/postgres:15"));
+    let expected = "\
+::sysinit:/usr/lib/bellows/sysinit
+::respawn:/usr/lib/bellows/service postgres
+::respawn:/usr/lib/bellows/service neonvmd
+::respawn:/usr/lib/bellows/service vm-monitor
+::respawn:/usr/lib/bellows/service sshd
+::once:/usr/lib/bellows/ready POSTGRES READY
+::respawn:/sbin/uevent /usr/lib/bellows/hotplug
+::respawn:/sbin/acpid -f -l /dev/null
+ttyS0::respawn:/sbin/getty -n -L -l /usr/lib/bellows/console 115200 ttyS0 vt100
+::ctrlaltdel:/sbin/poweroff
+::shutdown:/usr/lib/bellows/shutdown
+";
+    assert_eq!(files["etc/inittab"], expected);
+    for line in expected.lines() {
+        let command = line.split(':').nth(3).unwrap();
+        assert!(command.len() < 250, "busybox cuts {command}");
+        let program = command.split(' ').next().unwrap().trim_start_matches('/');
+        let ours = program.starts_with("usr/lib/bellows/");
+        assert!(
+            !ours || files.contains_key(program),
+            "{program} is not in the image"
+        );
+    }
+}
+
+#[test]
+fn n46_the_database_has_its_own_cgroup_and_the_rest_another() {
+    let files = files(&guest("bellows/postgres:15"));
+    assert_eq!(files["etc/bellows/cgroups"], "postgres\nsystem\n");
+    assert!(
+        files["etc/bellows/services/postgres"].starts_with("user='postgres'\ngroup='postgres'\n")
+    );
+    assert!(files["etc/bellows/services/vm-monitor"].starts_with("user='root'\ngroup='system'\n"));
+    let minimal = super::files(&guest("bellows/minimal"));
+    assert_eq!(minimal["etc/bellows/cgroups"], "system\n");
+    assert!(!minimal.contains_key("etc/bellows/services/postgres"));
+}
+
+#[test]
+fn n46_a_services_words_reach_it_unchanged() {
+    let words = [
+        "/bin/echo",
+        "a b",
+        "it's",
+        "$HOME `x` \"q\" \\",
+        "--pg=host=/tmp user=x",
+        "",
+    ];
+    let service = ServiceRecipe {
+        name: "s".into(),
+        command: words.iter().map(|w| (*w).to_owned()).collect(),
+        user: "root".into(),
+        cgroup: "system".into(),
+        directory: None,
+    };
+    let script = format!("{}printf '%s\\n' \"$@\"", service_file(&service));
+    let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+    let got = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(
+        got.strip_suffix('\n')
+            .unwrap()
+            .split('\n')
+            .collect::<Vec<_>>(),
+        words
+    );
+}
+
+#[test]
+fn n46_guest_scripts_are_sound_shell() {
+    let initrd = ("initrd", include_str!("../../guest/initrd-init.sh"));
+    for (name, text) in SCRIPTS.iter().copied().chain([initrd]) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("script");
+        fs::write(&path, text).unwrap();
+        let output = Command::new("sh").arg("-n").arg(&path).output().unwrap();
+        assert!(
+            output.status.success(),
+            "{name}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        let sourced = name.ends_with("/say");
+        assert!(sourced || text.starts_with("#!/bin/sh\n"), "{name}");
+    }
+}
+
+#[test]
+fn n46_sshd_takes_keys_only_and_follows_links() {
+    let config = &files(&guest("bellows/minimal"))["etc/ssh/sshd_config"];
+    for line in [
+        "AuthorizedKeysFile /mnt/ssh/authorized_keys",
+        "StrictModes no",
+        "PasswordAuthentication no",
+        "KbdInteractiveAuthentication no",
+        "AuthenticationMethods publickey",
+    ] {
+        assert!(config.lines().any(|l| l == line), "{line}");
+    }
+}
+
+#[test]
+fn n46_memory_is_made_movable_before_the_driver_is_loaded() {
+    let script = include_str!("../../guest/sysinit.sh");
+    let policy = script.find("online_movable > ").unwrap();
+    assert!(policy < script.find("insmod").unwrap());
+    assert!(script.contains("memhp_default_state=*"));
+    let modules = guest("bellows/postgres:15").kernel.modules;
+    assert!(modules.contains(&"virtio_mem".to_owned()) && modules.contains(&"button".to_owned()));
+}
+
+#[test]
+fn n46_files_replace_links_instead_of_following_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let outside = dir.path().join("outside");
+    fs::write(&outside, "untouched").unwrap();
+    let root = dir.path().join("root");
+    fs::create_dir_all(root.join("etc")).unwrap();
+    std::os::unix::fs::symlink(&outside, root.join("etc/hostname")).unwrap();
+    put(&root, "etc/hostname", b"guest\n", 0o644).unwrap();
+    assert_eq!(fs::read_to_string(&outside).unwrap(), "untouched");
+    assert_eq!(
+        fs::read_to_string(root.join("etc/hostname")).unwrap(),
+        "guest\n"
+    );
+}

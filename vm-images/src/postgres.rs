@@ -1,0 +1,292 @@
+//! The database of a guest image, made at build time with the guest's own programs.
+//!
+//! Everything runs in the server's single-user mode: one process, no background writer, no timer, no sampling beyond
+//! what is forced to be complete, so that the same packages write the same pages. What is random by design (the
+//! cluster's identity) and what is a time is then overwritten, see [`control`].
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::path::Path;
+
+use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+
+use crate::error::{BuildError, IoContext};
+use crate::progress::{Reporter, Step};
+use crate::recipe::{PostgresRecipe, UserRecipe};
+use crate::tool::Tool;
+
+pub(crate) mod control;
+
+/// Where the cluster lies in the guest.
+pub(crate) const DATA: &str = "srv/pg/data";
+
+/// The user of the server; a recipe with a database defines it.
+pub(crate) const USER: &str = "postgres";
+
+/// Rows per unit of pgbench's scale.
+const ACCOUNTS_PER_SCALE: u64 = 100_000;
+
+/// ANALYZE looks at 300 rows per unit of the statistics target, and the target ends at 10,000.
+const ROWS_PER_TARGET: u64 = 300;
+const LARGEST_TARGET: u64 = 10_000;
+
+/// Settings of the build only: nothing may depend on time or survive in the configuration.
+const BUILD_SETTINGS: &[&str] = &[
+    "fsync=off",
+    "full_page_writes=off",
+    "synchronous_commit=off",
+    "autovacuum=off",
+    "wal_level=minimal",
+    "max_wal_senders=0",
+    "max_wal_size=8GB",
+    "exit_on_error=on",
+    "log_checkpoints=off",
+    "jit=off",
+    "max_parallel_maintenance_workers=0",
+    "maintenance_work_mem=256MB",
+];
+
+/// Where the packages keep the server's programs.
+pub(crate) fn programs(version: u32) -> String {
+    format!("/usr/lib/postgresql/{version}/bin")
+}
+
+/// Makes the cluster, and returns the files that a second build would make differently.
+pub(crate) fn create(
+    recipe: &PostgresRecipe,
+    users: &[UserRecipe],
+    root: &Path,
+    reporter: &mut Reporter<'_>,
+) -> Result<Vec<String>, BuildError> {
+    reporter.begin(Step::Database, "");
+    let id = users.iter().find(|u| u.name == USER).map_or(0, |u| u.id);
+    let cluster = Cluster {
+        root,
+        id,
+        bin: programs(recipe.version),
+    };
+    cluster.require("initdb")?;
+    cluster.link_programs()?;
+    cluster.prepare()?;
+    let init = cluster.program("initdb", "creating the database cluster");
+    init.args([
+        "-D",
+        &format!("/{DATA}"),
+        "--username=postgres",
+        "--no-sync",
+        "--no-instructions",
+    ])
+    .args(["--encoding=UTF8", "--locale=C.UTF-8", "--auth=trust"])
+    .run(reporter)?;
+    if recipe.bench_scale > 0 {
+        reporter.begin(
+            Step::Database,
+            &format!("pgbench, scale {}", recipe.bench_scale),
+        );
+        cluster.sql("postgres", "CREATE DATABASE bench", reporter)?;
+        cluster.sql("bench", &bench_sql(recipe.bench_scale), reporter)?;
+    }
+    let reset = cluster.program("pg_resetwal", "starting a fresh log");
+    reset
+        .args(["-f", "-D", &format!("/{DATA}")])
+        .run(reporter)?;
+    cluster.configure(recipe)?;
+    control::settle(&root.join(DATA))?;
+    cluster.clean()?;
+    Ok(Vec::new())
+}
+
+struct Cluster<'a> {
+    root: &'a Path,
+    id: u32,
+    bin: String,
+}
+
+impl Cluster<'_> {
+    fn require(&self, program: &str) -> Result<(), BuildError> {
+        let path = format!("{}/{program}", self.bin);
+        if self.root.join(path.trim_start_matches('/')).exists() {
+            return Ok(());
+        }
+        Err(BuildError::NotInPackages {
+            path,
+            why: "to create the database".into(),
+        })
+    }
+
+    /// psql and the others by name; Debian's own wrappers need an interpreter that is not there.
+    fn link_programs(&self) -> Result<(), BuildError> {
+        let dir = self.root.join(self.bin.trim_start_matches('/'));
+        for entry in fs::read_dir(&dir).at("list", &dir)? {
+            let name = entry.at("list", &dir)?.file_name();
+            let link = self.root.join("usr/bin").join(&name);
+            if link.symlink_metadata().is_ok() {
+                fs::remove_file(&link).at("remove", &link)?;
+            }
+            let target = format!("{}/{}", self.bin, name.to_string_lossy());
+            symlink(target, &link).at("link", &link)?;
+        }
+        Ok(())
+    }
+
+    /// An empty data directory and the devices that the server opens.
+    fn prepare(&self) -> Result<(), BuildError> {
+        let home = self.root.join("srv/pg");
+        fs::create_dir_all(&home).at("create", &home)?;
+        chown(&home, Some(self.id), Some(self.id)).at("change the owner of", &home)?;
+        let shm = self.root.join("dev/shm");
+        fs::create_dir(&shm).at("create", &shm)?;
+        let all = fs::Permissions::from_mode(0o1777);
+        fs::set_permissions(&shm, all).at("change the mode of", &shm)?;
+        for (name, minor) in [("null", 3), ("zero", 5), ("random", 8), ("urandom", 9)] {
+            let path = self.root.join("dev").join(name);
+            let mode = Mode::from_bits_truncate(0o666);
+            mknod(&path, SFlag::S_IFCHR, mode, makedev(1, minor))
+                .map_err(std::io::Error::from)
+                .at("create the device", &path)?;
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o666))
+                .at("change the mode of", &path)?;
+        }
+        Ok(())
+    }
+
+    fn program(&self, name: &str, step: &str) -> Tool {
+        Tool::new("chroot", step)
+            .arg(format!("--userspec={0}:{0}", self.id))
+            .arg("--groups=")
+            .arg(self.root)
+            .arg(format!("{}/{name}", self.bin))
+            .isolated()
+    }
+
+    /// Runs SQL in single-user mode; statements end with a semicolon and an empty line.
+    fn sql(
+        &self,
+        database: &str,
+        sql: &str,
+        reporter: &mut Reporter<'_>,
+    ) -> Result<(), BuildError> {
+        let mut run = self.program("postgres", "filling the database");
+        run = run.args(["--single", "-j", "-D", &format!("/{DATA}")]);
+        for setting in BUILD_SETTINGS {
+            run = run.args(["-c", setting]);
+        }
+        run.arg(database)
+            .run_fed(format!("{sql};\n\n").into_bytes(), reporter)
+    }
+
+    fn configure(&self, recipe: &PostgresRecipe) -> Result<(), BuildError> {
+        let data = self.root.join(DATA);
+        for (name, text) in [
+            ("postgresql.conf", configuration(recipe)),
+            (
+                "pg_hba.conf",
+                include_str!("../guest/pg_hba.conf").to_owned(),
+            ),
+        ] {
+            let path = data.join(name);
+            fs::write(&path, text).at("write", &path)?;
+        }
+        Ok(())
+    }
+
+    /// Removes what only the build needed, and what the server makes again at its next start.
+    fn clean(&self) -> Result<(), BuildError> {
+        for name in ["dev", "tmp", &format!("{DATA}/pg_stat")] {
+            let dir = self.root.join(name);
+            for entry in fs::read_dir(&dir).at("list", &dir)? {
+                super::base::remove(&entry.at("list", &dir)?.path())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn configuration(recipe: &PostgresRecipe) -> String {
+    let mut text =
+        String::from("# From the image's recipe; ALTER SYSTEM writes to postgresql.auto.conf.\n");
+    for (name, value) in &recipe.settings {
+        text += &format!("{name} = '{}'\n", value.replace('\'', "''"));
+    }
+    text
+}
+
+/// What `pgbench -i` would make, without its random choices: the statistics see every row.
+///
+/// Source of the schema: the documentation of pgbench ("Initialization Options", "What Is the Transaction").
+fn bench_sql(scale: u32) -> String {
+    let accounts = u64::from(scale) * ACCOUNTS_PER_SCALE;
+    let tellers = u64::from(scale) * 10;
+    let mut statements = vec![
+        "CREATE TABLE pgbench_history (tid int, bid int, aid int, delta int, mtime timestamp, filler char(22))".into(),
+        "CREATE TABLE pgbench_tellers (tid int not null, bid int, tbalance int, filler char(84)) WITH (fillfactor=100)".into(),
+        "CREATE TABLE pgbench_accounts (aid int not null, bid int, abalance int, filler char(84)) WITH (fillfactor=100)".into(),
+        "CREATE TABLE pgbench_branches (bid int not null, bbalance int, filler char(88)) WITH (fillfactor=100)".into(),
+        format!("INSERT INTO pgbench_branches (bid, bbalance) SELECT n, 0 FROM generate_series(1, {scale}) n"),
+        format!("INSERT INTO pgbench_tellers (tid, bid, tbalance) SELECT n, (n - 1) / 10 + 1, 0 FROM generate_series(1, {tellers}) n"),
+        format!(
+            "INSERT INTO pgbench_accounts (aid, bid, abalance, filler) \
+             SELECT n, (n - 1) / {ACCOUNTS_PER_SCALE} + 1, 0, '' FROM generate_series(1, {accounts}) n"
+        ),
+        "ALTER TABLE pgbench_branches ADD PRIMARY KEY (bid)".into(),
+        "ALTER TABLE pgbench_tellers ADD PRIMARY KEY (tid)".into(),
+        "ALTER TABLE pgbench_accounts ADD PRIMARY KEY (aid)".into(),
+    ];
+    // The column with the largest target decides how many rows are looked at; `filler` is the one whose statistics
+    // stay small whatever the target.
+    let target = accounts
+        .div_ceil(ROWS_PER_TARGET)
+        .clamp(100, LARGEST_TARGET);
+    statements.push(format!(
+        "ALTER TABLE pgbench_accounts ALTER filler SET STATISTICS {target}"
+    ));
+    statements.push("VACUUM FREEZE".into());
+    for table in ["branches", "tellers", "accounts", "history"] {
+        statements.push(format!("ANALYZE pgbench_{table}"));
+    }
+    statements.push("ALTER TABLE pgbench_accounts ALTER filler SET STATISTICS -1".into());
+    statements.push("CHECKPOINT".into());
+    statements.join(";\n\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn n46_every_account_is_counted_and_sampled() {
+        let sql = bench_sql(5);
+        assert!(sql.contains("generate_series(1, 500000)"));
+        assert!(sql.contains("SET STATISTICS 1667") && sql.contains("SET STATISTICS -1"));
+        assert!(1667 * ROWS_PER_TARGET >= 500_000);
+        assert!(bench_sql(1).contains("SET STATISTICS 334"));
+    }
+
+    #[test]
+    fn n46_settings_are_quoted() {
+        let mut recipe = PostgresRecipe {
+            version: 15,
+            cgroup: "postgres".into(),
+            bench_scale: 0,
+            settings: [("a".to_owned(), "it's".to_owned())].into(),
+        };
+        recipe.settings.insert("jit".into(), "off".into());
+        let text = configuration(&recipe);
+        assert!(text.ends_with("a = 'it''s'\njit = 'off'\n"), "{text}");
+    }
+
+    #[test]
+    fn n46_a_missing_server_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let cluster = Cluster {
+            root: dir.path(),
+            id: 110,
+            bin: programs(15),
+        };
+        let error = cluster.require("initdb").unwrap_err().to_string();
+        assert!(
+            error.contains("/usr/lib/postgresql/15/bin/initdb"),
+            "{error}"
+        );
+    }
+}

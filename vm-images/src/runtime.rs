@@ -1,0 +1,406 @@
+//! The runtime artefact: programs, the libraries they need and their firmware, run by their own dynamic loader.
+//!
+//! Each program gets a wrapper in `bin/` that starts it through the loader of the tree, so that neither the host's
+//! libraries nor a chroot are needed. The tree is at the same time a root file system for a container.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Component, Path, PathBuf};
+
+use protocol::image::{FileRecord, ImageContent, ImageManifest, MANIFEST_FORMAT, RuntimeContent};
+
+use crate::debian::{self, ARCHITECTURE, Packages};
+use crate::digest;
+use crate::error::{BuildError, IoContext, free_mib};
+use crate::normalise;
+use crate::paths;
+use crate::progress::{Amount, Reporter, Step};
+use crate::recipe::{Recipe, RuntimeRecipe};
+use crate::store::{Guard, Image, Layer, Store};
+use crate::tool::Tool;
+
+/// The dynamic loader inside a tree.
+const LOADER: &str = "usr/lib64/ld-linux-x86-64.so.2";
+
+/// Where libraries lie inside a tree; the loader searches here and nowhere else.
+const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
+
+/// Directory of the tree in the artefact.
+const ROOT: &str = "root";
+
+/// MiB a runtime needs while it is made.
+const WORK_MIB: u64 = 768;
+
+/// Builds the runtime.
+pub(crate) fn build(
+    store: &Store,
+    guard: &Guard,
+    recipe: &Recipe,
+    runtime: &RuntimeRecipe,
+    packages: &Layer<Packages>,
+    reporter: &mut Reporter<'_>,
+) -> Result<Image, BuildError> {
+    if let Some(free) = free_mib(store.root()).filter(|free| *free < WORK_MIB) {
+        let path = store.root().to_owned();
+        return Err(BuildError::DiskFull {
+            path,
+            need_mib: WORK_MIB,
+            free_mib: free,
+        });
+    }
+    let work = store.work_dir(guard)?;
+    let (full, out) = (work.path().join("full"), work.path().join("out"));
+    let (root, bin) = (out.join(ROOT), out.join("bin"));
+    for dir in [&full, &out, &root, &bin] {
+        fs::create_dir(dir).at("create", dir)?;
+    }
+    debian::unpack(packages, &full, reporter)?;
+    reporter.begin(Step::Configure, &recipe.name);
+    select(recipe, runtime, &full, &root, reporter)?;
+    let mut programs = BTreeMap::new();
+    let mut files = BTreeMap::new();
+    for program in &runtime.programs {
+        let name = program.rsplit('/').next().unwrap_or(program).to_owned();
+        let path = format!("bin/{name}");
+        files.insert(path.clone(), wrapper(&out.join(&path), program, runtime)?);
+        programs.insert(name, path);
+    }
+    let qemu_version = version(&out, &programs, runtime, reporter)?;
+    normalise::settle_tree(&out)?;
+    reporter.begin(Step::Hash, "");
+    let progress = &mut |done| reporter.amount(Amount::Bytes(done));
+    let (root_sha256, root_bytes) = digest::of_tree(&root, progress).at("read", &root)?;
+    let root = ROOT.to_owned();
+    let Packages { suite, packages } = packages.manifest.facts.clone();
+    let manifest = ImageManifest {
+        format: MANIFEST_FORMAT,
+        name: recipe.name.clone(),
+        architecture: ARCHITECTURE.to_owned(),
+        suite,
+        recipe_sha256: recipe.sha256.clone(),
+        files,
+        packages,
+        inputs: BTreeMap::new(),
+        reproducible: true,
+        unreproducible: Vec::new(),
+        content: ImageContent::Runtime(RuntimeContent {
+            root,
+            root_sha256,
+            root_bytes,
+            qemu_version,
+            programs,
+        }),
+    };
+    reporter.begin(Step::Publish, &recipe.name);
+    Ok(store.publish(guard, &out, &manifest)?)
+}
+
+/// Copies programs, modules, firmware and the libraries all of those need from `full` to `root`.
+fn select(
+    recipe: &Recipe,
+    runtime: &RuntimeRecipe,
+    full: &Path,
+    root: &Path,
+    reporter: &mut Reporter<'_>,
+) -> Result<(), BuildError> {
+    for name in ["bin", "lib", "lib64", "sbin"] {
+        let link = root.join(name);
+        symlink(format!("usr/{name}"), &link).at("link", &link)?;
+    }
+    let mut wanted = BTreeSet::from([PathBuf::from(LOADER)]);
+    for pattern in &runtime.keep {
+        for path in paths::expand(full, pattern) {
+            collect(full, &path, &mut wanted)?;
+        }
+    }
+    let mut objects: Vec<PathBuf> = Vec::new();
+    for program in &runtime.programs {
+        if !full.join(program).exists() {
+            let why = format!("as a program of {}", recipe.name);
+            return Err(BuildError::NotInPackages {
+                path: format!("/{program}"),
+                why,
+            });
+        }
+        objects.push(PathBuf::from(program));
+    }
+    let modules = full.join(&runtime.modules);
+    if modules.exists() {
+        let mut found = BTreeSet::new();
+        collect(full, &modules, &mut found)?;
+        objects.extend(
+            found
+                .into_iter()
+                .filter(|p| p.extension().is_some_and(|e| e == "so")),
+        );
+    }
+    for object in &objects {
+        wanted.extend(libraries(full, object, reporter)?);
+    }
+    wanted.extend(objects);
+    for path in wanted {
+        copy(full, &path, root)?;
+    }
+    Ok(())
+}
+
+/// Everything below a path, relative to `full`.
+fn collect(full: &Path, path: &Path, wanted: &mut BTreeSet<PathBuf>) -> Result<(), BuildError> {
+    if path.symlink_metadata().at("read", path)?.is_dir() {
+        for entry in fs::read_dir(path).at("list", path)? {
+            collect(full, &entry.at("list", path)?.path(), wanted)?;
+        }
+    } else if let Ok(relative) = path.strip_prefix(full) {
+        wanted.insert(relative.to_owned());
+    }
+    Ok(())
+}
+
+/// The libraries an object needs, found by the tree's own loader.
+fn libraries(
+    full: &Path,
+    object: &Path,
+    reporter: &mut Reporter<'_>,
+) -> Result<Vec<PathBuf>, BuildError> {
+    let loader = full.join(LOADER);
+    let list = Tool::new(
+        &loader.to_string_lossy(),
+        format!("looking for libraries of {}", object.display()),
+    )
+    .arg("--library-path")
+    .arg(full.join(LIBRARIES))
+    .arg("--list")
+    .arg(full.join(object))
+    .output(reporter)?;
+    let mut found = Vec::new();
+    for line in list.lines() {
+        let Some(path) = parse_library(line) else {
+            continue;
+        };
+        match path.strip_prefix(full) {
+            Ok(inside) => found.push(inside.to_owned()),
+            // Found on the host only, or nowhere: a package is missing.
+            Err(_) if line.contains("not found") || !path.starts_with("/lib64") => {
+                return Err(BuildError::NotInPackages {
+                    path: path.display().to_string(),
+                    why: format!("by {}", object.display()),
+                });
+            }
+            Err(_) => {}
+        }
+    }
+    Ok(found)
+}
+
+/// `name => path (address)`, `name => not found`, `path (address)`; the kernel's own object has no path.
+fn parse_library(line: &str) -> Option<PathBuf> {
+    let line = line.trim();
+    if let Some((name, target)) = line.split_once(" => ") {
+        let target = if target.starts_with("not found") {
+            name
+        } else {
+            target
+        };
+        return Some(PathBuf::from(target.split(" (").next()?));
+    }
+    line.starts_with('/')
+        .then(|| line.split(" (").next().map(PathBuf::from))?
+}
+
+/// Copies one path, and what it points to if it is a link, keeping links.
+fn copy(full: &Path, relative: &Path, root: &Path) -> Result<(), BuildError> {
+    // A link may point to a link; as many as a kernel would follow.
+    const MOST_LINKS: usize = 40;
+    let mut relative = settle_prefix(relative);
+    for _ in 0..MOST_LINKS {
+        let (source, target) = (full.join(&relative), root.join(&relative));
+        if target.symlink_metadata().is_ok() {
+            return Ok(());
+        }
+        if let Some(parent) = target.parent() {
+            fs::create_dir_all(parent).at("create", parent)?;
+        }
+        let meta = source.symlink_metadata().at("read", &source)?;
+        if !meta.is_symlink() {
+            fs::copy(&source, &target).at("copy", &source)?;
+            return Ok(());
+        }
+        let points_to = fs::read_link(&source).at("read", &source)?;
+        symlink(&points_to, &target).at("link", &target)?;
+        let next = match points_to.strip_prefix("/") {
+            Ok(inside) => inside.to_owned(),
+            Err(_) => relative.parent().unwrap_or(Path::new("")).join(&points_to),
+        };
+        relative = settle_prefix(&next);
+        if !full.join(&relative).exists() {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// Removes `..`, and writes `lib/...` as `usr/lib/...`: both are the same place.
+fn settle_prefix(path: &Path) -> PathBuf {
+    let mut clean = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => drop(clean.pop()),
+            Component::Normal(name) => clean.push(name),
+            _ => {}
+        }
+    }
+    match clean.components().next() {
+        Some(Component::Normal(first))
+            if ["bin", "lib", "lib64", "sbin"].iter().any(|n| first == *n) =>
+        {
+            Path::new("usr").join(clean)
+        }
+        _ => clean,
+    }
+}
+
+/// Writes the script that runs a program by the tree's own loader.
+fn wrapper(path: &Path, program: &str, runtime: &RuntimeRecipe) -> Result<FileRecord, BuildError> {
+    let text = wrapper_text(program, runtime);
+    fs::write(path, &text).at("write", path)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).at("change the mode of", path)?;
+    Ok(FileRecord {
+        bytes: text.len() as u64,
+        sha256: digest::of_bytes(text.as_bytes()),
+    })
+}
+
+fn wrapper_text(program: &str, runtime: &RuntimeRecipe) -> String {
+    let name = program.rsplit('/').next().unwrap_or(program);
+    // Only the emulator takes a firmware path.
+    let firmware: String = if name.starts_with("qemu-system-") {
+        runtime
+            .firmware
+            .iter()
+            .map(|dir| format!(" -L \"$root/{dir}\""))
+            .collect()
+    } else {
+        String::new()
+    };
+    format!(
+        "#!/bin/sh\n\
+         # Runs {name} with the libraries beside it, whatever the host has.\n\
+         self=$(readlink -f \"$0\")\n\
+         root=${{self%/bin/*}}/{ROOT}\n\
+         QEMU_MODULE_DIR=$root/{modules}\n\
+         export QEMU_MODULE_DIR\n\
+         unset LD_LIBRARY_PATH LD_PRELOAD\n\
+         exec \"$root/{LOADER}\" --inhibit-cache --library-path \"$root/{LIBRARIES}\" --argv0 {name} \\\n    \
+         \"$root/{program}\"{firmware} \"$@\"\n",
+        modules = runtime.modules,
+    )
+}
+
+/// Runs the wrapper: proves that it works, and tells the version.
+fn version(
+    out: &Path,
+    programs: &BTreeMap<String, String>,
+    runtime: &RuntimeRecipe,
+    reporter: &mut Reporter<'_>,
+) -> Result<String, BuildError> {
+    let mut found = String::new();
+    for (name, path) in programs {
+        let path = out.join(path);
+        let run = Tool::new(&path.to_string_lossy(), format!("trying {name}"));
+        let text = run.arg("--version").output(reporter)?;
+        found = parse_version(&text).ok_or_else(|| BuildError::Format {
+            path,
+            expected: "QEMU program",
+            problem: format!(
+                "its version is {:?}",
+                text.lines().next().unwrap_or_default()
+            ),
+        })?;
+    }
+    let major = found
+        .split('.')
+        .next()
+        .and_then(|n| n.parse::<u32>().ok())
+        .unwrap_or(0);
+    if major < runtime.qemu_at_least {
+        return Err(BuildError::QemuTooOld {
+            found,
+            needed: runtime.qemu_at_least,
+        });
+    }
+    Ok(found)
+}
+
+/// `QEMU emulator version 10.0.2 (...)`, `qemu-img version 10.0.2 (...)`.
+fn parse_version(text: &str) -> Option<String> {
+    let (_, rest) = text.lines().next()?.split_once(" version ")?;
+    let number: String = rest
+        .chars()
+        .take_while(|c| c.is_ascii_digit() || *c == '.')
+        .collect();
+    (!number.is_empty()).then_some(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn n46_the_loaders_list_is_read() {
+        let path = |line| parse_library(line).map(|p| p.display().to_string());
+        assert_eq!(path("\tlinux-vdso.so.1 (0x00007ffd)"), None);
+        assert_eq!(
+            path("\tlibz.so.1 => /t/usr/lib/libz.so.1 (0x1)").unwrap(),
+            "/t/usr/lib/libz.so.1"
+        );
+        assert_eq!(path("\tlibgone.so.1 => not found").unwrap(), "libgone.so.1");
+        assert_eq!(
+            path("\t/lib64/ld-linux-x86-64.so.2 (0x2)").unwrap(),
+            "/lib64/ld-linux-x86-64.so.2"
+        );
+        assert_eq!(path("\tstatically linked"), None);
+    }
+
+    #[test]
+    fn n46_versions_are_read() {
+        let text = "QEMU emulator version 10.0.2 (Debian 1:10.0.2+ds-2)\nCopyright";
+        assert_eq!(parse_version(text).unwrap(), "10.0.2");
+        assert_eq!(parse_version("qemu-img version 7.2.1\n").unwrap(), "7.2.1");
+        assert_eq!(parse_version("hello"), None);
+    }
+
+    #[test]
+    fn n46_links_are_copied_with_what_they_point_to() {
+        let dir = tempfile::tempdir().unwrap();
+        let (full, root) = (dir.path().join("full"), dir.path().join("root"));
+        fs::create_dir_all(full.join("usr/lib/x")).unwrap();
+        fs::create_dir(&root).unwrap();
+        fs::write(full.join("usr/lib/x/liba.so.1.2"), "a").unwrap();
+        symlink("liba.so.1.2", full.join("usr/lib/x/liba.so.1")).unwrap();
+        symlink("/lib/x/liba.so.1", full.join("usr/lib/liba.so")).unwrap();
+        symlink("../../etc/gone", full.join("usr/lib/dangling")).unwrap();
+        copy(&full, Path::new("lib/liba.so"), &root).unwrap();
+        copy(&full, Path::new("usr/lib/dangling"), &root).unwrap();
+        assert_eq!(fs::read(root.join("usr/lib/x/liba.so.1")).unwrap(), b"a");
+        assert_eq!(
+            fs::read_link(root.join("usr/lib/liba.so")).unwrap(),
+            Path::new("/lib/x/liba.so.1")
+        );
+    }
+
+    #[test]
+    fn n46_the_wrapper_uses_nothing_of_the_host() {
+        let recipe = Recipe::load("bellows/qemu").unwrap();
+        let crate::RecipeContent::Runtime(runtime) = recipe.content else {
+            panic!("not a runtime")
+        };
+        let text = wrapper_text(&runtime.programs[0], &runtime);
+        assert!(text.contains("--argv0 qemu-system-x86_64"), "{text}");
+        assert!(
+            text.contains("-L \"$root/usr/share/qemu\" -L \"$root/usr/share/seabios\" \"$@\""),
+            "{text}"
+        );
+        assert!(!wrapper_text("usr/bin/qemu-img", &runtime).contains("-L "));
+    }
+}

@@ -1,0 +1,100 @@
+//! `vm-monitor`: the monitor as a program. See `vm-monitor --help`.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use serde_json::json;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use vm_monitor::shell::cli::{self, CliError, Invocation};
+use vm_monitor::shell::logging::{self, chain};
+use vm_monitor::{Bound, Config};
+
+/// How the process ends. 0 is a drain after a signal.
+#[derive(Debug, Clone, Copy)]
+enum Exit {
+    /// Wrong usage or configuration.
+    Config = 64,
+    /// Something needed at the start is missing.
+    Dependency = 69,
+    /// A bug of ours.
+    Bug = 70,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+fn main() -> ExitCode {
+    // One VM, one monitor: after a bug a fresh start is better than half a monitor, so no panic is survived.
+    let print = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        print(info);
+        std::process::exit(Exit::Bug as i32);
+    }));
+    let invocation = match cli::parse(std::env::args_os()) {
+        Ok(invocation) => invocation,
+        Err(CliError::Usage(error)) => {
+            // Nothing can be done about a closed standard output.
+            let _ = error.print();
+            return if error.use_stderr() { Exit::Config.into() } else { ExitCode::SUCCESS };
+        }
+        Err(CliError::Config(problems)) => {
+            let _ = writeln!(std::io::stderr(), "{problems}");
+            return Exit::Config.into();
+        }
+    };
+    let Invocation { config, filter, origins, is_check_only } = invocation;
+    if is_check_only {
+        say(&origins);
+        return ExitCode::SUCCESS;
+    }
+    logging::init(filter);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    match runtime {
+        Ok(runtime) => runtime.block_on(serve(config)),
+        Err(error) => {
+            tracing::error!(%error, "cannot start");
+            Exit::Dependency.into()
+        }
+    }
+}
+
+async fn serve(config: Config) -> ExitCode {
+    let bound = match Bound::bind(&config).await {
+        Ok(bound) => bound,
+        Err(error) => {
+            tracing::error!(error = chain(&error), "cannot start");
+            return Exit::Dependency.into();
+        }
+    };
+    let addr = |listener: &tokio::net::TcpListener| {
+        listener.local_addr().map(|addr| addr.to_string()).unwrap_or_default()
+    };
+    let (monitor, metrics) = (addr(&bound.monitor), addr(&bound.metrics));
+    say(&json!({ "listening": { "monitor": monitor, "metrics": metrics } }));
+    let cancel = CancellationToken::new();
+    for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
+        let Ok(mut signal) = signal(kind) else { return Exit::Dependency.into() };
+        let cancel = cancel.clone();
+        tokio::spawn(async move {
+            signal.recv().await;
+            cancel.cancel();
+        });
+    }
+    match vm_monitor::run(config, bound, cancel).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!(error = chain(&error), "cannot start");
+            Exit::Dependency.into()
+        }
+    }
+}
+
+/// One machine-readable line on standard output.
+fn say(value: &serde_json::Value) {
+    // Whoever started us may not be listening.
+    let _ = writeln!(std::io::stdout(), "{value}");
+}

@@ -1,0 +1,139 @@
+//! The scrapers' port: `/metrics`, `/healthz`, `/readyz`, `/debug/state`.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::config::Config;
+use super::owner::Inbox;
+use super::render;
+use crate::core::StateDump;
+
+/// Scrapers at once. Each VM has one agent and perhaps a Prometheus.
+const CONNECTIONS_AT_ONCE: usize = 16;
+/// An idle connection, or a request that does not end, is closed after this.
+const IDLE_LIMIT: Duration = Duration::from_secs(60);
+/// How long the owner may take to show its state.
+const DUMP_LIMIT: Duration = Duration::from_secs(1);
+
+const TEXT: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+
+/// What the pages are made from.
+#[derive(Debug, Clone)]
+pub struct Admin {
+    inbox: mpsc::Sender<Inbox>,
+    proc_root: PathBuf,
+    cgroup: Option<PathBuf>,
+}
+
+impl Admin {
+    /// Pages on the monitor behind `inbox`.
+    #[must_use]
+    pub fn new(config: &Config, inbox: mpsc::Sender<Inbox>) -> Self {
+        Self {
+            inbox,
+            proc_root: config.proc_root.clone(),
+            cgroup: config.cgroup.clone(),
+        }
+    }
+
+    async fn dump(&self) -> Option<StateDump> {
+        let (to, from) = oneshot::channel();
+        let asked = async {
+            self.inbox.send(Inbox::Dump(to)).await.ok()?;
+            from.await.ok()
+        };
+        timeout(DUMP_LIMIT, asked).await.ok()?
+    }
+
+    async fn page(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+            return page(StatusCode::METHOD_NOT_ALLOWED, TEXT, "GET only\n".into());
+        }
+        match request.uri().path() {
+            "/healthz" => page(StatusCode::OK, TEXT, "ok\n".into()),
+            "/metrics" => {
+                // The machine's figures are worth having even if the owner is stuck.
+                let dump = self.dump().await;
+                let text = render::metrics(&self.proc_root, self.cgroup.as_deref(), dump.as_ref());
+                page(StatusCode::OK, TEXT, text)
+            }
+            "/readyz" => match self.dump().await {
+                None => page(StatusCode::SERVICE_UNAVAILABLE, TEXT, "no answer\n".into()),
+                Some(StateDump { read_failure: Some(failure), .. }) => {
+                    page(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{failure}\n"))
+                }
+                Some(_) => page(StatusCode::OK, TEXT, "ready\n".into()),
+            },
+            "/debug/state" => match self.dump().await {
+                None => page(StatusCode::SERVICE_UNAVAILABLE, TEXT, "no answer\n".into()),
+                Some(dump) => {
+                    let text = serde_json::to_string_pretty(&dump);
+                    page(StatusCode::OK, JSON, text.unwrap_or_default())
+                }
+            },
+            _ => page(StatusCode::NOT_FOUND, TEXT, "not found\n".into()),
+        }
+    }
+}
+
+fn page(status: StatusCode, kind: HeaderValue, text: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(text)));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response
+}
+
+/// Accepts scrapers until cancelled.
+pub async fn serve(listener: TcpListener, admin: Admin, cancel: CancellationToken) {
+    let slots = Arc::new(Semaphore::new(CONNECTIONS_AT_ONCE));
+    loop {
+        let stream = tokio::select! {
+            () = cancel.cancelled() => return,
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    after_failed_accept(&error).await;
+                    continue;
+                }
+            },
+        };
+        let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else { continue };
+        let (admin, cancel) = (admin.clone(), cancel.clone());
+        tokio::spawn(async move {
+            let service = hyper::service::service_fn(move |request| {
+                let admin = admin.clone();
+                async move { Ok::<_, std::convert::Infallible>(admin.page(&request).await) }
+            });
+            let served = hyper::server::conn::http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(IDLE_LIMIT)
+                .max_buf_size(8 * 1024)
+                .serve_connection(TokioIo::new(stream), service);
+            tokio::select! {
+                () = cancel.cancelled() => {}
+                // Scrapers come and go as they like.
+                _ = served => {}
+            }
+            drop(slot);
+        });
+    }
+}
+
+/// An accept fails for want of file descriptors or memory: wait a little for some to come back.
+pub async fn after_failed_accept(error: &std::io::Error) {
+    tracing::warn!(%error, "cannot accept a connection");
+    tokio::time::sleep(Duration::from_millis(100)).await;
+}

@@ -1,0 +1,149 @@
+//! The checked configuration.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::core::Setup;
+use crate::core::cache::CacheMode;
+use crate::core::decision::Watched;
+use crate::core::file_cache::Sizing;
+use crate::core::memory::Rules;
+
+/// Limit from accepting a connection to its completed handshake. Source: spec/monitor.md §1.
+pub const READY_LIMIT: Duration = Duration::from_secs(4);
+
+/// A connection string: it may hold a password, so it is never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Wraps a text.
+    #[must_use]
+    pub const fn new(text: String) -> Self {
+        Self(text)
+    }
+
+    /// The text itself, for the one who must have it.
+    #[must_use]
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(not shown)")
+    }
+}
+
+/// The name of a PostgreSQL setting, safe to put into a statement: letters, digits, `_` and dots between parts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SettingName(String);
+
+impl SettingName {
+    /// Checks a name.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let part = |part: &str| {
+            let mut bytes = part.bytes();
+            bytes.next().is_some_and(|first| first.is_ascii_alphabetic() || first == b'_')
+                && bytes.all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+        };
+        let sound = text.len() <= 128 && text.split('.').all(part);
+        sound.then(|| Self(text.to_owned()))
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// The file cache's database and settings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileCache {
+    /// [`CacheMode::Auto`] or [`CacheMode::On`].
+    pub mode: CacheMode,
+    /// How to reach the database.
+    pub connection: Secret,
+    /// The setting that is the limit.
+    pub setting: SettingName,
+    /// The setting that bounds it, if there is one.
+    pub max_setting: Option<SettingName>,
+    /// The numbers of the formula.
+    pub sizing: Sizing,
+}
+
+/// The effective configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// Where agents dial.
+    pub addr: SocketAddr,
+    /// Where scrapers come.
+    pub metrics_addr: SocketAddr,
+    /// What is watched. [`Watched::Cgroup`] needs `cgroup`.
+    pub watched: Watched,
+    /// Folder of the watched group.
+    pub cgroup: Option<PathBuf>,
+    /// Where the kernel's process file system is mounted.
+    pub proc_root: PathBuf,
+    /// The file cache, if it is to be managed.
+    pub file_cache: Option<FileCache>,
+    /// The numbers of the memory rules.
+    pub rules: Rules,
+    /// Limit from accept to completed handshake.
+    pub ready_limit: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            addr: SocketAddr::from(([0, 0, 0, 0], protocol::monitor::DEFAULT_PORT)),
+            metrics_addr: SocketAddr::from(([0, 0, 0, 0], 9100)),
+            watched: Watched::Machine,
+            cgroup: None,
+            proc_root: PathBuf::from("/proc"),
+            file_cache: None,
+            rules: Rules::default(),
+            ready_limit: READY_LIMIT,
+        }
+    }
+}
+
+impl Config {
+    /// The core's part of it.
+    #[must_use]
+    pub fn setup(&self) -> Setup {
+        let cache = self.file_cache.as_ref();
+        Setup {
+            rules: self.rules,
+            sizing: cache.map(|cache| cache.sizing).unwrap_or_default(),
+            watched: self.watched,
+            file_cache: cache.map_or(CacheMode::Off, |cache| cache.mode),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn setting_names_cannot_carry_sql() {
+        for good in ["effective_cache_size", "neon.file_cache_size_limit", "_x", "a.b.c"] {
+            assert_eq!(SettingName::parse(good).expect(good).as_str(), good);
+        }
+        for bad in ["", ".", "a.", ".a", "1a", "a b", "a;b", "a'b", "a\"b", "a=1", "größe", &"a".repeat(129)] {
+            assert_eq!(SettingName::parse(bad), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_connection_string_is_not_shown() {
+        let secret = Secret::new("host=db password=hunter2".into());
+        assert!(!format!("{secret:?}").contains("hunter2"));
+    }
+}

@@ -1,0 +1,14 @@
+//! Everything with a clock, a socket or a file: it moves bytes, asks the core what to do and tells it what happened.
+
+pub mod admin;
+pub mod cli;
+pub mod clock;
+pub mod config;
+pub mod link;
+pub mod logging;
+pub mod memory;
+pub mod owner;
+#[cfg(feature = "postgres")]
+pub mod postgres;
+pub mod render;
+pub mod upgrade;

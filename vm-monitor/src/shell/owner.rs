@@ -1,0 +1,227 @@
+//! The one task that owns the core. Everyone else sends it messages.
+
+use std::time::Duration;
+
+use protocol::units::Bytes;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::admin::{self, Admin};
+use super::clock::Clock;
+use super::config::Config;
+use super::link::{self, Goodbye, Links, Outgoing};
+use super::memory::Source;
+use crate::core::cache::{CacheChange, CacheFailure, CacheMode};
+use crate::core::{Action, ConnectionId, Event, Monitor, OperationId, StateDump};
+use crate::{Bound, RunError};
+
+/// Messages that may wait for the owner. Senders wait when it is full, and so do their peers.
+const INBOX_LIMIT: usize = 128;
+/// How long the last goodbye may take at the end.
+const DRAIN_LIMIT: Duration = Duration::from_secs(2);
+
+/// What is sent to the owner.
+#[derive(Debug)]
+pub enum Inbox {
+    /// A connection has completed its handshake.
+    Ready {
+        /// Which.
+        connection: ConnectionId,
+        /// Where frames to it go.
+        outgoing: mpsc::Sender<Outgoing>,
+    },
+    /// Something else happened.
+    Event(Event),
+    /// Somebody wants to see the state.
+    Dump(oneshot::Sender<StateDump>),
+}
+
+/// A size to set, and the number to tell the outcome under.
+pub type CacheOrder = (OperationId, Bytes);
+
+struct Owner {
+    core: Monitor,
+    clock: Clock,
+    source: Source,
+    agent: Option<(ConnectionId, mpsc::Sender<Outgoing>)>,
+    cache: Option<mpsc::Sender<CacheOrder>>,
+}
+
+/// The whole monitor; see [`crate::run`].
+pub(crate) async fn run(
+    config: Config,
+    bound: Bound,
+    cancel: CancellationToken,
+) -> Result<(), RunError> {
+    let clock = Clock::new();
+    let mut source = Source::new(config.watched, config.cgroup.as_deref(), &config.proc_root);
+    let (inbox, mut messages) = mpsc::channel(INBOX_LIMIT);
+    let mut tasks = JoinSet::new();
+    let cache = start_file_cache(&config, &mut source, &inbox, &mut tasks).await?;
+    if let Err(failure) = source.sample() {
+        tracing::warn!(%failure, "memory use is unknown so far: every shrink will be refused");
+    }
+    let ready_limit = config.ready_limit;
+    let links = Links { inbox: inbox.clone(), clock, ready_limit };
+    let connections = cancel.child_token();
+    tasks.spawn(link::serve(bound.monitor, links, connections.clone()));
+    let admin = Admin::new(&config, inbox.clone());
+    tasks.spawn(admin::serve(bound.metrics, admin, connections.clone()));
+
+    let core = Monitor::new(config.setup());
+    let mut owner = Owner { core, clock, source, agent: None, cache };
+    owner.serve(&mut messages, &cancel).await;
+    connections.cancel();
+    owner.drain(&mut messages).await;
+    tasks.shutdown().await;
+    Ok(())
+}
+
+#[cfg(feature = "postgres")]
+async fn start_file_cache(
+    config: &Config,
+    source: &mut Source,
+    inbox: &mpsc::Sender<Inbox>,
+    tasks: &mut JoinSet<()>,
+) -> Result<Option<mpsc::Sender<CacheOrder>>, RunError> {
+    let Some(file_cache) = &config.file_cache else { return Ok(None) };
+    let mut database = super::postgres::Database::new(file_cache);
+    if file_cache.mode == CacheMode::On
+        && let Some(total) = source.machine_total()
+    {
+        // Setting it at once shows missing rights now, not at the first shrink.
+        let size = file_cache.sizing.size(total);
+        database.set(size).await.map_err(RunError::FileCache)?;
+    }
+    let (orders, mut ordered) = mpsc::channel::<CacheOrder>(1);
+    let inbox = inbox.clone();
+    tasks.spawn(async move {
+        while let Some((operation, size)) = ordered.recv().await {
+            let outcome = database.set(size).await;
+            let event = Event::CacheSet { operation, outcome };
+            if inbox.send(Inbox::Event(event)).await.is_err() {
+                return;
+            }
+        }
+    });
+    Ok(Some(orders))
+}
+
+#[cfg(not(feature = "postgres"))]
+#[expect(clippy::unused_async, reason = "the same signature as with PostgreSQL")]
+async fn start_file_cache(
+    _: &Config,
+    _: &mut Source,
+    _: &mpsc::Sender<Inbox>,
+    _: &mut JoinSet<()>,
+) -> Result<Option<mpsc::Sender<CacheOrder>>, RunError> {
+    Ok(None)
+}
+
+impl Owner {
+    async fn serve(&mut self, messages: &mut mpsc::Receiver<Inbox>, cancel: &CancellationToken) {
+        loop {
+            self.act();
+            let deadline = self.core.poll_deadline().map(|at| self.clock.instant(at));
+            let tick = async {
+                match deadline {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = cancel.cancelled() => return,
+                message = messages.recv() => match message {
+                    Some(message) => self.take_in(message),
+                    None => return,
+                },
+                () = tick => {}
+            }
+        }
+    }
+
+    fn take_in(&mut self, message: Inbox) {
+        match message {
+            Inbox::Ready { connection, outgoing } => {
+                let machine_total = self.source.machine_total();
+                self.tell(Event::AgentReady { connection, machine_total });
+                // The actions for the one before go out over its own channel first.
+                self.act();
+                self.agent = Some((connection, outgoing));
+            }
+            Inbox::Event(event) => {
+                if let Event::AgentGone { connection } = event {
+                    self.agent.take_if(|(current, _)| *current == connection);
+                }
+                self.tell(event);
+            }
+            // Whoever asked may have gone away.
+            Inbox::Dump(to) => drop(to.send(self.core.snapshot(self.clock.now()))),
+        }
+    }
+
+    fn tell(&mut self, event: Event) {
+        self.core.handle(self.clock.now(), event);
+    }
+
+    fn act(&mut self) {
+        while let Some(action) = self.core.poll_action(self.clock.now()) {
+            match action {
+                Action::Sample => {
+                    let outcome = self.source.sample();
+                    self.tell(Event::Sampled(outcome));
+                }
+                Action::SetFileCache { operation, size } => self.order(operation, size),
+                Action::Send { connection, frame } => {
+                    self.send(connection, Outgoing::Text(frame.encode()));
+                }
+                Action::Close { connection, reason } => {
+                    self.send(connection, Outgoing::Close(Goodbye::Core(reason)));
+                    self.agent.take_if(|(current, _)| *current == connection);
+                }
+            }
+        }
+    }
+
+    fn send(&mut self, connection: ConnectionId, outgoing: Outgoing) {
+        let Some((_, to)) = self.agent.as_ref().filter(|(current, _)| *current == connection) else {
+            return;
+        };
+        if to.try_send(outgoing).is_err() {
+            tracing::warn!(connection = connection.0, "the agent reads too slowly and is given up");
+            self.agent = None;
+            self.tell(Event::AgentGone { connection });
+        }
+    }
+
+    fn order(&mut self, operation: OperationId, size: Bytes) {
+        let refused = match &self.cache {
+            Some(cache) => cache.try_send((operation, size)).is_err(),
+            None => true,
+        };
+        if refused {
+            let detail = "the file cache's task has ended".to_owned();
+            let outcome: Result<CacheChange, _> = Err(CacheFailure::Unreachable { detail });
+            self.tell(Event::CacheSet { operation, outcome });
+        }
+    }
+
+    /// Says goodbye to the agent and waits until its connection is through.
+    async fn drain(&mut self, messages: &mut mpsc::Receiver<Inbox>) {
+        let Some((connection, _)) = self.agent.as_ref() else { return };
+        let connection = *connection;
+        self.send(connection, Outgoing::Close(Goodbye::ShuttingDown));
+        let gone = async {
+            while let Some(message) = messages.recv().await {
+                if let Inbox::Event(Event::AgentGone { connection: gone }) = message
+                    && gone == connection
+                {
+                    return;
+                }
+            }
+        };
+        let _ = timeout(DRAIN_LIMIT, gone).await;
+    }
+}

@@ -1,0 +1,83 @@
+//! The HTTP side of the agent's port: `/monitor` becomes a WebSocket, all else is refused.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http_body_util::Empty;
+use hyper::body::Incoming;
+use hyper::header::{CONNECTION, HeaderName, HeaderValue, UPGRADE};
+use hyper::upgrade::{OnUpgrade, Upgraded};
+use hyper::{HeaderMap, Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use protocol::monitor::PATH;
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
+
+/// Largest request head, bytes. hyper's least is 8 KiB.
+const HEAD_LIMIT_BYTES: usize = 8 * 1024;
+
+const KEY: HeaderName = HeaderName::from_static("sec-websocket-key");
+const ACCEPT: HeaderName = HeaderName::from_static("sec-websocket-accept");
+const VERSION: HeaderName = HeaderName::from_static("sec-websocket-version");
+
+/// Serves the one HTTP request of a connection; the stream after a WebSocket upgrade, `None` if there was none.
+pub async fn upgraded(stream: TcpStream) -> Option<Upgraded> {
+    let (took, mut taken) = mpsc::channel::<OnUpgrade>(1);
+    let took = Arc::new(took);
+    let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
+        let took = Arc::clone(&took);
+        async move {
+            let response = answer(&request);
+            if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+                // Full only if there were two requests on this connection, which `close` rules out.
+                let _ = took.try_send(hyper::upgrade::on(&mut request));
+            }
+            Ok::<_, std::convert::Infallible>(response)
+        }
+    });
+    let served = hyper::server::conn::http1::Builder::new()
+        .max_buf_size(HEAD_LIMIT_BYTES)
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades()
+        .await;
+    if let Err(error) = served {
+        tracing::debug!(%error, "bad HTTP request on the agent's port");
+        return None;
+    }
+    taken.try_recv().ok()?.await.ok()
+}
+
+fn answer(request: &Request<Incoming>) -> Response<Empty<Bytes>> {
+    let mut response = Response::new(Empty::new());
+    *response.status_mut() = StatusCode::NOT_FOUND;
+    // One request to a connection. (hyper's own switch for this would say `close` on an upgrade, too.)
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    if request.uri().path() != PATH {
+        return response;
+    }
+    *response.status_mut() = StatusCode::BAD_REQUEST;
+    let headers = request.headers();
+    let wanted = request.method() == Method::GET
+        && has_token(headers, &CONNECTION, "upgrade")
+        && has_token(headers, &UPGRADE, "websocket")
+        && has_token(headers, &VERSION, "13");
+    let accept = headers
+        .get(&KEY)
+        .and_then(|key| derive_accept_key(key.as_bytes()).parse().ok())
+        .filter(|_| wanted);
+    let Some(accept) = accept else { return response };
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    let headers = response.headers_mut();
+    headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+    headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
+    headers.insert(ACCEPT, accept);
+    response
+}
+
+/// Whether a header's comma-separated values have this one, whatever its case.
+fn has_token(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
+    let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
+    let mut tokens = values.flat_map(|value| value.split(','));
+    tokens.any(|found| found.trim().eq_ignore_ascii_case(token))
+}
