@@ -1,8 +1,14 @@
 //! The autoscaler agent: one per node. It reads metrics from each VM, decides a size, asks the scheduler for a permit, patches
 //! the VM object and keeps the in-guest monitor informed.
 //!
-//! [`core`] decides, `shell` moves bytes.
+//! [`core`] decides, [`shell`] moves bytes. Entry: [`run`] with [`Params`].
 
 #![forbid(unsafe_code)]
 
 pub mod core;
+pub mod shell;
+
+pub use shell::config::{Config, ConfigError};
+pub use shell::{
+    Addresses, Bound, DecisionEntry, Params, Ports, RunError, StateHandle, bind, run,
+};

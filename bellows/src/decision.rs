@@ -214,7 +214,7 @@ pub(crate) fn by_vm(_agent: &Value) -> BTreeMap<String, Decision> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     pub(crate) fn sample() -> Decision {

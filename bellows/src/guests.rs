@@ -25,8 +25,6 @@ pub(crate) struct Guest {
     pub(crate) name: String,
     /// Its runner's control socket.
     socket: PathBuf,
-    /// What its runner says.
-    pub(crate) state: RunnerState,
 }
 
 /// All guests that run, by name.
@@ -45,11 +43,7 @@ pub(crate) async fn running(state: &StateDir) -> Vec<Guest> {
             continue;
         };
         match serde_json::from_value::<RunnerState>(answer) {
-            Ok(found) if found.phase != RunnerPhase::Exited => guests.push(Guest {
-                name,
-                socket,
-                state: found,
-            }),
+            Ok(found) if found.phase != RunnerPhase::Exited => guests.push(Guest { name, socket }),
             _ => {}
         }
     }

@@ -84,7 +84,11 @@ impl Resize {
             self.change.clone_from(&record.change);
         }
         let rank = |stage: Stage| STAGES.iter().position(|(known, _)| *known == stage);
-        match self.stages.iter_mut().find(|time| time.stage == record.stage) {
+        match self
+            .stages
+            .iter_mut()
+            .find(|time| time.stage == record.stage)
+        {
             Some(time) => {
                 time.start_unix_us = time.start_unix_us.min(record.start_unix_us);
                 time.duration_us = time.duration_us.saturating_add(record.duration_us);
@@ -181,11 +185,8 @@ mod tests {
         ]);
         assert_eq!(rows.len(), 1);
         assert_eq!(
-            rows[0].stages[&Stage::Permit],
-            StageTime {
-                start_unix_us: 0,
-                duration_us: 30
-            }
+            rows[0].stages[0],
+            StageTime { stage: Stage::Permit, start_unix_us: 0, duration_us: 30 }
         );
         assert_eq!(rows[0].total_us, 2_025);
     }

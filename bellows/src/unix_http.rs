@@ -35,9 +35,15 @@ impl ShortPath {
             (Some(parent), Some(name)) if socket.as_os_str().len() > SOCKET_PATH_LIMIT_BYTES => {
                 let dir = File::open(parent)?;
                 let path = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd())).join(name);
-                Ok(Self { path, _dir: Some(dir) })
+                Ok(Self {
+                    path,
+                    _dir: Some(dir),
+                })
             }
-            _ => Ok(Self { path: socket.to_owned(), _dir: None }),
+            _ => Ok(Self {
+                path: socket.to_owned(),
+                _dir: None,
+            }),
         }
     }
 
@@ -175,7 +181,8 @@ mod tests {
             matches!(missing, UnixHttpError::Connect { .. }),
             "{missing}"
         );
-        let listener = tokio::net::UnixListener::bind(ShortPath::new(&socket).unwrap().path()).unwrap();
+        let listener =
+            tokio::net::UnixListener::bind(ShortPath::new(&socket).unwrap().path()).unwrap();
         let router = axum::Router::new()
             .route(
                 "/echo",

@@ -37,20 +37,32 @@ impl Version {
 }
 
 /// First frame, agent to monitor: the inclusive range it speaks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct VersionRange {
     /// Lowest version.
-    #[serde(deserialize_with = "saturating_version")]
     pub min: Version,
     /// Highest version.
-    #[serde(deserialize_with = "saturating_version")]
     pub max: Version,
 }
 
-/// A bound above 255 still says "everything up to here", so it reads as the highest version there can be.
-fn saturating_version<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Version, D::Error> {
-    u64::deserialize(deserializer)
-        .map(|version| Version(u8::try_from(version).unwrap_or(u8::MAX)))
+impl<'de> Deserialize<'de> for VersionRange {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        struct Bounds {
+            min: u64,
+            max: u64,
+        }
+        // By way of a map, because a derived reader would take `[1,1]` as well.
+        let object = Map::deserialize(deserializer)?;
+        let Bounds { min, max } =
+            Bounds::deserialize(Value::Object(object)).map_err(D::Error::custom)?;
+        // A bound above 255 still says "everything up to here", so it reads as the highest version there can be.
+        let version = |bound| Version(u8::try_from(bound).unwrap_or(u8::MAX));
+        Ok(Self {
+            min: version(min),
+            max: version(max),
+        })
+    }
 }
 
 /// The answer to the range: `{"version":1}` or `{"error":"…"}`.
@@ -291,6 +303,8 @@ fn member<T: for<'de> Deserialize<'de>>(
     let found = names
         .iter()
         .find_map(|name| object.get(*name))
+        // No member of this link is a list, but a derived reader would take one for an object.
+        .filter(|value| !value.is_array())
         .cloned()
         .unwrap_or(Value::Null);
     serde_json::from_value(found).map_err(|error| FrameError {

@@ -1,7 +1,7 @@
 //! Revisions: a number the agent puts beside every size it asks for, and the controller copies to the status when the
 //! guest has that size. Source: spec/agent.md §3.9, spec/neonvm.md §2.8.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::time::WallTime;
 
@@ -25,6 +25,11 @@ pub struct RevisionWithTime {
     /// The revision.
     pub revision: Revision,
     /// When it was set, whole seconds on the wire.
-    #[serde(rename = "updatedAt")]
+    #[serde(rename = "updatedAt", deserialize_with = "required")]
     pub updated_at: WallTime,
+}
+
+/// A time alone takes an absent member for its zero, as it does `null`; here the member must be there.
+fn required<'de, D: Deserializer<'de>>(deserializer: D) -> Result<WallTime, D::Error> {
+    WallTime::deserialize(deserializer)
 }

@@ -242,6 +242,7 @@ fn n38_bad_frames_of_agents_give_the_id_to_answer_under() {
         ("mem_not_an_integer", BadContent, 14),
         ("mem_negative", BadContent, 14),
         ("cpu_a_string", BadContent, 14),
+        ("target_an_array", BadContent, 14),
     ];
     for (name, kind, id) in cases {
         let error = AgentFrame::decode(&golden(&format!("rejected/{name}"))).expect_err(name);
@@ -258,7 +259,9 @@ fn n38_bad_frames_of_agents_give_the_id_to_answer_under() {
 fn a_range_beyond_a_byte_still_meets_ours() {
     let theirs: VersionRange = serde_json::from_str(r#"{"min":1,"max":300}"#).expect("decodes");
     assert_eq!(VersionRange::V1.highest_common(theirs), Ok(Version::V1));
-    assert!(serde_json::from_str::<VersionRange>(r#"{"min":-1,"max":1}"#).is_err());
+    for bad in [r#"{"min":-1,"max":1}"#, "[1,1]", "1", r#"{"min":1}"#] {
+        assert!(serde_json::from_str::<VersionRange>(bad).is_err(), "{bad}");
+    }
 }
 
 fn any_agent_body() -> impl Strategy<Value = AgentBody> {

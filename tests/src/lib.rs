@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod agent_link;
 pub mod figures;
 pub mod guest;
 pub mod patience;

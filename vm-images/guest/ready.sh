@@ -8,6 +8,7 @@ if [ -d /srv/pg/data ]; then
     done
 fi
 say "$*"
+: > /run/ready
 # A disk larger than the image's file system: grow into it.
 disk=$(cat /sys/class/block/vda/size)
 if [ $((disk / 8)) -gt "$(stat -f -c %b /)" ] && ! resize2fs /dev/vda > /run/resize2fs.log 2>&1; then

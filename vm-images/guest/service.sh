@@ -7,6 +7,7 @@ name=$1
 user=root
 group=system
 directory=
+after_ready=
 . "/etc/bellows/services/$name"
 
 if [ ! -x "$1" ]; then
@@ -14,6 +15,12 @@ if [ ! -x "$1" ]; then
     exec sleep 2147483647
 fi
 [ -z "$directory" ] || mkdir -p "$directory"
+# What nobody waits for leaves the processor to what somebody does, but not for ever.
+tries=0
+while [ -n "$after_ready" ] && [ ! -e /run/ready ] && [ $tries -lt 300 ]; do
+    usleep 200000
+    tries=$((tries + 1))
+done
 
 read -r begun _ < /proc/uptime
 (

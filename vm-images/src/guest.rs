@@ -19,7 +19,7 @@ use crate::ext4;
 use crate::normalise;
 use crate::postgres;
 use crate::progress::{Amount, Reporter, Step};
-use crate::recipe::{GuestRecipe, Recipe, ServiceRecipe};
+use crate::recipe::{BinaryRecipe, GuestRecipe, Recipe, ServiceRecipe};
 use crate::store::{Guard, Image, Layer, Store};
 
 /// Scripts of ours, by their place in the guest.
@@ -61,16 +61,48 @@ const ROOT_DISK: &str = "root.ext4";
 const KERNEL: &str = "vmlinuz";
 const INITRD: &str = "initrd.cpio";
 
-/// Builds the image.
+/// The code and the texts that make the last step: another version of them makes another image.
+const BUILDER: &[&str] = &[
+    include_str!("guest.rs"),
+    include_str!("ext4.rs"),
+    include_str!("normalise.rs"),
+    include_str!("../guest/sshd_config"),
+];
+
+/// Programs of ours: content by file name.
+pub(crate) type Programs = BTreeMap<String, Vec<u8>>;
+
+/// Reads the programs the recipe wants from the directory given, if one is.
+pub(crate) fn programs(guest: &GuestRecipe, inputs: &Inputs) -> Result<Programs, BuildError> {
+    let Some(dir) = &inputs.guest_binaries else {
+        return Ok(Programs::new());
+    };
+    let read = |wanted: &BinaryRecipe| {
+        Ok((
+            wanted.name.clone(),
+            binary::read_static(&dir.join(&wanted.name))?,
+        ))
+    };
+    guest.binaries.iter().map(read).collect()
+}
+
+/// Builds the image, unless the newest one was made from the same.
 pub(crate) fn build(
     store: &Store,
     guard: &Guard,
-    recipe: &Recipe,
-    guest: &GuestRecipe,
+    (recipe, guest): (&Recipe, &GuestRecipe),
     base: &Layer<Base>,
-    inputs: &Inputs,
+    programs: &Programs,
     reporter: &mut Reporter<'_>,
 ) -> Result<Image, BuildError> {
+    let inputs: BTreeMap<_, _> = programs
+        .iter()
+        .map(|(name, bytes)| (name.clone(), digest::of_bytes(bytes)))
+        .collect();
+    let key = key(recipe, guest, &base.digest, &inputs);
+    if let Some(image) = store.current(&recipe.name, &key) {
+        return Ok(image);
+    }
     let work = store.work_dir(guard)?;
     let (root, out) = (work.path().join("root"), work.path().join("out"));
     for dir in [&root, &out] {
@@ -86,7 +118,11 @@ pub(crate) fn build(
         };
         put(&root, &name, text.as_bytes(), mode)?;
     }
-    let recorded = binaries(guest, inputs, &root)?;
+    for wanted in &guest.binaries {
+        if let Some(content) = programs.get(&wanted.name) {
+            put(&root, wanted.path.trim_start_matches('/'), content, 0o755)?;
+        }
+    }
     normalise::settle_tree(&root)?;
     ext4::make(
         &root,
@@ -100,11 +136,25 @@ pub(crate) fn build(
         fs::copy(&source, out.join(name)).at("copy", &source)?;
     }
     let files = records(&out, reporter)?;
-    let manifest = manifest(recipe, guest, base, files, recorded);
-    // The tree is large; what follows needs only the result.
-    fs::remove_dir_all(&root).at("remove", &root)?;
+    let manifest = manifest(recipe, guest, base, files, inputs);
     reporter.begin(Step::Publish, &recipe.name);
-    Ok(store.publish(guard, &out, &manifest)?)
+    Ok(store.publish(guard, &key, &out, &manifest)?)
+}
+
+fn key(
+    recipe: &Recipe,
+    guest: &GuestRecipe,
+    base: &Digest,
+    inputs: &BTreeMap<String, Digest>,
+) -> Digest {
+    let what = serde_json::json!({
+        "builder": BUILDER.iter().map(|text| digest::of_bytes(text.as_bytes())).collect::<Vec<_>>(),
+        "recipe": recipe.sha256,
+        "base": base,
+        "files": files(guest),
+        "inputs": inputs,
+    });
+    digest::of_bytes(what.to_string().as_bytes())
 }
 
 /// Every text file put into the guest, by its place.
@@ -165,6 +215,7 @@ fn services(guest: &GuestRecipe) -> Vec<ServiceRecipe> {
         user: postgres::USER.to_owned(),
         cgroup: database.cgroup.clone(),
         directory: None,
+        after_ready: false,
     });
     database
         .into_iter()
@@ -196,6 +247,9 @@ fn service_file(service: &ServiceRecipe) -> String {
     if let Some(directory) = &service.directory {
         text += &format!("directory={}\n", quote(directory));
     }
+    if service.after_ready {
+        text += "after_ready=1\n";
+    }
     if service.name == postgres::USER {
         // The server protects itself like every service, its connections are killed first.
         text += "export PG_OOM_ADJUST_FILE=/proc/self/oom_score_adj PG_OOM_ADJUST_VALUE=0\n";
@@ -220,25 +274,6 @@ fn put(root: &Path, name: &str, content: &[u8], mode: u32) -> Result<(), BuildEr
     }
     fs::write(&path, content).at("write", &path)?;
     fs::set_permissions(&path, fs::Permissions::from_mode(mode)).at("change the mode of", &path)
-}
-
-/// Puts our programs in and returns their hashes.
-fn binaries(
-    guest: &GuestRecipe,
-    inputs: &Inputs,
-    root: &Path,
-) -> Result<BTreeMap<String, Digest>, BuildError> {
-    let mut recorded = BTreeMap::new();
-    let Some(dir) = &inputs.guest_binaries else {
-        return Ok(recorded);
-    };
-    for wanted in &guest.binaries {
-        let path = dir.join(&wanted.name);
-        let content = binary::read_static(&path)?;
-        recorded.insert(wanted.name.clone(), digest::of_bytes(&content));
-        put(root, wanted.path.trim_start_matches('/'), &content, 0o755)?;
-    }
-    Ok(recorded)
 }
 
 fn records(

@@ -75,6 +75,11 @@ pub fn build(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Image, BuildError> {
     preconditions()?;
+    // What can be wrong with our own programs shows before anything slow begins.
+    let programs = match recipe.guest() {
+        Some(guest) => guest::programs(guest, inputs)?,
+        None => guest::Programs::new(),
+    };
     let reporter = &mut Reporter::new(progress);
     let guard = store.lock(reporter)?;
     let options = debian::Options {
@@ -85,10 +90,10 @@ pub fn build(
     match &recipe.content {
         RecipeContent::Guest(guest) => {
             let base = base::base(store, &guard, recipe, guest, &packages, reporter)?;
-            guest::build(store, &guard, recipe, guest, &base, inputs, reporter)
+            guest::build(store, &guard, (recipe, guest), &base, &programs, reporter)
         }
         RecipeContent::Runtime(runtime) => {
-            runtime::build(store, &guard, recipe, runtime, &packages, reporter)
+            runtime::build(store, &guard, (recipe, runtime), &packages, reporter)
         }
     }
 }

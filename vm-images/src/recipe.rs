@@ -151,6 +151,8 @@ pub struct ServiceRecipe {
     pub cgroup: String,
     /// Directory made before each start.
     pub directory: Option<String>,
+    /// Start only when the guest is ready (or a minute has passed), to keep the way there short.
+    pub after_ready: bool,
 }
 
 /// A program of ours.

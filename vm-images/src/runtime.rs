@@ -32,15 +32,30 @@ const ROOT: &str = "root";
 /// MiB a runtime needs while it is made.
 const WORK_MIB: u64 = 768;
 
-/// Builds the runtime.
+/// The code that makes a runtime: another version of it makes another artefact.
+const BUILDER: &[&str] = &[
+    include_str!("runtime.rs"),
+    include_str!("debian.rs"),
+    include_str!("paths.rs"),
+];
+
+/// Builds the runtime, unless the newest one was made from the same.
 pub(crate) fn build(
     store: &Store,
     guard: &Guard,
-    recipe: &Recipe,
-    runtime: &RuntimeRecipe,
+    (recipe, runtime): (&Recipe, &RuntimeRecipe),
     packages: &Layer<Packages>,
     reporter: &mut Reporter<'_>,
 ) -> Result<Image, BuildError> {
+    let what = serde_json::json!({
+        "builder": BUILDER.iter().map(|text| digest::of_bytes(text.as_bytes())).collect::<Vec<_>>(),
+        "recipe": recipe.sha256,
+        "packages": packages.digest,
+    });
+    let key = digest::of_bytes(what.to_string().as_bytes());
+    if let Some(image) = store.current(&recipe.name, &key) {
+        return Ok(image);
+    }
     if let Some(free) = free_mib(store.root()).filter(|free| *free < WORK_MIB) {
         let path = store.root().to_owned();
         return Err(BuildError::DiskFull {
@@ -93,7 +108,7 @@ pub(crate) fn build(
         }),
     };
     reporter.begin(Step::Publish, &recipe.name);
-    Ok(store.publish(guard, &out, &manifest)?)
+    Ok(store.publish(guard, &key, &out, &manifest)?)
 }
 
 /// Copies programs, modules, firmware and the libraries all of those need from `full` to `root`.

@@ -5,7 +5,7 @@
 //!   lock                      held (flock) by whoever builds or collects
 //!   blobs/<sha256>/           finished artefacts, never changed; <sha256> is the digest of their manifest
 //!   refs/<image name>         a digest: the newest build of that image
-//!   layers/<image name>/<l>   a digest and the key of the inputs it was made from
+//!   layers/<image name>/<l>   a digest and the key of the inputs it was made from: the image's two layers and itself
 //!   tmp/<random>/             work in progress
 //! ```
 //!
@@ -120,6 +120,9 @@ impl<T> StoreIo<T> for io::Result<T> {
         })
     }
 }
+
+/// The kind under which an image's own key is kept beside those of its layers.
+const IMAGE_KIND: &str = "image";
 
 /// Longest manifest read; a guest's has about 60 KiB.
 const MANIFEST_BYTES: u64 = 4 << 20;
@@ -317,18 +320,31 @@ impl Store {
             .at("create a directory in", &tmp)
     }
 
+    /// The newest build of an image, if it was made from inputs with this key and is whole.
+    pub(crate) fn current(&self, name: &str, key: &Digest) -> Option<Image> {
+        let digest = self.keyed(&self.layer_reference(name, IMAGE_KIND), key)?;
+        // A damaged image is made again, as a damaged layer is.
+        self.resolve(name)
+            .ok()
+            .flatten()
+            .filter(|image| image.digest == digest)
+    }
+
     /// Moves a finished image into place and makes its name point to it.
     ///
     /// `dir` (inside the cache's `tmp/`) holds everything but the manifest.
     pub(crate) fn publish(
         &self,
         _guard: &Guard,
+        key: &Digest,
         dir: &Path,
         manifest: &ImageManifest,
     ) -> Result<Image, StoreError> {
         let digest = self.settle(dir, MANIFEST_FILE, &to_json(manifest))?;
         let image = self.image(&digest)?;
         self.write_text(&self.reference(&manifest.name)?, &format!("{digest}\n"))?;
+        let keyed = self.layer_reference(&manifest.name, IMAGE_KIND);
+        self.write_text(&keyed, &format!("{digest}\n{key}\n"))?;
         Ok(image)
     }
 

@@ -63,6 +63,16 @@ fn main() -> ExitCode {
 }
 
 async fn serve(config: Config) -> ExitCode {
+    // Before anyone can know that we are here, so that no signal finds us unprepared.
+    let cancel = CancellationToken::new();
+    for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
+        let Ok(mut signal) = signal(kind) else { return Exit::Dependency.into() };
+        let cancel = cancel.clone();
+        tokio::spawn(async move {
+            signal.recv().await;
+            cancel.cancel();
+        });
+    }
     let bound = match Bound::bind(&config).await {
         Ok(bound) => bound,
         Err(error) => {
@@ -75,15 +85,6 @@ async fn serve(config: Config) -> ExitCode {
     };
     let (monitor, metrics) = (addr(&bound.monitor), addr(&bound.metrics));
     say(&json!({ "listening": { "monitor": monitor, "metrics": metrics } }));
-    let cancel = CancellationToken::new();
-    for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
-        let Ok(mut signal) = signal(kind) else { return Exit::Dependency.into() };
-        let cancel = cancel.clone();
-        tokio::spawn(async move {
-            signal.recv().await;
-            cancel.cancel();
-        });
-    }
     match vm_monitor::run(config, bound, cancel).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -74,7 +74,7 @@ async fn n34_n36_growth_is_asked_for_and_confirmed() {
     let state = guest.state_when("the new threshold", |state| state["threshold"] != "3481Mi").await;
     assert_eq!(state["counters"]["upscales"]["confirmed"], 1);
     // 0.85 · (8192 − 100) MiB
-    assert_eq!(state["threshold"], "7212335104");
+    assert_eq!(state["threshold"], "7212315443");
     guest.stop().await;
 }
 

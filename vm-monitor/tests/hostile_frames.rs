@@ -66,8 +66,8 @@ async fn n38_complaints_are_not_answered() {
 async fn n38_oversized_text_is_answered_and_dropped() {
     let guest = Guest::start().await;
     let mut agent = guest.agent().await;
-    let padding = " ".repeat(MONITOR_FRAME_LIMIT_BYTES - 41);
-    let fits = format!(r#"{{"type":"HealthCheck","content":{{}},"id":2{padding}}}"#);
+    let check = r#"{"type":"HealthCheck","content":{},"id":2}"#;
+    let fits = format!("{check}{}", " ".repeat(MONITOR_FRAME_LIMIT_BYTES - check.len()));
     assert_eq!(fits.len(), MONITOR_FRAME_LIMIT_BYTES);
     agent.send_text(&fits).await;
     assert_eq!(agent.frame().await.body, MonitorBody::HealthCheck);
@@ -198,6 +198,7 @@ proptest! {
                 }
             }
             assert!(agent.is_alive().await);
+            drop(agent);
             guest.stop().await;
         });
     }

@@ -491,8 +491,9 @@ impl Core {
             is_plugin_ongoing: plugin.ongoing.is_some(),
         };
         let neonvm_request = neonvm.plan(&mut round, limits, neonvm_revision);
-        let monitor_up = monitor.plan_upscale(&mut round, neonvm.certain(using), revision);
-        let monitor_down = monitor.plan_downscale(&mut round, monitor_up.is_some(), revision);
+        let certain = neonvm.certain(using);
+        let monitor_up = monitor.plan_upscale(&mut round, certain, revision);
+        let monitor_down = monitor.plan_downscale(&mut round, certain, monitor_up.is_some(), revision);
         if desired.is_upscale_affected
             && let Some(end) = monitor.wish_end(now, &config.timers)
         {
@@ -631,6 +632,37 @@ impl Core {
     #[must_use]
     pub fn last_evaluation(&self) -> Option<&Evaluation> {
         self.last.as_ref().map(|(_, evaluation)| evaluation)
+    }
+
+    /// The newest permit.
+    #[must_use]
+    pub fn permit(&self) -> Option<Resources> {
+        self.plugin.permit
+    }
+
+    /// What the newest permit request asked for.
+    #[must_use]
+    pub fn last_request(&self) -> Option<Resources> {
+        self.plugin.last_request.map(|last| last.resources)
+    }
+
+    /// The revision the newest permit request serves, 0 for none.
+    #[must_use]
+    pub fn plugin_revision(&self) -> i64 {
+        self.plugin.last_request.map_or(0, |last| last.revision.revision.value)
+    }
+
+    /// The revision of the newest patch, and its size while it is under way.
+    #[must_use]
+    pub fn patch_under_way(&self) -> (i64, Option<Resources>) {
+        (self.neonvm.target_revision.revision.value, self.neonvm.ongoing.map(|(_, size)| size))
+    }
+
+    /// The monitor request under way: its revision, and the sizes before and after.
+    #[must_use]
+    pub fn monitor_under_way(&self) -> Option<(i64, Resources, Resources)> {
+        let (ongoing, approved) = (self.monitor.ongoing?, self.monitor.approved?);
+        Some((ongoing.revision.revision.value, approved.high, ongoing.resources))
     }
 
     /// Computations so far.

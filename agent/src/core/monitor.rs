@@ -163,10 +163,11 @@ impl MonitorState {
         })
     }
 
-    /// Plans to ask for a shrink.
+    /// Plans to ask for a shrink. `certain` is the smallest size the VM may have by now.
     pub(super) fn plan_downscale(
         &self,
         round: &mut Round<'_>,
+        certain: Resources,
         is_upscale_planned: bool,
         revision: Revision,
     ) -> Option<MonitorDownscale> {
@@ -180,6 +181,11 @@ impl MonitorState {
         let step = current.saturating_sub(round.unit);
         let target = current.field_min(round.desired).field_max(step);
         if target == current || round.is_migrating {
+            return None;
+        }
+        // While a growth is under way the monitor may count on more than there is yet; asking now would promise it that.
+        if target.has_field_above(certain) {
+            round.warn(Warning::MonitorDownscaleBusy);
             return None;
         }
         if is_upscale_planned {

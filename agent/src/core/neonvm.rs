@@ -71,12 +71,13 @@ impl NeonVmState {
         revision: Revision,
     ) -> Option<NeonVmRequest> {
         let using = round.using;
-        let low = limits.approved.unwrap_or(using);
+        let held = self.held(using);
+        let low = limits.approved.unwrap_or(held);
         let high = limits.permit.unwrap_or(using);
         let mut target = clamp(using, round.desired, Some(low), Some(high));
         target.mem = whole_slots(using.mem, target.mem, round.slot);
         // Only with answers lost can the monitor count on more than is believed to be there: then that is made true.
-        target = target.field_max(low.field_min(self.held(using)));
+        target = target.field_max(low.field_min(held));
         if round.is_migrating || (target == using && self.uncertain.is_none()) {
             return None;
         }

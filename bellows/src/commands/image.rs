@@ -139,12 +139,18 @@ fn build(args: &BuildArgs) -> Outcome {
         let seconds = progress.elapsed().as_secs_f64();
         progress.clear();
         if matches!(args.output, Format::Table | Format::Wide) {
-            out(&format!("{} {} ({seconds:.1} s)", recipe.name, image.digest.short()));
+            out(&format!(
+                "{} {} ({seconds:.1} s)",
+                recipe.name,
+                image.digest.short()
+            ));
         }
         built.push(view(&image));
     }
     match args.output {
-        Format::Json | Format::Yaml => print_value(args.output, &serde_json::json!({"items": built})),
+        Format::Json | Format::Yaml => {
+            print_value(args.output, &serde_json::json!({"items": built}))
+        }
         Format::Table | Format::Wide => Ok(()),
     }
 }
@@ -156,14 +162,22 @@ fn step_text(name: &str, step: &vm_images::Progress) -> String {
         Amount::Permille(part) => format!(" {} %", part / 10),
         Amount::Bytes(bytes) => format!(" {} MiB", bytes >> 20),
     };
-    let detail = if step.detail.is_empty() { String::new() } else { format!(" ({})", step.detail) };
+    let detail = if step.detail.is_empty() {
+        String::new()
+    } else {
+        format!(" ({})", step.detail)
+    };
     format!("{name}: {}{amount}{detail}", step.step)
 }
 
 /// The directory with the programs that the recipe puts into the guest; `None` if it puts none.
 fn guest_binaries(recipe: &Recipe, args: &BuildArgs) -> Outcome<Option<PathBuf>> {
     let wanted: Vec<&str> = recipe.guest().map_or_else(Vec::new, |guest| {
-        guest.binaries.iter().map(|binary| binary.name.as_str()).collect()
+        guest
+            .binaries
+            .iter()
+            .map(|binary| binary.name.as_str())
+            .collect()
     });
     if wanted.is_empty() {
         return Ok(None);
@@ -192,18 +206,33 @@ fn choose_guest_binaries(
     beside: Option<PathBuf>,
 ) -> Outcome<PathBuf> {
     let rule = format!("{image} has these programs inside: {}", wanted.join(", "));
-    let missing = |dir: &Path| wanted.iter().find(|name| !dir.join(name).is_file()).copied();
+    let missing = |dir: &Path| {
+        wanted
+            .iter()
+            .find(|name| !dir.join(name).is_file())
+            .copied()
+    };
     let fix = "build them with `cargo xtask guest-bins` and name the directory it prints: --guest-bin-dir DIR";
-    let chosen = given.map(Path::to_owned).or_else(|| variable.filter(|dir| !dir.is_empty()).map(PathBuf::from));
+    let chosen = given
+        .map(Path::to_owned)
+        .or_else(|| variable.filter(|dir| !dir.is_empty()).map(PathBuf::from));
     if let Some(dir) = chosen {
         return match missing(&dir) {
             None => Ok(dir),
-            Some(name) => Err(Fail::missing(format!("{} has no file {name}", dir.display())).rule(rule).fix(fix)),
+            Some(name) => Err(
+                Fail::missing(format!("{} has no file {name}", dir.display()))
+                    .rule(rule)
+                    .fix(fix),
+            ),
         };
     }
     match beside.filter(|dir| missing(dir).is_none()) {
         Some(dir) => Ok(dir),
-        None => Err(Fail::missing("the programs that go into the guest are not found").rule(rule).fix(fix)),
+        None => Err(
+            Fail::missing("the programs that go into the guest are not found")
+                .rule(rule)
+                .fix(fix),
+        ),
     }
 }
 
@@ -211,7 +240,9 @@ fn list(context: &Context, args: &LsArgs) -> Outcome {
     let images = store()?.images().map_err(|error| explain_store(&error))?;
     let views: Vec<ImageView> = images.iter().map(view).collect();
     match args.output {
-        Format::Json | Format::Yaml => print_value(args.output, &serde_json::json!({"items": views})),
+        Format::Json | Format::Yaml => {
+            print_value(args.output, &serde_json::json!({"items": views}))
+        }
         Format::Table | Format::Wide if views.is_empty() => {
             err("no images; build them: bellows image build");
             Ok(())
@@ -238,7 +269,13 @@ fn view(image: &Image) -> ImageView {
         kind,
         version,
         suite: image.manifest.suite.clone(),
-        bytes: image.manifest.files.values().map(|file| file.bytes).sum::<u64>() + tree,
+        bytes: image
+            .manifest
+            .files
+            .values()
+            .map(|file| file.bytes)
+            .sum::<u64>()
+            + tree,
         packages: image.manifest.packages.len(),
         reproducible: image.manifest.reproducible,
         dir: image.dir.display().to_string(),
@@ -274,31 +311,53 @@ fn table(images: &[ImageView], wide: bool) -> Table {
 
 fn remove(args: &RmArgs) -> Outcome {
     let store = store()?;
-    let image = store.resolve(&args.name).map_err(|error| explain_store(&error))?;
+    let image = store
+        .resolve(&args.name)
+        .map_err(|error| explain_store(&error))?;
     if image.is_none() {
-        return Err(Fail::not_so(format!("there is no image {}", args.name)).fix("see what there is: bellows image ls"));
+        return Err(Fail::not_so(format!("there is no image {}", args.name))
+            .fix("see what there is: bellows image ls"));
     }
     let reference = store.root().join("refs").join(&args.name);
-    std::fs::remove_file(&reference)
-        .map_err(|error| Fail::missing(format!("{} cannot be removed: {error}", reference.display())))?;
-    out(&format!("{} forgotten; its files go with: bellows image gc", args.name));
+    std::fs::remove_file(&reference).map_err(|error| {
+        Fail::missing(format!(
+            "{} cannot be removed: {error}",
+            reference.display()
+        ))
+    })?;
+    out(&format!(
+        "{} forgotten; its files go with: bellows image gc",
+        args.name
+    ));
     Ok(())
 }
 
 fn collect(state: &StateDir) -> Outcome {
     let store = store()?;
-    let keep = used_by_vms(state, store.root()).into_iter().chain(used_by_processes(store.root())).collect();
+    let keep = used_by_vms(state, store.root())
+        .into_iter()
+        .chain(used_by_processes(store.root()))
+        .collect();
     let mut progress = Progress::new();
     progress.say("collecting");
-    let collected = store.collect(&keep).map_err(|error| explain_store(&error))?;
+    let collected = store
+        .collect(&keep)
+        .map_err(|error| explain_store(&error))?;
     progress.clear();
-    out(&format!("{} artefacts removed, {} freed", collected.blobs.len(), crate::view::vm::memory(collected.bytes)));
+    out(&format!(
+        "{} artefacts removed, {} freed",
+        collected.blobs.len(),
+        crate::view::vm::memory(collected.bytes)
+    ));
     Ok(())
 }
 
 /// Digests that runners of this state directory name in their configuration.
 fn used_by_vms(state: &StateDir, store: &Path) -> BTreeSet<Digest> {
-    let dirs = std::fs::read_dir(state.vms()).into_iter().flatten().flatten();
+    let dirs = std::fs::read_dir(state.vms())
+        .into_iter()
+        .flatten()
+        .flatten();
     dirs.filter_map(|dir| std::fs::read_to_string(dir.path().join("config.json")).ok())
         .flat_map(|text| digests_in(&text, store))
         .collect()
@@ -316,7 +375,9 @@ fn digests_in(text: &str, store: &Path) -> Vec<Digest> {
 /// Digests of which any process has a file open or runs a program.
 fn used_by_processes(store: &Path) -> BTreeSet<Digest> {
     let mut used = BTreeSet::new();
-    let Ok(processes) = all_processes() else { return used };
+    let Ok(processes) = all_processes() else {
+        return used;
+    };
     for process in processes.flatten() {
         let files = process.fd().into_iter().flatten().flatten();
         let open = files.filter_map(|file| match file.target {
@@ -345,7 +406,10 @@ fn explain_build(name: &str, error: &BuildError) -> Fail {
         BuildError::Network { .. } => Exit::TryAgain,
         _ => Exit::Dependency,
     };
-    Fail::new(exit, format!("{name} is not built: {}", telemetry::chain(error)))
+    Fail::new(
+        exit,
+        format!("{name} is not built: {}", telemetry::chain(error)),
+    )
 }
 
 /// Reports come at least this often, so the progress line never seems stuck.
@@ -367,9 +431,19 @@ mod tests {
             dir
         };
         let wanted = ["vm-monitor", "neonvmd"];
-        let (full, other, half) = (dir("full", &wanted), dir("other", &wanted), dir("half", &wanted[..1]));
+        let (full, other, half) = (
+            dir("full", &wanted),
+            dir("other", &wanted),
+            dir("half", &wanted[..1]),
+        );
         let choose = |given: Option<&Path>, variable: Option<&Path>, beside: Option<&Path>| {
-            choose_guest_binaries("i", &wanted, given, variable.map(Into::into), beside.map(Into::into))
+            choose_guest_binaries(
+                "i",
+                &wanted,
+                given,
+                variable.map(Into::into),
+                beside.map(Into::into),
+            )
         };
         assert_eq!(choose(Some(&full), Some(&other), None).unwrap(), full);
         assert_eq!(choose(None, Some(&other), Some(&full)).unwrap(), other);
@@ -378,13 +452,17 @@ mod tests {
         assert!(fail.what().contains("has no file neonvmd"), "{fail}");
         let fail = choose(None, None, Some(&half)).unwrap_err();
         assert_eq!(fail.exit() as u8, 69);
-        assert!(fail.to_string().contains("cargo xtask guest-bins"), "{fail}");
+        assert!(
+            fail.to_string().contains("cargo xtask guest-bins"),
+            "{fail}"
+        );
     }
 
     #[test]
     fn images_of_vms_are_found_in_their_configuration() {
         let digest = "0123456789abcdef".repeat(4);
-        let text = format!(r#"{{"kernel":"/c/store/blobs/{digest}/vmlinuz","x":"/c/store/blobs/short"}}"#);
+        let text =
+            format!(r#"{{"kernel":"/c/store/blobs/{digest}/vmlinuz","x":"/c/store/blobs/short"}}"#);
         let found = digests_in(&text, Path::new("/c/store"));
         assert_eq!(found, [Digest::parse(&digest).unwrap()]);
         assert!(digests_in(&text, Path::new("/d/store")).is_empty());

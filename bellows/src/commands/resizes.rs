@@ -77,7 +77,8 @@ pub(crate) fn table(rows: &[Resize], now: WallTime) -> Table {
         ];
         cells.extend(STAGES.map(|(stage, _)| {
             Cell::from(
-                row.stage(stage).map_or_else(|| "-".into(), |time| millis(time.duration_us)),
+                row.stage(stage)
+                    .map_or_else(|| "-".into(), |time| millis(time.duration_us)),
             )
         }));
         let total = millis(row.total_us);

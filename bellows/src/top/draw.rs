@@ -191,3 +191,43 @@ fn plain_line(frame: &Frame, vm: &VmView) -> String {
         vm.reason(),
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::frame::History;
+    use super::*;
+    use crate::view::{node, vm};
+
+    fn frame(has_parts: bool) -> Frame {
+        let mut history = History::default();
+        history.push(vm::tests::views());
+        let pods = node::pods(&[node::tests::pod("pg-abcde", "Running")], vm::tests::now());
+        Frame {
+            at: vm::tests::now(),
+            nodes: node::nodes(&[node::tests::node()], &pods, vm::tests::now()),
+            vms: history.push(vm::tests::views()),
+            resizes: vm::tests::resizes(),
+            has_parts,
+        }
+    }
+
+    #[test]
+    fn the_view_shows_nodes_vms_and_resizes() {
+        insta::assert_snapshot!("top", draw(&frame(true), ONCE_WIDTH, Paint::PLAIN).join("\n"));
+        let lines = draw(&frame(false), 60, Paint::PLAIN);
+        assert!(lines.iter().all(|line| line.chars().count() <= 60));
+        assert!(lines.iter().any(|line| line.contains("does not answer") || line.contains("not on this machine")));
+        insta::assert_snapshot!("top_plain", plain(&frame(true)).join("\n"));
+    }
+
+    #[test]
+    fn bars_and_gauges_stay_within_their_cells() {
+        let values: VecDeque<u64> = [0, 250, 1000, 2000, 9000].into();
+        assert_eq!(spark(&values, 2000).trim_start(), "▁▄██");
+        assert_eq!(spark(&values, 2000).chars().count(), HISTORY);
+        assert_eq!(spark(&values, 0).trim(), "");
+        assert_eq!(gauge(0, 0), format!("[{}]", ".".repeat(GAUGE)));
+        assert_eq!(gauge(5, 2), format!("[{}]", "#".repeat(GAUGE)));
+        assert_eq!(gauge(1, 1_000_000), format!("[#{}]", ".".repeat(GAUGE - 1)));
+    }
+}

@@ -15,7 +15,7 @@ use clap::Args;
 use crate::cli::NamespaceArgs;
 use crate::context::Context;
 use crate::fail::Outcome;
-use crate::terminal::{Paint, out};
+use crate::terminal::out;
 
 /// Live view: size, load and decisions of every VM.
 ///
@@ -66,10 +66,6 @@ pub(crate) async fn run(context: &Context, args: &TopArgs) -> Outcome {
         tokio::time::sleep(args.interval).await;
     }
 }
-
-/// Nothing painted: for tests and pipes.
-#[cfg(test)]
-const PLAIN: Paint = Paint::PLAIN;
 
 #[cfg(test)]
 mod tests {

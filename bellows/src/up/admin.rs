@@ -81,14 +81,20 @@ pub(crate) fn bind(path: &Path) -> Outcome<UnixListener> {
 }
 
 /// Serves until `cancel`.
-pub(crate) async fn serve(listener: UnixListener, api: AdminApi, cancel: CancellationToken) -> std::io::Result<()> {
+pub(crate) async fn serve(
+    listener: UnixListener,
+    api: AdminApi,
+    cancel: CancellationToken,
+) -> std::io::Result<()> {
     let router = Router::new()
         .route("/v1/status", get(status))
         .route("/v1/resizes", get(resizes))
         .route("/v1/state", get(state))
         .route("/v1/shutdown", post(shutdown))
         .with_state(api);
-    axum::serve(listener, router).with_graceful_shutdown(cancel.cancelled_owned()).await
+    axum::serve(listener, router)
+        .with_graceful_shutdown(cancel.cancelled_owned())
+        .await
 }
 
 async fn status(State(api): State<AdminApi>) -> Json<Status> {
@@ -108,7 +114,11 @@ async fn shutdown(State(api): State<AdminApi>, body: axum::body::Bytes) -> Respo
         Ok(order) => order,
         Err(error) => return (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response(),
     };
-    let wanted = if order.stop_vms { Shutdown::StopVms } else { Shutdown::Leave };
+    let wanted = if order.stop_vms {
+        Shutdown::StopVms
+    } else {
+        Shutdown::Leave
+    };
     api.shutdown.send_replace(wanted);
     StatusCode::ACCEPTED.into_response()
 }
@@ -128,10 +138,18 @@ mod tests {
         let listener = bind(&path).unwrap();
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
         let board = Board::default();
-        board.put("agent", None, Box::new(|| Ok(())), Some(Box::new(|| json!({"vms": 2}))));
+        board.put(
+            "agent",
+            None,
+            Box::new(|| Ok(())),
+            Some(Box::new(|| json!({"vms": 2}))),
+        );
         let stages = StageLog::new(4);
         stages.record(StageRecord {
-            trace: TraceId { vm: "default/pg".into(), revision: 3 },
+            trace: TraceId {
+                vm: "default/pg".into(),
+                revision: 3,
+            },
             stage: Stage::Patch,
             start_unix_us: 1,
             duration_us: 2,
@@ -141,18 +159,39 @@ mod tests {
         let parts = board.clone();
         let status = std::sync::Arc::new(move || sample_status(&parts));
         let cancel = CancellationToken::new();
-        let api = AdminApi { status, board, stages, shutdown };
+        let api = AdminApi {
+            status,
+            board,
+            stages,
+            shutdown,
+        };
         let server = tokio::spawn(serve(listener, api, cancel.clone()));
-        let state = exchange(&path, Method::GET, "/v1/state", None).await.unwrap();
+        let state = exchange(&path, Method::GET, "/v1/state", None)
+            .await
+            .unwrap();
         assert_eq!(state, json!({"agent": {"vms": 2}}));
-        let resizes = exchange(&path, Method::GET, "/v1/resizes", None).await.unwrap();
+        let resizes = exchange(&path, Method::GET, "/v1/resizes", None)
+            .await
+            .unwrap();
         assert_eq!(resizes["resizes"][0]["revision"], 3);
-        let status = exchange(&path, Method::GET, "/v1/status", None).await.unwrap();
+        let status = exchange(&path, Method::GET, "/v1/status", None)
+            .await
+            .unwrap();
         assert_eq!(status["parts"][0]["phase"], "ready");
         let wrong = exchange(&path, Method::POST, "/v1/shutdown", Some(&json!({"x": 1}))).await;
-        assert!(matches!(wrong, Err(UnixHttpError::Refused { status: 400, .. })));
+        assert!(matches!(
+            wrong,
+            Err(UnixHttpError::Refused { status: 400, .. })
+        ));
         assert_eq!(*asked.borrow(), Shutdown::No);
-        exchange(&path, Method::POST, "/v1/shutdown", Some(&json!({"stop_vms": true}))).await.unwrap();
+        exchange(
+            &path,
+            Method::POST,
+            "/v1/shutdown",
+            Some(&json!({"stop_vms": true})),
+        )
+        .await
+        .unwrap();
         assert_eq!(*asked.borrow(), Shutdown::StopVms);
         cancel.cancel();
         server.await.unwrap().unwrap();

@@ -20,20 +20,34 @@ const NAME: &str = "apiserver";
 /// Opens the store, listens, writes the kubeconfig and serves.
 pub(crate) async fn start(base: &Base, supervisor: &mut Supervisor) -> Outcome<Client> {
     let listen = base.instance.api();
-    check_free(listen, "the API server", "end that process, or use another --state-dir, which gets other addresses")?;
+    check_free(
+        listen,
+        "the API server",
+        "end that process, or use another --state-dir, which gets other addresses",
+    )?;
     let config = Config {
         state_dir: base.state.path().to_owned(),
         listen,
-        names: vec!["localhost".into(), "kubernetes".into(), "kubernetes.default.svc".into()],
+        names: vec![
+            "localhost".into(),
+            "kubernetes".into(),
+            "kubernetes.default.svc".into(),
+        ],
     };
-    let server = neonvm_apiserver::start(config).await.map_err(|error| explain(&error))?;
+    let server = neonvm_apiserver::start(config)
+        .await
+        .map_err(|error| explain(&error))?;
     let address = format!("https://{}", server.addr);
     let kubeconfig = server.kubeconfig_path.clone();
     let token = supervisor.token(Stage::Api);
     // It listens already: what is asked from now on waits in the kernel's queue until it serves.
-    base.board.put(NAME, Some(address), Box::new(|| Ok(())), None);
+    base.board
+        .put(NAME, Some(address), Box::new(|| Ok(())), None);
     supervisor.run(NAME, Stage::Api, async move {
-        server.run(token).await.map_err(|error| telemetry::chain(&error))
+        server
+            .run(token)
+            .await
+            .map_err(|error| telemetry::chain(&error))
     });
     client(&kubeconfig).await
 }
@@ -54,7 +68,11 @@ fn explain(error: &StartError) -> Fail {
 
 async fn client(kubeconfig: &Path) -> Outcome<Client> {
     let broken = |error: &dyn std::error::Error| {
-        Fail::bug(format!("{}: {}", kubeconfig.display(), telemetry::chain(error)))
+        Fail::bug(format!(
+            "{}: {}",
+            kubeconfig.display(),
+            telemetry::chain(error)
+        ))
     };
     let file = Kubeconfig::read_from(kubeconfig).map_err(|error| broken(&error))?;
     let mut config = kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())

@@ -32,7 +32,13 @@ impl Board {
         ready: ReadyFn,
         dump: Option<DumpFn>,
     ) {
-        self.locked().push(Entry { name, address, ready, dump, ended: None });
+        self.locked().push(Entry {
+            name,
+            address,
+            ready,
+            dump,
+            ended: None,
+        });
     }
 
     /// A part has ended, well or not.
@@ -49,14 +55,19 @@ impl Board {
 
     /// Whether one part is ready.
     pub(crate) fn is_ready(&self, name: &str) -> bool {
-        self.parts().iter().any(|part| part.name == name && part.phase == PartPhase::Ready)
+        self.parts()
+            .iter()
+            .any(|part| part.name == name && part.phase == PartPhase::Ready)
     }
 
     /// The dumps of all parts that have one, by name.
     pub(crate) fn dump(&self) -> Value {
         let entries = self.locked();
         let dumps = entries.iter().filter_map(|entry| {
-            entry.dump.as_ref().map(|dump| (entry.name.to_owned(), dump()))
+            entry
+                .dump
+                .as_ref()
+                .map(|dump| (entry.name.to_owned(), dump()))
         });
         Value::Object(dumps.collect::<Map<String, Value>>())
     }
@@ -73,7 +84,12 @@ impl Entry {
             (None, Ok(())) => (PartPhase::Ready, String::new()),
             (None, Err(why)) => (PartPhase::Starting, why),
         };
-        PartStatus { name: self.name.to_owned(), phase, address: self.address.clone(), note }
+        PartStatus {
+            name: self.name.to_owned(),
+            phase,
+            address: self.address.clone(),
+            note,
+        }
     }
 }
 
@@ -87,9 +103,25 @@ mod tests {
         let board = Board::default();
         let ready = Arc::new(AtomicBool::new(false));
         let shown = Arc::clone(&ready);
-        let ask = move || if shown.load(Ordering::Relaxed) { Ok(()) } else { Err("lists".into()) };
-        board.put("scheduler", Some("127.7.0.2:10299".into()), Box::new(ask), None);
-        board.put("agent", None, Box::new(|| Ok(())), Some(Box::new(|| Value::from(1))));
+        let ask = move || {
+            if shown.load(Ordering::Relaxed) {
+                Ok(())
+            } else {
+                Err("lists".into())
+            }
+        };
+        board.put(
+            "scheduler",
+            Some("127.7.0.2:10299".into()),
+            Box::new(ask),
+            None,
+        );
+        board.put(
+            "agent",
+            None,
+            Box::new(|| Ok(())),
+            Some(Box::new(|| Value::from(1))),
+        );
         assert!(!board.is_ready("scheduler") && board.is_ready("agent"));
         assert_eq!(board.parts()[0].note, "lists");
         ready.store(true, Ordering::Relaxed);

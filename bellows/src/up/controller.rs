@@ -10,11 +10,27 @@ use super::supervisor::{Stage, Supervisor};
 /// Its name among the parts.
 const NAME: &str = "controller";
 
-pub(crate) fn start(base: &Base, supervisor: &mut Supervisor, client: &Client, registry: &mut Registry) {
+pub(crate) fn start(
+    base: &Base,
+    supervisor: &mut Supervisor,
+    client: &Client,
+    registry: &mut Registry,
+) {
     let state = StateHandle::new(base.clock);
     let (synced, shown) = (state.clone(), state.clone());
-    let ready = move || if synced.is_synced() { Ok(()) } else { Err("VMs and pods are not listed yet".to_owned()) };
-    base.board.put(NAME, None, Box::new(ready), Some(Box::new(move || shown.dump())));
+    let ready = move || {
+        if synced.is_synced() {
+            Ok(())
+        } else {
+            Err("VMs and pods are not listed yet".to_owned())
+        }
+    };
+    base.board.put(
+        NAME,
+        None,
+        Box::new(ready),
+        Some(Box::new(move || shown.dump())),
+    );
     let mut settings = Settings::one_machine();
     settings.local_node = Some(base.instance.node().to_owned());
     let params = Params {
@@ -28,6 +44,8 @@ pub(crate) fn start(base: &Base, supervisor: &mut Supervisor, client: &Client, r
     };
     let token = supervisor.token(Stage::Deciders);
     supervisor.run(NAME, Stage::Deciders, async move {
-        neonvm_controller::run(params, token).await.map_err(|error| telemetry::chain(&error))
+        neonvm_controller::run(params, token)
+            .await
+            .map_err(|error| telemetry::chain(&error))
     });
 }

@@ -42,14 +42,25 @@ pub(crate) fn is_child() -> bool {
 pub(crate) async fn run(context: &Context, state: &StateDir) -> Outcome {
     state.create()?;
     if let Holder::Process(pid) = lock::holder(state) {
-        let who = pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"));
-        return Err(Fail::try_again(format!("{} is in use: {who} holds {}", state.path().display(), state.lock().display()))
-            .rule("one `bellows up` owns a state directory")
-            .fix("end it with `bellows down`, or give this one another --state-dir"));
+        let who = pid.map_or_else(
+            || "another process".to_owned(),
+            |pid| format!("process {pid}"),
+        );
+        return Err(Fail::try_again(format!(
+            "{} is in use: {who} holds {}",
+            state.path().display(),
+            state.lock().display()
+        ))
+        .rule("one `bellows up` owns a state directory")
+        .fix("end it with `bellows down`, or give this one another --state-dir"));
     }
     let log = open_log(&state.log())?;
     let from = log.metadata().map_or(0, |meta| meta.len());
-    let broken = |error: std::io::Error| Fail::bug(format!("the process in the background does not start: {error}"));
+    let broken = |error: std::io::Error| {
+        Fail::bug(format!(
+            "the process in the background does not start: {error}"
+        ))
+    };
     let mut child = tokio::process::Command::new(std::env::current_exe().map_err(broken)?)
         .args(std::env::args_os().skip(1))
         .env(CHILD, "1")
@@ -74,8 +85,14 @@ pub(crate) async fn run(context: &Context, state: &StateDir) -> Outcome {
             return Ok(());
         }
         if progress.elapsed() >= READY_WITHIN {
-            return Err(Fail::try_again(format!("not ready after {} s; it goes on in the background", READY_WITHIN.as_secs()))
-                .fix(format!("see what it waits for: bellows status; its log: {}", state.log().display())));
+            return Err(Fail::try_again(format!(
+                "not ready after {} s; it goes on in the background",
+                READY_WITHIN.as_secs()
+            ))
+            .fix(format!(
+                "see what it waits for: bellows status; its log: {}",
+                state.log().display()
+            )));
         }
         progress.say("starting");
         tokio::time::sleep(LOOK_AGAIN).await;
@@ -83,7 +100,9 @@ pub(crate) async fn run(context: &Context, state: &StateDir) -> Outcome {
 }
 
 async fn ready(state: &StateDir, child: Option<u32>) -> Option<Status> {
-    let answer = unix_http::exchange(&state.admin_socket(), Method::GET, "/v1/status", None).await.ok()?;
+    let answer = unix_http::exchange(&state.admin_socket(), Method::GET, "/v1/status", None)
+        .await
+        .ok()?;
     let status: Status = serde_json::from_value(answer).ok()?;
     (status.ready && Some(status.pid) == child).then_some(status)
 }
@@ -110,8 +129,11 @@ fn early_end(state: &StateDir, from: u64, status: ExitStatus) -> Fail {
             }
             fail
         }
-        None => Fail::new(exit, format!("the process in the background ended early ({status})"))
-            .fix(format!("read its log: {}", state.log().display())),
+        None => Fail::new(
+            exit,
+            format!("the process in the background ended early ({status})"),
+        )
+        .fix(format!("read its log: {}", state.log().display())),
     }
 }
 
@@ -119,7 +141,9 @@ fn tail(path: &Path, from: u64) -> String {
     let read = || -> std::io::Result<String> {
         let mut file = File::open(path)?;
         let end = file.seek(SeekFrom::End(0))?;
-        file.seek(SeekFrom::Start(from.max(end.saturating_sub(TAIL_BYTES)).min(end)))?;
+        file.seek(SeekFrom::Start(
+            from.max(end.saturating_sub(TAIL_BYTES)).min(end),
+        ))?;
         let mut bytes = Vec::new();
         file.take(TAIL_BYTES).read_to_end(&mut bytes)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
@@ -184,7 +208,10 @@ mod tests {
         assert!(!dir.path().join("up.log.1").exists());
         log.write_all(b"x").unwrap();
         turn_over(&path, 10).unwrap();
-        assert_eq!(std::fs::read(dir.path().join("up.log.1")).unwrap(), b"0123456789x");
+        assert_eq!(
+            std::fs::read(dir.path().join("up.log.1")).unwrap(),
+            b"0123456789x"
+        );
         log.write_all(b"next").unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"next");
     }
@@ -197,10 +224,21 @@ mod tests {
         std::fs::write(state.log(), "error: old\n").unwrap();
         let from = std::fs::metadata(state.log()).unwrap().len();
         let mut log = open_log(&state.log()).unwrap();
-        writeln!(log, "{{\"level\":\"INFO\"}}\nerror: port taken\n rule: r\n  fix: f").unwrap();
+        writeln!(
+            log,
+            "{{\"level\":\"INFO\"}}\nerror: port taken\n rule: r\n  fix: f"
+        )
+        .unwrap();
         let fail = early_end(&state, from, ExitStatus::from_raw(75 << 8));
-        assert_eq!(fail, Fail::new(Exit::TryAgain, "port taken").rule("r").fix("f"));
-        let silent = early_end(&state, std::fs::metadata(state.log()).unwrap().len(), ExitStatus::from_raw(9));
+        assert_eq!(
+            fail,
+            Fail::new(Exit::TryAgain, "port taken").rule("r").fix("f")
+        );
+        let silent = early_end(
+            &state,
+            std::fs::metadata(state.log()).unwrap().len(),
+            ExitStatus::from_raw(9),
+        );
         assert_eq!(silent.exit(), Exit::Bug);
         assert!(silent.to_string().contains("up.log"), "{silent}");
     }

@@ -17,7 +17,9 @@ const LEAST_RESERVE_BYTES: u64 = 512 << 20;
 pub(crate) fn describe(cpu: Option<MilliCpu>, memory: Option<Quantity>) -> Outcome<Machine> {
     let cores = std::thread::available_parallelism()
         .map_err(|error| Fail::missing(format!("the CPUs cannot be counted: {error}")))?;
-    let milli = u32::try_from(cores.get()).unwrap_or(u32::MAX).saturating_mul(1000);
+    let milli = u32::try_from(cores.get())
+        .unwrap_or(u32::MAX)
+        .saturating_mul(1000);
     let total = procfs::Current::current()
         .map(|info: procfs::Meminfo| info.mem_total)
         .map_err(|error| Fail::missing(format!("/proc/meminfo cannot be read: {error}")))?;
@@ -25,18 +27,35 @@ pub(crate) fn describe(cpu: Option<MilliCpu>, memory: Option<Quantity>) -> Outco
         .map(|name| name.release().to_string_lossy().into_owned())
         .unwrap_or_default();
     let capacity = Resources::new(milli, total);
-    Ok(Machine { capacity, allocatable: allocatable(capacity, cpu, memory)?, kernel })
+    Ok(Machine {
+        capacity,
+        allocatable: allocatable(capacity, cpu, memory)?,
+        kernel,
+    })
 }
 
-fn allocatable(capacity: Resources, cpu: Option<MilliCpu>, memory: Option<Quantity>) -> Outcome<Resources> {
+fn allocatable(
+    capacity: Resources,
+    cpu: Option<MilliCpu>,
+    memory: Option<Quantity>,
+) -> Outcome<Resources> {
     let cpu = cpu.unwrap_or(capacity.cpu);
     let memory = match memory {
         Some(memory) => Bytes(memory.as_u64().unwrap_or(0)),
-        None => Bytes(capacity.mem.0.saturating_sub((capacity.mem.0 / 10).max(LEAST_RESERVE_BYTES))),
+        None => Bytes(
+            capacity
+                .mem
+                .0
+                .saturating_sub((capacity.mem.0 / 10).max(LEAST_RESERVE_BYTES)),
+        ),
     };
     let rule = "what is granted to VMs must really be there";
     if memory > capacity.mem {
-        return Err(Fail::usage(format!("--allocatable-memory {memory} is more than the machine's {}", capacity.mem)).rule(rule));
+        return Err(Fail::usage(format!(
+            "--allocatable-memory {memory} is more than the machine's {}",
+            capacity.mem
+        ))
+        .rule(rule));
     }
     // CPU may be promised beyond the cores: quotas share it out, nothing breaks, everything is only slower.
     Ok(Resources { cpu, mem: memory })
@@ -68,8 +87,16 @@ mod tests {
         let capacity = Resources::new(2000, 4 << 30);
         let fail = allocatable(capacity, None, Some(Quantity::from_bytes(5 << 30))).unwrap_err();
         assert_eq!(fail.exit() as u8, 64);
-        assert!(fail.what().contains("5Gi") && fail.what().contains("4Gi"), "{fail}");
-        assert_eq!(allocatable(capacity, Some(MilliCpu(8000)), None).unwrap().cpu, MilliCpu(8000));
+        assert!(
+            fail.what().contains("5Gi") && fail.what().contains("4Gi"),
+            "{fail}"
+        );
+        assert_eq!(
+            allocatable(capacity, Some(MilliCpu(8000)), None)
+                .unwrap()
+                .cpu,
+            MilliCpu(8000)
+        );
         assert!(parse_cpu("0").is_err() && parse_cpu("x").is_err());
     }
 

@@ -21,24 +21,41 @@ const NAME: &str = "metrics";
 /// Serves `/metrics`, `/healthz`, `/readyz` and `/debug/state`.
 pub(crate) async fn start(base: &Base, supervisor: &mut Supervisor, registry: Registry) -> Outcome {
     let address = SocketAddr::new(IpAddr::V4(base.instance.address(1)), PORT);
-    check_free(address, "the metrics server", "end that process, or use another --state-dir, which gets other addresses")?;
+    check_free(
+        address,
+        "the metrics server",
+        "end that process, or use another --state-dir, which gets other addresses",
+    )?;
     let listener = TcpListener::bind(address)
         .await
         .map_err(|error| Fail::missing(format!("{address} cannot be listened on: {error}")))?;
     let (ready, dumps) = (base.board.clone(), base.board.clone());
-    let admin = Admin::new(Arc::new(registry)).state(move || dumps.dump()).ready(move || {
-        let parts = ready.parts();
-        let waiting: Vec<String> = parts
-            .into_iter()
-            .filter(|part| part.phase != PartPhase::Ready)
-            .map(|part| format!("{}: {}", part.name, part.note))
-            .collect();
-        if waiting.is_empty() { Ok(()) } else { Err(waiting.join("; ")) }
-    });
-    base.board.put(NAME, Some(format!("http://{address}/metrics")), Box::new(|| Ok(())), None);
+    let admin = Admin::new(Arc::new(registry))
+        .state(move || dumps.dump())
+        .ready(move || {
+            let parts = ready.parts();
+            let waiting: Vec<String> = parts
+                .into_iter()
+                .filter(|part| part.phase != PartPhase::Ready)
+                .map(|part| format!("{}: {}", part.name, part.note))
+                .collect();
+            if waiting.is_empty() {
+                Ok(())
+            } else {
+                Err(waiting.join("; "))
+            }
+        });
+    base.board.put(
+        NAME,
+        Some(format!("http://{address}/metrics")),
+        Box::new(|| Ok(())),
+        None,
+    );
     let token = supervisor.token(Stage::Api);
     supervisor.run(NAME, Stage::Api, async move {
-        telemetry::admin::serve(listener, admin, token).await.map_err(|error| error.to_string())
+        telemetry::admin::serve(listener, admin, token)
+            .await
+            .map_err(|error| error.to_string())
     });
     Ok(())
 }

@@ -24,6 +24,7 @@ mod machine;
 mod metrics;
 mod objects;
 mod registrar;
+mod scheduler;
 pub(crate) mod status;
 mod supervisor;
 
@@ -118,8 +119,9 @@ pub(crate) async fn run(context: &Context, args: UpArgs) -> Outcome {
     if args.detach && !detach::is_child() {
         return detach::run(context, &state).await;
     }
-    let _log = telemetry::logging::init("bellows")
-        .map_err(|error| Fail::usage(telemetry::chain(&error)).fix("correct BELLOWS_LOG or RUST_LOG"))?;
+    let _log = telemetry::logging::init("bellows").map_err(|error| {
+        Fail::usage(telemetry::chain(&error)).fix("correct BELLOWS_LOG or RUST_LOG")
+    })?;
     let signals = telemetry::shutdown::on_signal()
         .map_err(|error| Fail::bug(format!("signals cannot be handled: {error}")))?;
     state.create()?;
@@ -136,13 +138,26 @@ pub(crate) async fn run(context: &Context, args: UpArgs) -> Outcome {
     };
     let mut supervisor = Supervisor::new(base.board.clone());
     let (shutdown, asked) = watch::channel(Shutdown::No);
-    let ended = serve(context, &args, &base, machine, &mut supervisor, shutdown, asked, signals).await;
+    let ended = serve(
+        context,
+        &args,
+        &base,
+        machine,
+        &mut supervisor,
+        shutdown,
+        asked,
+        signals,
+    )
+    .await;
     supervisor.drain_through(Stage::Api).await;
     let _ = std::fs::remove_file(base.state.admin_socket());
     ended
 }
 
-#[expect(clippy::too_many_arguments, reason = "the pieces of one process, each used once")]
+#[expect(
+    clippy::too_many_arguments,
+    reason = "the pieces of one process, each used once"
+)]
 async fn serve(
     context: &Context,
     args: &UpArgs,
@@ -192,6 +207,7 @@ async fn start_parts(
     supervisor: &mut Supervisor,
 ) -> Outcome {
     let mut registry = Registry::default();
+    let scheduler_config = scheduler::config(args.scheduler_config.as_deref())?;
     let client = apiserver::start(base, supervisor).await?;
     let registrar = registrar::Registrar {
         client: client.clone(),
@@ -199,15 +215,22 @@ async fn start_parts(
         machine,
         board: base.board.clone(),
         clock: base.clock,
-        scheduler: "scheduler",
+        scheduler: scheduler::NAME,
     };
     registrar.register_node().await.map_err(|error| {
-        Fail::bug(format!("the node cannot be registered: {}", telemetry::chain(&error)))
+        Fail::bug(format!(
+            "the node cannot be registered: {}",
+            telemetry::chain(&error)
+        ))
     })?;
+    scheduler::start(base, supervisor, &client, scheduler_config).await?;
     controller::start(base, supervisor, &client, &mut registry);
-    let _ = args;
     base.board.put("registrar", None, Box::new(|| Ok(())), None);
-    supervisor.run("registrar", Stage::Deciders, registrar.run(supervisor.token(Stage::Deciders)));
+    supervisor.run(
+        "registrar",
+        Stage::Deciders,
+        registrar.run(supervisor.token(Stage::Deciders)),
+    );
     metrics::start(base, supervisor, registry).await
 }
 
@@ -245,13 +268,19 @@ fn describe(base: &Base, accel: AccelArg) -> Arc<dyn Fn() -> Status + Send + Syn
 }
 
 /// Waits until everything is ready, says so once, and then only waits to be dropped.
-async fn announce(context: &Context, base: &Base, status: &(dyn Fn() -> Status + Send + Sync)) -> Fail {
+async fn announce(
+    context: &Context,
+    base: &Base,
+    status: &(dyn Fn() -> Status + Send + Sync),
+) -> Fail {
     let mut late = false;
     loop {
         let now = status();
         if now.ready {
             let mut line = json!({"event": "ready"});
-            if let (Some(line), Ok(serde_json::Value::Object(members))) = (line.as_object_mut(), serde_json::to_value(&now)) {
+            if let (Some(line), Ok(serde_json::Value::Object(members))) =
+                (line.as_object_mut(), serde_json::to_value(&now))
+            {
                 line.extend(members);
             }
             out(&line.to_string());
@@ -262,7 +291,11 @@ async fn announce(context: &Context, base: &Base, status: &(dyn Fn() -> Status +
         }
         if !late && now.uptime_s >= READY_WITHIN.as_secs() {
             late = true;
-            for part in now.parts.iter().filter(|part| part.phase != PartPhase::Ready) {
+            for part in now
+                .parts
+                .iter()
+                .filter(|part| part.phase != PartPhase::Ready)
+            {
                 tracing::warn!(part = part.name, waits_for = part.note, "not ready yet");
             }
         }
@@ -274,11 +307,20 @@ async fn announce(context: &Context, base: &Base, status: &(dyn Fn() -> Status +
 /// The same for people.
 fn words(context: &Context, status: &Status) -> Vec<String> {
     let paint = context.paint_err();
-    let mut lines = vec![format!("{} on node {}", paint.paint(crate::terminal::Tone::Good, "ready"), status.node)];
+    let mut lines = vec![format!(
+        "{} on node {}",
+        paint.paint(crate::terminal::Tone::Good, "ready"),
+        status.node
+    )];
     lines.extend(status.parts.iter().filter_map(|part| {
-        part.address.as_ref().map(|address| format!("  {:<12} {address}", part.name))
+        part.address
+            .as_ref()
+            .map(|address| format!("  {:<12} {address}", part.name))
     }));
     lines.push(format!("  {:<12} {}", "kubeconfig", status.kubeconfig));
-    lines.push("next: bellows vm create pg; bellows top; end with bellows down (guests keep running)".into());
+    lines.push(
+        "next: bellows vm create pg; bellows top; end with bellows down (guests keep running)"
+            .into(),
+    );
     lines
 }

@@ -86,12 +86,18 @@ fn architecture() -> &'static str {
 
 /// Name of the Pod that stands for our scheduler; the same at every start.
 pub(crate) fn scheduler_pod_name(instance: &Instance) -> String {
-    format!("{SCHEDULER_NAME}-{:02x}{:08x}", instance.block(), fnv(instance.node()))
+    format!(
+        "{SCHEDULER_NAME}-{:02x}{:08x}",
+        instance.block(),
+        fnv(instance.node())
+    )
 }
 
 /// A short, stable digest: it only has to differ between nodes of one cluster.
 fn fnv(text: &str) -> u32 {
-    text.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+    text.bytes().fold(0x811c_9dc5, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    })
 }
 
 /// The scheduler's Pod without its status. It asks for nothing and is bound already.
@@ -164,10 +170,18 @@ mod tests {
         let pod: Pod = serde_json::from_value(object.clone()).unwrap();
         assert!(pod.is_ready() && !pod.is_terminal());
         assert_eq!(pod.metadata.labels["name"], "autoscale-scheduler");
-        assert_eq!(pod.metadata.key(), "kube-system/autoscale-scheduler-07e5e3cc6a");
+        assert_eq!(
+            pod.metadata.key(),
+            "kube-system/autoscale-scheduler-07e5e3cc6a"
+        );
         assert_eq!(pod.status.pod_ip, "127.7.0.2");
         assert_eq!(pod.spec.node_name, "host-a");
-        assert!(pod.spec.containers.iter().all(|container| container.resources.requests.is_empty()));
+        assert!(
+            pod.spec
+                .containers
+                .iter()
+                .all(|container| container.resources.requests.is_empty())
+        );
         object["status"] = scheduler_pod_status(instance.address(2), false, "2026-01-02T03:04:05Z");
         assert!(!serde_json::from_value::<Pod>(object).unwrap().is_ready());
     }

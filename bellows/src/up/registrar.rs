@@ -37,7 +37,13 @@ impl Registrar {
     /// Makes the Node exist, once, before anything that needs it starts.
     pub(crate) async fn register_node(&self) -> Result<(), kube::Error> {
         let status = objects::node_status(&self.instance, &self.machine, &self.now());
-        self.ensure("/api/v1/nodes", self.instance.node(), objects::node(&self.instance), status).await
+        self.ensure(
+            "/api/v1/nodes",
+            self.instance.node(),
+            objects::node(&self.instance),
+            status,
+        )
+        .await
     }
 
     /// Mends both objects until `cancel`.
@@ -58,7 +64,10 @@ impl Registrar {
             }
             match self.turn(is_ready).await {
                 Ok(()) => announced = Some(is_ready),
-                Err(error) => tracing::warn!(error = telemetry::chain(&error), "node and scheduler pod are not announced"),
+                Err(error) => tracing::warn!(
+                    error = telemetry::chain(&error),
+                    "node and scheduler pod are not announced"
+                ),
             }
         }
     }
@@ -68,7 +77,8 @@ impl Registrar {
         let pods = format!("/api/v1/namespaces/{}/pods", objects::SYSTEM_NAMESPACE);
         let status = objects::scheduler_pod_status(self.instance.address(2), is_ready, &self.now());
         let name = objects::scheduler_pod_name(&self.instance);
-        self.ensure(&pods, &name, objects::scheduler_pod(&self.instance), status).await
+        self.ensure(&pods, &name, objects::scheduler_pod(&self.instance), status)
+            .await
     }
 
     fn now(&self) -> String {
@@ -76,12 +86,22 @@ impl Registrar {
     }
 
     /// Makes an object exist with these labels and this status; writes only what differs.
-    async fn ensure(&self, collection: &str, name: &str, object: Value, status: Value) -> Result<(), kube::Error> {
+    async fn ensure(
+        &self,
+        collection: &str,
+        name: &str,
+        object: Value,
+        status: Value,
+    ) -> Result<(), kube::Error> {
         let path = format!("{collection}/{name}");
-        let found = match self.send(Method::GET, &path, "application/json", None).await {
+        let found = match self
+            .send(Method::GET, &path, "application/json", None)
+            .await
+        {
             Ok(found) => found,
             Err(kube::Error::Api(refusal)) if refusal.code == 404 => {
-                self.send(Method::POST, collection, "application/json", Some(&object)).await?
+                self.send(Method::POST, collection, "application/json", Some(&object))
+                    .await?
             }
             Err(error) => return Err(error),
         };
@@ -94,14 +114,29 @@ impl Registrar {
             let patch = json!({"metadata": {"labels": labels}});
             self.send(Method::PATCH, &path, MERGE, Some(&patch)).await?;
         }
-        if !covers(&without_times(found["status"].clone()), &without_times(status.clone())) {
+        if !covers(
+            &without_times(found["status"].clone()),
+            &without_times(status.clone()),
+        ) {
             let patch = json!({"status": status});
-            self.send(Method::PATCH, &format!("{path}/status"), MERGE, Some(&patch)).await?;
+            self.send(
+                Method::PATCH,
+                &format!("{path}/status"),
+                MERGE,
+                Some(&patch),
+            )
+            .await?;
         }
         Ok(())
     }
 
-    async fn send(&self, method: Method, path: &str, kind: &str, body: Option<&Value>) -> Result<Value, kube::Error> {
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        kind: &str,
+        body: Option<&Value>,
+    ) -> Result<Value, kube::Error> {
         let request = Request::builder()
             .method(method)
             .uri(path)
@@ -115,11 +150,15 @@ impl Registrar {
 /// Whether `found` has everything that `wanted` has; more is fine.
 fn covers(found: &Value, wanted: &Value) -> bool {
     match (found, wanted) {
-        (Value::Object(found), Value::Object(wanted)) => {
-            wanted.iter().all(|(key, value)| found.get(key).is_some_and(|found| covers(found, value)))
-        }
+        (Value::Object(found), Value::Object(wanted)) => wanted
+            .iter()
+            .all(|(key, value)| found.get(key).is_some_and(|found| covers(found, value))),
         (Value::Array(found), Value::Array(wanted)) => {
-            found.len() == wanted.len() && found.iter().zip(wanted).all(|(found, wanted)| covers(found, wanted))
+            found.len() == wanted.len()
+                && found
+                    .iter()
+                    .zip(wanted)
+                    .all(|(found, wanted)| covers(found, wanted))
         }
         _ => found == wanted,
     }
@@ -151,8 +190,14 @@ mod tests {
     #[test]
     fn only_what_is_wanted_must_be_there() {
         let wanted = json!({"a": 1, "list": [{"type": "Ready", "status": "True"}]});
-        assert!(covers(&json!({"a": 1, "b": 2, "list": [{"type": "Ready", "status": "True", "x": 0}]}), &wanted));
-        assert!(!covers(&json!({"a": 1, "list": [{"type": "Ready", "status": "False"}]}), &wanted));
+        assert!(covers(
+            &json!({"a": 1, "b": 2, "list": [{"type": "Ready", "status": "True", "x": 0}]}),
+            &wanted
+        ));
+        assert!(!covers(
+            &json!({"a": 1, "list": [{"type": "Ready", "status": "False"}]}),
+            &wanted
+        ));
         assert!(!covers(&json!({"a": 1, "list": []}), &wanted));
         assert!(!covers(&Value::Null, &wanted));
     }
@@ -160,7 +205,9 @@ mod tests {
     #[test]
     fn times_do_not_count() {
         let at = |time: &str| {
-            without_times(json!({"conditions": [{"status": "True", "lastTransitionTime": time}], "running": {"startedAt": time}}))
+            without_times(
+                json!({"conditions": [{"status": "True", "lastTransitionTime": time}], "running": {"startedAt": time}}),
+            )
         };
         assert_eq!(at("a"), at("b"));
         assert_eq!(at("a")["conditions"][0]["status"], "True");

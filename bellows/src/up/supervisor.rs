@@ -37,7 +37,12 @@ pub(crate) struct Supervisor {
 impl Supervisor {
     /// Nothing runs yet.
     pub(crate) fn new(board: Board) -> Self {
-        Self { board, tasks: JoinSet::new(), names: Vec::new(), tokens: Default::default() }
+        Self {
+            board,
+            tasks: JoinSet::new(),
+            names: Vec::new(),
+            tokens: Default::default(),
+        }
     }
 
     /// The token that ends the parts of a stage.
@@ -71,11 +76,18 @@ impl Supervisor {
         let (name, how) = match ended {
             Ok((id, (name, result))) => {
                 self.names.retain(|(known, ..)| *known != id);
-                (name, result.map_or_else(|why| why, |()| "it ended without being asked to".into()))
+                (
+                    name,
+                    result.map_or_else(|why| why, |()| "it ended without being asked to".into()),
+                )
             }
             Err(error) => {
                 let id = error.id();
-                let name = self.names.iter().find(|(known, ..)| *known == id).map_or("a part", |entry| entry.1);
+                let name = self
+                    .names
+                    .iter()
+                    .find(|(known, ..)| *known == id)
+                    .map_or("a part", |entry| entry.1);
                 self.names.retain(|(known, ..)| *known != id);
                 (name, panic_text(error))
             }
@@ -93,7 +105,11 @@ impl Supervisor {
             let waited = tokio::time::timeout(DRAIN, self.join_stage(stage)).await;
             if waited.is_err() {
                 for (_, name, _) in self.names.iter().filter(|(_, _, its)| *its == stage) {
-                    tracing::warn!(part = name, seconds = DRAIN.as_secs(), "did not drain in time and is cut off");
+                    tracing::warn!(
+                        part = name,
+                        seconds = DRAIN.as_secs(),
+                        "did not drain in time and is cut off"
+                    );
                 }
                 self.names.retain(|(_, _, its)| *its != stage);
             }
@@ -102,9 +118,13 @@ impl Supervisor {
 
     async fn join_stage(&mut self, stage: Stage) {
         while self.names.iter().any(|(_, _, its)| *its == stage) {
-            let Some(ended) = self.tasks.join_next_with_id().await else { return };
+            let Some(ended) = self.tasks.join_next_with_id().await else {
+                return;
+            };
             let id = ended.as_ref().map_or_else(JoinError::id, |(id, _)| *id);
-            let Some(place) = self.names.iter().position(|(known, ..)| *known == id) else { continue };
+            let Some(place) = self.names.iter().position(|(known, ..)| *known == id) else {
+                continue;
+            };
             let (_, name, _) = self.names.remove(place);
             match ended {
                 Ok((_, (_, Ok(())))) => self.board.ended(name, "drained"),
@@ -153,11 +173,19 @@ mod tests {
         let board = board(&["agent", "scheduler"]);
         let mut supervisor = Supervisor::new(board.clone());
         let token = supervisor.token(Stage::Deciders);
-        supervisor.run("scheduler", Stage::Deciders, async move { token.cancelled().await; Ok(()) });
-        supervisor.run("agent", Stage::Deciders, async { Err("the watch ended".into()) });
+        supervisor.run("scheduler", Stage::Deciders, async move {
+            token.cancelled().await;
+            Ok(())
+        });
+        supervisor.run("agent", Stage::Deciders, async {
+            Err("the watch ended".into())
+        });
         let fail = supervisor.fatal().await;
         assert_eq!(fail.exit() as u8, 70);
-        assert!(fail.what().contains("the agent ended: the watch ended"), "{fail}");
+        assert!(
+            fail.what().contains("the agent ended: the watch ended"),
+            "{fail}"
+        );
         assert!(!board.is_ready("agent") && board.is_ready("scheduler"));
         supervisor.drain_through(Stage::Api).await;
     }
@@ -165,16 +193,26 @@ mod tests {
     #[tokio::test]
     async fn a_panic_is_fatal_with_its_words() {
         let mut supervisor = Supervisor::new(board(&["agent"]));
-        supervisor.run("agent", Stage::Deciders, async { panic!("index out of range") });
+        supervisor.run("agent", Stage::Deciders, async {
+            panic!("index out of range")
+        });
         let fail = supervisor.fatal().await;
-        assert!(fail.what().contains("the agent ended: it panicked: index out of range"), "{fail}");
+        assert!(
+            fail.what()
+                .contains("the agent ended: it panicked: index out of range"),
+            "{fail}"
+        );
     }
 
     #[tokio::test]
     async fn stages_end_in_order() {
         let order = Arc::new(Mutex::new(Vec::new()));
         let mut supervisor = Supervisor::new(board(&["agent", "node", "api"]));
-        for (name, stage) in [("api", Stage::Api), ("node", Stage::Node), ("agent", Stage::Deciders)] {
+        for (name, stage) in [
+            ("api", Stage::Api),
+            ("node", Stage::Node),
+            ("agent", Stage::Deciders),
+        ] {
             let (token, order) = (supervisor.token(stage), Arc::clone(&order));
             supervisor.run(name, stage, async move {
                 token.cancelled().await;
@@ -193,7 +231,10 @@ mod tests {
         let mut supervisor = Supervisor::new(board(&["agent", "api"]));
         supervisor.run("agent", Stage::Deciders, std::future::pending());
         let token = supervisor.token(Stage::Api);
-        supervisor.run("api", Stage::Api, async move { token.cancelled().await; Ok(()) });
+        supervisor.run("api", Stage::Api, async move {
+            token.cancelled().await;
+            Ok(())
+        });
         supervisor.drain_through(Stage::Api).await;
     }
 }

@@ -215,3 +215,40 @@ fn yes_no(yes: bool) -> Cell {
         Cell::toned(Tone::Warn, "no")
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::terminal::Paint;
+    use serde_json::json;
+
+    pub(crate) fn pod(name: &str, phase: &str) -> Value {
+        json!({
+            "metadata": {
+                "name": name, "namespace": "default", "creationTimestamp": "2026-01-02T03:00:00Z",
+                "labels": {LABEL_VM_NAME: "pg"},
+                "annotations": {ANNOTATION_APPROVED: r#"{"vCPUs":"500m","mem":"2Gi"}"#},
+            },
+            "spec": {"nodeName": "host-a"},
+            "status": {"phase": phase, "podIP": "127.7.1.1", "conditions": [{"type": "Ready", "status": "True"}]},
+        })
+    }
+
+    pub(crate) fn node() -> Value {
+        json!({
+            "metadata": {"name": "host-a", "creationTimestamp": "2026-01-02T03:00:00Z"},
+            "status": {"allocatable": {"cpu": "2", "memory": "20Gi"}, "conditions": [{"type": "Ready", "status": "True"}]},
+        })
+    }
+
+    #[test]
+    fn granted_sums_what_live_pods_hold() {
+        let now = WallTime::parse("2026-01-02T03:04:05Z").unwrap();
+        let pods = pods(&[pod("a", "Running"), pod("b", "Running"), pod("gone", "Failed"), json!({"metadata": 3})], now);
+        assert_eq!(pods.len(), 3);
+        let nodes = nodes(&[node(), json!({"metadata": 3})], &pods, now);
+        assert_eq!((nodes[0].granted_cpu_milli, nodes[0].granted_memory_bytes, nodes[0].vms), (1000, 4 << 30, 2));
+        insta::assert_snapshot!("get_nodes", node_table(&nodes).lines(Paint::PLAIN).join("\n"));
+        insta::assert_snapshot!("get_pods", pod_table(&pods, true).lines(Paint::PLAIN).join("\n"));
+    }
+}

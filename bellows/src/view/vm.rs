@@ -332,3 +332,99 @@ pub(crate) fn table(vms: &[VmView], with_namespace: bool, wide: bool) -> Table {
     }
     table
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::terminal::Paint;
+    use serde_json::json;
+
+    /// An autoscaled VM half way through a growth.
+    pub(crate) fn object() -> Value {
+        json!({
+            "apiVersion": "vm.neon.tech/v1",
+            "kind": "VirtualMachine",
+            "metadata": {
+                "name": "pg", "namespace": "default", "uid": "u", "creationTimestamp": "2026-01-02T03:00:00Z",
+                "labels": {"autoscaling.neon.tech/enabled": "true"},
+            },
+            "spec": {"guest": {
+                "cpus": {"min": "250m", "max": 2, "use": 1},
+                "memorySlotSize": "1Gi",
+                "memorySlots": {"min": 1, "max": 8, "use": 4},
+                "rootDisk": {"image": "bellows/postgres:15"},
+                "ports": [{"name": "postgres", "port": 5432}],
+            }},
+            "status": {
+                "phase": "Scaling", "podName": "pg-abcde", "podIP": "127.7.1.1", "node": "host-a",
+                "cpus": "250m", "memorySize": "1Gi", "restartCount": 0,
+            },
+        })
+    }
+
+    pub(crate) fn resizes() -> Vec<Resize> {
+        serde_json::from_value(json!([{
+            "vm": "default/pg", "revision": 7, "start_unix_us": 1_767_323_000_000_000_i64, "total_us": 163_000,
+            "change": "250m CPU / 1Gi -> 1 CPU / 4Gi", "stages": [{"stage": "permit", "start_unix_us": 0, "duration_us": 3_100}],
+        }]))
+        .unwrap()
+    }
+
+    pub(crate) fn now() -> WallTime {
+        WallTime::parse("2026-01-02T03:04:05Z").unwrap()
+    }
+
+    pub(crate) fn views() -> Vec<VmView> {
+        let mut plain = object();
+        plain["metadata"] = json!({"name": "fixed", "namespace": "other"});
+        plain["status"] = json!({"phase": "Running", "cpus": 1, "memorySize": "4Gi", "podIP": "127.7.1.2"});
+        let mut broken = object();
+        broken["metadata"]["name"] = json!("bad");
+        broken["spec"]["guest"]["cpus"]["use"] = json!("lots");
+        vec![
+            VmView::new(&object(), Some(crate::decision::tests::sample()), &resizes(), now()),
+            VmView::new(&plain, None, &[], now()),
+            VmView::new(&broken, None, &[], now()),
+        ]
+    }
+
+    #[test]
+    fn sizes_reason_and_age_are_in_one_row() {
+        insta::assert_snapshot!("get_vms", table(&views(), false, false).lines(Paint::PLAIN).join("\n"));
+        insta::assert_snapshot!("get_vms_wide", table(&views(), true, true).lines(Paint::PLAIN).join("\n"));
+    }
+
+    #[test]
+    fn json_shape_is_stable() {
+        insta::assert_snapshot!("get_vms_json", serde_json::to_string_pretty(&views()[0]).unwrap());
+    }
+
+    #[test]
+    fn a_bad_object_has_a_row_of_its_own_and_spoils_no_other() {
+        let views = views();
+        assert_eq!(views[2].phase, "Unreadable");
+        assert!(views[2].reason().contains("lots"), "{}", views[2].reason());
+        assert_eq!(views[1].reason(), "not autoscaled");
+    }
+
+    #[test]
+    fn bounds_of_the_annotation_win_when_they_read() {
+        let mut object = object();
+        let key = protocol::annotations::ANNOTATION_BOUNDS;
+        let text = r#"{"min":{"cpu":0.5,"mem":"2Gi"},"max":{"cpu":1,"mem":"3Gi"}}"#;
+        object["metadata"]["annotations"] = json!({key: text});
+        let view = VmView::new(&object, None, &[], now());
+        assert_eq!((view.cpu_milli.min, view.cpu_milli.max), (500, 1000));
+        assert_eq!(view.memory_bytes.max, 3 << 30);
+        object["metadata"]["annotations"] = json!({key: "{"});
+        assert_eq!(VmView::new(&object, None, &[], now()).cpu_milli.max, 2000);
+    }
+
+    #[test]
+    fn sizes_read_like_people_write_them() {
+        let shown: Vec<String> = [250, 1000, 1500, 333, 0].map(cores).into();
+        assert_eq!(shown, ["0.25", "1", "1.5", "0.333", "0"]);
+        let shown: Vec<String> = [1 << 30, 3 << 29, 150_589_570, 512, 0, 11 << 30].map(memory).into();
+        assert_eq!(shown, ["1Gi", "1.5Gi", "143Mi", "512", "0", "11Gi"]);
+    }
+}

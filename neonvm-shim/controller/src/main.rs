@@ -5,6 +5,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context;
+use axum::Json;
+use axum::routing::get;
 use clap::Parser;
 use neonvm_controller::{Metrics, Params, Settings, StateHandle};
 use prometheus_client::registry::Registry;
@@ -12,7 +14,7 @@ use protocol::vm::CpuScalingMode;
 use telemetry::admin::Admin;
 use telemetry::clock::Clock;
 use telemetry::exit::Exit;
-use telemetry::{StageLog, admin, logging, shutdown};
+use telemetry::{StageLog, logging, shutdown};
 use tokio::net::TcpListener;
 
 /// Resize stages kept.
@@ -25,7 +27,7 @@ struct Args {
     /// Directory in which runners keep `vms/<namespace>_<pod>/control.sock`.
     #[arg(long, default_value = "/var/lib/bellows")]
     state_dir: PathBuf,
-    /// Address of /metrics, /healthz, /readyz and /debug/state; port 0 picks one.
+    /// Address of / (state), /metrics, /healthz, /readyz and /debug/state; port 0 picks one.
     #[arg(long, default_value = "127.0.0.1:7778")]
     listen: std::net::SocketAddr,
     /// Only runners of pods on this node are reached.
@@ -91,7 +93,9 @@ async fn run(args: Args) -> anyhow::Result<()> {
     let log = logging::init("neonvm-controller").context("logging")?;
     let cancel = shutdown::on_signal().context("signals")?;
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let client = kube::Client::try_default().await.context("no API server is configured")?;
+    let client = kube::Client::try_default()
+        .await
+        .context("no API server is configured")?;
     let listener = TcpListener::bind(args.listen)
         .await
         .with_context(|| format!("could not listen on {}", args.listen))?;
@@ -99,12 +103,20 @@ async fn run(args: Args) -> anyhow::Result<()> {
     let (clock, mut registry) = (Clock::new(), Registry::default());
     let metrics = Metrics::register(&mut registry);
     let state = StateHandle::new(clock);
-    let (shown, synced) = (state.clone(), state.clone());
+    let (shown, synced, root) = (state.clone(), state.clone(), state.clone());
     let admin = Admin::new(Arc::new(registry))
         .log(log)
         .state(move || shown.dump())
-        .ready(move || if synced.is_synced() { Ok(()) } else { Err("lists are not synced".into()) });
-    let server = tokio::spawn(admin::serve(listener, admin, cancel.clone()));
+        .ready(move || {
+            if synced.is_synced() {
+                Ok(())
+            } else {
+                Err("lists are not synced".into())
+            }
+        });
+    let router = admin.router().route("/", get(async move || Json(root.dump())));
+    let stop = cancel.clone().cancelled_owned();
+    let server = tokio::spawn(axum::serve(listener, router).with_graceful_shutdown(stop).into_future());
     let settings = args.settings();
     let params = Params {
         client,

@@ -167,8 +167,7 @@ pub enum GrantError {
     ZeroUnit,
 }
 
-/// Grants as much of an increase as the node has room for, in whole units unless the whole wish fits; a decrease
-/// always passes. A node that is over its total grants nothing and takes nothing back.
+/// Grants as much of an increase as whole units of the node's room cover, at most the wish; a decrease always passes. A node that is over its total grants nothing and takes nothing back.
 ///
 /// Growth inside `counted` needs no room, since the node already carries it. Invariant: the share of
 /// `max(counted, granted)` exceeds that of `counted` by at most `total - reserved`, so no grant carries a node across
@@ -191,13 +190,9 @@ pub fn grant(input: GrantInput) -> Result<Grant, GrantError> {
         return Err(GrantError::ZeroUnit);
     }
     let wish = input.asked - input.held;
-    let step = if room >= wish {
-        wish
-    } else {
-        room / input.unit * input.unit
-    };
+    let steps = room / input.unit * input.unit;
     Ok(Grant {
-        granted: input.held + step.min(wish),
+        granted: input.held + steps.min(wish),
         room,
     })
 }

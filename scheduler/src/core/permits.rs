@@ -263,8 +263,10 @@ impl Permits {
             approved: annotation_text(decision.permit),
         };
         let sent = Sent { hold: GrantHold { base: view.version, target: decision.permit }, write };
-        if view.approved() == Noted::Value(decision.permit) {
-            // What the answer rests on is written; the wish and the unit may follow.
+        let settled = bench.ledger.vm(&view.key).is_some_and(|entry| entry.holds.is_empty());
+        if settled && view.approved() == Noted::Value(decision.permit) {
+            // What the answer rests on is written; the wish and the unit may follow. With a write of unclear fate it
+            // may not be written any more.
             self.permit(bench, id, decision);
             if notes_differ(view, &sent.write) {
                 self.send(bench, sent, None);

@@ -195,3 +195,7 @@ fn best_node(ledger: &Ledger, pod: &PodView) -> Result<String, String> {
     }
     best.map(|(_, name)| name.to_owned()).ok_or_else(|| NO_ROOM_MESSAGE.to_owned())
 }
+
+#[cfg(test)]
+#[path = "placement_tests.rs"]
+mod tests;

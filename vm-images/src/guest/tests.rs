@@ -43,6 +43,8 @@ fn n46_the_database_has_its_own_cgroup_and_the_rest_another() {
         files["etc/bellows/services/postgres"].starts_with("user='postgres'\ngroup='postgres'\n")
     );
     assert!(files["etc/bellows/services/vm-monitor"].starts_with("user='root'\ngroup='system'\n"));
+    assert!(files["etc/bellows/services/sshd"].contains("after_ready=1\n"));
+    assert!(!files["etc/bellows/services/neonvmd"].contains("after_ready"));
     let minimal = super::files(&guest("bellows/minimal"));
     assert_eq!(minimal["etc/bellows/cgroups"], "system\n");
     assert!(!minimal.contains_key("etc/bellows/services/postgres"));
@@ -64,6 +66,7 @@ fn n46_a_services_words_reach_it_unchanged() {
         user: "root".into(),
         cgroup: "system".into(),
         directory: None,
+        after_ready: false,
     };
     let script = format!("{}printf '%s\\n' \"$@\"", service_file(&service));
     let output = Command::new("sh").args(["-c", &script]).output().unwrap();

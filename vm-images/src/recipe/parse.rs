@@ -295,6 +295,7 @@ fn service_part(mut fields: Fields, p: &mut Problems) -> ServiceRecipe {
             ABSOLUTE,
         );
     }
+    let after_ready = fields.flag("after_ready", p);
     fields.finish(p);
     ServiceRecipe {
         name,
@@ -302,6 +303,7 @@ fn service_part(mut fields: Fields, p: &mut Problems) -> ServiceRecipe {
         user,
         cgroup,
         directory,
+        after_ready,
     }
 }
 

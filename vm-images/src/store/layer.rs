@@ -37,12 +37,7 @@ impl Store {
         kind: &str,
         key: &Digest,
     ) -> Option<Layer<T>> {
-        let path = self.layer_reference(image, kind);
-        let text = std::fs::read_to_string(&path).ok()?;
-        if text.lines().nth(1) != Some(key.as_str()) {
-            return None;
-        }
-        let digest = read_digest(&path).ok().flatten()?;
+        let digest = self.keyed(&self.layer_reference(image, kind), key)?;
         // A damaged layer is made again: nothing but time is lost.
         self.load_layer(&digest).ok()
     }
@@ -92,7 +87,16 @@ impl Store {
         Ok(layer)
     }
 
-    fn layer_reference(&self, image: &str, kind: &str) -> PathBuf {
+    /// The digest in a reference, if its second line is this key.
+    pub(super) fn keyed(&self, path: &Path, key: &Digest) -> Option<Digest> {
+        let text = std::fs::read_to_string(path).ok()?;
+        let (digest, rest) = text.split_once('\n')?;
+        (rest.trim_end() == key.as_str())
+            .then(|| Digest::parse(digest).ok())
+            .flatten()
+    }
+
+    pub(super) fn layer_reference(&self, image: &str, kind: &str) -> PathBuf {
         self.root.join("layers").join(image).join(kind)
     }
 }

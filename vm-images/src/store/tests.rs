@@ -51,8 +51,9 @@ fn publish(store: &Store, name: &str, content: &str) -> Image {
     let dir = work.path().join("out");
     fs::create_dir_all(dir.join("root")).unwrap();
     fs::write(dir.join("disk"), content).unwrap();
+    let key = digest::of_bytes(content.as_bytes());
     store
-        .publish(&guard, &dir, &manifest(name, &[("disk", content)]))
+        .publish(&guard, &key, &dir, &manifest(name, &[("disk", content)]))
         .unwrap()
 }
 
@@ -88,6 +89,26 @@ fn n46_same_content_same_digest_other_content_other_digest() {
         store.image(&first.digest).is_ok(),
         "the former build stays until it is collected"
     );
+}
+
+#[test]
+fn n46_an_unchanged_image_is_not_built_again() {
+    let (_dir, store) = store();
+    let (old, new) = (digest::of_bytes(b"one"), digest::of_bytes(b"two"));
+    assert!(store.current("a", &old).is_none());
+    let first = publish(&store, "a", "one");
+    assert_eq!(store.current("a", &old), Some(first.clone()));
+    assert!(store.current("a", &new).is_none() && store.current("b", &old).is_none());
+    let second = publish(&store, "a", "two");
+    assert!(store.current("a", &old).is_none());
+    fs::write(second.path("disk"), "").unwrap();
+    assert!(
+        store.current("a", &new).is_none(),
+        "a damaged image is made again"
+    );
+    // A reference that somebody moved by hand is not trusted either.
+    fs::write(store.root().join("refs/a"), first.digest.as_str()).unwrap();
+    assert!(store.current("a", &new).is_none());
 }
 
 #[test]
@@ -199,7 +220,8 @@ fn n46_two_builders_wait_for_each_other_and_say_so() {
     let (sender, reports) = mpsc::sync_channel(100);
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| {
-            let mut sink = |p: crate::progress::Progress| sender.try_send(p.step).unwrap_or_default();
+            let mut sink =
+                |p: crate::progress::Progress| sender.try_send(p.step).unwrap_or_default();
             let _guard = store.lock(&mut Reporter::new(&mut sink)).unwrap();
             most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
         });

@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn n32_what_is_no_range_is_told_so() {
-        for text in ["", "1", "[]", "{}", r#"{"min":1}"#, r#"{"min":"1","max":1}"#, r#"{"min":-1,"max":1}"#] {
+        for text in ["", "1", "[]", "[1,1]", "{}", r#"{"min":1}"#, r#"{"min":"1","max":1}"#, r#"{"min":-1,"max":1}"#] {
             let refused = negotiate(text).expect_err(text);
             assert_eq!(refused.failure, HandshakeFailure::NotARange, "{text:?}");
         }

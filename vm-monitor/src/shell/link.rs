@@ -19,7 +19,7 @@ use tokio_tungstenite::tungstenite::{Error as WsError, Message};
 use tokio_util::sync::CancellationToken;
 
 use super::clock::Clock;
-use super::owner::Inbox;
+use super::owner::{INBOX_LIMIT, Inbox};
 use super::upgrade::upgraded;
 use crate::core::handshake::{HandshakeFailure, Refused, negotiate};
 use crate::core::throttle::Throttle;
@@ -28,8 +28,9 @@ use crate::core::{CloseReason, ConnectionId, Event, Received};
 /// Connections that may be on their way through the handshake at once. An agent needs one; the rest are strangers, and
 /// each of them is gone after the time limit.
 pub const HANDSHAKES_AT_ONCE: usize = 16;
-/// Frames to one agent that may wait to be written. One that reads so slowly is not served any more.
-pub const OUTGOING_LIMIT: usize = 64;
+/// Frames to one agent that may wait to be written. While it does not read, nothing is read from it either, so at most
+/// an inbox full of its requests is answered; twice that leaves room for requests of our own.
+pub const OUTGOING_LIMIT: usize = 2 * INBOX_LIMIT;
 /// Frames longer than this are not read at all, and end the connection. Between [`MONITOR_FRAME_LIMIT_BYTES`] and this
 /// they are read, dropped and answered.
 pub const HARD_FRAME_LIMIT_BYTES: usize = 4 * MONITOR_FRAME_LIMIT_BYTES;

@@ -18,7 +18,7 @@ use crate::core::{Action, ConnectionId, Event, Monitor, OperationId, StateDump};
 use crate::{Bound, RunError};
 
 /// Messages that may wait for the owner. Senders wait when it is full, and so do their peers.
-const INBOX_LIMIT: usize = 128;
+pub const INBOX_LIMIT: usize = 128;
 /// How long the last goodbye may take at the end.
 const DRAIN_LIMIT: Duration = Duration::from_secs(2);
 

@@ -93,7 +93,7 @@ fn demonstrate(site: &mut Site, options: &Options) -> Result<Report> {
     report.resizes = site.resizes(origin_unix_us)?;
     let vm = site.vm()?;
     report.upscale_requests = count(site, &vm, "vm_monitor_upscale_requests_total");
-    report.denied_downscales = count(site, &vm, "vm_monitor_downscales_denied_total");
+    report.denied_downscales = count(site, &vm, "vm_monitor_downscales_total{outcome=\"refused\"");
     let restarted = site.runner_state(&vm)?["boot_id"] != boot_id;
     report.guest_restarts =
         vm["status"]["restartCount"].as_u64().unwrap_or(0) + u64::from(restarted);

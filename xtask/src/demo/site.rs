@@ -166,7 +166,8 @@ impl Site {
         Ok((sample, vm))
     }
 
-    /// A metric the monitor in the guest serves; `None` when it has no such name.
+    /// A metric the monitor in the guest serves, summed over its labels; `None` when it has no such name. A name may end in
+    /// one label, as in `x_total{outcome="denied"`.
     pub(crate) fn guest_metric(&self, vm: &Value, name: &str) -> Result<Option<f64>> {
         let ip: IpAddr = vm["status"]["podIP"]
             .as_str()
@@ -175,7 +176,7 @@ impl Site {
         let text = http::get_tcp(SocketAddr::new(ip, 9100), "/metrics")?;
         let matching = text.lines().filter(|line| {
             line.strip_prefix(name)
-                .is_some_and(|rest| rest.starts_with([' ', '{']))
+                .is_some_and(|rest| rest.starts_with([' ', '{', ',', '}']))
         });
         let values: Vec<f64> = matching
             .filter_map(|line| line.rsplit(' ').next()?.parse().ok())

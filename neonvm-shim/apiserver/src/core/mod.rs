@@ -26,6 +26,7 @@ pub mod jsonpath;
 pub mod kind;
 pub mod metadata;
 pub mod object;
+pub mod openapi;
 pub mod ownership;
 pub mod patch;
 pub mod registry;

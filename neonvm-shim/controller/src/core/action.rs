@@ -147,7 +147,11 @@ impl Kind {
     /// Whom it talks to.
     #[must_use]
     pub fn peer(self) -> Peer {
-        if self == Self::SetSize { Peer::Runner } else { Peer::Api }
+        if self == Self::SetSize {
+            Peer::Runner
+        } else {
+            Peer::Api
+        }
     }
 }
 
@@ -197,13 +201,17 @@ mod tests {
 
     #[test]
     fn merge_difference_changes_only_what_differs() {
-        let old = json!({"phase": "Running", "cpus": 1, "rev": {"value": 1, "flags": 0}, "list": [1]});
+        let old =
+            json!({"phase": "Running", "cpus": 1, "rev": {"value": 1, "flags": 0}, "list": [1]});
         let new = json!({"phase": "Scaling", "rev": {"value": 2, "flags": 0}, "list": [1, 2]});
         assert_eq!(
             merge_difference(&old, &new),
             Some(json!({"phase": "Scaling", "cpus": null, "rev": {"value": 2}, "list": [1, 2]}))
         );
         assert_eq!(merge_difference(&new, &new), None);
-        assert_eq!(merge_difference(&json!({}), &json!({"a": {"b": 1}})), Some(json!({"a": {"b": 1}})));
+        assert_eq!(
+            merge_difference(&json!({}), &json!({"a": {"b": 1}})),
+            Some(json!({"a": {"b": 1}}))
+        );
     }
 }

@@ -62,7 +62,12 @@ pub struct Announcer {
 
 impl Default for Announcer {
     fn default() -> Self {
-        Self { tokens: BURST, refilled: Timestamp(0), said: BTreeMap::new(), serial: 0 }
+        Self {
+            tokens: BURST,
+            refilled: Timestamp(0),
+            said: BTreeMap::new(),
+            serial: 0,
+        }
     }
 }
 
@@ -89,7 +94,14 @@ impl Announcer {
         self.serial = self.serial.wrapping_add(1);
         let name = format!("{}.{:x}{:04x}", about.name, at.wall.0, self.serial & 0xffff);
         let event = event(&name, note, &key.1, about, at.wall);
-        self.remember(key, Said { name, last: at.now, count: 1 });
+        self.remember(
+            key,
+            Said {
+                name,
+                last: at.now,
+                count: 1,
+            },
+        );
         Some(Announcement::New(event))
     }
 
@@ -142,15 +154,24 @@ mod tests {
     use super::*;
     use crate::core::problem::Problem;
 
-    const VM: About<'static> = About { namespace: "default", name: "example", uid: "u" };
+    const VM: About<'static> = About {
+        namespace: "default",
+        name: "example",
+        uid: "u",
+    };
 
     fn at(seconds: u64) -> Moment {
         let us = i64::try_from(seconds * 1_000_000).expect("small");
-        Moment { now: Timestamp(1_000_000 * (seconds + 1)), wall: WallTime(us) }
+        Moment {
+            now: Timestamp(1_000_000 * (seconds + 1)),
+            wall: WallTime(us),
+        }
     }
 
     fn slot(bytes: u64) -> Note {
-        Note::Problem { problem: Problem::SlotSize { bytes } }
+        Note::Problem {
+            problem: Problem::SlotSize { bytes },
+        }
     }
 
     #[test]
@@ -159,9 +180,15 @@ mod tests {
         let Some(Announcement::New(first)) = announcer.announce(&slot(1), VM, at(1)) else {
             panic!("a first event is new")
         };
-        assert_eq!((first["type"].as_str(), first["reason"].as_str()), (Some("Warning"), Some("Degraded")));
+        assert_eq!(
+            (first["type"].as_str(), first["reason"].as_str()),
+            (Some("Warning"), Some("Degraded"))
+        );
         let again = announcer.announce(&slot(1), VM, at(2));
-        let name = first["metadata"]["name"].as_str().expect("a name").to_owned();
+        let name = first["metadata"]["name"]
+            .as_str()
+            .expect("a name")
+            .to_owned();
         assert_eq!(
             again,
             Some(Announcement::Again {
@@ -174,16 +201,23 @@ mod tests {
         };
         assert_ne!(other["metadata"]["name"], name);
         let later = announcer.announce(&slot(1), VM, at(2 + 601));
-        assert!(matches!(later, Some(Announcement::New(_))), "old enough to be news");
+        assert!(
+            matches!(later, Some(Announcement::New(_))),
+            "old enough to be news"
+        );
     }
 
     #[test]
     fn a_flood_is_cut_and_recovers() {
         let mut announcer = Announcer::default();
-        let said = (0..100).filter(|n| announcer.announce(&slot(*n), VM, at(1)).is_some()).count();
+        let said = (0..100)
+            .filter(|n| announcer.announce(&slot(*n), VM, at(1)).is_some())
+            .count();
         assert_eq!(said, 25);
         assert!(announcer.said.len() <= REMEMBERED);
-        let said = (0..100).filter(|n| announcer.announce(&slot(*n), VM, at(31)).is_some()).count();
+        let said = (0..100)
+            .filter(|n| announcer.announce(&slot(*n), VM, at(31)).is_some())
+            .count();
         assert_eq!(said, 3);
     }
 }

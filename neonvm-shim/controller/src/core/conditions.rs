@@ -34,7 +34,9 @@ pub fn set(list: &mut Vec<Condition>, kind: &str, status: &str, message: &str, w
 
 /// Turns a True condition False; one that is not there stays away.
 pub fn clear(list: &mut [Condition], kind: &str, wall: WallTime) {
-    let found = list.iter_mut().find(|found| found.kind == kind && found.status == "True");
+    let found = list
+        .iter_mut()
+        .find(|found| found.kind == kind && found.status == "True");
     if let Some(found) = found {
         "False".clone_into(&mut found.status);
         found.message.clear();
@@ -58,12 +60,18 @@ mod tests {
         set(&mut list, AVAILABLE, "Unknown", "a", WallTime(1_500_000));
         set(&mut list, AVAILABLE, "Unknown", "b", WallTime(9_000_000));
         assert_eq!(list[0].last_transition_time, Some(WallTime(1_000_000)));
-        assert_eq!((list[0].message.as_str(), list[0].reason.as_str()), ("b", "Reconciling"));
+        assert_eq!(
+            (list[0].message.as_str(), list[0].reason.as_str()),
+            ("b", "Reconciling")
+        );
         set(&mut list, AVAILABLE, "True", "b", WallTime(9_000_000));
         assert_eq!(list[0].last_transition_time, Some(WallTime(9_000_000)));
         clear(&mut list, DEGRADED, WallTime(10_000_000));
         assert_eq!(list.len(), 1, "nothing to clear");
         clear(&mut list, AVAILABLE, WallTime(10_000_000));
-        assert_eq!((list[0].status.as_str(), list[0].message.as_str()), ("False", ""));
+        assert_eq!(
+            (list[0].status.as_str(), list[0].message.as_str()),
+            ("False", "")
+        );
     }
 }

@@ -46,7 +46,11 @@ impl FailureLag {
     /// A tracker with the period that must pass before an object counts.
     #[must_use]
     pub fn new(pending: Span) -> Self {
-        Self { pending, failing: BTreeMap::new(), conflicting: BTreeMap::new() }
+        Self {
+            pending,
+            failing: BTreeMap::new(),
+            conflicting: BTreeMap::new(),
+        }
     }
 
     /// Notes an attempt for an object.
@@ -59,7 +63,10 @@ impl FailureLag {
                 &mut self.failing
             }
         };
-        let streak = streaks.entry(key.to_owned()).or_insert(Streak { first: now, last: now });
+        let streak = streaks.entry(key.to_owned()).or_insert(Streak {
+            first: now,
+            last: now,
+        });
         streak.last = now;
     }
 
@@ -88,7 +95,11 @@ impl FailureLag {
                 continue;
             }
             let active = now.since(streak.last) < self.pending;
-            let list = if active { &mut out.active } else { &mut out.idle };
+            let list = if active {
+                &mut out.active
+            } else {
+                &mut out.idle
+            };
             list.push(key.clone());
         }
         out
@@ -106,11 +117,18 @@ mod tests {
         let mut lag = FailureLag::new(MINUTE);
         let start = Timestamp(1_000_000);
         lag.note("default/a", Outcome::Failure, start);
-        assert_eq!(lag.failing(start + Span::from_secs(59)), Degraded::default());
+        assert_eq!(
+            lag.failing(start + Span::from_secs(59)),
+            Degraded::default()
+        );
         lag.note("default/a", Outcome::Failure, start + Span::from_secs(50));
         assert_eq!(lag.failing(start + MINUTE).active, ["default/a"]);
         let later = start + Span::from_secs(110);
-        assert_eq!(lag.failing(later).idle, ["default/a"], "not tried for a minute");
+        assert_eq!(
+            lag.failing(later).idle,
+            ["default/a"],
+            "not tried for a minute"
+        );
         lag.note("default/a", Outcome::Success, later);
         assert_eq!(lag.failing(later), Degraded::default());
     }

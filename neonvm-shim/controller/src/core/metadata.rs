@@ -73,7 +73,10 @@ pub fn expected(vm: &VirtualMachine, settings: &Settings) -> Expected {
 
     let mut annotations = vm.metadata.annotations.clone();
     annotations.remove(ANNOTATION_LAST_APPLIED);
-    annotations.insert(ANNOTATION_DEFAULT_CONTAINER.into(), super::pod::CONTAINER.into());
+    annotations.insert(
+        ANNOTATION_DEFAULT_CONTAINER.into(),
+        super::pod::CONTAINER.into(),
+    );
     let size = vm.spec.guest.in_use();
     let usage = VmUsage {
         cpu: Quantity::from_milli(u64::from(size.cpu.0)),
@@ -92,7 +95,10 @@ pub fn expected(vm: &VirtualMachine, settings: &Settings) -> Expected {
     if let Some(networks) = networks(vm, settings) {
         annotations.insert(ANNOTATION_NETWORKS.into(), networks);
     }
-    Expected { labels, annotations }
+    Expected {
+        labels,
+        annotations,
+    }
 }
 
 fn text(value: &impl Serialize) -> String {
@@ -105,9 +111,17 @@ fn networks(vm: &VirtualMachine, settings: &Settings) -> Option<String> {
     if extra.get("enable").and_then(Value::as_bool) != Some(true) {
         return None;
     }
-    let member = |name: &str| extra.get(name).and_then(Value::as_str).filter(|s| !s.is_empty());
+    let member = |name: &str| {
+        extra
+            .get(name)
+            .and_then(Value::as_str)
+            .filter(|s| !s.is_empty())
+    };
     let network = member("multusNetwork").or(settings.network_attachment.as_deref())?;
-    Some(format!("{network}@{}", member("interface").unwrap_or("net1")))
+    Some(format!(
+        "{network}@{}",
+        member("interface").unwrap_or("net1")
+    ))
 }
 
 impl Expected {
@@ -115,7 +129,13 @@ impl Expected {
     #[must_use]
     pub fn patch(&self, found: &ObjectMeta) -> Vec<PatchOp> {
         let mut ops = Vec::new();
-        difference("/metadata/labels", &found.labels, &self.labels, &[], &mut ops);
+        difference(
+            "/metadata/labels",
+            &found.labels,
+            &self.labels,
+            &[],
+            &mut ops,
+        );
         difference(
             "/metadata/annotations",
             &found.annotations,
@@ -137,18 +157,26 @@ fn difference(
     if found.is_empty() && !wanted.is_empty() {
         // A member cannot be added below a parent that is not there.
         let value = serde_json::to_value(wanted).expect("a map of strings always encodes");
-        ops.push(PatchOp::Add { path: base.into(), value });
+        ops.push(PatchOp::Add {
+            path: base.into(),
+            value,
+        });
         return;
     }
     for (key, value) in wanted {
         if found.get(key) != Some(value) {
             let path = format!("{base}/{}", pointer_escape(key));
-            ops.push(PatchOp::Add { path, value: Value::String(value.clone()) });
+            ops.push(PatchOp::Add {
+                path,
+                value: Value::String(value.clone()),
+            });
         }
     }
     for key in found.keys() {
         if !wanted.contains_key(key) && !left_alone.contains(&key.as_str()) {
-            ops.push(PatchOp::Remove { path: format!("{base}/{}", pointer_escape(key)) });
+            ops.push(PatchOp::Remove {
+                path: format!("{base}/{}", pointer_escape(key)),
+            });
         }
     }
 }
@@ -162,9 +190,15 @@ mod tests {
     #[test]
     fn usage_and_resources_come_from_the_spec() {
         let mut vm = sample_vm();
-        vm.metadata.annotations.insert("autoscaling.neon.tech/bounds".into(), "{}".into());
-        vm.metadata.annotations.insert(ANNOTATION_LAST_APPLIED.into(), "{}".into());
-        vm.metadata.labels.insert("autoscaling.neon.tech/enabled".into(), "true".into());
+        vm.metadata
+            .annotations
+            .insert("autoscaling.neon.tech/bounds".into(), "{}".into());
+        vm.metadata
+            .annotations
+            .insert(ANNOTATION_LAST_APPLIED.into(), "{}".into());
+        vm.metadata
+            .labels
+            .insert("autoscaling.neon.tech/enabled".into(), "true".into());
         vm.spec.overcommit = serde_json::from_value(json!({"cpu": 2, "memory": "1.5"})).ok();
         let expected = expected(&vm, &Settings::one_machine());
         assert_eq!(
@@ -190,7 +224,10 @@ mod tests {
         let mut settings = Settings::one_machine();
         assert_eq!(networks(&vm, &settings), None);
         settings.network_attachment = Some("neonvm-system/runner".into());
-        assert_eq!(networks(&vm, &settings).as_deref(), Some("neonvm-system/runner@net1"));
+        assert_eq!(
+            networks(&vm, &settings).as_deref(),
+            Some("neonvm-system/runner@net1")
+        );
         vm.spec.extra_network =
             Some(json!({"enable": true, "interface": "net7", "multusNetwork": "a/b"}));
         assert_eq!(networks(&vm, &settings).as_deref(), Some("a/b@net7"));
@@ -205,11 +242,18 @@ mod tests {
             annotations: [("k~x".to_owned(), "new".to_owned())].into(),
         };
         let found = ObjectMeta {
-            labels: [("a/b".to_owned(), "1".to_owned()), ("foreign".to_owned(), "x".to_owned())].into(),
+            labels: [
+                ("a/b".to_owned(), "1".to_owned()),
+                ("foreign".to_owned(), "x".to_owned()),
+            ]
+            .into(),
             annotations: [
                 ("k~x".to_owned(), "old".to_owned()),
                 ("stray".to_owned(), "x".to_owned()),
-                ("k8s.v1.cni.cncf.io/network-status".to_owned(), "[]".to_owned()),
+                (
+                    "k8s.v1.cni.cncf.io/network-status".to_owned(),
+                    "[]".to_owned(),
+                ),
             ]
             .into(),
             ..ObjectMeta::default()

@@ -13,6 +13,11 @@ use super::problem::Problem;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "note", rename_all = "snake_case")]
 pub enum Note {
+    /// The object is not of its kind's shape and is left alone.
+    Unreadable {
+        /// Which member, and why.
+        why: String,
+    },
     /// The runner pod was created.
     PodCreated {
         /// Its name.
@@ -67,10 +72,13 @@ impl Note {
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {
+            Self::Unreadable { .. } => "Unreadable",
             Self::PodCreated { .. } => "PodCreated",
             Self::Running { .. } => "Running",
             Self::Scaled { .. } => "Scaled",
-            Self::Problem { problem: Problem::Resize { .. } } => "ScalingStuck",
+            Self::Problem {
+                problem: Problem::Resize { .. },
+            } => "ScalingStuck",
             Self::Problem { .. } => "Degraded",
             Self::Restarted { .. } => "Restarted",
             Self::Succeeded { .. } => "Succeeded",
@@ -81,16 +89,21 @@ impl Note {
     /// Whether its event is a warning.
     #[must_use]
     pub fn is_warning(&self) -> bool {
-        matches!(self, Self::Problem { .. } | Self::Failed { .. })
+        matches!(self, Self::Problem { .. } | Self::Failed { .. } | Self::Unreadable { .. })
     }
 }
 
 impl fmt::Display for Note {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Unreadable { why } => write!(f, "left alone: {why}"),
             Self::PodCreated { pod, .. } => write!(f, "created pod {pod}"),
             Self::Running { pod, .. } => write!(f, "guest of pod {pod} runs"),
-            Self::Scaled { from, to, revision: 0 } => write!(f, "scaled from {from} to {to}"),
+            Self::Scaled {
+                from,
+                to,
+                revision: 0,
+            } => write!(f, "scaled from {from} to {to}"),
             Self::Scaled { from, to, revision } => {
                 write!(f, "scaled from {from} to {to} (revision {revision})")
             }

@@ -44,13 +44,18 @@ pub fn pod_state(pod: &Pod, wall: WallTime) -> PodState {
 }
 
 fn runner_is_ready(pod: &Pod) -> bool {
-    pod.status.container_statuses.iter().any(|status| status.name == CONTAINER && status.ready)
+    pod.status
+        .container_statuses
+        .iter()
+        .any(|status| status.name == CONTAINER && status.ready)
 }
 
 /// How long ago the deletion of the pod was asked, microseconds.
 #[must_use]
 pub fn deletion_age_us(pod: &Pod, wall: WallTime) -> Option<i64> {
-    pod.metadata.deletion_timestamp.map(|at| wall.0.saturating_sub(at.0))
+    pod.metadata
+        .deletion_timestamp
+        .map(|at| wall.0.saturating_sub(at.0))
 }
 
 /// A pod whose controller is a migration is the target of it.
@@ -89,7 +94,10 @@ pub fn size_of(state: &RunnerState) -> Resources {
     let online = state.cpus.guest_online.unwrap_or(state.cpus.plugged);
     let whole = MilliCpu(online.saturating_mul(1000));
     let memory = state.memory.base.0.saturating_add(state.memory.plugged.0);
-    Resources { cpu: state.cpus.limit.min(whole), mem: Bytes(memory) }
+    Resources {
+        cpu: state.cpus.limit.min(whole),
+        mem: Bytes(memory),
+    }
 }
 
 /// Where a runner stands with respect to a wanted size.
@@ -109,7 +117,11 @@ pub enum Fit {
 pub fn fit(wanted: Resources, state: &RunnerState) -> Fit {
     match &state.resize {
         Some(report) if ordered(&report.order) == wanted => {
-            if report.done { Fit::Reached } else { Fit::UnderWay }
+            if report.done {
+                Fit::Reached
+            } else {
+                Fit::UnderWay
+            }
         }
         Some(_) => Fit::Unordered,
         None if is_exactly(wanted, state) => Fit::Reached,
@@ -128,14 +140,19 @@ fn is_exactly(wanted: Resources, state: &RunnerState) -> bool {
 /// The size of an order.
 #[must_use]
 pub fn ordered(order: &SizeOrder) -> Resources {
-    Resources { cpu: order.cpu, mem: order.memory }
+    Resources {
+        cpu: order.cpu,
+        mem: order.memory,
+    }
 }
 
 /// Whether going to `wanted` takes more of anything than the runner was last told, or has.
 #[must_use]
 pub fn grows(wanted: Resources, state: &RunnerState) -> bool {
     let held = match &state.resize {
-        Some(ResizeReport { order, done: true, .. }) => ordered(order),
+        Some(ResizeReport {
+            order, done: true, ..
+        }) => ordered(order),
         Some(ResizeReport { order, .. }) => ordered(order).field_min(size_of(state)),
         None => size_of(state),
     };
@@ -161,10 +178,18 @@ mod tests {
             controller: Some(true),
             ..OwnerReference::default()
         });
-        assert_eq!(pod_state(&pod, NOW), PodState::Running, "a target's readiness is ignored");
+        assert_eq!(
+            pod_state(&pod, NOW),
+            PodState::Running,
+            "a target's readiness is ignored"
+        );
         pod.metadata.owner_references.clear();
         pod.status.container_statuses.clear();
-        assert_eq!(pod_state(&pod, NOW), PodState::Pending, "no container status yet");
+        assert_eq!(
+            pod_state(&pod, NOW),
+            PodState::Pending,
+            "no container status yet"
+        );
         for (phase, state) in [
             ("", PodState::Pending),
             ("Pending", PodState::Pending),
@@ -185,7 +210,11 @@ mod tests {
         pod.metadata.deletion_timestamp = Some(WallTime(NOW.0 - 5_000_001));
         assert_eq!(pod_state(&pod, NOW), PodState::Failed);
         pod.status.phase = "Succeeded".into();
-        assert_eq!(pod_state(&pod, NOW), PodState::Failed, "the age is asked first");
+        assert_eq!(
+            pod_state(&pod, NOW),
+            PodState::Failed,
+            "the age is asked first"
+        );
     }
 
     #[test]
@@ -210,30 +239,53 @@ mod tests {
     fn fit_is_read_from_the_runner_alone() {
         let wanted = Resources::new(250, 1 << 30);
         let mut state = runner_at(250, 1);
-        assert_eq!(fit(wanted, &state), Fit::Reached, "right without ever having been told");
+        assert_eq!(
+            fit(wanted, &state),
+            Fit::Reached,
+            "right without ever having been told"
+        );
         assert_eq!(fit(Resources::new(500, 1 << 30), &state), Fit::Unordered);
         assert_eq!(fit(Resources::new(250, 2 << 30), &state), Fit::Unordered);
         let order = |cpu: u32| SizeOrder {
             cpu: MilliCpu(cpu),
             memory: Bytes::gib(1),
-            trace: protocol::trace::TraceId { vm: "default/example".into(), revision: 1 },
+            trace: protocol::trace::TraceId {
+                vm: "default/example".into(),
+                revision: 1,
+            },
         };
         let report = |cpu: u32, done: bool| {
-            Some(ResizeReport { order: order(cpu), done, stages: vec![], problem: None })
+            Some(ResizeReport {
+                order: order(cpu),
+                done,
+                stages: vec![],
+                problem: None,
+            })
         };
         state.resize = report(250, false);
-        assert_eq!(fit(wanted, &state), Fit::UnderWay, "the runner says it is not done");
+        assert_eq!(
+            fit(wanted, &state),
+            Fit::UnderWay,
+            "the runner says it is not done"
+        );
         state.resize = report(250, true);
         assert_eq!(fit(wanted, &state), Fit::Reached);
         state.resize = report(500, true);
-        assert_eq!(fit(wanted, &state), Fit::Unordered, "it heads for another size");
+        assert_eq!(
+            fit(wanted, &state),
+            Fit::Unordered,
+            "it heads for another size"
+        );
     }
 
     #[test]
     fn growth_is_judged_against_what_the_runner_holds() {
         let state = runner_at(1000, 2);
         assert!(grows(Resources::new(1250, 2 << 30), &state));
-        assert!(grows(Resources::new(250, 3 << 30), &state), "one field is enough");
+        assert!(
+            grows(Resources::new(250, 3 << 30), &state),
+            "one field is enough"
+        );
         assert!(!grows(Resources::new(250, 1 << 30), &state));
         assert!(!grows(Resources::new(1000, 2 << 30), &state));
     }

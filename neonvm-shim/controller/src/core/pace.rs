@@ -22,7 +22,9 @@ const RESTART_CAP: Span = Span::from_secs(60);
 
 /// Doubling pauses, `first` to `cap`. `times` counts from 1; 0 gives no pause.
 fn doubling(first: Span, cap: Span, times: u32) -> Span {
-    let Some(doublings) = times.checked_sub(1) else { return Span(0) };
+    let Some(doublings) = times.checked_sub(1) else {
+        return Span(0);
+    };
     let factor = 1_u64.checked_shl(doublings).unwrap_or(u64::MAX);
     Span(first.0.saturating_mul(factor).min(cap.0))
 }
@@ -43,8 +45,10 @@ struct Strikes {
 impl Pace {
     /// It failed. Returns how often in a row.
     pub fn failed(&mut self, kind: Kind, now: Timestamp) -> u32 {
-        let strikes =
-            self.kinds.entry(kind).or_insert(Strikes { in_a_row: 0, not_before: now });
+        let strikes = self.kinds.entry(kind).or_insert(Strikes {
+            in_a_row: 0,
+            not_before: now,
+        });
         strikes.in_a_row = strikes.in_a_row.saturating_add(1);
         strikes.not_before = now + doubling(RETRY_FIRST, RETRY_CAP, strikes.in_a_row);
         strikes.in_a_row
@@ -58,12 +62,20 @@ impl Pace {
     /// When it may be tried again, if not now.
     #[must_use]
     pub fn waits(&self, kind: Kind, now: Timestamp) -> Option<Timestamp> {
-        self.kinds.get(&kind).map(|strikes| strikes.not_before).filter(|at| *at > now)
+        self.kinds
+            .get(&kind)
+            .map(|strikes| strikes.not_before)
+            .filter(|at| *at > now)
     }
 
     /// The world has changed: whatever waits may be tried at once, its count kept.
     pub fn hurry(&mut self, now: Timestamp) {
-        for strikes in self.kinds.values_mut() {
+        self.hurry_only(now, |_| true);
+    }
+
+    /// The same for some kinds.
+    pub fn hurry_only(&mut self, now: Timestamp, which: impl Fn(Kind) -> bool) {
+        for (_, strikes) in self.kinds.iter_mut().filter(|(kind, _)| which(**kind)) {
             strikes.not_before = strikes.not_before.min(now);
         }
     }
@@ -85,7 +97,10 @@ impl RestartPace {
 
     /// It has ended: from here the pause before the next start counts.
     pub fn ended(&mut self, now: Timestamp) {
-        let steady = self.running_since.take().is_some_and(|since| now.since(since) >= STEADY);
+        let steady = self
+            .running_since
+            .take()
+            .is_some_and(|since| now.since(since) >= STEADY);
         if steady {
             self.in_a_row = 0;
         }
@@ -112,11 +127,18 @@ mod tests {
         let mut pauses = Vec::new();
         for _ in 0..40 {
             pace.failed(Kind::CreatePod, NOW);
-            pauses.push(pace.waits(Kind::CreatePod, NOW).map(|at| at.since(NOW).as_millis()));
+            pauses.push(
+                pace.waits(Kind::CreatePod, NOW)
+                    .map(|at| at.since(NOW).as_millis()),
+            );
         }
         assert_eq!(pauses[..4], [Some(5), Some(10), Some(20), Some(40)]);
         assert_eq!(pauses[39], Some(15_000));
-        assert_eq!(pace.waits(Kind::WriteStatus, NOW), None, "kinds do not hold each other up");
+        assert_eq!(
+            pace.waits(Kind::WriteStatus, NOW),
+            None,
+            "kinds do not hold each other up"
+        );
         assert_eq!(pace.waits(Kind::CreatePod, NOW + RETRY_CAP), None);
         pace.worked(Kind::CreatePod);
         assert_eq!(pace.failed(Kind::CreatePod, NOW), 1);

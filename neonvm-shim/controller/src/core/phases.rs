@@ -19,11 +19,11 @@ use serde_json::Value;
 
 use super::action::Action;
 use super::conditions::whole_seconds;
+use super::note::Note;
 use super::observe::{
     DELETED_COUNTS_AS_FAILED_US, Fit, PodState, deletion_age_us, end_of, fit, grows, pod_state,
     size_of,
 };
-use super::note::Note;
 use super::plan::{Draft, PodView, RunnerView};
 use super::problem::{Problem, peer_text};
 use super::settings::SLOT_ALIGNMENT_BYTES;
@@ -54,7 +54,9 @@ impl Draft<'_> {
             PodView::Absent => self.create(),
             PodView::Present(pod) if !self.owns(pod) => {
                 // Written, the empty name leads to another choice.
-                self.problems.push(Problem::NameTaken { pod: pod.metadata.name.clone() });
+                self.problems.push(Problem::NameTaken {
+                    pod: pod.metadata.name.clone(),
+                });
                 self.status.pod_name.clear();
             }
             PodView::Present(pod) => self.started(pod),
@@ -88,11 +90,15 @@ impl Draft<'_> {
         }
         let cpus = guest.cpus;
         if cpus.min.0 == 0 || cpus.min > cpus.r#use || cpus.r#use > cpus.max {
-            self.problems.push(Problem::Bounds { field: ".spec.guest.cpus" });
+            self.problems.push(Problem::Bounds {
+                field: ".spec.guest.cpus",
+            });
         }
         let slots = guest.memory_slots;
         if slots.min <= 0 || slots.min > slots.r#use || slots.r#use > slots.max {
-            self.problems.push(Problem::Bounds { field: ".spec.guest.memorySlots" });
+            self.problems.push(Problem::Bounds {
+                field: ".spec.guest.memorySlots",
+            });
         }
         if self.vm.spec.tls.is_some() {
             self.problems.push(Problem::TlsUnsupported);
@@ -121,7 +127,12 @@ impl Draft<'_> {
     fn first_seen_running(&self, pod: &Pod) -> Note {
         let first = self.stored.restart_count == 0;
         let since = |then: Option<WallTime>| {
-            let us = self.input.at.wall.0.checked_sub(then.filter(|_| first)?.0)?;
+            let us = self
+                .input
+                .at
+                .wall
+                .0
+                .checked_sub(then.filter(|_| first)?.0)?;
             u64::try_from(us).ok().map(Span)
         };
         Note::Running {
@@ -170,12 +181,18 @@ impl Draft<'_> {
             (Some(exit), _) if exit.success => Some(End::Well(exit_text(exit))),
             (Some(exit), _) => {
                 let reason = exit_text(exit);
-                Some(End::Badly(Problem::PodFailed { pod: name(), reason }))
+                Some(End::Badly(Problem::PodFailed {
+                    pod: name(),
+                    reason,
+                }))
             }
             (None, PodState::Succeeded) => Some(End::Well(peer_text(&end_of(pod)))),
             (None, PodState::Failed) => {
                 let reason = peer_text(&end_of(pod));
-                Some(End::Badly(Problem::PodFailed { pod: name(), reason }))
+                Some(End::Badly(Problem::PodFailed {
+                    pod: name(),
+                    reason,
+                }))
             }
             (None, PodState::Pending | PodState::Running) => None,
         }
@@ -198,7 +215,9 @@ impl Draft<'_> {
     }
 
     fn read_pod(&mut self) {
-        self.actions.push(Action::ReadPod { name: self.status.pod_name.clone() });
+        self.actions.push(Action::ReadPod {
+            name: self.status.pod_name.clone(),
+        });
     }
 
     fn located(&mut self, pod: &Pod) {
@@ -225,7 +244,10 @@ impl Draft<'_> {
                 order: SizeOrder {
                     cpu: wanted.cpu,
                     memory: wanted.mem,
-                    trace: TraceId { vm: self.vm.metadata.key(), revision },
+                    trace: TraceId {
+                        vm: self.vm.metadata.key(),
+                        revision,
+                    },
                 },
             });
         }
@@ -240,17 +262,27 @@ impl Draft<'_> {
 
     /// The revision of the wish; 0 without one.
     fn revision(&self) -> i64 {
-        self.vm.spec.target_revision.map_or(0, |target| target.revision.value)
+        self.vm
+            .spec
+            .target_revision
+            .map_or(0, |target| target.revision.value)
     }
 
     fn overlay_is_wanted(&self) -> bool {
         let extra = self.vm.spec.extra_network.as_ref();
-        extra.and_then(|extra| extra.get("enable")).and_then(Value::as_bool) == Some(true)
+        extra
+            .and_then(|extra| extra.get("enable"))
+            .and_then(Value::as_bool)
+            == Some(true)
     }
 
     /// The phase by the size, and the size into the status.
     fn sized(&mut self, state: &RunnerState) {
-        if let Some(problem) = state.resize.as_ref().and_then(|report| report.problem.clone()) {
+        if let Some(problem) = state
+            .resize
+            .as_ref()
+            .and_then(|report| report.problem.clone())
+        {
             self.problems.push(Problem::Resize { problem });
         }
         if fit(self.vm.spec.guest.in_use(), state) == Fit::Reached {
@@ -289,7 +321,9 @@ impl Draft<'_> {
 
     /// The guest has the size of this spec, so the spec's revision is the current one. Only equality matters.
     fn propagate(&mut self, state: &RunnerState) {
-        let Some(target) = self.vm.spec.target_revision else { return };
+        let Some(target) = self.vm.spec.target_revision else {
+            return;
+        };
         let current = self.status.current_revision.map(|current| current.revision);
         let reached = fit(self.vm.spec.guest.in_use(), state) == Fit::Reached;
         if self.status.phase == VmPhase::Running && reached && current != Some(target.revision) {
@@ -316,7 +350,8 @@ impl Draft<'_> {
         let local = self.input.settings.local_node.as_deref();
         let node = &pod.spec.node_name;
         if !node.is_empty() && local.is_some_and(|local| local != node) {
-            self.problems.push(Problem::RunnerElsewhere { node: node.clone() });
+            self.problems
+                .push(Problem::RunnerElsewhere { node: node.clone() });
         }
     }
 
@@ -361,13 +396,20 @@ impl Draft<'_> {
         let after = self.status.phase;
         self.status.phase = VmPhase::Pending;
         self.status.restart_count = self.status.restart_count.saturating_add(1);
-        self.notes.push(Note::Restarted { after, count: self.status.restart_count });
+        self.notes.push(Note::Restarted {
+            after,
+            count: self.status.restart_count,
+        });
     }
 }
 
 fn exit_text(exit: &ExitReport) -> String {
     let reason = serde_json::to_value(exit.reason).ok();
-    let word = reason.as_ref().and_then(Value::as_str).unwrap_or_default().replace('_', " ");
+    let word = reason
+        .as_ref()
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+        .replace('_', " ");
     let mut text = word;
     if let Some(code) = exit.code {
         text.push_str(&format!(", exit code {code}"));

@@ -113,7 +113,9 @@ pub fn plan(input: &Input<'_>) -> Plan {
         return draft.done();
     }
     if input.vm.spec.cpu_scaling_mode.is_none() {
-        draft.edit(VmEdit::SetScalingMode(input.settings.default_cpu_scaling_mode));
+        draft.edit(VmEdit::SetScalingMode(
+            input.settings.default_cpu_scaling_mode,
+        ));
         return draft.done();
     }
     match draft.status.phase {
@@ -213,7 +215,12 @@ impl<'a> Draft<'a> {
         let age = self.input.at.wall.0.saturating_sub(asked.0);
         let patience_us = i64::try_from(STUCK_POD_PATIENCE.0).unwrap_or(i64::MAX);
         let patience_us = patience_us.saturating_add(grace_s.saturating_mul(1_000_000));
-        let ours: Vec<&Pod> = self.input.pods.values().filter(|pod| self.owns(pod)).collect();
+        let ours: Vec<&Pod> = self
+            .input
+            .pods
+            .values()
+            .filter(|pod| self.owns(pod))
+            .collect();
         let mut waiting = false;
         for pod in ours {
             waiting = true;
@@ -222,7 +229,9 @@ impl<'a> Draft<'a> {
             }
         }
         if !waiting && self.input.pod == PodView::Unknown && !self.status.pod_name.is_empty() {
-            self.actions.push(Action::ReadPod { name: self.status.pod_name.clone() });
+            self.actions.push(Action::ReadPod {
+                name: self.status.pod_name.clone(),
+            });
             waiting = true;
         }
         if !waiting || age > patience_us {
@@ -278,7 +287,9 @@ impl<'a> Draft<'a> {
         } else if matches!(self.status.phase, VmPhase::Running | VmPhase::Scaling) {
             conditions::clear(&mut self.status.conditions, conditions::DEGRADED, wall);
         }
-        if let Some(change) = merge_difference(&as_json(&self.stored), &as_json(&self.status)) {
+        if let Some(mut change) = merge_difference(&as_json(&self.stored), &as_json(&self.status)) {
+            // Zero looks like absent from here, and readers want it there.
+            change["restartCount"] = json!(self.status.restart_count);
             self.actions.push(Action::WriteStatus {
                 status: Box::new(self.status.clone()),
                 notes: std::mem::take(&mut self.notes),

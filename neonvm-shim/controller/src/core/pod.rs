@@ -91,7 +91,8 @@ pub fn packed(value: &impl Serialize) -> String {
         .mtime(0)
         .operating_system(GZIP_OS_UNKNOWN)
         .write(Vec::new(), Compression::default());
-    gzip.write_all(&json).expect("writing to memory cannot fail");
+    gzip.write_all(&json)
+        .expect("writing to memory cannot fail");
     STANDARD.encode(gzip.finish().expect("writing to memory cannot fail"))
 }
 
@@ -125,7 +126,11 @@ fn affinity(vm: &VirtualMachine, style: AffinityStyle) -> Value {
         });
     let terms = required
         .and_then(Value::as_object_mut)
-        .map(|required| required.entry("nodeSelectorTerms").or_insert_with(|| json!([])))
+        .map(|required| {
+            required
+                .entry("nodeSelectorTerms")
+                .or_insert_with(|| json!([]))
+        })
         .and_then(Value::as_array_mut);
     if let Some(terms) = terms {
         if terms.is_empty() || style == AffinityStyle::Appended {
@@ -141,7 +146,9 @@ fn affinity(vm: &VirtualMachine, style: AffinityStyle) -> Value {
 
 /// Adds expressions to one term.
 fn join(term: &mut Value, ours: &[Value]) {
-    let Some(term) = term.as_object_mut() else { return };
+    let Some(term) = term.as_object_mut() else {
+        return;
+    };
     let expressions = term.entry("matchExpressions").or_insert_with(|| json!([]));
     if let Some(list) = expressions.as_array_mut() {
         list.extend_from_slice(ours);
@@ -175,7 +182,11 @@ fn init_containers(vm: &VirtualMachine) -> Vec<Value> {
 }
 
 fn runner(vm: &VirtualMachine, status: &VmStatus, settings: &Settings) -> Value {
-    let image = vm.spec.runner_image.as_deref().unwrap_or(&settings.runner_image);
+    let image = vm
+        .spec
+        .runner_image
+        .as_deref()
+        .unwrap_or(&settings.runner_image);
     json!({
         "name": CONTAINER,
         "image": image,
@@ -201,13 +212,19 @@ fn runner(vm: &VirtualMachine, status: &VmStatus, settings: &Settings) -> Value 
 }
 
 fn arguments(vm: &VirtualMachine, status: &VmStatus, settings: &Settings) -> Vec<String> {
-    let mode = match vm.spec.cpu_scaling_mode.unwrap_or(settings.default_cpu_scaling_mode) {
+    let mode = match vm
+        .spec
+        .cpu_scaling_mode
+        .unwrap_or(settings.default_cpu_scaling_mode)
+    {
         CpuScalingMode::QmpScaling => "QmpScaling",
         CpuScalingMode::SysfsScaling => "SysfsScaling",
     };
     let guest = &vm.spec.guest;
-    let ratio =
-        guest.memhp_auto_movable_ratio.as_deref().unwrap_or(&settings.memhp_auto_movable_ratio);
+    let ratio = guest
+        .memhp_auto_movable_ratio
+        .as_deref()
+        .unwrap_or(&settings.memhp_auto_movable_ratio);
     let mut args: Vec<String> = Vec::new();
     if settings.skip_cgroup_management {
         args.push("-skip-cgroup-management".into());
@@ -216,7 +233,10 @@ fn arguments(vm: &VirtualMachine, status: &VmStatus, settings: &Settings) -> Vec
         args.push("-use-virtio-console".into());
     }
     for (flag, value) in [
-        ("-qemu-disk-cache-settings", settings.qemu_disk_cache_settings.as_str()),
+        (
+            "-qemu-disk-cache-settings",
+            settings.qemu_disk_cache_settings.as_str(),
+        ),
         ("-memhp-auto-movable-ratio", ratio),
         ("-cpu-scaling-mode", mode),
     ] {
@@ -229,7 +249,12 @@ fn arguments(vm: &VirtualMachine, status: &VmStatus, settings: &Settings) -> Vec
         args.push(format!("-appendKernelCmdline={append}"));
     }
     // The long ones last, so that a person sees the others.
-    args.extend(["-vmspec".into(), packed(&vm.spec), "-vmstatus".into(), packed(status)]);
+    args.extend([
+        "-vmspec".into(),
+        packed(&vm.spec),
+        "-vmstatus".into(),
+        packed(status),
+    ]);
     args
 }
 

@@ -41,16 +41,31 @@ impl StageWatch {
         let change = format!("{before} -> {to}");
         if let Some((size, received)) = self.wanted.filter(|(size, _)| *size == to) {
             debug_assert_eq!(size, to);
-            self.push(trace, Stage::Controller, received, at.now.since(received.now), &change);
+            self.push(
+                trace,
+                Stage::Controller,
+                received,
+                at.now.since(received.now),
+                &change,
+            );
         }
         let trace = trace.clone();
-        self.sent = Some(Sent { trace, change, reported: None, written: false });
+        self.sent = Some(Sent {
+            trace,
+            change,
+            reported: None,
+            written: false,
+        });
     }
 
     /// The runner reported at `at`.
     pub fn reported(&mut self, state: &RunnerState, at: Moment) {
-        let Some(report) = state.resize.as_ref().filter(|report| report.done) else { return };
-        let Some(sent) = self.sent.as_mut() else { return };
+        let Some(report) = state.resize.as_ref().filter(|report| report.done) else {
+            return;
+        };
+        let Some(sent) = self.sent.as_mut() else {
+            return;
+        };
         if sent.trace != report.order.trace || sent.reported.is_some() {
             return;
         }
@@ -65,18 +80,34 @@ impl StageWatch {
                 change: change.clone(),
             });
         }
-        if self.wanted.is_some_and(|(size, _)| size != ordered(&report.order)) {
-            tracing::debug!(revision = report.order.trace.revision, "done, and already superseded");
+        if self
+            .wanted
+            .is_some_and(|(size, _)| size != ordered(&report.order))
+        {
+            tracing::debug!(
+                revision = report.order.trace.revision,
+                "done, and already superseded"
+            );
         }
     }
 
     /// A status that says "this size is reached" was written at `at`.
     pub fn written(&mut self, at: Moment) {
-        let Some(sent) = self.sent.as_mut() else { return };
-        let Some(reported) = sent.reported.filter(|_| !sent.written) else { return };
+        let Some(sent) = self.sent.as_mut() else {
+            return;
+        };
+        let Some(reported) = sent.reported.filter(|_| !sent.written) else {
+            return;
+        };
         sent.written = true;
         let (trace, change) = (sent.trace.clone(), sent.change.clone());
-        self.push(&trace, Stage::Status, reported, at.now.since(reported.now), &change);
+        self.push(
+            &trace,
+            Stage::Status,
+            reported,
+            at.now.since(reported.now),
+            &change,
+        );
     }
 
     /// Hands out finished records.

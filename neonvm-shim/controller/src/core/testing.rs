@@ -48,8 +48,11 @@ pub(crate) fn ready_pod(vm: &VirtualMachine, name: &str) -> Pod {
     let expected = super::metadata::expected(vm, &super::Settings::one_machine());
     pod.metadata.labels = expected.labels;
     pod.metadata.annotations = expected.annotations;
-    pod.status.container_statuses =
-        vec![ContainerStatus { name: CONTAINER.into(), ready: true, ..ContainerStatus::default() }];
+    pod.status.container_statuses = vec![ContainerStatus {
+        name: CONTAINER.into(),
+        ready: true,
+        ..ContainerStatus::default()
+    }];
     pod
 }
 

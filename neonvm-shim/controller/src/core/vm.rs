@@ -121,8 +121,15 @@ pub enum Refusal {
 #[serde(tag = "link", rename_all = "snake_case")]
 enum Link {
     None,
-    Silent { pod: String, since: Timestamp, error: String },
-    Known { pod: String, state: Box<RunnerState> },
+    Silent {
+        pod: String,
+        since: Timestamp,
+        error: String,
+    },
+    Known {
+        pod: String,
+        state: Box<RunnerState>,
+    },
 }
 
 /// One VM. See the module.
@@ -198,14 +205,20 @@ impl VmCore {
             Event::Runner { pod, state } => self.heard(at, &pod, state),
             Event::RunnerSilent { pod, error } => {
                 let since = match &self.link {
-                    Link::Silent { pod: silent, since, .. } if *silent == pod => *since,
+                    Link::Silent {
+                        pod: silent, since, ..
+                    } if *silent == pod => *since,
                     _ => at.now,
                 };
                 if self.link_target().is_some_and(|target| target == pod) {
                     self.link = Link::Silent { pod, since, error };
                 }
             }
-            Event::Done { kind, began, result } => self.done(at, kind, began, result),
+            Event::Done {
+                kind,
+                began,
+                result,
+            } => self.done(at, kind, began, result),
         }
         self.wake_at = Some(at.now);
     }
@@ -261,9 +274,14 @@ impl VmCore {
         let status = self.vm.as_ref()?.status.as_ref()?;
         let pod = self.pods.get(&status.pod_name)?;
         let node = pod.spec.node_name.as_str();
-        let here = self.settings.local_node.as_deref().is_none_or(|local| local == node);
+        let here = self
+            .settings
+            .local_node
+            .as_deref()
+            .is_none_or(|local| local == node);
         let lives = matches!(status.phase, VmPhase::Pending) || status.phase.is_alive();
-        (lives && here && !node.is_empty() && !pod.is_terminal()).then_some(status.pod_name.as_str())
+        (lives && here && !node.is_empty() && !pod.is_terminal())
+            .then_some(status.pod_name.as_str())
     }
 
     fn choose(&mut self, at: Moment) -> Option<Action> {
@@ -288,7 +306,12 @@ impl VmCore {
         if api_free && self.reads_due.contains(&Kind::ReadVm) && self.may(Kind::ReadVm, at.now) {
             return Some(Action::ReadVm);
         }
-        let pod = self.vm.as_ref()?.status.as_ref().map(|status| status.pod_name.clone());
+        let pod = self
+            .vm
+            .as_ref()?
+            .status
+            .as_ref()
+            .map(|status| status.pod_name.clone());
         if api_free && self.reads_due.remove(&Kind::ReadPod) && self.may(Kind::ReadPod, at.now) {
             let name = pod.filter(|name| !name.is_empty())?;
             return Some(Action::ReadPod { name });
@@ -302,12 +325,19 @@ impl VmCore {
         let planned: BTreeSet<Kind> = first.actions.iter().map(Action::kind).collect();
         let busy: BTreeSet<Kind> = self.busy.values().map(Action::kind).collect();
         let before = self.failures.len();
-        self.failures.retain(|kind, _| planned.contains(kind) || busy.contains(kind));
-        let plan = if self.failures.len() == before { first } else { self.look(at) };
+        self.failures
+            .retain(|kind, _| planned.contains(kind) || busy.contains(kind));
+        let plan = if self.failures.len() == before {
+            first
+        } else {
+            self.look(at)
+        };
         let labels: BTreeSet<&'static str> = plan.problems.iter().map(Problem::label).collect();
         for problem in &plan.problems {
             if !self.told.contains(problem.label()) {
-                self.note(Note::Problem { problem: problem.clone() });
+                self.note(Note::Problem {
+                    problem: problem.clone(),
+                });
             }
         }
         self.told = labels;
@@ -317,7 +347,10 @@ impl VmCore {
 
     fn look(&self, at: Moment) -> Plan {
         let vm = self.vm.as_ref().expect("checked by the caller");
-        let name = vm.status.as_ref().map_or("", |status| status.pod_name.as_str());
+        let name = vm
+            .status
+            .as_ref()
+            .map_or("", |status| status.pod_name.as_str());
         let pod = match self.pods.get(name) {
             Some(pod) => PodView::Present(pod),
             None if self.absent.as_deref() == Some(name) => PodView::Absent,
@@ -325,9 +358,10 @@ impl VmCore {
         };
         let runner = match &self.link {
             Link::Known { pod, state } if pod == name => RunnerView::Known(state),
-            Link::Silent { pod, since, error } if pod == name => {
-                RunnerView::Silent { since: *since, error }
-            }
+            Link::Silent { pod, since, error } if pod == name => RunnerView::Silent {
+                since: *since,
+                error,
+            },
             _ => RunnerView::NoLink,
         };
         plan(&Input {
@@ -362,13 +396,21 @@ impl VmCore {
 
     fn saw_vm(&mut self, at: Moment, vm: VirtualMachine) {
         if let Some(held) = &self.vm {
+            let versions = (&vm.metadata.resource_version, &held.metadata.resource_version);
             if held.metadata.uid != vm.metadata.uid {
                 let seed = self.seed;
                 *self = Self::new(self.settings.clone(), seed);
-            } else if is_older(&vm.metadata.resource_version, &held.metadata.resource_version) {
+            } else if is_older(versions.0, versions.1) {
                 return;
-            } else if held.metadata.generation != vm.metadata.generation {
-                self.pace.hurry(at.now);
+            } else {
+                if is_older(versions.1, versions.0) {
+                    self.must_read_vm = false;
+                }
+                let edited = held.metadata.generation != vm.metadata.generation;
+                // The server answers again. What only it can refuse is not hurried by our own writes, though: a refusal
+                // told in the status would lead to the next refusal at once.
+                let with_the_vm = [Kind::ReadVm, Kind::PatchVm, Kind::WriteStatus];
+                self.pace.hurry_only(at.now, |kind| edited || with_the_vm.contains(&kind));
             }
         }
         self.stages.wanted(vm.spec.guest.in_use(), at);
@@ -393,7 +435,10 @@ impl VmCore {
         let name = pod.metadata.name.clone();
         let older = self.pods.get(&name).is_some_and(|held| {
             held.metadata.uid == pod.metadata.uid
-                && is_older(&pod.metadata.resource_version, &held.metadata.resource_version)
+                && is_older(
+                    &pod.metadata.resource_version,
+                    &held.metadata.resource_version,
+                )
         });
         if older {
             return;
@@ -426,7 +471,10 @@ impl VmCore {
             return;
         }
         self.stages.reported(&state, at);
-        self.link = Link::Known { pod: pod.to_owned(), state };
+        self.link = Link::Known {
+            pod: pod.to_owned(),
+            state,
+        };
     }
 
     fn note(&mut self, note: Note) {

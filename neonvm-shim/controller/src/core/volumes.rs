@@ -38,7 +38,13 @@ pub(super) fn volumes(vm: &VirtualMachine, status: &VmStatus, settings: &Setting
             "secret": secret("ssh-publickey", "authorized_keys", 0o644),
         }));
     }
-    if let Some(swap) = vm.spec.guest.settings.as_ref().and_then(|settings| settings.swap) {
+    if let Some(swap) = vm
+        .spec
+        .guest
+        .settings
+        .as_ref()
+        .and_then(|settings| settings.swap)
+    {
         all.push(json!({"name": "swapdisk", "emptyDir": {"sizeLimit": swap}}));
     }
     for disk in &vm.spec.disks {
@@ -68,10 +74,21 @@ pub(super) fn mounts(vm: &VirtualMachine, settings: &Settings) -> Vec<Value> {
         all.push(json!({"name": SSH_PRIVATE, "mountPath": "/mnt/ssh"}));
         all.push(json!({"name": SSH_PUBLIC, "mountPath": "/vm/ssh"}));
     }
-    if vm.spec.guest.settings.as_ref().is_some_and(|settings| settings.swap.is_some()) {
+    if vm
+        .spec
+        .guest
+        .settings
+        .as_ref()
+        .is_some_and(|settings| settings.swap.is_some())
+    {
         all.push(json!({"name": "swapdisk", "mountPath": format!("{MOUNTS}/swapdisk")}));
     }
-    for disk in vm.spec.disks.iter().filter(|disk| disk_source(disk).is_some()) {
+    for disk in vm
+        .spec
+        .disks
+        .iter()
+        .filter(|disk| disk_source(disk).is_some())
+    {
         let mut mount =
             json!({"name": disk.name, "mountPath": format!("{MOUNTS}{}", disk.mount_path)});
         if disk.read_only {
@@ -80,7 +97,10 @@ pub(super) fn mounts(vm: &VirtualMachine, settings: &Settings) -> Vec<Value> {
         all.push(mount);
     }
     if let Some(tls) = &vm.spec.tls {
-        let path = tls.get("mountPath").and_then(Value::as_str).unwrap_or(TLS_PATH);
+        let path = tls
+            .get("mountPath")
+            .and_then(Value::as_str)
+            .unwrap_or(TLS_PATH);
         all.push(json!({"name": "tls", "mountPath": format!("{MOUNTS}{path}")}));
     }
     all
@@ -107,5 +127,7 @@ fn disk_source(disk: &Disk) -> Option<(&'static str, Value)> {
     if let Some(map) = &disk.config_map {
         return Some(("configMap", carried(map, "name")));
     }
-    disk.secret.as_ref().map(|secret| ("secret", carried(secret, "secretName")))
+    disk.secret
+        .as_ref()
+        .map(|secret| ("secret", carried(secret, "secretName")))
 }

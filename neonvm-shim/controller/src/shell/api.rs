@@ -75,7 +75,10 @@ pub(super) struct KubeApi {
 
 impl KubeApi {
     pub(super) fn new(client: Client) -> Self {
-        Self { client, slots: Semaphore::new(REQUESTS_AT_ONCE) }
+        Self {
+            client,
+            slots: Semaphore::new(REQUESTS_AT_ONCE),
+        }
     }
 
     /// Carries out an action on the VM `namespace/name`.
@@ -91,12 +94,16 @@ impl KubeApi {
         let pods = Request::new(format!("/api/v1/namespaces/{namespace}/pods"));
         let (params, get) = (patch_params(), GetParams::default());
         match action {
-            Action::PatchVm { patch, .. } => {
-                vm_reply(self.send(vms.patch(vm, &params, &Patch::Merge(patch))).await)
-            }
+            Action::PatchVm { patch, .. } => vm_reply(
+                self.send(vms.patch(vm, &params, &Patch::Merge(patch)))
+                    .await,
+            ),
             Action::WriteStatus { patch, .. } => {
                 let patch = Patch::Merge(patch);
-                vm_reply(self.send(vms.patch_subresource("status", vm, &params, &patch)).await)
+                vm_reply(
+                    self.send(vms.patch_subresource("status", vm, &params, &patch))
+                        .await,
+                )
             }
             Action::ReadVm => vm_reply(self.send(vms.get(vm, &get)).await),
             Action::ReadPod { name } => pod_reply(&name, self.send(pods.get(&name, &get)).await),
@@ -111,7 +118,10 @@ impl KubeApi {
             Action::DeletePod { name, uid, grace_s } => {
                 let params = DeleteParams {
                     grace_period_seconds: Some(grace_s),
-                    preconditions: Some(Preconditions { uid: Some(uid), resource_version: None }),
+                    preconditions: Some(Preconditions {
+                        uid: Some(uid),
+                        resource_version: None,
+                    }),
                     ..DeleteParams::default()
                 };
                 match self.send(pods.delete(&name, &params)).await {
@@ -137,7 +147,10 @@ impl KubeApi {
     }
 
     async fn create_pod(&self, pods: &Request, name: &str, pod: &Value) -> Result<Reply, Refusal> {
-        match self.send(pods.create(&post_params(), pod.to_string().into_bytes())).await {
+        match self
+            .send(pods.create(&post_params(), pod.to_string().into_bytes()))
+            .await
+        {
             // Created before, by us or another: the core looks whose it is.
             Err(error) if error.code() == Some(409) => {
                 pod_reply(name, self.send(pods.get(name, &GetParams::default())).await)
@@ -161,7 +174,10 @@ impl KubeApi {
             Err(error) => return Err(error.refusal()),
         }
         let secret = ssh_secret(namespace, name, owner).map_err(|e| ApiError::Key(e).refusal())?;
-        match self.send(secrets.create(&post_params(), secret.to_string().into_bytes())).await {
+        match self
+            .send(secrets.create(&post_params(), secret.to_string().into_bytes()))
+            .await
+        {
             Ok(_) => Ok(Reply::SecretReady),
             Err(error) if error.code() == Some(409) => Ok(Reply::SecretReady),
             Err(error) => Err(error.refusal()),
@@ -171,7 +187,9 @@ impl KubeApi {
     /// Writes an event object. Losing one is no failure of the VM's.
     pub(super) async fn write_event(&self, namespace: &str, event: &Value) -> Result<(), ApiError> {
         let events = Request::new(format!("/api/v1/namespaces/{namespace}/events"));
-        self.send(events.create(&post_params(), event.to_string().into_bytes())).await.map(drop)
+        self.send(events.create(&post_params(), event.to_string().into_bytes()))
+            .await
+            .map(drop)
     }
 
     /// Counts an event that happened again.
@@ -182,7 +200,9 @@ impl KubeApi {
         patch: Value,
     ) -> Result<(), ApiError> {
         let events = Request::new(format!("/api/v1/namespaces/{namespace}/events"));
-        self.send(events.patch(name, &patch_params(), &Patch::Merge(patch))).await.map(drop)
+        self.send(events.patch(name, &patch_params(), &Patch::Merge(patch)))
+            .await
+            .map(drop)
     }
 
     async fn send(
@@ -199,11 +219,17 @@ impl KubeApi {
 }
 
 fn patch_params() -> PatchParams {
-    PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() }
+    PatchParams {
+        field_manager: Some(FIELD_MANAGER.into()),
+        ..PatchParams::default()
+    }
 }
 
 fn post_params() -> PostParams {
-    PostParams { field_manager: Some(FIELD_MANAGER.into()), ..PostParams::default() }
+    PostParams {
+        field_manager: Some(FIELD_MANAGER.into()),
+        ..PostParams::default()
+    }
 }
 
 fn json_patch(

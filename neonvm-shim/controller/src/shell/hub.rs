@@ -55,6 +55,8 @@ pub(super) struct Hub {
     listed_vms: BTreeSet<Key>,
     listed_pods: BTreeSet<Key>,
     workers: JoinSet<()>,
+    /// For objects that have no worker, because they cannot be read.
+    announcer: Announcer,
 }
 
 impl Hub {
@@ -67,6 +69,7 @@ impl Hub {
             listed_vms: BTreeSet::new(),
             listed_pods: BTreeSet::new(),
             workers: JoinSet::new(),
+            announcer: Announcer::default(),
         }
     }
 
@@ -112,8 +115,12 @@ impl Hub {
             }
             watcher::Event::InitDone => {
                 let listed = std::mem::take(&mut self.listed_vms);
-                let gone: Vec<Key> =
-                    self.vms.keys().filter(|key| !listed.contains(*key)).cloned().collect();
+                let gone: Vec<Key> = self
+                    .vms
+                    .keys()
+                    .filter(|key| !listed.contains(*key))
+                    .cloned()
+                    .collect();
                 for key in gone {
                     self.lost_vm(&key);
                 }
@@ -129,13 +136,20 @@ impl Hub {
         let key = key_of(&object);
         let text = text_of(&key);
         let decoded = serde_json::to_value(object)
-            .map_err(|source| decode::DecodeError { kind: "VirtualMachine", source })
+            .map_err(|source| decode::DecodeError {
+                kind: "VirtualMachine",
+                source,
+            })
             .and_then(decode::vm);
         let vm = match decoded {
             Ok(vm) => Box::new(vm),
             Err(error) => {
                 let why = chain(&error);
-                tracing::warn!(vm = text, error = why, "this object cannot be read and is left alone");
+                tracing::warn!(
+                    vm = text,
+                    error = why,
+                    "this object cannot be read and is left alone"
+                );
                 return self.common.state.unreadable(&text, Some(why));
             }
         };
@@ -165,8 +179,12 @@ impl Hub {
             }
             watcher::Event::InitDone => {
                 let listed = std::mem::take(&mut self.listed_pods);
-                let gone: Vec<Key> =
-                    self.pods.keys().filter(|key| !listed.contains(*key)).cloned().collect();
+                let gone: Vec<Key> = self
+                    .pods
+                    .keys()
+                    .filter(|key| !listed.contains(*key))
+                    .cloned()
+                    .collect();
                 for key in gone {
                     self.lost_pod(&key);
                 }
@@ -180,15 +198,24 @@ impl Hub {
     fn saw_pod(&mut self, object: DynamicObject) {
         let received = moment(&self.common.clock);
         let key = key_of(&object);
-        let Some(vm) = object.labels().get(LABEL_VM_NAME).cloned() else { return };
+        let Some(vm) = object.labels().get(LABEL_VM_NAME).cloned() else {
+            return;
+        };
         let uid = object.uid().unwrap_or_default();
         let decoded = serde_json::to_value(object)
-            .map_err(|source| decode::DecodeError { kind: "Pod", source })
+            .map_err(|source| decode::DecodeError {
+                kind: "Pod",
+                source,
+            })
             .and_then(decode::pod);
         let seen = match decoded {
             Ok(pod) => Event::Pod(Box::new(pod)),
             Err(error) => {
-                tracing::warn!(pod = text_of(&key), error = chain(&error), "this pod cannot be read");
+                tracing::warn!(
+                    pod = text_of(&key),
+                    error = chain(&error),
+                    "this pod cannot be read"
+                );
                 return;
             }
         };
@@ -196,13 +223,26 @@ impl Hub {
         if let Some(running) = self.vms.get(&vm) {
             running.mailbox.put(received, seen.clone());
         }
-        self.pods.insert(key, KnownPod { vm, uid, received, seen });
+        self.pods.insert(
+            key,
+            KnownPod {
+                vm,
+                uid,
+                received,
+                seen,
+            },
+        );
     }
 
     fn lost_pod(&mut self, key: &Key) {
-        let Some(pod) = self.pods.remove(key) else { return };
+        let Some(pod) = self.pods.remove(key) else {
+            return;
+        };
         if let Some(running) = self.vms.get(&pod.vm) {
-            let gone = Event::PodGone { name: key.1.clone(), uid: Some(pod.uid) };
+            let gone = Event::PodGone {
+                name: key.1.clone(),
+                uid: Some(pod.uid),
+            };
             running.mailbox.put(moment(&self.common.clock), gone);
         }
     }
@@ -230,15 +270,30 @@ impl Hub {
             }
             worker.run(stop).await;
         });
-        let running = Running { mailbox, newest: vm, received, cancel, task: task.id() };
+        let running = Running {
+            mailbox,
+            newest: vm,
+            received,
+            cancel,
+            task: task.id(),
+        };
         self.vms.insert(key, running);
     }
 
     fn worker_ended(&mut self, ended: Result<(Id, ()), JoinError>) {
         let Err(error) = ended else { return };
-        let key = self.vms.iter().find(|(_, running)| running.task == error.id());
-        let Some(key) = key.map(|(key, _)| key.clone()) else { return };
-        tracing::error!(vm = text_of(&key), error = chain(&error), "a worker died, it starts again");
+        let key = self
+            .vms
+            .iter()
+            .find(|(_, running)| running.task == error.id());
+        let Some(key) = key.map(|(key, _)| key.clone()) else {
+            return;
+        };
+        tracing::error!(
+            vm = text_of(&key),
+            error = chain(&error),
+            "a worker died, it starts again"
+        );
         self.common.state.panicked();
         if let Some(running) = self.vms.remove(&key) {
             self.start(key, running.newest, running.received, WORKER_PAUSE);
@@ -255,7 +310,11 @@ impl Hub {
 }
 
 fn warn(kind: &str, error: &watcher::Error) {
-    tracing::warn!(kind, error = chain(error), "watch broke, it is taken up again");
+    tracing::warn!(
+        kind,
+        error = chain(error),
+        "watch broke, it is taken up again"
+    );
 }
 
 fn key_of(object: &DynamicObject) -> Key {

@@ -86,13 +86,19 @@ impl RunnerLink {
     /// A link over the socket at `path`; nothing is opened yet.
     #[must_use]
     pub fn new(path: PathBuf) -> Self {
-        Self { path, connection: None }
+        Self {
+            path,
+            connection: None,
+        }
     }
 
     /// The control socket of a pod's runner.
     #[must_use]
     pub fn socket(state_dir: &Path, namespace: &str, pod: &str) -> PathBuf {
-        state_dir.join("vms").join(format!("{namespace}_{pod}")).join("control.sock")
+        state_dir
+            .join("vms")
+            .join(format!("{namespace}_{pod}"))
+            .join("control.sock")
     }
 
     /// Asks for the state; with `after`, waits until its generation is above, or for [`LONG_POLL`].
@@ -104,10 +110,14 @@ impl RunnerLink {
             None => ("/v1/state".to_owned(), Duration::ZERO),
             Some(generation) => {
                 let ms = LONG_POLL.as_millis();
-                (format!("/v1/state?after={generation}&wait_ms={ms}"), LONG_POLL)
+                (
+                    format!("/v1/state?after={generation}&wait_ms={ms}"),
+                    LONG_POLL,
+                )
             }
         };
-        self.exchange(Method::GET, &uri, Bytes::new(), wait + ANSWER_TIMEOUT).await
+        self.exchange(Method::GET, &uri, Bytes::new(), wait + ANSWER_TIMEOUT)
+            .await
     }
 
     /// Gives an order; returns the state in which it is held.
@@ -116,7 +126,8 @@ impl RunnerLink {
     /// [`LinkError`]; the runner may or may not hold the order, giving it again does no harm.
     pub async fn put_size(&mut self, order: &SizeOrder) -> Result<RunnerState, LinkError> {
         let body = serde_json::to_vec(order).map_err(LinkError::Decode)?;
-        self.exchange(Method::PUT, "/v1/size", body.into(), ANSWER_TIMEOUT).await
+        self.exchange(Method::PUT, "/v1/size", body.into(), ANSWER_TIMEOUT)
+            .await
     }
 
     /// Sees that there is a connection.
@@ -124,15 +135,23 @@ impl RunnerLink {
     /// # Errors
     /// [`LinkError::Connect`] or [`LinkError::Http`].
     pub async fn connect(&mut self) -> Result<(), LinkError> {
-        if self.connection.as_ref().is_some_and(|open| open.is_ready() && !open.is_closed()) {
+        if self
+            .connection
+            .as_ref()
+            .is_some_and(|open| open.is_ready() && !open.is_closed())
+        {
             return Ok(());
         }
         self.connection = None;
         let stream = open(&self.path)
             .await
-            .map_err(|source| LinkError::Connect { path: self.path.clone(), source })?;
-        let (sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(LinkError::Http)?;
+            .map_err(|source| LinkError::Connect {
+                path: self.path.clone(),
+                source,
+            })?;
+        let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(LinkError::Http)?;
         // Ends by itself once the sender is dropped or the peer closes.
         tokio::spawn(async move {
             if let Err(error) = connection.await {
@@ -176,7 +195,10 @@ impl RunnerLink {
         let Some(connection) = self.connection.as_mut() else {
             return Err(LinkError::Timeout(Duration::ZERO));
         };
-        let response = connection.send_request(request).await.map_err(LinkError::Http)?;
+        let response = connection
+            .send_request(request)
+            .await
+            .map_err(LinkError::Http)?;
         let status = response.status();
         let body = Limited::new(response.into_body(), ANSWER_LIMIT)
             .collect()
@@ -200,7 +222,9 @@ async fn open(path: &Path) -> std::io::Result<UnixStream> {
         return UnixStream::connect(path).await;
     }
     let directory = std::fs::File::open(directory)?;
-    let short = Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string()).join(name);
+    let short = Path::new("/proc/self/fd")
+        .join(directory.as_raw_fd().to_string())
+        .join(name);
     UnixStream::connect(short).await
 }
 
@@ -225,13 +249,19 @@ pub(super) async fn follow(
                 // A lower generation is a new runner's: its state is news all the same.
                 if after != Some(state.generation) {
                     after = Some(state.generation);
-                    let event = Event::Runner { pod: pod.clone(), state: Box::new(state) };
+                    let event = Event::Runner {
+                        pod: pod.clone(),
+                        state: Box::new(state),
+                    };
                     mailbox.put(moment(&clock), event);
                 }
             }
             Err(error) => {
                 after = None;
-                let event = Event::RunnerSilent { pod: pod.clone(), error: chain(&error) };
+                let event = Event::RunnerSilent {
+                    pod: pod.clone(),
+                    error: chain(&error),
+                };
                 mailbox.put(moment(&clock), event);
                 tokio::select! {
                     () = cancel.cancelled() => return,

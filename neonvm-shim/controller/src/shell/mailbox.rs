@@ -39,7 +39,11 @@ impl Mailbox {
             // The worker hears of its own actions directly.
             Event::Done { .. } => return,
         };
-        let mut newest = self.shared.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut newest = self
+            .shared
+            .newest
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         newest.insert(subject, (received, event));
         drop(newest);
         self.shared.changed.notify_one();
@@ -47,7 +51,11 @@ impl Mailbox {
 
     /// Takes everything: the VM first, then pods, then the runner.
     pub(super) fn take(&self) -> Vec<(Moment, Event)> {
-        let mut newest = self.shared.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut newest = self
+            .shared
+            .newest
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut *newest).into_values().collect()
     }
 
@@ -63,7 +71,10 @@ mod tests {
     use protocol::object::Pod;
 
     fn gone(name: &str) -> Event {
-        Event::PodGone { name: name.into(), uid: None }
+        Event::PodGone {
+            name: name.into(),
+            uid: None,
+        }
     }
 
     #[tokio::test]
@@ -72,7 +83,13 @@ mod tests {
         let at = Moment::default();
         let mut pod = Pod::default();
         pod.metadata.name = "a".into();
-        mailbox.put(at, Event::RunnerSilent { pod: "a".into(), error: "x".into() });
+        mailbox.put(
+            at,
+            Event::RunnerSilent {
+                pod: "a".into(),
+                error: "x".into(),
+            },
+        );
         mailbox.put(at, Event::Pod(Box::new(pod)));
         mailbox.put(at, gone("a"));
         mailbox.put(at, gone("b"));
@@ -85,7 +102,10 @@ mod tests {
                 Event::VmGone { uid: "u".into() },
                 gone("a"),
                 gone("b"),
-                Event::RunnerSilent { pod: "a".into(), error: "x".into() }
+                Event::RunnerSilent {
+                    pod: "a".into(),
+                    error: "x".into()
+                }
             ]
         );
         assert!(mailbox.take().is_empty());

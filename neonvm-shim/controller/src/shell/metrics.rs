@@ -11,8 +11,9 @@ use crate::core::Note;
 use crate::core::failing::{Degraded, Outcome};
 
 /// Bounds of `reconcile_duration_seconds` and `vm_creation_to_runner_creation_duration_seconds`.
-const SHORT_BUCKETS: [f64; 13] =
-    [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
+const SHORT_BUCKETS: [f64; 13] = [
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+];
 /// Bounds of the two boot times.
 const BOOT_BUCKETS: [f64; 20] = [
     1.0, 5.0, 10.0, 12.0, 14.0, 16.0, 18.0, 20.0, 25.0, 30.0, 40.0, 50.0, 60.0, 80.0, 100.0, 120.0,
@@ -21,7 +22,10 @@ const BOOT_BUCKETS: [f64; 20] = [
 
 /// How an attempt ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
-#[expect(non_camel_case_types, reason = "label values as the peers' dashboards spell them")]
+#[expect(
+    non_camel_case_types,
+    reason = "label values as the peers' dashboards spell them"
+)]
 enum OutcomeLabel {
     success,
     failure,
@@ -99,17 +103,28 @@ impl Metrics {
 
     /// One action ended.
     pub(super) fn ended(&self, outcome: Outcome, took: Span) {
-        let labels = OutcomeLabels { outcome: label(outcome) };
-        self.durations.get_or_create(&labels).observe(took.as_secs_f64());
+        let labels = OutcomeLabels {
+            outcome: label(outcome),
+        };
+        self.durations
+            .get_or_create(&labels)
+            .observe(took.as_secs_f64());
     }
 
     /// Something happened to a VM.
     pub(super) fn happened(&self, note: &Note) {
         match note {
-            Note::PodCreated { since_vm: Some(span), .. } => {
+            Note::PodCreated {
+                since_vm: Some(span),
+                ..
+            } => {
                 self.vm_to_runner.observe(span.as_secs_f64());
             }
-            Note::Running { since_pod, since_vm, .. } => {
+            Note::Running {
+                since_pod,
+                since_vm,
+                ..
+            } => {
                 if let Some(span) = since_pod {
                     self.runner_to_running.observe(span.as_secs_f64());
                 }
@@ -126,11 +141,16 @@ impl Metrics {
 
     /// The lists of degraded objects as they are now.
     pub(super) fn degraded(&self, failing: &Degraded, conflicting: &Degraded) {
-        for (outcome, lists) in [(OutcomeLabel::failure, failing), (OutcomeLabel::conflict, conflicting)]
-        {
+        for (outcome, lists) in [
+            (OutcomeLabel::failure, failing),
+            (OutcomeLabel::conflict, conflicting),
+        ] {
             for (actively_retried, list) in [("true", &lists.active), ("false", &lists.idle)] {
-                let labels =
-                    FailingLabels { controller: super::CONTROLLER, outcome, actively_retried };
+                let labels = FailingLabels {
+                    controller: super::CONTROLLER,
+                    outcome,
+                    actively_retried,
+                };
                 let count = i64::try_from(list.len()).unwrap_or(i64::MAX);
                 self.failing.get_or_create(&labels).set(count);
             }
@@ -159,14 +179,23 @@ mod tests {
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
         metrics.ended(Outcome::Success, Span::from_millis(3));
-        metrics.happened(&Note::Restarted { after: protocol::vm::VmPhase::Failed, count: 1 });
+        metrics.happened(&Note::Restarted {
+            after: protocol::vm::VmPhase::Failed,
+            count: 1,
+        });
         metrics.happened(&Note::Running {
             pod: "p".into(),
             since_pod: Some(Span::from_secs(9)),
             since_vm: Some(Span::from_secs(10)),
         });
-        metrics.happened(&Note::PodCreated { pod: "p".into(), since_vm: Some(Span::from_secs(1)) });
-        let degraded = Degraded { active: vec!["default/a".into()], idle: vec![] };
+        metrics.happened(&Note::PodCreated {
+            pod: "p".into(),
+            since_vm: Some(Span::from_secs(1)),
+        });
+        let degraded = Degraded {
+            active: vec!["default/a".into()],
+            idle: vec![],
+        };
         metrics.degraded(&degraded, &Degraded::default());
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).expect("encodes");
@@ -178,7 +207,10 @@ mod tests {
             r#"vm_runner_creation_to_vm_running_duration_seconds_bucket{le="10.0"} 1"#,
             "vm_creation_to_runner_creation_duration_seconds_count 1",
         ] {
-            assert!(text.lines().any(|found| found == line), "{line} is not in:\n{text}");
+            assert!(
+                text.lines().any(|found| found == line),
+                "{line} is not in:\n{text}"
+            );
         }
     }
 }

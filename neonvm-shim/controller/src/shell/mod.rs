@@ -109,7 +109,10 @@ fn resource(group: &str, kind: &str, plural: &str) -> ApiResource {
 
 /// Now, in both times.
 fn moment(clock: &Clock) -> Moment {
-    Moment { now: clock.now(), wall: clock.wall() }
+    Moment {
+        now: clock.now(),
+        wall: clock.wall(),
+    }
 }
 
 /// Waits.

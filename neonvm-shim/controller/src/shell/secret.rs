@@ -39,7 +39,8 @@ mod tests {
 
     #[test]
     fn the_two_keys_belong_together_and_no_two_secrets_are_alike() {
-        let secret = ssh_secret("default", "ssh-neonvm-example", &json!({"uid": "u"})).expect("makes");
+        let secret =
+            ssh_secret("default", "ssh-neonvm-example", &json!({"uid": "u"})).expect("makes");
         assert_eq!(secret["type"], "kubernetes.io/ssh-auth");
         assert_eq!(secret["immutable"], true);
         assert_eq!(secret["metadata"]["ownerReferences"], json!([{"uid": "u"}]));

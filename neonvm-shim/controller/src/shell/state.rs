@@ -51,7 +51,13 @@ impl StateHandle {
             lag: FailureLag::new(FAILURE_PENDING),
             panics: 0,
         };
-        Self { clock, shared: Arc::new(Shared { synced: AtomicU8::new(0), book: Mutex::new(book) }) }
+        Self {
+            clock,
+            shared: Arc::new(Shared {
+                synced: AtomicU8::new(0),
+                book: Mutex::new(book),
+            }),
+        }
     }
 
     /// Whether VMs and pods have been listed once.
@@ -68,7 +74,12 @@ impl StateHandle {
         let (vms, unreadable, panics, lists) = {
             let book = self.book();
             let lists = (book.lag.failing(now), book.lag.conflicting(now));
-            (book.vms.clone(), book.unreadable.clone(), book.panics, lists)
+            (
+                book.vms.clone(),
+                book.unreadable.clone(),
+                book.panics,
+                lists,
+            )
         };
         let all = |degraded: Degraded| [degraded.active, degraded.idle].concat();
         let vms: BTreeMap<String, Value> = vms
@@ -128,6 +139,9 @@ impl StateHandle {
     }
 
     fn book(&self) -> MutexGuard<'_, Book> {
-        self.shared.book.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared
+            .book
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }

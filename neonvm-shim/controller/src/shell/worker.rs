@@ -79,7 +79,12 @@ impl Worker {
 
     fn ended(&mut self, key: &str, event: Event) {
         let now = moment(&self.common.clock);
-        if let Event::Done { kind, began, result } = &event {
+        if let Event::Done {
+            kind,
+            began,
+            result,
+        } = &event
+        {
             let outcome = match result {
                 Ok(_) => Outcome::Success,
                 Err(Refusal::Conflict) => Outcome::Conflict,
@@ -124,18 +129,31 @@ impl Worker {
         let (kind, clock) = (action.kind(), self.common.clock);
         tracing::debug!(vm = self.name, action = ?kind, "action begins");
         if let Action::SetSize { pod, order } = action {
-            let link = held.filter(|held| held.pod == pod).map(|held| Arc::clone(&held.orders));
+            let link = held
+                .filter(|held| held.pod == pod)
+                .map(|held| Arc::clone(&held.orders));
             return Box::pin(async move {
                 let (began, result) = set_size(link, &order, &clock).await;
-                Event::Done { kind, began, result }
+                Event::Done {
+                    kind,
+                    began,
+                    result,
+                }
             });
         }
-        let (api, namespace, name) =
-            (Arc::clone(&self.common.api), self.namespace.clone(), self.name.clone());
+        let (api, namespace, name) = (
+            Arc::clone(&self.common.api),
+            self.namespace.clone(),
+            self.name.clone(),
+        );
         Box::pin(async move {
             let began = moment(&clock);
             let result = api.carry_out(&namespace, &name, action).await;
-            Event::Done { kind, began, result }
+            Event::Done {
+                kind,
+                began,
+                result,
+            }
         })
     }
 
@@ -145,13 +163,29 @@ impl Worker {
             self.common.stages.record(record);
         }
         while let Some(note) = self.core.poll_note() {
-            tracing::info!(vm = self.name, namespace = self.namespace, note = note.reason(), "{note}");
+            tracing::info!(
+                vm = self.name,
+                namespace = self.namespace,
+                note = note.reason(),
+                "{note}"
+            );
             self.common.metrics.happened(&note);
-            let uid = self.core.vm().map(|vm| vm.metadata.uid.clone()).unwrap_or_default();
-            let about = About { namespace: &self.namespace, name: &self.name, uid: &uid };
+            let uid = self
+                .core
+                .vm()
+                .map(|vm| vm.metadata.uid.clone())
+                .unwrap_or_default();
+            let about = About {
+                namespace: &self.namespace,
+                name: &self.name,
+                uid: &uid,
+            };
             let at = moment(&self.common.clock);
             if let Some(what) = self.announcer.announce(&note, about, at) {
-                self.common.events.send(Letter { namespace: self.namespace.clone(), what });
+                self.common.events.send(Letter {
+                    namespace: self.namespace.clone(),
+                    what,
+                });
             }
         }
     }
@@ -165,7 +199,13 @@ async fn set_size(
 ) -> (Moment, Result<Reply, Refusal>) {
     let Some(link) = link else {
         let message = "the link to the runner has just closed".into();
-        return (moment(clock), Err(Refusal::Failed { message, permanent: false }));
+        return (
+            moment(clock),
+            Err(Refusal::Failed {
+                message,
+                permanent: false,
+            }),
+        );
     };
     let mut link = link.lock().await;
     let connected = link.connect().await;

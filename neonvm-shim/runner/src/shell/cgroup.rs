@@ -28,7 +28,7 @@ pub enum CgroupError {
 /// A group with a CPU quota.
 #[derive(Debug)]
 pub struct QuotaGroup {
-    group: Cgroup,
+    cpu: CpuController,
     /// Its path below the hierarchy's root.
     pub path: String,
 }
@@ -45,10 +45,14 @@ impl QuotaGroup {
             Some(vec!["cpu".to_owned()]),
         )
         .map_err(|error| CgroupError::Make(path.to_owned(), error))?;
-        if group.controller_of::<CpuController>().is_none() {
-            return Err(CgroupError::NoController(path.to_owned()));
-        }
-        Ok(Self { group, path: path.to_owned() })
+        let cpu: Option<&CpuController> = group.controller_of();
+        let cpu = cpu
+            .cloned()
+            .ok_or_else(|| CgroupError::NoController(path.to_owned()))?;
+        Ok(Self {
+            cpu,
+            path: path.to_owned(),
+        })
     }
 
     /// Moves a process in, with all its threads.
@@ -56,31 +60,29 @@ impl QuotaGroup {
     /// # Errors
     /// [`CgroupError::Join`].
     pub fn join(&self, pid: u32) -> Result<(), CgroupError> {
-        let Some(cpu) = self.group.controller_of::<CpuController>() else {
-            return Err(CgroupError::NoController(self.path.clone()));
-        };
-        cpu.add_task_by_tgid(&CgroupPid { pid: u64::from(pid) })
+        self.cpu
+            .add_task_by_tgid(&CgroupPid {
+                pid: u64::from(pid),
+            })
             .map_err(|error| CgroupError::Join(pid, error))
     }
 
-    /// Writes the quota.
+    /// Writes the quota: `limit` times `percent`.
     ///
     /// # Errors
     /// [`CgroupError::Quota`].
     pub fn set(&self, limit: MilliCpu, percent: u32) -> Result<(), CgroupError> {
         let quota = quota_us(limit, percent);
-        let Some(cpu) = self.group.controller_of::<CpuController>() else {
-            return Err(CgroupError::NoController(self.path.clone()));
-        };
         let signed = i64::try_from(quota).unwrap_or(i64::MAX);
-        cpu.set_cfs_quota_and_period(Some(signed), Some(PERIOD_US))
+        self.cpu
+            .set_cfs_quota_and_period(Some(signed), Some(PERIOD_US))
             .map_err(|error| CgroupError::Quota(quota, error))
     }
 
     /// Removes the group; it must be empty.
     pub fn remove(self) {
         // A group that stays behind is empty and costs nothing.
-        let _ = self.group.delete();
+        let _ = self.cpu.delete();
     }
 }
 
@@ -93,7 +95,12 @@ mod tests {
     /// Ticks of user and system time a process has used.
     fn ticks(pid: u32) -> u64 {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-        let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+        let fields: Vec<&str> = stat
+            .rsplit_once(')')
+            .unwrap()
+            .1
+            .split_whitespace()
+            .collect();
         fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
     }
 
@@ -127,17 +134,27 @@ mod tests {
             }
         };
         let loop_for_ever = ["-c", "while :; do :; done"];
-        let child = Command::new("sh").args(loop_for_ever).stdin(Stdio::null()).spawn().unwrap();
+        let child = Command::new("sh")
+            .args(loop_for_ever)
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
         let busy = Busy(child);
         group.set(MilliCpu(250), 100).unwrap();
         let (used, passed) = burn(&group, &busy).await;
         // A quarter, with half of it as tolerance for the first period and the clock's ticks.
-        assert!(used * 8 <= passed * 3, "{used} ms of CPU in {passed} ms at 250m");
+        assert!(
+            used * 8 <= passed * 3,
+            "{used} ms of CPU in {passed} ms at 250m"
+        );
         assert!(used > 0, "it ran at all");
         // The factor counts: at 200 % it gets half a core, if the machine is not too busy to give it.
         group.set(MilliCpu(250), 200).unwrap();
         let (used, passed) = burn(&group, &busy).await;
-        assert!(used * 4 <= passed * 3, "{used} ms of CPU in {passed} ms at 250m x 2");
+        assert!(
+            used * 4 <= passed * 3,
+            "{used} ms of CPU in {passed} ms at 250m x 2"
+        );
         drop(busy);
         group.remove();
     }

@@ -28,7 +28,13 @@ pub enum DiskError {
 /// Size of the overlay: what the spec asks for, never less than the image.
 #[must_use]
 pub fn overlay_bytes(config: &RunnerConfig) -> u64 {
-    let asked = config.spec.guest.root_disk.size.as_ref().and_then(|size| size.as_u64());
+    let asked = config
+        .spec
+        .guest
+        .root_disk
+        .size
+        .as_ref()
+        .and_then(|size| size.as_u64());
     asked.unwrap_or(0).max(config.image.root_disk_bytes)
 }
 
@@ -40,7 +46,15 @@ pub async fn make_overlay(config: &RunnerConfig, overlay: &Path) -> Result<(), D
     let program = &config.programs.qemu_img;
     let mut command = Command::new(program);
     command
-        .args(["create", "-q", "-f", "qcow2", "-F", &config.image.root_disk_format, "-b"])
+        .args([
+            "create",
+            "-q",
+            "-f",
+            "qcow2",
+            "-F",
+            &config.image.root_disk_format,
+            "-b",
+        ])
         .arg(&config.image.root_disk)
         .arg(overlay)
         .arg(overlay_bytes(config).to_string())
@@ -76,7 +90,12 @@ mod tests {
     #[tokio::test]
     async fn a_missing_program_is_named() {
         let temp = tempfile::tempdir().unwrap();
-        let error = make_overlay(&config(), &temp.path().join("o")).await.unwrap_err();
-        assert!(matches!(&error, DiskError::Execute(path, _) if path.ends_with("img")), "{error}");
+        let error = make_overlay(&config(), &temp.path().join("o"))
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(&error, DiskError::Execute(path, _) if path.ends_with("img")),
+            "{error}"
+        );
     }
 }

@@ -65,7 +65,11 @@ pub fn host_boot_id() -> String {
 /// # Errors
 /// As the file system says.
 pub fn append_file(path: &Path) -> io::Result<File> {
-    OpenOptions::new().create(true).append(true).mode(0o600).open(path)
+    OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .open(path)
 }
 
 /// Starts QEMU in a process group of its own, with its messages going to `log`. Nothing ties it to us: no pipe, no
@@ -109,7 +113,10 @@ mod tests {
     fn stat_is_read_past_any_name() {
         let fields = "S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20";
         assert_eq!(start_ticks(&format!("12 (a b) c) {fields}")), Some(4711));
-        assert_eq!(start_ticks(&format!("12 (x) {}", fields.replace('S', "Z"))), None);
+        assert_eq!(
+            start_ticks(&format!("12 (x) {}", fields.replace('S', "Z"))),
+            None
+        );
         assert_eq!(start_ticks("garbage"), None);
     }
 
@@ -121,7 +128,13 @@ mod tests {
         let mut child = start(Path::new("sleep"), &args, temp.path(), &log).unwrap();
         let id = ProcessId::of(child.id().unwrap()).expect("it runs");
         assert!(id.is_alive());
-        assert!(!ProcessId { start_ticks: id.start_ticks + 1, ..id }.is_alive());
+        assert!(
+            !ProcessId {
+                start_ticks: id.start_ticks + 1,
+                ..id
+            }
+            .is_alive()
+        );
         id.kill();
         child.wait().await.unwrap();
         assert!(!id.is_alive());

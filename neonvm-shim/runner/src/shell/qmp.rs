@@ -63,7 +63,9 @@ pub struct Qmp {
 
 impl std::fmt::Debug for Qmp {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Qmp").field("version", &self.version).finish_non_exhaustive()
+        f.debug_struct("Qmp")
+            .field("version", &self.version)
+            .finish_non_exhaustive()
     }
 }
 
@@ -72,7 +74,9 @@ impl std::fmt::Debug for Qmp {
 /// # Errors
 /// [`ConnectError`]; the caller may try again.
 pub async fn connect(socket: &Path) -> Result<(Qmp, mpsc::Receiver<QmpEvent>), ConnectError> {
-    let stream = UnixStream::connect(socket).await.map_err(ConnectError::Connect)?;
+    let stream = UnixStream::connect(socket)
+        .await
+        .map_err(ConnectError::Connect)?;
     let handshake = async {
         let negotiation = QmpStreamTokio::open(stream).await?;
         let qemu = &negotiation.capabilities.QMP.version.qemu;
@@ -130,11 +134,17 @@ impl Qmp {
     where
         C: qmp::QmpCommand,
     {
-        let fail = |message: String| QmpFailure { command: C::NAME.to_owned(), message };
+        let fail = |message: String| QmpFailure {
+            command: C::NAME.to_owned(),
+            message,
+        };
         match tokio::time::timeout(COMMAND_TIMEOUT, self.service.execute(command)).await {
             Ok(Ok(reply)) => Ok(reply),
             Ok(Err(error)) => Err(fail(error.to_string())),
-            Err(_) => Err(fail(format!("no reply within {} s", COMMAND_TIMEOUT.as_secs()))),
+            Err(_) => Err(fail(format!(
+                "no reply within {} s",
+                COMMAND_TIMEOUT.as_secs()
+            ))),
         }
     }
 
@@ -168,7 +178,10 @@ impl Qmp {
     /// # Errors
     /// When QEMU refuses or is silent.
     pub async fn plug(&self, slot: &CpuSlot) -> Result<(), QmpFailure> {
-        let arguments = slot.props.iter().map(|(key, value)| (key.clone(), (*value).into()));
+        let arguments = slot
+            .props
+            .iter()
+            .map(|(key, value)| (key.clone(), (*value).into()));
         let command = qmp::device_add {
             driver: slot.driver.clone(),
             id: Some(slot.new_id()),
@@ -183,7 +196,9 @@ impl Qmp {
     /// # Errors
     /// When QEMU refuses or is silent.
     pub async fn unplug(&self, id: &str) -> Result<(), QmpFailure> {
-        self.execute(qmp::device_del { id: id.to_owned() }).await.map(drop)
+        self.execute(qmp::device_del { id: id.to_owned() })
+            .await
+            .map(drop)
     }
 
     /// Sets what is asked of the memory device.
@@ -230,7 +245,10 @@ fn slot(cpu: qmp::HotpluggableCPU) -> CpuSlot {
         ("thread-id", props.thread_id),
     ];
     CpuSlot {
-        props: named.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect(),
+        props: named
+            .into_iter()
+            .filter_map(|(key, value)| Some((key.to_owned(), value?)))
+            .collect(),
         driver: cpu.type_,
         qom_path: cpu.qom_path,
     }

@@ -79,7 +79,11 @@ pub fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), RecordErro
         // A leftover of a killed writer must not keep its mode.
         let _ = fs::remove_file(&next);
         let mut options = fs::OpenOptions::new();
-        let mut file = options.write(true).create_new(true).mode(0o600).open(&next)?;
+        let mut file = options
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&next)?;
         let mut bytes = serde_json::to_vec_pretty(value).map_err(io::Error::other)?;
         bytes.push(b'\n');
         file.write_all(&bytes)?;
@@ -93,7 +97,10 @@ pub fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), RecordErro
 /// # Errors
 /// As the file system says.
 pub fn private_dir(path: &Path) -> io::Result<()> {
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o700))
 }
 
@@ -106,14 +113,23 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let dir = temp.path().join("a/b");
         private_dir(&dir).unwrap();
-        assert_eq!(fs::metadata(&dir).unwrap().permissions().mode() & 0o777, 0o700);
+        assert_eq!(
+            fs::metadata(&dir).unwrap().permissions().mode() & 0o777,
+            0o700
+        );
         let path = dir.join("x.json");
         assert_eq!(read_json::<u32>(&path).unwrap(), None);
         write_json(&path, &1_u32).unwrap();
         write_json(&path, &2_u32).unwrap();
         assert_eq!(read_json::<u32>(&path).unwrap(), Some(2));
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(
+            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
         fs::write(&path, "{").unwrap();
-        assert!(matches!(read_json::<u32>(&path), Err(RecordError::Malformed(..))));
+        assert!(matches!(
+            read_json::<u32>(&path),
+            Err(RecordError::Malformed(..))
+        ));
     }
 }

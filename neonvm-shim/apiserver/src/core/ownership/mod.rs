@@ -10,7 +10,7 @@ mod typed;
 use serde_json::{Value, json};
 
 pub use set::FieldSet;
-pub use typed::{Comparison, compare, fields_of, merge, without};
+pub use typed::{Comparison, compare, default_whole_fields, fields_of, merge, without};
 
 use super::error::Cause;
 use super::object::remove_meta;
@@ -168,10 +168,11 @@ pub fn after_update(
     writer: Writer<'_>,
 ) -> Vec<Manager> {
     let new = owned_part(new);
-    let found = match old {
+    let mut found = match old {
         Some(old) => compare(&owned_part(old), &new, Some(schema)),
-        None => Comparison { changed: root_free(fields_of(&new, Some(schema))), removed: FieldSet::default() },
+        None => Comparison { changed: fields_of(&new, Some(schema)), removed: FieldSet::default() },
     };
+    found.changed = root_free(found.changed);
     take_over(&mut managers, &found, |manager| manager.is_of(writer, false));
     if !found.changed.is_empty() {
         let entry = entry_of(&mut managers, writer, false);

@@ -6,7 +6,7 @@
 use serde_json::{Map, Value};
 
 use super::set::{FieldSet, field, item_key, item_value};
-use crate::core::schema::{ListType, Schema};
+use crate::core::schema::{ListType, Schema, apply_defaults};
 
 /// What distinguishes two states of an object.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -100,6 +100,30 @@ pub fn fields_of(value: &Value, schema: Option<&Schema>) -> FieldSet {
     }
 }
 
+/// Fills in defaults inside the fields of a config that have one owner as a whole: their owner states those too, and the
+/// live object has them.
+pub fn default_whole_fields(config: &mut Value, schema: Option<&Schema>) {
+    let whole = matches!(parts(config, schema), Parts::Whole);
+    match config {
+        _ if whole => {
+            if let Some(schema) = schema {
+                apply_defaults(config, schema);
+            }
+        }
+        Value::Object(map) => {
+            for (name, member) in map.iter_mut() {
+                default_whole_fields(member, member_schema(schema, name));
+            }
+        }
+        Value::Array(items) => {
+            for item in items {
+                default_whole_fields(item, item_schema(schema));
+            }
+        }
+        _ => {}
+    }
+}
+
 /// What changed from `old` to `new`.
 #[must_use]
 pub fn compare(old: &Value, new: &Value, schema: Option<&Schema>) -> Comparison {
@@ -137,6 +161,9 @@ pub fn compare(old: &Value, new: &Value, schema: Option<&Schema>) -> Comparison 
             }
         };
     let mut comparison = Comparison::default();
+    // An empty map or list is a field of its own.
+    comparison.changed.member = is_empty(new) && !is_empty(old);
+    comparison.removed.member = is_empty(old) && !is_empty(new);
     for (element, before, after, schema, own) in children {
         let with_self = |value: &Value| {
             let mut set = fields_of(value, schema);
@@ -155,6 +182,10 @@ pub fn compare(old: &Value, new: &Value, schema: Option<&Schema>) -> Comparison 
         }
     }
     comparison
+}
+
+fn is_empty(value: &Value) -> bool {
+    value.as_object().is_some_and(Map::is_empty) || value.as_array().is_some_and(Vec::is_empty)
 }
 
 /// `live` with everything `config` says.
@@ -273,6 +304,18 @@ mod tests {
             "f:q": {"f:x": {}},
         });
         assert_eq!(fields_of(&object, Some(&schema())).to_json(), expected);
+    }
+
+    #[test]
+    fn defaults_appear_only_inside_whole_fields() {
+        let document = json!({"type": "object", "properties": {
+            "ports": {"type": "array", "items": {"type": "object", "properties": {"protocol": {"type": "string", "default": "TCP"}}}},
+            "spec": {"type": "object", "properties": {"x": {"type": "integer", "default": 1}}},
+        }});
+        let schema = Schema::parse(&document, "").expect("structural");
+        let mut config = json!({"ports": [{}], "spec": {}});
+        default_whole_fields(&mut config, Some(&schema));
+        assert_eq!(config, json!({"ports": [{"protocol": "TCP"}], "spec": {}}));
     }
 
     #[test]

@@ -256,6 +256,7 @@ impl Store {
         } else {
             *config = formed;
         }
+        ownership::default_whole_fields(config, Some(&kind.storage_version().schema));
         Ok(())
     }
 

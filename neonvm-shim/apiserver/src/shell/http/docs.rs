@@ -10,6 +10,7 @@ use super::App;
 use super::accept::Accept;
 use crate::core::discovery;
 use crate::core::error::ApiError;
+use crate::core::openapi;
 use crate::core::store::method_not_allowed;
 
 /// Version of the Kubernetes API that clients are told.
@@ -47,10 +48,24 @@ pub(super) fn answer(
         ["apis", group, version] => {
             discovery::resources(&registry, group, version).ok_or_else(ApiError::unknown_path)?
         }
+        ["openapi", "v3"] => openapi::index(&registry, hash),
+        ["openapi", "v3", "api", version] => {
+            openapi::document(&registry, "", version).ok_or_else(ApiError::unknown_path)?
+        }
+        ["openapi", "v3", "apis", group, version] => {
+            openapi::document(&registry, group, version).ok_or_else(ApiError::unknown_path)?
+        }
         [""] => json!({"paths": ["/api", "/api/v1", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]}),
         _ => return Err(ApiError::unknown_path()),
     };
     Ok(super::json(StatusCode::OK, &value))
+}
+
+/// A short hash of a document.
+fn hash(document: &serde_json::Value) -> String {
+    use sha2::Digest as _;
+    let digest = sha2::Sha256::digest(document.to_string());
+    digest.iter().take(8).map(|byte| format!("{byte:02X}")).collect()
 }
 
 fn aggregated_response(value: &serde_json::Value) -> Response {

@@ -20,7 +20,11 @@ fn one_machine(vm: &VirtualMachine) -> Value {
 
 fn names(list: &Value) -> Vec<&str> {
     list.as_array()
-        .map(|list| list.iter().filter_map(|item| item["name"].as_str()).collect())
+        .map(|list| {
+            list.iter()
+                .filter_map(|item| item["name"].as_str())
+                .collect()
+        })
         .unwrap_or_default()
 }
 
@@ -64,7 +68,12 @@ fn the_frame_of_a_pod() {
         runner["securityContext"]["capabilities"]["add"],
         json!(["NET_ADMIN", "SYS_ADMIN", "SYS_RESOURCE"])
     );
-    for absent in ["nodeSelector", "imagePullSecrets", "serviceAccountName", "enableServiceLinks"] {
+    for absent in [
+        "nodeSelector",
+        "imagePullSecrets",
+        "serviceAccountName",
+        "enableServiceLinks",
+    ] {
         assert!(spec.get(absent).is_none(), "{absent}");
     }
 }
@@ -90,7 +99,10 @@ fn what_the_spec_says_of_the_pod_is_carried_over() {
     assert_eq!(spec["tolerations"][0]["key"], "mine");
     assert_eq!(spec["tolerations"].as_array().map(Vec::len), Some(3));
     assert_eq!(spec["containers"][0]["image"], "own/runner:1");
-    assert_eq!(spec["containers"][0]["readinessProbe"]["httpGet"]["port"], 999);
+    assert_eq!(
+        spec["containers"][0]["readinessProbe"]["httpGet"]["port"],
+        999
+    );
 }
 
 #[test]
@@ -99,13 +111,24 @@ fn two_init_containers_with_a_kernel_image_and_the_extra_ones_after_them() {
     assert_eq!(names(&one_machine(&vm)["spec"]["initContainers"]), ["init"]);
     vm.spec.guest.kernel_image = Some("kernel:6.12".into());
     let pod = one_machine(&vm);
-    assert_eq!(names(&pod["spec"]["initContainers"]), ["init", "init-kernel"]);
-    assert_eq!(pod["spec"]["initContainers"][1]["securityContext"]["runAsUser"], 36);
-    let args = pod["spec"]["containers"][0]["args"].as_array().expect("arguments");
+    assert_eq!(
+        names(&pod["spec"]["initContainers"]),
+        ["init", "init-kernel"]
+    );
+    assert_eq!(
+        pod["spec"]["initContainers"][1]["securityContext"]["runAsUser"],
+        36
+    );
+    let args = pod["spec"]["containers"][0]["args"]
+        .as_array()
+        .expect("arguments");
     assert!(args.contains(&json!("-kernelpath=/vm/images/vmlinuz")));
     vm.spec.extra_init_containers = vec![json!({"name": "mine"})];
     let pod = one_machine(&vm);
-    assert_eq!(names(&pod["spec"]["initContainers"]), ["init", "init-kernel", "mine"]);
+    assert_eq!(
+        names(&pod["spec"]["initContainers"]),
+        ["init", "init-kernel", "mine"]
+    );
 }
 
 #[test]
@@ -140,7 +163,10 @@ fn affinity_terms_as_deployed_and_as_they_should_be() {
             {"matchFields": [], "matchExpressions": [os, arch]},
         ])
     );
-    assert_eq!(affinity(&vm, AffinityStyle::Joined)["podAntiAffinity"]["kept"], true);
+    assert_eq!(
+        affinity(&vm, AffinityStyle::Joined)["podAntiAffinity"]["kept"],
+        true
+    );
 }
 
 #[test]
@@ -149,16 +175,22 @@ fn the_runner_gets_spec_and_status_packed_and_always_the_same_bytes() {
     let pod = one_machine(&vm);
     assert_eq!(pod, one_machine(&vm));
     let unpack = |flag: &str| {
-        let packed = STANDARD.decode(argument(&pod, flag).expect(flag)).expect("base64");
+        let packed = STANDARD
+            .decode(argument(&pod, flag).expect(flag))
+            .expect("base64");
         let mut text = String::new();
-        flate2::read::GzDecoder::new(&packed[..]).read_to_string(&mut text).expect("gzip");
+        flate2::read::GzDecoder::new(&packed[..])
+            .read_to_string(&mut text)
+            .expect("gzip");
         text
     };
     let spec: VmSpec = serde_json::from_str(&unpack("-vmspec")).expect("a spec");
     assert_eq!(spec, vm.spec);
     let seen: VmStatus = serde_json::from_str(&unpack("-vmstatus")).expect("a status");
     assert_eq!(seen, status());
-    let header = STANDARD.decode(argument(&pod, "-vmspec").expect("packed")).expect("base64");
+    let header = STANDARD
+        .decode(argument(&pod, "-vmspec").expect("packed"))
+        .expect("base64");
     assert_eq!(header[4..8], [0; 4], "no time in the gzip header");
 }
 
@@ -174,11 +206,16 @@ fn flags_of_the_runner() {
     let pod = build(&vm, &status(), &Settings::cluster("r:1"));
     assert_eq!(argument(&pod, "-cpu-scaling-mode"), Some("SysfsScaling"));
     assert_eq!(argument(&pod, "-memhp-auto-movable-ratio"), Some("301"));
-    let args = pod["spec"]["containers"][0]["args"].as_array().expect("arguments");
+    let args = pod["spec"]["containers"][0]["args"]
+        .as_array()
+        .expect("arguments");
     assert!(args.contains(&json!("-appendKernelCmdline=quiet")));
     assert!(args.contains(&json!("-skip-cgroup-management")));
     assert_eq!(pod["spec"]["containers"][0]["image"], "r:1");
-    assert_eq!(pod["spec"]["containers"][0]["readinessProbe"]["initialDelaySeconds"], 5);
+    assert_eq!(
+        pod["spec"]["containers"][0]["readinessProbe"]["initialDelaySeconds"],
+        5
+    );
 }
 
 #[test]
@@ -220,18 +257,50 @@ fn volumes_and_mounts_belong_together() {
     let volumes = &pod["spec"]["volumes"];
     let mounts = &pod["spec"]["containers"][0]["volumeMounts"];
     let expected = [
-        "virtualmachineimages", "sysfscgroup", "ssh-privatekey", "ssh-publickey", "swapdisk", "empty", "map",
-        "secret", "tls",
+        "virtualmachineimages",
+        "sysfscgroup",
+        "ssh-privatekey",
+        "ssh-publickey",
+        "swapdisk",
+        "empty",
+        "map",
+        "secret",
+        "tls",
     ];
     assert_eq!(names(volumes), expected);
-    assert_eq!(names(mounts), expected, "each volume is mounted, and nothing else");
-    assert_eq!(volumes[2]["secret"]["items"][0], json!({"key": "ssh-privatekey", "path": "id_ed25519", "mode": 0o600}));
-    assert_eq!(volumes[3]["secret"]["items"][0], json!({"key": "ssh-publickey", "path": "authorized_keys", "mode": 0o644}));
-    assert_eq!(volumes[4], json!({"name": "swapdisk", "emptyDir": {"sizeLimit": "1Gi"}}));
-    assert_eq!(volumes[5], json!({"name": "empty", "emptyDir": {"sizeLimit": "2Gi"}}));
-    assert_eq!(volumes[6], json!({"name": "map", "configMap": {"name": "cm", "items": [{"key": "a", "path": "b"}]}}));
-    assert_eq!(volumes[7], json!({"name": "secret", "secret": {"secretName": "sec"}}));
-    assert_eq!(mounts[6], json!({"name": "map", "mountPath": "/vm/mounts/m", "readOnly": true}));
+    assert_eq!(
+        names(mounts),
+        expected,
+        "each volume is mounted, and nothing else"
+    );
+    assert_eq!(
+        volumes[2]["secret"]["items"][0],
+        json!({"key": "ssh-privatekey", "path": "id_ed25519", "mode": 0o600})
+    );
+    assert_eq!(
+        volumes[3]["secret"]["items"][0],
+        json!({"key": "ssh-publickey", "path": "authorized_keys", "mode": 0o644})
+    );
+    assert_eq!(
+        volumes[4],
+        json!({"name": "swapdisk", "emptyDir": {"sizeLimit": "1Gi"}})
+    );
+    assert_eq!(
+        volumes[5],
+        json!({"name": "empty", "emptyDir": {"sizeLimit": "2Gi"}})
+    );
+    assert_eq!(
+        volumes[6],
+        json!({"name": "map", "configMap": {"name": "cm", "items": [{"key": "a", "path": "b"}]}})
+    );
+    assert_eq!(
+        volumes[7],
+        json!({"name": "secret", "secret": {"secretName": "sec"}})
+    );
+    assert_eq!(
+        mounts[6],
+        json!({"name": "map", "mountPath": "/vm/mounts/m", "readOnly": true})
+    );
     assert_eq!(mounts[8]["mountPath"], "/vm/mounts/tls");
 
     vm.spec.enable_ssh = false;
@@ -239,16 +308,20 @@ fn volumes_and_mounts_belong_together() {
     settings.skip_cgroup_management = true;
     let pod = build(&vm, &status(), &settings);
     for absent in ["sysfscgroup", "ssh-privatekey", "ssh-publickey"] {
-        assert!(!names(&pod["spec"]["volumes"]).contains(&absent), "{absent}");
+        assert!(
+            !names(&pod["spec"]["volumes"]).contains(&absent),
+            "{absent}"
+        );
     }
 }
 
 #[test]
 fn guest_ports_follow_the_runners() {
     let mut vm = sample_vm();
-    vm.spec.guest.ports =
-        serde_json::from_value(json!([{"port": 5432, "name": "pg"}, {"port": 53, "protocol": "UDP"}]))
-            .expect("ports");
+    vm.spec.guest.ports = serde_json::from_value(
+        json!([{"port": 5432, "name": "pg"}, {"port": 53, "protocol": "UDP"}]),
+    )
+    .expect("ports");
     assert_eq!(
         ports(&vm)[3..],
         [

@@ -25,7 +25,9 @@ impl VmCore {
             // An answer nobody waits for: the object was replaced by another of its name meanwhile.
             return;
         }
-        let Some(action) = self.busy.remove(&peer) else { return };
+        let Some(action) = self.busy.remove(&peer) else {
+            return;
+        };
         match result {
             Ok(reply) => {
                 self.pace.worked(kind);
@@ -68,7 +70,11 @@ impl VmCore {
     fn worked(&mut self, at: Moment, began: Moment, action: &Action, reply: Reply) {
         match (action, reply) {
             (Action::WriteStatus { status, notes, .. }, Reply::Vm(vm)) => {
-                let before = self.vm.as_ref().and_then(|vm| vm.status.clone()).unwrap_or_default();
+                let before = self
+                    .vm
+                    .as_ref()
+                    .and_then(|vm| vm.status.clone())
+                    .unwrap_or_default();
                 self.wrote_status(at, &before, status);
                 for note in notes {
                     self.note(note.clone());
@@ -93,7 +99,8 @@ impl VmCore {
                     Link::Known { state, .. } => size_of(state),
                     _ => size_of(&state),
                 };
-                self.stages.sent(&order.trace, ordered(order), before, began);
+                self.stages
+                    .sent(&order.trace, ordered(order), before, began);
                 let pod = pod.clone();
                 self.heard(at, &pod, state);
             }
@@ -129,11 +136,17 @@ impl VmCore {
 
     fn note_created(&mut self, pod: &Pod) {
         let since_vm = self.vm.as_ref().and_then(|vm| {
-            let first = vm.status.as_ref().is_some_and(|status| status.restart_count == 0);
+            let first = vm
+                .status
+                .as_ref()
+                .is_some_and(|status| status.restart_count == 0);
             let born = vm.metadata.creation_timestamp.filter(|_| first)?;
             let us = pod.metadata.creation_timestamp?.0.checked_sub(born.0)?;
             u64::try_from(us).ok().map(protocol::time::Span)
         });
-        self.note(Note::PodCreated { pod: pod.metadata.name.clone(), since_vm });
+        self.note(Note::PodCreated {
+            pod: pod.metadata.name.clone(),
+            since_vm,
+        });
     }
 }

@@ -48,9 +48,15 @@ impl VmCore {
             known_pods: self.pods.keys().cloned().collect(),
             wanted: vm.map(|vm| vm.spec.guest.in_use()),
             revision: target.map(|target| target.revision.value),
-            current_revision: status.current_revision.map(|current| current.revision.value),
+            current_revision: status
+                .current_revision
+                .map(|current| current.revision.value),
             runner: self.link.clone(),
-            under_way: self.busy.iter().map(|(peer, action)| (*peer, action.kind())).collect(),
+            under_way: self
+                .busy
+                .iter()
+                .map(|(peer, action)| (*peer, action.kind()))
+                .collect(),
             retries: self.pace.clone(),
             restarts: self.restarts,
             problems: self.problems.clone(),

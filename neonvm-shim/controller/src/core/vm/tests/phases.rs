@@ -11,8 +11,15 @@ use crate::core::testing::sample_vm;
 use crate::core::{Action, Settings};
 
 fn condition(world: &World, kind: &str) -> (String, String) {
-    let found = world.status().conditions.into_iter().find(|condition| condition.kind == kind);
-    found.map_or_else(|| ("absent".into(), String::new()), |c| (c.status, c.message))
+    let found = world
+        .status()
+        .conditions
+        .into_iter()
+        .find(|condition| condition.kind == kind);
+    found.map_or_else(
+        || ("absent".into(), String::new()),
+        |c| (c.status, c.message),
+    )
 }
 
 fn running(vm: &VirtualMachine) -> (World, String) {
@@ -26,7 +33,9 @@ fn running(vm: &VirtualMachine) -> (World, String) {
 }
 
 fn notes(world: &mut World) -> Vec<&'static str> {
-    std::iter::from_fn(|| world.core.poll_note()).map(|note| note.reason()).collect()
+    std::iter::from_fn(|| world.core.poll_note())
+        .map(|note| note.reason())
+        .collect()
 }
 
 #[test]
@@ -37,18 +46,31 @@ fn a_new_vm_gets_finalizer_then_mode_then_pending_then_a_name_then_its_pod() {
     let mut world = World::new(&vm);
     assert_eq!(
         world.settle(),
-        ["PatchVm", "PatchVm", "WriteStatus", "WriteStatus", "ReadPod", "EnsureSshSecret", "CreatePod"]
+        [
+            "PatchVm",
+            "PatchVm",
+            "WriteStatus",
+            "WriteStatus",
+            "ReadPod",
+            "EnsureSshSecret",
+            "CreatePod"
+        ]
     );
     let patch = |n: usize| match &world.log[n] {
         Action::PatchVm { patch, .. } | Action::WriteStatus { patch, .. } => patch.clone(),
         other => panic!("{other:?}"),
     };
-    assert_eq!(patch(0)["metadata"]["finalizers"], json!(["vm.neon.tech/finalizer"]));
+    assert_eq!(
+        patch(0)["metadata"]["finalizers"],
+        json!(["vm.neon.tech/finalizer"])
+    );
     assert_eq!(patch(1)["spec"], json!({"cpuScalingMode": "QmpScaling"}));
     assert_eq!(patch(2)["status"]["phase"], "Pending");
     assert_eq!(patch(2)["status"]["conditions"][0]["status"], "Unknown");
     let status = world.status();
-    assert!(status.pod_name.starts_with("example-") && status.pod_name.len() == "example-".len() + 5);
+    assert!(
+        status.pod_name.starts_with("example-") && status.pod_name.len() == "example-".len() + 5
+    );
     assert_eq!(status.ssh_secret_name, "ssh-neonvm-example");
     assert_eq!(status.restart_count, 0);
     assert!(world.has_finalizer());
@@ -64,12 +86,22 @@ fn the_first_start_goes_from_pending_to_running_without_a_round_of_scaling() {
     world.settle();
     let pod = world.status().pod_name;
     world.start(&pod);
-    assert_eq!(world.settle(), ["WriteStatus"], "nothing to scale, use above min or not");
+    assert_eq!(
+        world.settle(),
+        ["WriteStatus"],
+        "nothing to scale, use above min or not"
+    );
     let status = world.status();
     assert_eq!(status.phase, VmPhase::Running);
-    assert_eq!((status.pod_ip.as_str(), status.node.as_str()), ("127.9.1.1", "here"));
+    assert_eq!(
+        (status.pod_ip.as_str(), status.node.as_str()),
+        ("127.9.1.1", "here")
+    );
     assert_eq!(serde_json::to_value(status.cpus).expect("encodes"), "1500m");
-    assert_eq!(serde_json::to_value(status.memory_size).expect("encodes"), "3Gi");
+    assert_eq!(
+        serde_json::to_value(status.memory_size).expect("encodes"),
+        "3Gi"
+    );
     assert_eq!(condition(&world, AVAILABLE).0, "True");
     assert_eq!(condition(&world, DEGRADED).0, "absent");
     assert_eq!(notes(&mut world), ["PodCreated", "Running"]);
@@ -104,10 +136,19 @@ fn a_misaligned_slot_is_told_and_nothing_is_created_until_it_is_mended() {
 #[test]
 fn bounds_out_of_order_and_tls_are_told() {
     for (edit, words) in [
-        ((|vm| vm.spec.guest.cpus.min.0 = 0) as fn(&mut VirtualMachine), ".spec.guest.cpus"),
+        (
+            (|vm| vm.spec.guest.cpus.min.0 = 0) as fn(&mut VirtualMachine),
+            ".spec.guest.cpus",
+        ),
         (|vm| vm.spec.guest.cpus.r#use.0 = 9000, ".spec.guest.cpus"),
-        (|vm| vm.spec.guest.memory_slots.r#use = 0, ".spec.guest.memorySlots"),
-        (|vm| vm.spec.tls = Some(json!({"serverName": "x"})), ".spec.tls"),
+        (
+            |vm| vm.spec.guest.memory_slots.r#use = 0,
+            ".spec.guest.memorySlots",
+        ),
+        (
+            |vm| vm.spec.tls = Some(json!({"serverName": "x"})),
+            ".spec.tls",
+        ),
     ] {
         let mut vm = sample_vm();
         edit(&mut vm);
@@ -149,7 +190,11 @@ fn a_pod_that_is_gone_fails_the_vm_and_the_policy_brings_it_back() {
     world.settle();
     assert_eq!(world.phase(), VmPhase::Running);
     assert_eq!(condition(&world, AVAILABLE).0, "True");
-    assert_eq!(condition(&world, DEGRADED).0, "False", "all is well again, and says so");
+    assert_eq!(
+        condition(&world, DEGRADED).0,
+        "False",
+        "all is well again, and says so"
+    );
 }
 
 #[test]
@@ -163,15 +208,25 @@ fn a_deleted_pod_is_waited_for_and_replaced_by_exactly_one() {
     world.settle();
     assert_eq!(world.phase(), VmPhase::Running, "five seconds are given");
     world.pass(Span::from_millis(6_500));
-    assert_eq!(world.core.poll_deadline().map(|due| due <= world.at.now), Some(true), "and it wakes by itself");
+    assert_eq!(
+        world.core.poll_deadline().map(|due| due <= world.at.now),
+        Some(true),
+        "and it wakes by itself"
+    );
     world.settle();
     assert_eq!(world.phase(), VmPhase::Failed);
     assert_eq!(world.created.len(), 1, "the old pod still stands");
     let pod = world.pod(&first);
-    assert!(pod.metadata.owner_references.is_empty(), "its deletion cannot hold up the VM's");
+    assert!(
+        pod.metadata.owner_references.is_empty(),
+        "its deletion cannot hold up the VM's"
+    );
     world.remove_pod(&first);
     world.settle();
-    assert_eq!((world.phase(), world.status().restart_count), (VmPhase::Pending, 1));
+    assert_eq!(
+        (world.phase(), world.status().restart_count),
+        (VmPhase::Pending, 1)
+    );
     assert_eq!((world.created.len(), world.most_pods), (2, 1));
 }
 
@@ -186,8 +241,15 @@ fn in_a_cluster_a_stuck_pod_does_not_hold_up_the_restart() {
     world.settle();
     world.end(&first, "Failed", 1);
     world.settle();
-    assert_eq!((world.phase(), world.status().restart_count), (VmPhase::Pending, 1));
-    assert!(world.pods[&first]["metadata"].get("deletionTimestamp").is_some());
+    assert_eq!(
+        (world.phase(), world.status().restart_count),
+        (VmPhase::Pending, 1)
+    );
+    assert!(
+        world.pods[&first]["metadata"]
+            .get("deletionTimestamp")
+            .is_some()
+    );
     assert_eq!(world.created.len(), 2);
 }
 
@@ -211,9 +273,17 @@ fn restart_policies() {
         world.settle();
         let status = world.status();
         if again {
-            assert_eq!((status.phase, status.restart_count), (VmPhase::Pending, 1), "{policy:?} {end}");
+            assert_eq!(
+                (status.phase, status.restart_count),
+                (VmPhase::Pending, 1),
+                "{policy:?} {end}"
+            );
         } else {
-            assert_eq!((status.phase.as_str(), status.restart_count), (end, 0), "{policy:?} {end}");
+            assert_eq!(
+                (status.phase.as_str(), status.restart_count),
+                (end, 0),
+                "{policy:?} {end}"
+            );
             assert_eq!((status.pod_name.as_str(), status.node.as_str()), ("", ""));
             assert_eq!(world.created.len(), 1);
         }
@@ -226,7 +296,10 @@ fn a_failure_tells_why_it_ended() {
     world.end(&pod, "Failed", 3);
     world.settle();
     let (_, message) = condition(&world, DEGRADED);
-    assert_eq!(message, format!("pod {pod} failed: exit code 3: Error: it broke"));
+    assert_eq!(
+        message,
+        format!("pod {pod} failed: exit code 3: Error: it broke")
+    );
 }
 
 #[test]
@@ -242,11 +315,19 @@ fn the_runners_own_word_counts_before_its_pods() {
     world.show_runner();
     world.settle();
     assert_eq!(world.phase(), VmPhase::Failed);
-    let failed = std::iter::from_fn(|| world.core.poll_note())
-        .find_map(|note| if let Note::Failed { problem } = note { Some(problem) } else { None });
+    let failed = std::iter::from_fn(|| world.core.poll_note()).find_map(|note| {
+        if let Note::Failed { problem } = note {
+            Some(problem)
+        } else {
+            None
+        }
+    });
     assert_eq!(
         failed,
-        Some(Problem::PodFailed { pod, reason: "guest panic, exit code 0: Kernel panic".into() })
+        Some(Problem::PodFailed {
+            pod,
+            reason: "guest panic, exit code 0: Kernel panic".into()
+        })
     );
 }
 

@@ -1,0 +1,399 @@
+//! Reads only the wanted metrics out of a Prometheus text page, chunk by chunk, whatever else the page holds.
+//! Source: spec/agent.md §2.2; the text exposition format 0.0.4.
+//!
+//! A wanted metric needs a `# TYPE … gauge` line and finite samples that are not negative; anything missing, of another type or
+//! in another number makes the whole page useless.
+
+use std::collections::BTreeMap;
+
+use crate::core::metrics::KERNEL_ALLOWANCE_BYTES;
+use crate::core::{LfcMetrics, SystemMetrics};
+
+/// Longest line kept, bytes; a longer one is skipped.
+const LINE_LIMIT_BYTES: usize = 64 * 1024;
+/// Most samples of one metric kept: a day of one-minute windows.
+const MAX_SAMPLES: usize = 1440;
+
+/// Names of the system metrics: load1, load5, total, available, cached.
+const SYSTEM: [&str; 5] = [
+    "host_load1",
+    "host_load5",
+    "host_memory_total_bytes",
+    "host_memory_available_bytes",
+    "host_memory_cached_bytes",
+];
+/// The same by node_exporter's names.
+const NODE: [&str; 5] = [
+    "node_load1",
+    "node_load5",
+    "node_memory_MemTotal_bytes",
+    "node_memory_MemAvailable_bytes",
+    "node_memory_Cached_bytes",
+];
+/// Names of the file cache metrics.
+const LFC: [&str; 4] =
+    ["lfc_hits", "lfc_misses", "lfc_writes", "lfc_approximate_working_set_size_windows"];
+/// Label of a window's length.
+const WINDOW_LABEL: &str = "duration_seconds";
+
+/// Why a page is useless.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PageError {
+    /// A wanted metric is not on it.
+    #[error("metric {0} is missing")]
+    Missing(&'static str),
+    /// A wanted metric is declared as something else, or not declared.
+    #[error("metric {0} is no gauge")]
+    NotAGauge(&'static str),
+    /// A wanted metric has several samples.
+    #[error("metric {0} has {1} samples instead of one")]
+    Count(&'static str, usize),
+    /// A sample cannot be read, is not finite, or is negative.
+    #[error("metric {0} has a bad sample")]
+    BadSample(&'static str),
+    /// The windows are not one minute apart from one minute on.
+    #[error("working-set windows are not exactly one minute apart")]
+    Windows,
+}
+
+/// One wanted metric as found so far.
+#[derive(Debug, Clone, Default)]
+struct Found {
+    is_gauge: bool,
+    is_bad: bool,
+    count: usize,
+    samples: Vec<(u64, f64)>,
+}
+
+/// A page being read.
+#[derive(Debug, Clone)]
+pub struct Page {
+    names: &'static [&'static str],
+    found: Vec<Found>,
+    has_windows: bool,
+    partial: Vec<u8>,
+    is_skipping: bool,
+}
+
+impl Page {
+    /// A page of system metrics.
+    #[must_use]
+    pub fn system() -> Self {
+        const BOTH: [&str; 10] = [
+            SYSTEM[0], SYSTEM[1], SYSTEM[2], SYSTEM[3], SYSTEM[4], NODE[0], NODE[1], NODE[2],
+            NODE[3], NODE[4],
+        ];
+        static NAMES: [&str; 10] = BOTH;
+        Self::new(&NAMES, false)
+    }
+
+    /// A page of file cache metrics.
+    #[must_use]
+    pub fn lfc() -> Self {
+        static NAMES: [&str; 4] = LFC;
+        Self::new(&NAMES, true)
+    }
+
+    fn new(names: &'static [&'static str], has_windows: bool) -> Self {
+        let found = vec![Found::default(); names.len()];
+        Self { names, found, has_windows, partial: Vec::new(), is_skipping: false }
+    }
+
+    /// Takes in the next piece of the page.
+    pub fn feed(&mut self, chunk: &[u8]) {
+        let mut rest = chunk;
+        while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+            let (line, after) = (&rest[..end], &rest[end + 1..]);
+            rest = after;
+            if std::mem::take(&mut self.is_skipping) {
+                self.partial.clear();
+            } else if self.partial.is_empty() {
+                self.line(line);
+            } else {
+                let mut whole = std::mem::take(&mut self.partial);
+                whole.extend_from_slice(line);
+                self.line(&whole);
+                whole.clear();
+                self.partial = whole;
+            }
+        }
+        if self.is_skipping || self.partial.len() + rest.len() > LINE_LIMIT_BYTES {
+            self.is_skipping = self.is_skipping || !rest.is_empty();
+            self.partial.clear();
+        } else {
+            self.partial.extend_from_slice(rest);
+        }
+    }
+
+    fn line(&mut self, line: &[u8]) {
+        let Ok(line) = std::str::from_utf8(line) else { return };
+        let line = line.trim();
+        if let Some(comment) = line.strip_prefix('#') {
+            let mut words = comment.split_whitespace();
+            if words.next() == Some("TYPE")
+                && let (Some(name), Some(kind)) = (words.next(), words.next())
+                && let Some(index) = self.index(name)
+            {
+                self.found[index].is_gauge = kind == "gauge";
+            }
+            return;
+        }
+        let end = line.find(|c: char| c == '{' || c.is_whitespace()).unwrap_or(line.len());
+        let Some(index) = self.index(&line[..end]) else { return };
+        let is_windowed = self.has_windows && self.names[index] == LFC[3];
+        let sample = read_sample(&line[end..], is_windowed);
+        let found = &mut self.found[index];
+        found.count += 1;
+        match sample {
+            Some(sample) if found.samples.len() < MAX_SAMPLES => found.samples.push(sample),
+            Some(_) => {}
+            None => found.is_bad = true,
+        }
+    }
+
+    fn index(&self, name: &str) -> Option<usize> {
+        self.names.iter().position(|wanted| *wanted == name)
+    }
+
+    fn finish(&mut self) {
+        let last = std::mem::take(&mut self.partial);
+        if !self.is_skipping {
+            self.line(&last);
+        }
+    }
+
+    fn checked(&self, index: usize) -> Result<&Found, PageError> {
+        let (name, found) = (self.names[index], &self.found[index]);
+        if found.count == 0 {
+            Err(PageError::Missing(name))
+        } else if !found.is_gauge {
+            Err(PageError::NotAGauge(name))
+        } else if found.is_bad {
+            Err(PageError::BadSample(name))
+        } else {
+            Ok(found)
+        }
+    }
+
+    fn single(&self, index: usize) -> Result<f64, PageError> {
+        match self.checked(index)? {
+            Found { count: 1, samples, .. } => Ok(samples.first().map_or(0.0, |(_, value)| *value)),
+            Found { count, .. } => Err(PageError::Count(self.names[index], *count)),
+        }
+    }
+
+    /// The system metrics on the page: the guest agent's names, else node_exporter's.
+    ///
+    /// # Errors
+    /// [`PageError`] about the first name that fails.
+    pub fn into_system(mut self) -> Result<SystemMetrics, PageError> {
+        self.finish();
+        let from = if self.found[..5].iter().all(|found| found.count == 0)
+            && self.found[5..].iter().any(|found| found.count > 0)
+        {
+            5
+        } else {
+            0
+        };
+        let values = [0, 1, 2, 3, 4].map(|n| self.single(from + n));
+        let [load1, load5, total, available, cached] = values;
+        let used = (total? - available?).max(0.0);
+        Ok(SystemMetrics {
+            load1: load1?,
+            load5: load5?,
+            memory_usage_bytes: used + KERNEL_ALLOWANCE_BYTES,
+            memory_cached_bytes: cached?,
+        })
+    }
+
+    /// The file cache metrics on the page.
+    ///
+    /// # Errors
+    /// [`PageError`] about the first name that fails.
+    pub fn into_lfc(mut self) -> Result<LfcMetrics, PageError> {
+        self.finish();
+        let (hits, misses, writes) = (self.single(0)?, self.single(1)?, self.single(2)?);
+        let windows = self.checked(3)?;
+        let by_minute: BTreeMap<u64, f64> = windows.samples.iter().copied().collect();
+        let are_exact =
+            by_minute.keys().zip(1_u64..).all(|(seconds, minute)| *seconds == minute * 60);
+        if !are_exact || by_minute.len() != windows.count {
+            return Err(PageError::Windows);
+        }
+        Ok(LfcMetrics { hits, misses, writes, working_set_pages: by_minute.into_values().collect() })
+    }
+}
+
+/// Reads `{labels} value [timestamp]`; the number is the window's length in seconds where it matters.
+fn read_sample(rest: &str, is_windowed: bool) -> Option<(u64, f64)> {
+    let (labels, rest) = match rest.strip_prefix('{') {
+        None => ("", rest),
+        Some(inside) => {
+            let end = end_of_labels(inside)?;
+            (&inside[..end], &inside[end + 1..])
+        }
+    };
+    let mut words = rest.split_whitespace();
+    let value: f64 = words.next()?.parse().ok()?;
+    let has_more = words.nth(1).is_some();
+    if !value.is_finite() || value < 0.0 || has_more {
+        return None;
+    }
+    let window = if is_windowed { label(labels, WINDOW_LABEL)?.parse().ok()? } else { 0 };
+    Some((window, value))
+}
+
+/// Position of the closing brace, which may also stand inside a quoted value.
+fn end_of_labels(text: &str) -> Option<usize> {
+    let (mut is_quoted, mut is_escaped) = (false, false);
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if is_quoted => is_escaped = true,
+            b'"' => is_quoted = !is_quoted,
+            b'}' if !is_quoted => return Some(at),
+            _ => {}
+        }
+    }
+    None
+}
+
+/// The raw value of a label.
+fn label<'a>(labels: &'a str, wanted: &str) -> Option<&'a str> {
+    let mut rest = labels;
+    loop {
+        let (name, after) = rest.split_once('=')?;
+        let inside = after.trim_start().strip_prefix('"')?;
+        let mut is_escaped = false;
+        let end = inside.bytes().position(|byte| {
+            let is_end = byte == b'"' && !is_escaped;
+            is_escaped = byte == b'\\' && !is_escaped;
+            is_end
+        })?;
+        if name.trim_matches([' ', ',']) == wanted {
+            return Some(&inside[..end]);
+        }
+        rest = &inside[end + 1..];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = include_str!("../../testdata/host_metrics.txt");
+    const NODE_PAGE: &str = include_str!("../../testdata/node_exporter.txt");
+    const LFC_PAGE: &str = include_str!("../../testdata/lfc_metrics.txt");
+
+    fn system(text: &str) -> Result<SystemMetrics, PageError> {
+        let mut page = Page::system();
+        page.feed(text.as_bytes());
+        page.into_system()
+    }
+
+    fn lfc(text: &str) -> Result<LfcMetrics, PageError> {
+        let mut page = Page::lfc();
+        page.feed(text.as_bytes());
+        page.into_lfc()
+    }
+
+    fn wanted() -> SystemMetrics {
+        SystemMetrics {
+            load1: 1.25,
+            load5: 0.75,
+            memory_usage_bytes: 1_073_741_824.0 + 104_857_600.0,
+            memory_cached_bytes: 268_435_456.0,
+        }
+    }
+
+    #[test]
+    fn n02_both_families_of_names_are_read() {
+        assert_eq!(system(GOOD), Ok(wanted()));
+        assert_eq!(system(NODE_PAGE), Ok(wanted()));
+    }
+
+    #[test]
+    fn chunks_may_end_anywhere() {
+        for size in [1, 2, 3, 7, 64, 1000] {
+            let mut page = Page::system();
+            GOOD.as_bytes().chunks(size).for_each(|chunk| page.feed(chunk));
+            assert_eq!(page.into_system(), Ok(wanted()), "chunks of {size}");
+        }
+    }
+
+    #[test]
+    fn anything_wrong_rejects_the_page() {
+        let change = |from: &str, to: &str| {
+            assert!(GOOD.contains(from), "{from}");
+            system(&GOOD.replace(from, to))
+        };
+        assert_eq!(system(""), Err(PageError::Missing("host_memory_total_bytes")));
+        assert_eq!(change("host_load1 1.25\n", ""), Err(PageError::Missing("host_load1")));
+        assert_eq!(change("host_load1 gauge", "host_load1 counter"), Err(PageError::NotAGauge("host_load1")));
+        assert_eq!(change("# TYPE host_load1 gauge\n", ""), Err(PageError::NotAGauge("host_load1")));
+        assert_eq!(
+            change("host_load1 1.25\n", "host_load1 1.25\nhost_load1{cpu=\"1\"} 2\n"),
+            Err(PageError::Count("host_load1", 2))
+        );
+        for bad in ["NaN", "+Inf", "-1", "x", "", "1 2 3"] {
+            let text = format!("host_load1 {bad}\n");
+            assert_eq!(change("host_load1 1.25\n", &text), Err(PageError::BadSample("host_load1")), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_line_without_end_is_skipped_not_kept() {
+        let mut page = Page::system();
+        let noise = vec![b'x'; 10_000];
+        for _ in 0..100 {
+            page.feed(&noise);
+            assert!(page.partial.len() <= LINE_LIMIT_BYTES);
+        }
+        page.feed(b"\n");
+        page.feed(GOOD.as_bytes());
+        assert_eq!(page.into_system(), Ok(wanted()));
+    }
+
+    #[test]
+    fn windows_are_sorted_and_checked() {
+        let got = lfc(LFC_PAGE).expect("reads");
+        assert_eq!(got.working_set_pages, [100.0, 200.0, 300.0]);
+        assert_eq!((got.hits, got.misses, got.writes), (10.0, 2.0, 5.0));
+        for (from, to) in [
+            ("duration_seconds=\"120\"", "duration_seconds=\"121\""),
+            ("duration_seconds=\"60\"", "duration_seconds=\"240\""),
+            ("duration_seconds=\"120\"", "duration_seconds=\"60\""),
+        ] {
+            assert_eq!(lfc(&LFC_PAGE.replace(from, to)), Err(PageError::Windows), "{to}");
+        }
+        let name = "lfc_approximate_working_set_size_windows";
+        let without = LFC_PAGE.replace("duration_seconds=\"60\"", "other=\"60\"");
+        assert_eq!(lfc(&without), Err(PageError::BadSample(name)));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn garbage_never_panics(bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..400), cut in 0_usize..400) {
+            let cut = cut.min(bytes.len());
+            for mut page in [Page::system(), Page::lfc()] {
+                page.feed(&bytes[..cut]);
+                page.feed(&bytes[cut..]);
+                let _ = page.clone().into_system_or_lfc();
+            }
+        }
+
+        #[test]
+        fn garbled_pages_never_panic(at in 0_usize..600, with in ".{0,8}") {
+            let mut text = GOOD.to_owned();
+            let at = (0..=at.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+            text.insert_str(at, &with);
+            let _ = system(&text);
+        }
+    }
+
+    impl Page {
+        fn into_system_or_lfc(self) -> bool {
+            if self.has_windows { self.into_lfc().is_ok() } else { self.into_system().is_ok() }
+        }
+    }
+}

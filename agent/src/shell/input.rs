@@ -1,0 +1,52 @@
+//! What reaches a VM's task. One bounded queue, in order of arrival.
+
+use protocol::permit::PluginResponse;
+use protocol::time::{Span, Timestamp};
+use tokio::sync::mpsc;
+
+use super::monitor::{Call, CallError};
+use super::patch::PatchError;
+use super::permit::PermitError;
+use crate::core::{DownscaleAnswer, LfcMetrics, RequestId, SystemMetrics};
+
+/// Inputs waiting for a VM's task: both scrapes, the monitor's words and the ends of four requests fit several times over; a
+/// sender that finds it full waits.
+pub(super) const INPUT_BOUND: usize = 32;
+
+/// Something that happened, and when it reached this process.
+#[derive(Debug)]
+pub(super) struct Input {
+    pub arrived: Timestamp,
+    pub kind: InputKind,
+}
+
+/// What happened.
+#[derive(Debug)]
+pub(super) enum InputKind {
+    System(SystemMetrics),
+    Lfc(LfcMetrics),
+    /// A connection to the monitor is up; calls go through the sender.
+    MonitorUp { generation: u64, calls: mpsc::Sender<Call> },
+    /// It is down, or could not be made.
+    MonitorDown { generation: u64 },
+    /// The monitor asks to grow.
+    MonitorWish { generation: u64 },
+    /// The monitor answered a health check.
+    MonitorHealthy,
+    PluginDone { id: RequestId, took: Took, result: Result<PluginResponse, PermitError> },
+    NeonVmDone { id: RequestId, took: Took, result: Result<(), PatchError> },
+    UpscaleDone { generation: u64, id: RequestId, took: Took, result: Result<(), CallError> },
+    DownscaleDone {
+        generation: u64,
+        id: RequestId,
+        took: Took,
+        result: Result<DownscaleAnswer, CallError>,
+    },
+}
+
+/// When a request began and how long it took.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Took {
+    pub from: Timestamp,
+    pub span: Span,
+}

@@ -1,0 +1,545 @@
+//! Prometheus metrics under the deployed agent's names. Source: spec/agent.md §4.8.
+//!
+//! The encoder adds `_total` to counters by itself, so names are registered without it. Three names of the deployed agent that
+//! must not get it (`…_runner_starts`, `…_runner_restarts`) or have it as gauges are gauges here; a test pins the rendered text.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Metric, Registry};
+use protocol::revision::{FLAG_DOWNSCALE, FLAG_UPSCALE};
+use protocol::time::Span;
+use protocol::units::Resources;
+
+use crate::core::Path;
+
+/// Distinct error texts used as labels; more become one label.
+const MAX_ERROR_LABELS: usize = 64;
+/// Label of error texts past the bound.
+const OTHER_ERROR: &str = "[error: other]";
+/// Bytes of a MiB.
+const MIB: f64 = 1_048_576.0;
+/// Buckets of the latency histograms, seconds.
+const LATENCY_BUCKETS: [f64; 39] = [
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8, 0.9,
+    1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 15.0, 20.0,
+    25.0, 30.0, 40.0, 50.0,
+];
+/// The last of them apart, because arrays of 40 do not derive what is needed here.
+const LAST_BUCKET: f64 = 60.0;
+
+type FloatCounter = Counter<f64, AtomicU64>;
+type FloatGauge = Gauge<f64, AtomicU64>;
+
+/// `direction`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct Direction {
+    direction: &'static str,
+}
+
+const INC: Direction = Direction { direction: "inc" };
+const DEC: Direction = Direction { direction: "dec" };
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Code {
+    code: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct EndpointCode {
+    endpoint: &'static str,
+    code: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ResultLabel {
+    result: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RunnerLabels {
+    is_endpoint: &'static str,
+    state: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WatcherLabels {
+    watcher_instance: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WatcherEvent {
+    watcher_instance: &'static str,
+    r#type: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WatcherError {
+    watcher_instance: &'static str,
+    source: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReasonLabel {
+    reason: &'static str,
+}
+
+/// A pair of counters: CPUs and MiB that changed, by direction.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Change {
+    cpu: Family<Direction, FloatCounter>,
+    mem: Family<Direction, FloatCounter>,
+}
+
+impl Change {
+    fn register(&self, registry: &mut Registry, cpu: &str, mem: &str, what: &str) {
+        for family in [&self.cpu, &self.mem] {
+            drop(family.get_or_create(&INC));
+            drop(family.get_or_create(&DEC));
+        }
+        registry.register(cpu, format!("CPUs {what}"), self.cpu.clone());
+        registry.register(mem, format!("MiB {what}"), self.mem.clone());
+    }
+
+    /// Counts the way from one size to another.
+    pub(super) fn count(&self, from: Resources, to: Resources) {
+        let add = |family: &Family<Direction, FloatCounter>, from: f64, to: f64| {
+            let label = if to >= from { &INC } else { &DEC };
+            if (to - from).abs() > 0.0 {
+                family.get_or_create(label).inc_by((to - from).abs());
+            }
+        };
+        add(&self.cpu, from.cpu.as_cores(), to.cpu.as_cores());
+        add(&self.mem, from.mem.0 as f64 / MIB, to.mem.0 as f64 / MIB);
+    }
+}
+
+/// State of a VM's task, for the gauge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RunnerState {
+    Ok,
+    Stuck,
+    Panicked,
+}
+
+impl RunnerState {
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Stuck => "stuck",
+            Self::Panicked => "panicked",
+        }
+    }
+}
+
+/// Which watch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Watcher {
+    VirtualMachines,
+    SchedulerPod,
+}
+
+impl Watcher {
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::VirtualMachines => "VirtualMachines",
+            Self::SchedulerPod => "Scheduler Pod",
+        }
+    }
+}
+
+/// All global metrics (port 9100).
+#[derive(Debug, Clone)]
+pub(super) struct AgentMetrics {
+    plugin_requests: Family<Code, Counter>,
+    pub plugin_requested: Change,
+    pub plugin_accepted: Change,
+    full_denials: Family<Direction, Counter>,
+    partial_approvals: Family<Direction, Counter>,
+    monitor_outbound: Family<EndpointCode, Counter>,
+    monitor_inbound: Family<EndpointCode, Counter>,
+    pub monitor_requested: Change,
+    pub monitor_approved: Change,
+    neonvm_requests: Family<ResultLabel, Counter>,
+    pub neonvm_requested: Change,
+    runners: Family<RunnerLabels, Gauge>,
+    pub panics: Counter,
+    pub starts: Gauge,
+    pub restarts: Gauge,
+    pub next_actions: Counter,
+    latencies: [Family<Direction, Histogram, fn() -> Histogram>; 4],
+    watch_calls: Family<WatcherCall, Counter>,
+    watch_events: Family<WatcherEvent, Counter>,
+    watch_errors: Family<WatcherError, Counter>,
+    relists: Family<WatcherLabels, Counter>,
+    alive: Family<WatcherLabels, Gauge>,
+    failing: Family<WatcherLabels, Gauge>,
+    decisions: Family<ReasonLabel, Counter>,
+    pub faults: Counter,
+    pub unparsable: Gauge,
+    errors: Arc<Mutex<BTreeSet<String>>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WatcherCall {
+    watcher_instance: &'static str,
+    method: &'static str,
+}
+
+fn latency_histogram() -> Histogram {
+    Histogram::new(LATENCY_BUCKETS.into_iter().chain([LAST_BUCKET]))
+}
+
+/// Registers under the agent's prefix.
+fn register<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: &M) {
+    registry.register(format!("autoscaling_agent_{name}"), help, metric.clone());
+}
+
+impl AgentMetrics {
+    pub(super) fn new(registry: &mut Registry) -> Self {
+        let histogram =
+            || Family::new_with_constructor(latency_histogram as fn() -> Histogram);
+        let metrics = Self {
+            plugin_requests: Family::default(),
+            plugin_requested: Change::default(),
+            plugin_accepted: Change::default(),
+            full_denials: Family::default(),
+            partial_approvals: Family::default(),
+            monitor_outbound: Family::default(),
+            monitor_inbound: Family::default(),
+            monitor_requested: Change::default(),
+            monitor_approved: Change::default(),
+            neonvm_requests: Family::default(),
+            neonvm_requested: Change::default(),
+            runners: Family::default(),
+            panics: Counter::default(),
+            starts: Gauge::default(),
+            restarts: Gauge::default(),
+            next_actions: Counter::default(),
+            latencies: [histogram(), histogram(), histogram(), histogram()],
+            watch_calls: Family::default(),
+            watch_events: Family::default(),
+            watch_errors: Family::default(),
+            relists: Family::default(),
+            alive: Family::default(),
+            failing: Family::default(),
+            decisions: Family::default(),
+            faults: Counter::default(),
+            unparsable: Gauge::default(),
+            errors: Arc::default(),
+        };
+        metrics.register_requests(registry);
+        metrics.register_runners(registry);
+        metrics.register_watchers(registry);
+        metrics
+    }
+
+    fn register_requests(&self, r: &mut Registry) {
+        let agent = |name: &str| format!("autoscaling_agent_{name}");
+        register(r, "scheduler_plugin_requests", "Permit requests", &self.plugin_requests);
+        for (change, peer, verb, mem) in [
+            (&self.plugin_requested, "scheduler_plugin", "requested", "mem_change"),
+            (&self.plugin_accepted, "scheduler_plugin", "accepted", "mem_change"),
+            (&self.monitor_requested, "monitor", "requested", "mem_change"),
+            (&self.monitor_approved, "monitor", "approved", "mem_change"),
+            (&self.neonvm_requested, "neonvm", "requested", "mem_changed"),
+        ] {
+            let cpu = agent(&format!("{peer}_{verb}_cpu_change"));
+            change.register(r, &cpu, &agent(&format!("{peer}_{verb}_{mem}")), verb);
+        }
+        for family in [&self.full_denials, &self.partial_approvals] {
+            drop(family.get_or_create(&INC));
+        }
+        drop(self.full_denials.get_or_create(&DEC));
+        register(r, "scaling_full_denials", "Changes refused whole", &self.full_denials);
+        register(r, "scaling_partial_approvals", "Changes granted in part", &self.partial_approvals);
+        register(r, "monitor_outbound_requests", "Calls to monitors", &self.monitor_outbound);
+        register(r, "monitor_inbound_requests", "Messages from monitors", &self.monitor_inbound);
+        register(r, "neonvm_outbound_requests", "Patches of VM objects", &self.neonvm_requests);
+    }
+
+    fn register_runners(&self, r: &mut Registry) {
+        for is_endpoint in [true, false] {
+            for state in [RunnerState::Ok, RunnerState::Stuck, RunnerState::Panicked] {
+                drop(self.runners.get_or_create(&runner_labels(is_endpoint, state)));
+            }
+        }
+        register(r, "runners_current", "Managed VMs", &self.runners);
+        register(r, "runner_thread_panics", "VM tasks that crashed", &self.panics);
+        register(r, "runner_starts", "VM tasks started", &self.starts);
+        register(r, "runner_restarts", "VM tasks started again", &self.restarts);
+        register(r, "runner_next_actions", "Computations of what to do", &self.next_actions);
+        for (path, name) in [
+            (Path::EndToEnd, "scaling_latency_seconds"),
+            (Path::Plugin, "plugin_latency_seconds"),
+            (Path::Monitor, "monitor_latency_seconds"),
+            (Path::NeonVm, "neonvm_latency_seconds"),
+        ] {
+            register(r, name, "From wish to effect", self.latency(path));
+        }
+        register(r, "decisions", "Changed decisions by what decided", &self.decisions);
+        register(r, "core_faults", "Broken invariants", &self.faults);
+        register(r, "vms_unparsable_current", "VMs of this node that cannot be read", &self.unparsable);
+    }
+
+    fn register_watchers(&self, r: &mut Registry) {
+        register(r, "watchers_client_calls", "Lists and watches", &self.watch_calls);
+        register(r, "watchers_relist_requests", "Lists made again", &self.relists);
+        register(r, "watchers_events", "Watch events", &self.watch_events);
+        register(r, "watchers_errors", "Watch errors", &self.watch_errors);
+        register(r, "watchers_alive_current", "Watches running", &self.alive);
+        register(r, "watchers_failing_current", "Watches failing now", &self.failing);
+    }
+
+    fn latency(&self, path: Path) -> &Family<Direction, Histogram, fn() -> Histogram> {
+        &self.latencies[match path {
+            Path::EndToEnd => 0,
+            Path::Plugin => 1,
+            Path::Monitor => 2,
+            Path::NeonVm => 3,
+        }]
+    }
+
+    pub(super) fn observe_latency(&self, path: Path, after: Span, flags: u64) {
+        let direction = match (flags & FLAG_UPSCALE != 0, flags & FLAG_DOWNSCALE != 0) {
+            (true, true) => "both",
+            (true, false) => "inc",
+            (false, true) => "dec",
+            (false, false) => "none",
+        };
+        self.latency(path).get_or_create(&Direction { direction }).observe(after.as_secs_f64());
+    }
+
+    /// An error text as a label, within the bound of distinct ones.
+    fn bounded(&self, text: String) -> String {
+        if !text.starts_with("[error") {
+            return text;
+        }
+        let mut known = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() < MAX_ERROR_LABELS {
+            known.insert(text.clone());
+        }
+        if known.contains(&text) { text } else { OTHER_ERROR.into() }
+    }
+
+    pub(super) fn plugin_request(&self, code: String) {
+        self.plugin_requests.get_or_create(&Code { code: self.bounded(code) }).inc();
+    }
+
+    pub(super) fn upscale_denied(&self) {
+        self.full_denials.get_or_create(&INC).inc();
+    }
+
+    pub(super) fn downscale_denied(&self) {
+        self.full_denials.get_or_create(&DEC).inc();
+    }
+
+    pub(super) fn partially_approved(&self) {
+        self.partial_approvals.get_or_create(&INC).inc();
+    }
+
+    pub(super) fn monitor_call(&self, endpoint: &'static str, code: &str) {
+        let code = self.bounded(code.to_owned());
+        self.monitor_outbound.get_or_create(&EndpointCode { endpoint, code }).inc();
+    }
+
+    pub(super) fn monitor_message(&self, endpoint: &'static str, code: &str) {
+        let code = code.to_owned();
+        self.monitor_inbound.get_or_create(&EndpointCode { endpoint, code }).inc();
+    }
+
+    pub(super) fn neonvm_request(&self, result: String) {
+        self.neonvm_requests.get_or_create(&ResultLabel { result: self.bounded(result) }).inc();
+    }
+
+    pub(super) fn decided(&self, reason: &'static str) {
+        self.decisions.get_or_create(&ReasonLabel { reason }).inc();
+    }
+
+    pub(super) fn watch_call(&self, watcher: Watcher, method: &'static str) {
+        let watcher_instance = watcher.as_str();
+        self.watch_calls.get_or_create(&WatcherCall { watcher_instance, method }).inc();
+    }
+
+    pub(super) fn watch_event(&self, watcher: Watcher, kind: &'static str) {
+        let watcher_instance = watcher.as_str();
+        self.watch_events.get_or_create(&WatcherEvent { watcher_instance, r#type: kind }).inc();
+        self.failing.get_or_create(&WatcherLabels { watcher_instance }).set(0);
+    }
+
+    pub(super) fn watch_error(&self, watcher: Watcher, source: &'static str) {
+        let watcher_instance = watcher.as_str();
+        self.watch_errors.get_or_create(&WatcherError { watcher_instance, source }).inc();
+        self.failing.get_or_create(&WatcherLabels { watcher_instance }).set(1);
+    }
+
+    pub(super) fn watch_relisted(&self, watcher: Watcher) {
+        self.relists.get_or_create(&WatcherLabels { watcher_instance: watcher.as_str() }).inc();
+    }
+
+    pub(super) fn watch_alive(&self, watcher: Watcher, is_alive: bool) {
+        let labels = WatcherLabels { watcher_instance: watcher.as_str() };
+        self.alive.get_or_create(&labels).set(is_alive.into());
+    }
+
+    /// One VM in the gauge of managed VMs, until dropped.
+    pub(super) fn runner(&self, is_endpoint: bool) -> RunnerGauge {
+        let state = RunnerState::Ok;
+        self.runners.get_or_create(&runner_labels(is_endpoint, state)).inc();
+        RunnerGauge { runners: self.runners.clone(), is_endpoint, state }
+    }
+}
+
+fn runner_labels(is_endpoint: bool, state: RunnerState) -> RunnerLabels {
+    let is_endpoint = if is_endpoint { "true" } else { "false" };
+    RunnerLabels { is_endpoint, state: state.as_str() }
+}
+
+/// A VM's place in `runners_current`.
+#[derive(Debug)]
+pub(super) struct RunnerGauge {
+    runners: Family<RunnerLabels, Gauge>,
+    is_endpoint: bool,
+    state: RunnerState,
+}
+
+impl RunnerGauge {
+    pub(super) fn set(&mut self, is_endpoint: bool, state: RunnerState) {
+        if (is_endpoint, state) != (self.is_endpoint, self.state) {
+            self.runners.get_or_create(&runner_labels(self.is_endpoint, self.state)).dec();
+            self.runners.get_or_create(&runner_labels(is_endpoint, state)).inc();
+            (self.is_endpoint, self.state) = (is_endpoint, state);
+        }
+    }
+}
+
+impl Drop for RunnerGauge {
+    fn drop(&mut self) {
+        self.runners.get_or_create(&runner_labels(self.is_endpoint, self.state)).dec();
+    }
+}
+
+/// Labels of every per-VM metric.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct VmLabels {
+    pub vm_namespace: String,
+    pub vm_name: String,
+    pub endpoint_id: String,
+    pub project_id: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct VmValue {
+    #[prometheus(flatten)]
+    vm: VmLabels,
+    value: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct VmComponent {
+    #[prometheus(flatten)]
+    vm: VmLabels,
+    component: &'static str,
+}
+
+/// What a VM object shows.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct VmFigures {
+    pub labels: VmLabels,
+    /// Name of the value, cores, bytes.
+    pub sizes: Vec<(&'static str, Option<f64>, Option<f64>)>,
+    pub restarts: f64,
+    pub has_extra_ip: bool,
+}
+
+/// All names a size may have.
+pub(super) const SIZE_VALUES: [&str; 6] =
+    ["spec_min", "spec_max", "spec_use", "status_use", "autoscaling_min", "autoscaling_max"];
+const COMPONENTS: [&str; 4] = ["total", "cpu", "mem", "lfc"];
+
+/// Metrics of single VMs (port 9101).
+#[derive(Debug, Clone, Default)]
+pub(super) struct VmMetrics {
+    cpu: Family<VmValue, FloatGauge>,
+    mem: Family<VmValue, FloatGauge>,
+    restarts: Family<VmLabels, FloatGauge>,
+    extra_ip: Family<VmLabels, FloatGauge>,
+    desired: Family<VmComponent, FloatGauge>,
+}
+
+impl VmMetrics {
+    pub(super) fn new(registry: &mut Registry) -> Self {
+        let metrics = Self::default();
+        let r = registry;
+        r.register("autoscaling_vm_cpu_cores", "Cores of a VM", metrics.cpu.clone());
+        r.register("autoscaling_vm_memory_bytes", "Memory of a VM", metrics.mem.clone());
+        r.register("autoscaling_vm_restart_count", "Restarts of a VM", metrics.restarts.clone());
+        r.register("autoscaling_vm_extra_ip", "Whether a VM has an extra address", metrics.extra_ip.clone());
+        r.register("autoscaling_vm_desired_cu", "Wish by component", metrics.desired.clone());
+        metrics
+    }
+
+    /// Shows a VM in place of what was shown of it before.
+    pub(super) fn set(&self, old: Option<&VmFigures>, new: &VmFigures) {
+        if let Some(old) = old
+            && old.labels != new.labels
+        {
+            self.remove(old);
+        }
+        let set = |family: &Family<VmValue, FloatGauge>, name, value: Option<f64>| {
+            let labels = VmValue { vm: new.labels.clone(), value: name };
+            match value {
+                Some(value) => {
+                    family.get_or_create(&labels).set(value);
+                }
+                None => {
+                    family.remove(&labels);
+                }
+            }
+        };
+        for (name, cores, bytes) in &new.sizes {
+            set(&self.cpu, name, *cores);
+            set(&self.mem, name, *bytes);
+        }
+        self.restarts.get_or_create(&new.labels).set(new.restarts);
+        self.extra_ip.get_or_create(&new.labels).set(if new.has_extra_ip { 1.0 } else { 0.0 });
+    }
+
+    /// Shows nothing of a VM any more.
+    pub(super) fn remove(&self, old: &VmFigures) {
+        for value in SIZE_VALUES {
+            let labels = VmValue { vm: old.labels.clone(), value };
+            self.cpu.remove(&labels);
+            self.mem.remove(&labels);
+        }
+        self.restarts.remove(&old.labels);
+        self.extra_ip.remove(&old.labels);
+        self.forget_desired(&old.labels);
+    }
+
+    /// Shows a wish, in units times the multiplier; `None` removes the component.
+    pub(super) fn set_desired(&self, vm: &VmLabels, values: [Option<f64>; 4]) {
+        for (component, value) in COMPONENTS.into_iter().zip(values) {
+            let labels = VmComponent { vm: vm.clone(), component };
+            match value {
+                Some(value) => {
+                    self.desired.get_or_create(&labels).set(value);
+                }
+                None => {
+                    self.desired.remove(&labels);
+                }
+            }
+        }
+    }
+
+    /// Shows no wish of a VM any more.
+    pub(super) fn forget_desired(&self, vm: &VmLabels) {
+        self.set_desired(vm, [None; 4]);
+    }
+}

@@ -1,0 +1,265 @@
+//! The agent's shell: Kubernetes watches, sockets and tasks around one core per VM.
+//!
+//! ```text
+//!   vms ----watch(latest)----> supervisor -> runner (owns the core) <--mpsc(32)-- scrape, monitor, ends of requests
+//!   schedulers --watch(latest)-----------------> permit requests
+//!   runner --(copy under a lock)--> state handle --> dump server, admin server
+//! ```
+
+pub mod config;
+pub mod exposition;
+mod input;
+mod metrics;
+mod monitor;
+mod patch;
+mod permit;
+mod reader;
+mod runner;
+mod schedulers;
+mod scrape;
+mod servers;
+mod state;
+mod supervisor;
+mod vms;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use prometheus_client::registry::Registry;
+use telemetry::StageLog;
+use telemetry::clock::Clock;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use config::Config;
+pub use state::{DecisionEntry, MAX_DECISIONS, StateHandle};
+
+/// How often a monitor's health is checked.
+const HEALTH_CHECK_EVERY: Duration = Duration::from_secs(5);
+
+/// Ports of the metrics servers; 0 lets the system choose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ports {
+    /// Global metrics, health and state.
+    pub metrics: u16,
+    /// Metrics of single VMs.
+    pub vm_metrics: u16,
+}
+
+impl Default for Ports {
+    fn default() -> Self {
+        Self { metrics: 9100, vm_metrics: 9101 }
+    }
+}
+
+/// What an agent is started with.
+#[derive(Clone)]
+pub struct Params {
+    /// Checked configuration.
+    pub config: Config,
+    /// The node whose VMs are scaled.
+    pub node_name: String,
+    /// The Kubernetes API.
+    pub client: kube::Client,
+    /// Where all servers listen.
+    pub bind_ip: IpAddr,
+    /// Their ports, but for the dump's, which is configured.
+    pub ports: Ports,
+    /// The clock of the process.
+    pub clock: Clock,
+    /// Where stages of resizes are noted.
+    pub stages: StageLog,
+    /// Where the state can be read; keep a clone.
+    pub state: StateHandle,
+    /// How often a monitor's health is checked.
+    pub health_check_every: Duration,
+}
+
+impl Params {
+    /// Parameters with everything else at its default.
+    #[must_use]
+    pub fn new(config: Config, node_name: String, client: kube::Client, bind_ip: IpAddr) -> Self {
+        Self {
+            config,
+            node_name,
+            client,
+            bind_ip,
+            ports: Ports::default(),
+            clock: Clock::new(),
+            stages: StageLog::new(1024),
+            state: StateHandle::new(),
+            health_check_every: HEALTH_CHECK_EVERY,
+        }
+    }
+}
+
+/// Why an agent did not start or ended.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// Event clients are configured, and this build has none.
+    #[error("this build does not send billing or scaling events yet, so {} must not be configured", .0.join(", "))]
+    EventClients(Vec<String>),
+    /// A server's address is taken or not ours.
+    #[error("could not listen on {address} for {what}")]
+    Bind {
+        /// The address.
+        address: String,
+        /// The server.
+        what: &'static str,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A server ended by itself.
+    #[error("the server for {what} failed")]
+    Server {
+        /// The server.
+        what: &'static str,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A main task crashed.
+    #[error("a main task crashed")]
+    Crashed(#[source] tokio::task::JoinError),
+}
+
+/// A started agent's servers: their addresses, known before anything runs.
+pub struct Bound {
+    params: Params,
+    metrics: TcpListener,
+    vm_metrics: TcpListener,
+    dump: Option<TcpListener>,
+}
+
+/// Addresses of a bound agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Addresses {
+    /// Global metrics, `/healthz`, `/readyz`, `/debug/state`.
+    pub metrics: std::net::SocketAddr,
+    /// Metrics of single VMs.
+    pub vm_metrics: std::net::SocketAddr,
+    /// The state dump, if configured.
+    pub dump: Option<std::net::SocketAddr>,
+}
+
+/// Binds and runs an agent until `cancel`.
+///
+/// # Errors
+/// [`RunError`]: nothing was started, or a main task failed; the caller ends the process.
+pub async fn run(params: Params, cancel: CancellationToken) -> Result<(), RunError> {
+    bind(params).await?.run(cancel).await
+}
+
+/// Binds an agent's servers.
+///
+/// # Errors
+/// [`RunError::EventClients`] and [`RunError::Bind`].
+pub async fn bind(params: Params) -> Result<Bound, RunError> {
+    let clients = params.config.event_clients();
+    if !clients.is_empty() {
+        return Err(RunError::EventClients(clients));
+    }
+    let listen = async |port: u16, what: &'static str| {
+        let address = std::net::SocketAddr::new(params.bind_ip, port);
+        TcpListener::bind(address).await.map_err(|source| RunError::Bind {
+            address: address.to_string(),
+            what,
+            source,
+        })
+    };
+    let metrics = listen(params.ports.metrics, "metrics").await?;
+    let vm_metrics = listen(params.ports.vm_metrics, "VM metrics").await?;
+    let dump = match &params.config.dump_state {
+        Some(dump) => Some(listen(dump.port, "the state dump").await?),
+        None => None,
+    };
+    Ok(Bound { params, metrics, vm_metrics, dump })
+}
+
+impl Bound {
+    /// Where the servers listen.
+    ///
+    /// # Errors
+    /// When the operating system does not say.
+    pub fn addresses(&self) -> std::io::Result<Addresses> {
+        Ok(Addresses {
+            metrics: self.metrics.local_addr()?,
+            vm_metrics: self.vm_metrics.local_addr()?,
+            dump: self.dump.as_ref().map(TcpListener::local_addr).transpose()?,
+        })
+    }
+
+    /// Runs until `cancel`.
+    ///
+    /// # Errors
+    /// [`RunError`] when a main task failed.
+    pub async fn run(self, cancel: CancellationToken) -> Result<(), RunError> {
+        let Self { params, metrics: metrics_listener, vm_metrics: vm_listener, dump } = self;
+        let (mut registry, mut vm_registry) = (Registry::default(), Registry::default());
+        let metrics = metrics::AgentMetrics::new(&mut registry);
+        let vm_metrics = metrics::VmMetrics::new(&mut vm_registry);
+        let (current, schedulers) = watch::channel(None);
+        let ctx = Arc::new(runner::Context {
+            clock: params.clock,
+            kube: params.client.clone(),
+            metrics: metrics.clone(),
+            vm_metrics,
+            stages: params.stages,
+            schedulers,
+            scrape_client: scrape::http_client(),
+            permit_client: scrape::http_client(),
+            health_check_every: params.health_check_every,
+            config: params.config,
+        });
+        let state = params.state;
+        let stop = cancel.child_token();
+        let mut tasks = tokio::task::JoinSet::new();
+        let follow = schedulers::Schedulers {
+            kube: params.client,
+            scheduler_name: ctx.config.scheduler.scheduler_name.clone(),
+            metrics,
+            state: state.clone(),
+            current: Arc::new(current),
+        };
+        let (token, vms_token) = (stop.clone(), stop.clone());
+        tasks.spawn(async move {
+            follow.run(token).await;
+            Ok(())
+        });
+        let vms = vms::Vms::new(Arc::clone(&ctx), params.node_name, state.clone());
+        tasks.spawn(async move {
+            vms.run(vms_token).await;
+            Ok(())
+        });
+        let servers = servers::Servers { registry, vm_registry, state: state.clone() };
+        servers.spawn(&mut tasks, metrics_listener, vm_listener, dump, &stop);
+        tracing::info!("agent runs");
+        let outcome = first_failure(&mut tasks, &cancel).await;
+        state.stop();
+        stop.cancel();
+        while tasks.join_next().await.is_some() {}
+        outcome
+    }
+}
+
+/// Waits for the cancellation, or for a main task to end, which none may do by itself.
+async fn first_failure(
+    tasks: &mut tokio::task::JoinSet<Result<(), RunError>>,
+    cancel: &CancellationToken,
+) -> Result<(), RunError> {
+    loop {
+        let ended = tokio::select! {
+            () = cancel.cancelled() => return Ok(()),
+            ended = tasks.join_next() => ended,
+        };
+        match ended {
+            None => return Ok(()),
+            Some(Ok(Ok(()))) => {}
+            Some(Ok(Err(error))) => return Err(error),
+            Some(Err(error)) => return Err(RunError::Crashed(error)),
+        }
+    }
+}

@@ -1,0 +1,570 @@
+//! The client of one VM's monitor: connects, connects again, carries calls, checks its health. Source: spec/agent.md §4.1.
+//!
+//! ```text
+//!   connect + handshake --ok--> MonitorUp, then: frames in, calls out, a health check every 5 s
+//!      ^      |                          |
+//!      |    failed                     ended (peer, protocol, no health for too long, a write that blocks)
+//!      +--- wait the rest of 5 s <--- MonitorDown
+//! ```
+//! Reads and writes never wait for one another: frames to send go through a bounded queue to a writer of their own, and a write
+//! that takes longer than a response may ends the connection.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures::{SinkExt, StreamExt};
+use protocol::monitor::{
+    AGENT_FIRST_ID, AGENT_FRAME_LIMIT_BYTES, AgentBody, AgentFrame, Allocation, FrameErrorKind,
+    MonitorBody, MonitorFrame, PATH, Version, VersionRange, VersionResponse,
+};
+use protocol::units::Resources;
+use telemetry::clock::Clock;
+use tokio::net::TcpStream;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, WebSocketConfig};
+use tokio_tungstenite::tungstenite::{Error as WsError, Message};
+use tokio_util::sync::CancellationToken;
+
+use super::config;
+use super::input::{Input, InputKind};
+use super::metrics::AgentMetrics;
+use crate::core::{DownscaleAnswer, Failure};
+
+/// Frames waiting to be written: every call, a health check and a handful of refusals. A peer that makes more pile up does not
+/// read, and the connection ends.
+const WRITE_BOUND: usize = 16;
+/// Calls waiting to be taken up; the core makes one at a time.
+pub(super) const CALL_BOUND: usize = 4;
+/// Read buffer of a connection, bytes: frames are short and there is a connection per VM.
+const READ_BUFFER_BYTES: usize = 4096;
+/// Longest reason in a close frame, bytes.
+const CLOSE_REASON_BYTES: usize = 123;
+/// How long a close frame may take.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Every how many health checks in a row a line is written.
+const HEALTHY_LOG_EVERY: u64 = 10;
+
+type Socket = WebSocketStream<TcpStream>;
+
+/// Why a call gave no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// It never left.
+    #[error("the call could not be sent")]
+    NotSent,
+    /// No answer in time.
+    #[error("the monitor did not answer in time")]
+    TimedOut,
+    /// The connection ended before the answer.
+    #[error("the connection to the monitor ended")]
+    Disconnected,
+    /// The monitor could not handle it.
+    #[error("the monitor failed: {0}")]
+    Internal(String),
+    /// The monitor could not read it.
+    #[error("the monitor did not understand: {0}")]
+    Invalid(String),
+    /// The answer does not decode.
+    #[error("the monitor's answer does not decode")]
+    BadAnswer,
+    /// The answer is of a type nobody knows.
+    #[error("the monitor's answer has an unknown type")]
+    UnknownAnswer,
+    /// The answer is of another kind than the call.
+    #[error("the monitor's answer is of another kind")]
+    WrongKind,
+}
+
+impl CallError {
+    /// Whether the monitor may have acted on the call.
+    #[must_use]
+    pub fn failure(&self) -> Failure {
+        match self {
+            Self::NotSent => Failure::NotApplied,
+            _ => Failure::Unknown,
+        }
+    }
+
+    /// The `code` label of the outbound counter.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::NotSent => "[error: failed to send]",
+            Self::TimedOut => "[error: timed out waiting for response]",
+            Self::Internal(_) => "[error: vm-monitor internal error]",
+            Self::BadAnswer => "[error: failed unmarshaling JSON]",
+            Self::UnknownAnswer => "[error: received unknown message type]",
+            Self::Disconnected | Self::Invalid(_) | Self::WrongKind => "[error: unknown]",
+        }
+    }
+}
+
+/// What is asked of the monitor, and where the answer goes.
+#[derive(Debug)]
+pub(super) enum Call {
+    Upscale(Resources, oneshot::Sender<Result<(), CallError>>),
+    Downscale(Resources, oneshot::Sender<Result<DownscaleAnswer, CallError>>),
+}
+
+/// Who waits for the answer under an id.
+#[derive(Debug)]
+enum Waiter {
+    Upscale(oneshot::Sender<Result<(), CallError>>),
+    Downscale(oneshot::Sender<Result<DownscaleAnswer, CallError>>),
+    Health,
+}
+
+impl Waiter {
+    fn endpoint(&self) -> &'static str {
+        match self {
+            Self::Upscale(_) => "UpscaleNotification",
+            Self::Downscale(_) => "DownscaleRequest",
+            Self::Health => "HealthCheck",
+        }
+    }
+}
+
+/// Why a connection ended or could not be made.
+#[derive(Debug, thiserror::Error)]
+enum Ended {
+    #[error("normal exit")]
+    Cancelled,
+    #[error("the VM's task has gone")]
+    TaskGone,
+    #[error("could not connect")]
+    Connect(#[source] std::io::Error),
+    #[error("the WebSocket handshake failed")]
+    Upgrade(#[source] Box<WsError>),
+    #[error("no connection in time")]
+    ConnectTimedOut,
+    #[error("the monitor refused the protocol: {0}")]
+    Refused(String),
+    #[error("the monitor chose protocol version {0}, which was not offered")]
+    Version(u8),
+    #[error("the monitor's first frame does not decode")]
+    Handshake,
+    #[error("the connection broke")]
+    Broken(#[source] Box<WsError>),
+    #[error("the monitor closed the connection")]
+    Closed,
+    #[error("the monitor sent something that is no frame: {0}")]
+    NotAFrame(String),
+    #[error("a known message of the monitor does not decode: {0}")]
+    BadContent(String),
+    #[error("a frame could not be written in time")]
+    WriteBlocked,
+    #[error("no health check succeeded for too long")]
+    Unhealthy,
+}
+
+impl Ended {
+    fn close_code(&self) -> CloseCode {
+        match self {
+            Self::Cancelled | Self::TaskGone => CloseCode::Normal,
+            Self::Refused(_) | Self::Version(_) | Self::Handshake => CloseCode::Protocol,
+            _ => CloseCode::Error,
+        }
+    }
+}
+
+/// The connection loop of one VM.
+pub(super) struct Link {
+    pub config: config::Monitor,
+    pub health_check_every: Duration,
+    pub pod_ip: String,
+    pub clock: Clock,
+    pub metrics: AgentMetrics,
+    pub inputs: mpsc::Sender<Input>,
+}
+
+impl Link {
+    /// Connects forever, until cancelled.
+    pub(super) async fn run(self, cancel: CancellationToken) {
+        let mut generation = 0_u64;
+        let mut was_connected = true;
+        loop {
+            let began = Instant::now();
+            generation += 1;
+            let ended = match self.connect(&cancel).await {
+                Ok(socket) => {
+                    was_connected = true;
+                    self.serve(socket, generation, &cancel).await
+                }
+                Err(ended) => ended,
+            };
+            if matches!(ended, Ended::Cancelled | Ended::TaskGone) {
+                return;
+            }
+            // Only the first of a run of failed attempts is worth a line above debug.
+            let error = telemetry::chain(&ended);
+            if std::mem::take(&mut was_connected) {
+                tracing::warn!(error, "no connection to the monitor");
+            } else {
+                tracing::debug!(error, "still no connection to the monitor");
+            }
+            if self.send(InputKind::MonitorDown { generation }).await.is_err() {
+                return;
+            }
+            let next = began + self.config.connection_retry_min_wait.duration();
+            tokio::select! {
+                () = tokio::time::sleep_until(next) => {}
+                () = cancel.cancelled() => return,
+            }
+        }
+    }
+
+    async fn send(&self, kind: InputKind) -> Result<(), Ended> {
+        let input = Input { arrived: self.clock.now(), kind };
+        self.inputs.send(input).await.map_err(|_| Ended::TaskGone)
+    }
+
+    async fn connect(&self, cancel: &CancellationToken) -> Result<Socket, Ended> {
+        let limit = self.config.connection_timeout.duration();
+        tokio::select! {
+            connected = tokio::time::timeout(limit, self.handshake()) => {
+                connected.unwrap_or(Err(Ended::ConnectTimedOut))
+            }
+            () = cancel.cancelled() => Err(Ended::Cancelled),
+        }
+    }
+
+    async fn handshake(&self) -> Result<Socket, Ended> {
+        let address = format!("{}:{}", self.pod_ip, self.config.server_port);
+        let stream = TcpStream::connect(&address).await.map_err(Ended::Connect)?;
+        stream.set_nodelay(true).map_err(Ended::Connect)?;
+        let limits = WebSocketConfig::default()
+            .max_message_size(Some(AGENT_FRAME_LIMIT_BYTES))
+            .max_frame_size(Some(AGENT_FRAME_LIMIT_BYTES))
+            .read_buffer_size(READ_BUFFER_BYTES)
+            .write_buffer_size(0);
+        let url = format!("ws://{address}{PATH}");
+        let (mut socket, _) =
+            tokio_tungstenite::client_async_with_config(url, stream, Some(limits))
+                .await
+                .map_err(|error| Ended::Upgrade(Box::new(error)))?;
+        let offer = serde_json::to_string(&VersionRange::V1).map_err(|_| Ended::Handshake)?;
+        let broken = |error| Ended::Broken(Box::new(error));
+        socket.send(Message::text(offer)).await.map_err(broken)?;
+        let outcome = match first_text(&mut socket).await {
+            Ok(text) => match serde_json::from_str::<VersionResponse>(&text) {
+                Ok(VersionResponse::Version(Version::V1)) => return Ok(socket),
+                Ok(VersionResponse::Version(Version(other))) => Ended::Version(other),
+                Ok(VersionResponse::Error(text)) => Ended::Refused(text.chars().take(200).collect()),
+                Err(_) => Ended::Handshake,
+            },
+            Err(ended) => ended,
+        };
+        let frame = close_frame(&outcome);
+        let _ = tokio::time::timeout(CLOSE_TIMEOUT, socket.close(Some(frame))).await;
+        Err(outcome)
+    }
+
+    /// Carries one connection until it ends.
+    async fn serve(&self, socket: Socket, generation: u64, cancel: &CancellationToken) -> Ended {
+        let (calls_tx, calls) = mpsc::channel(CALL_BOUND);
+        // Active before anything is read, so that a wish already waiting finds it so.
+        if let Err(ended) = self.send(InputKind::MonitorUp { generation, calls: calls_tx }).await {
+            return ended;
+        }
+        tracing::info!(generation, "connected to the monitor");
+        let (sink, stream) = socket.split();
+        let (frames, queue) = mpsc::channel(WRITE_BOUND);
+        let write_limit = self.config.response_timeout.duration();
+        let mut writer = tokio::spawn(write(sink, queue, write_limit));
+        let mut session = Session {
+            link: self,
+            generation,
+            frames,
+            next_id: AGENT_FIRST_ID,
+            waiting: BTreeMap::new(),
+            unhealthy_since: None,
+            healthy: 0,
+        };
+        let ended = session.run(stream, calls, &mut writer, cancel).await;
+        session.fail_all();
+        let _ = session.frames.try_send(Message::Close(Some(close_frame(&ended))));
+        // The writer ends by itself when its queue is gone; a peer that does not read cannot hold us here.
+        ended
+    }
+}
+
+async fn first_text(socket: &mut Socket) -> Result<String, Ended> {
+    loop {
+        match socket.next().await {
+            None => return Err(Ended::Closed),
+            Some(Err(error)) => return Err(Ended::Broken(Box::new(error))),
+            Some(Ok(Message::Text(text))) => return Ok(text.to_string()),
+            Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
+            Some(Ok(Message::Close(_))) => return Err(Ended::Closed),
+            Some(Ok(_)) => return Err(Ended::Handshake),
+        }
+    }
+}
+
+fn close_frame(ended: &Ended) -> CloseFrame {
+    let mut reason = telemetry::chain(ended);
+    let mut end = reason.len().min(CLOSE_REASON_BYTES);
+    while !reason.is_char_boundary(end) {
+        end -= 1;
+    }
+    reason.truncate(end);
+    CloseFrame { code: ended.close_code(), reason: reason.into() }
+}
+
+/// Writes frames until the queue ends, a write fails, or one takes too long.
+async fn write(
+    mut sink: futures::stream::SplitSink<Socket, Message>,
+    mut queue: mpsc::Receiver<Message>,
+    limit: Duration,
+) {
+    while let Some(message) = queue.recv().await {
+        let is_close = matches!(message, Message::Close(_));
+        let limit = if is_close { CLOSE_TIMEOUT } else { limit };
+        match tokio::time::timeout(limit, sink.send(message)).await {
+            Ok(Ok(())) if !is_close => {}
+            _ => return,
+        }
+    }
+}
+
+/// One connection.
+struct Session<'a> {
+    link: &'a Link,
+    generation: u64,
+    frames: mpsc::Sender<Message>,
+    next_id: u64,
+    waiting: BTreeMap<u64, (Instant, Waiter)>,
+    unhealthy_since: Option<Instant>,
+    healthy: u64,
+}
+
+impl Session<'_> {
+    async fn run(
+        &mut self,
+        mut stream: futures::stream::SplitStream<Socket>,
+        mut calls: mpsc::Receiver<Call>,
+        writer: &mut tokio::task::JoinHandle<()>,
+        cancel: &CancellationToken,
+    ) -> Ended {
+        let every = self.link.health_check_every;
+        let mut health = tokio::time::interval_at(Instant::now() + every, every);
+        health.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            let deadline = self.waiting.values().map(|(deadline, _)| *deadline).min();
+            let step = tokio::select! {
+                message = stream.next() => self.received(message).await,
+                call = calls.recv() => match call {
+                    Some(call) => self.call(call),
+                    None => Err(Ended::TaskGone),
+                },
+                () = sleep_until(deadline) => self.expire().await,
+                _ = health.tick() => self.check_health(),
+                _ = &mut *writer => Err(Ended::WriteBlocked),
+                () = cancel.cancelled() => Err(Ended::Cancelled),
+            };
+            if let Err(ended) = step {
+                return ended;
+            }
+        }
+    }
+
+    /// Hands a frame to the writer.
+    fn write(&self, body: AgentBody, id: u64) -> Result<(), Ended> {
+        let text = AgentFrame { body, id }.encode();
+        self.frames.try_send(Message::text(text)).map_err(|_| Ended::WriteBlocked)
+    }
+
+    fn ask(&mut self, body: AgentBody, waiter: Waiter) -> Result<(), Ended> {
+        let id = self.next_id;
+        self.next_id += 2;
+        let endpoint = waiter.endpoint();
+        if let Err(ended) = self.write(body, id) {
+            self.link.metrics.monitor_call(endpoint, CallError::NotSent.code());
+            answer(waiter, Err(CallError::NotSent));
+            return Err(ended);
+        }
+        let deadline = Instant::now() + self.link.config.response_timeout.duration();
+        self.waiting.insert(id, (deadline, waiter));
+        Ok(())
+    }
+
+    fn call(&mut self, call: Call) -> Result<(), Ended> {
+        let allocation = |size: Resources| Allocation { cpu: size.cpu.as_cores(), mem: size.mem.0 };
+        match call {
+            Call::Upscale(size, reply) => {
+                let granted = allocation(size);
+                self.ask(AgentBody::UpscaleNotification { granted }, Waiter::Upscale(reply))
+            }
+            Call::Downscale(size, reply) => {
+                let target = allocation(size);
+                self.ask(AgentBody::DownscaleRequest { target }, Waiter::Downscale(reply))
+            }
+        }
+    }
+
+    fn check_health(&mut self) -> Result<(), Ended> {
+        let is_pending =
+            self.waiting.values().any(|(_, waiter)| matches!(waiter, Waiter::Health));
+        if is_pending { Ok(()) } else { self.ask(AgentBody::HealthCheck, Waiter::Health) }
+    }
+
+    /// Gives up on answers that are overdue.
+    async fn expire(&mut self) -> Result<(), Ended> {
+        let now = Instant::now();
+        let overdue: Vec<u64> = self
+            .waiting
+            .iter()
+            .filter(|(_, (deadline, _))| *deadline <= now)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in overdue {
+            self.settle(id, Err(CallError::TimedOut)).await?;
+        }
+        Ok(())
+    }
+
+    async fn received(&mut self, message: Option<Result<Message, WsError>>) -> Result<(), Ended> {
+        let text = match message {
+            None | Some(Ok(Message::Close(_))) => return Err(Ended::Closed),
+            Some(Err(error)) => return Err(Ended::Broken(Box::new(error))),
+            Some(Ok(Message::Text(text))) => text,
+            Some(Ok(_)) => return Ok(()),
+        };
+        match MonitorFrame::decode(&text) {
+            Ok(frame) => self.frame(frame).await,
+            Err(error) => {
+                self.link.metrics.monitor_message("unknown", "[error: unreadable]");
+                match error.kind {
+                    FrameErrorKind::NotJson | FrameErrorKind::NotAFrame => {
+                        Err(Ended::NotAFrame(error.reason))
+                    }
+                    FrameErrorKind::UnknownType => {
+                        self.settle(error.id, Err(CallError::UnknownAnswer)).await?;
+                        self.write(AgentBody::InvalidMessage { error: error.reason }, error.id)
+                    }
+                    FrameErrorKind::BadContent => {
+                        self.settle(error.id, Err(CallError::BadAnswer)).await?;
+                        let text = error.reason.clone();
+                        self.write(AgentBody::InvalidMessage { error: text }, error.id)?;
+                        Err(Ended::BadContent(error.reason))
+                    }
+                }
+            }
+        }
+    }
+
+    async fn frame(&mut self, frame: MonitorFrame) -> Result<(), Ended> {
+        let id = frame.id;
+        let answer = match frame.body {
+            MonitorBody::UpscaleRequest => {
+                self.link.metrics.monitor_message("UpscaleRequest", "ok");
+                let generation = self.generation;
+                return self.link.send(InputKind::MonitorWish { generation }).await;
+            }
+            MonitorBody::DownscaleResult { ok, status } => {
+                tracing::debug!(id, ok, status, "the monitor answered a shrink");
+                Ok(Answer::Downscale(if ok {
+                    DownscaleAnswer::Allowed
+                } else {
+                    DownscaleAnswer::Denied
+                }))
+            }
+            MonitorBody::UpscaleConfirmation => Ok(Answer::Upscale),
+            MonitorBody::HealthCheck => Ok(Answer::Health),
+            MonitorBody::InternalError { error } => Err(CallError::Internal(error)),
+            MonitorBody::InvalidMessage { error } => Err(CallError::Invalid(error)),
+        };
+        let is_complaint = answer.is_err();
+        if self.waiting.contains_key(&id) {
+            return self.settle(id, answer).await;
+        }
+        // A complaint about something nobody waits for is only noted: answering it could go on for ever.
+        if is_complaint {
+            tracing::debug!(id, ?answer, "the monitor complains");
+            return Ok(());
+        }
+        let error = format!("nobody waits for an answer under id {id}");
+        self.write(AgentBody::InvalidMessage { error }, id)
+    }
+
+    /// Ends the wait under an id, if there is one.
+    async fn settle(&mut self, id: u64, got: Result<Answer, CallError>) -> Result<(), Ended> {
+        let Some((_, waiter)) = self.waiting.remove(&id) else { return Ok(()) };
+        let endpoint = waiter.endpoint();
+        let is_health = matches!(waiter, Waiter::Health);
+        let outcome = answer(waiter, got);
+        let code = outcome.as_ref().map_or_else(|error| error.code(), |()| "ok");
+        self.link.metrics.monitor_call(endpoint, code);
+        if is_health { self.health_checked(outcome).await } else { Ok(()) }
+    }
+
+    async fn health_checked(&mut self, outcome: Result<(), CallError>) -> Result<(), Ended> {
+        let Err(error) = outcome else {
+            self.unhealthy_since = None;
+            self.healthy += 1;
+            if self.healthy % HEALTHY_LOG_EVERY == 0 {
+                tracing::debug!(count = self.healthy, "health checks succeed");
+            }
+            return self.link.send(InputKind::MonitorHealthy).await;
+        };
+        let error = telemetry::chain(&error);
+        tracing::warn!(error, "health check of the monitor failed");
+        self.healthy = 0;
+        let now = Instant::now();
+        let since = *self.unhealthy_since.get_or_insert(now);
+        if now - since > self.link.config.max_health_check_failures.duration() {
+            return Err(Ended::Unhealthy);
+        }
+        Ok(())
+    }
+
+    fn fail_all(&mut self) {
+        for (_, (_, waiter)) in std::mem::take(&mut self.waiting) {
+            self.link.metrics.monitor_call(waiter.endpoint(), CallError::Disconnected.code());
+            let _ = answer(waiter, Err(CallError::Disconnected));
+        }
+    }
+}
+
+/// What came back under an id.
+#[derive(Debug, Clone, Copy)]
+enum Answer {
+    Upscale,
+    Downscale(DownscaleAnswer),
+    Health,
+}
+
+/// Passes an answer on if it is of the right kind; says how the call ended.
+fn answer(waiter: Waiter, got: Result<Answer, CallError>) -> Result<(), CallError> {
+    // A receiver that has gone does not want to know.
+    match (waiter, got) {
+        (Waiter::Upscale(reply), Ok(Answer::Upscale)) => {
+            let _ = reply.send(Ok(()));
+            Ok(())
+        }
+        (Waiter::Downscale(reply), Ok(Answer::Downscale(answer))) => {
+            let _ = reply.send(Ok(answer));
+            Ok(())
+        }
+        (Waiter::Health, Ok(Answer::Health)) => Ok(()),
+        (waiter, got) => {
+            let error = got.err().unwrap_or(CallError::WrongKind);
+            match waiter {
+                Waiter::Upscale(reply) => drop(reply.send(Err(error.clone()))),
+                Waiter::Downscale(reply) => drop(reply.send(Err(error.clone()))),
+                Waiter::Health => {}
+            }
+            Err(error)
+        }
+    }
+}
+
+async fn sleep_until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}

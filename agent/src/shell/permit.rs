@@ -1,0 +1,112 @@
+//! The permit call: one POST to the current scheduler. Source: spec/agent.md §4.2.
+//!
+//! The server may hold an answer for about a second, so the time-out (`scheduler.requestTimeoutSeconds`) must be above that.
+
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Bytes;
+use hyper::{Method, Request};
+use protocol::permit::{AgentRequest, PluginResponse};
+
+use super::scrape::HttpClient;
+use crate::core::Failure;
+
+/// Largest answer read, bytes; a permit has under 100.
+const ANSWER_LIMIT_BYTES: usize = 16 * 1024;
+/// Longest refusal text kept.
+const SHOWN_CHARS: usize = 200;
+
+/// Why there is no permit.
+#[derive(Debug, thiserror::Error)]
+pub enum PermitError {
+    /// No scheduler pod is ready.
+    #[error("no scheduler pod is ready")]
+    NoScheduler,
+    /// The address cannot be asked.
+    #[error("{0:?} is no address")]
+    Address(String),
+    /// No connection could be made: the request never left.
+    #[error("could not connect to the scheduler")]
+    Connect(#[source] hyper_util::client::legacy::Error),
+    /// The connection broke after the request may have left.
+    #[error("the connection to the scheduler broke")]
+    Broken(#[source] hyper_util::client::legacy::Error),
+    /// No answer in time.
+    #[error("the scheduler did not answer in time")]
+    TimedOut,
+    /// Another status than 200.
+    #[error("the scheduler answered {status}: {text}")]
+    Status {
+        /// The status.
+        status: u16,
+        /// The text with it.
+        text: String,
+    },
+    /// An answer that is too long or broke off.
+    #[error("the scheduler's answer could not be read")]
+    Body(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// An answer that is no permit.
+    #[error("the scheduler's answer is no permit")]
+    Decode(#[source] serde_json::Error),
+}
+
+impl PermitError {
+    /// Whether the scheduler may have acted on the request.
+    #[must_use]
+    pub fn failure(&self) -> Failure {
+        match self {
+            Self::NoScheduler | Self::Address(_) | Self::Connect(_) => Failure::NotApplied,
+            Self::Status { status, .. } if (400..500).contains(status) => Failure::NotApplied,
+            Self::Broken(_)
+            | Self::TimedOut
+            | Self::Status { .. }
+            | Self::Body(_)
+            | Self::Decode(_) => Failure::Unknown,
+        }
+    }
+
+    /// The `code` label of the request counter.
+    #[must_use]
+    pub fn code(&self) -> String {
+        match self {
+            Self::Status { status, .. } => status.to_string(),
+            Self::Body(_) | Self::Decode(_) => "200".into(),
+            Self::NoScheduler => "[error doing request: no known ready scheduler pod]".into(),
+            Self::Address(_) => "[error doing request: bad address]".into(),
+            Self::Connect(_) => "[error doing request: could not connect]".into(),
+            Self::Broken(_) => "[error doing request: connection broke]".into(),
+            Self::TimedOut => "[error doing request: timed out]".into(),
+        }
+    }
+}
+
+/// Asks. The caller bounds the time.
+///
+/// # Errors
+/// [`PermitError`]; [`PermitError::failure`] says whether it may have been acted on.
+pub(super) async fn ask(
+    client: &HttpClient<Full<Bytes>>,
+    address: &str,
+    request: &AgentRequest,
+) -> Result<PluginResponse, PermitError> {
+    let body = serde_json::to_vec(request).map_err(PermitError::Decode)?;
+    let request = Request::builder()
+        .method(Method::POST)
+        .uri(address)
+        .header(hyper::header::CONTENT_TYPE, "application/json")
+        .body(Full::new(Bytes::from(body)))
+        .map_err(|_| PermitError::Address(address.to_owned()))?;
+    let response = client.request(request).await.map_err(|error| {
+        if error.is_connect() { PermitError::Connect(error) } else { PermitError::Broken(error) }
+    })?;
+    let status = response.status();
+    let body = Limited::new(response.into_body(), ANSWER_LIMIT_BYTES)
+        .collect()
+        .await
+        .map_err(PermitError::Body)?
+        .to_bytes();
+    if status != hyper::StatusCode::OK {
+        let text = String::from_utf8_lossy(&body).trim().chars().take(SHOWN_CHARS).collect();
+        return Err(PermitError::Status { status: status.as_u16(), text });
+    }
+    serde_json::from_slice(&body).map_err(PermitError::Decode)
+}

@@ -1,0 +1,683 @@
+//! One VM's task: it alone owns the VM's core. It takes inputs one by one, lets the core decide, starts the requests the core asks
+//! for, and reports their ends as inputs again. Nothing is polled: a wish of the monitor leads to a decision as soon as it is read.
+//! Source: spec/agent.md §3.10, §6.1.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use http_body_util::{Empty, Full};
+use hyper::body::Bytes as Body;
+use kube::api::{Api, ApiResource, DynamicObject};
+use protocol::permit::{AgentRequest, NamespacedName, PROTO_VERSION};
+use protocol::time::{Span, Timestamp};
+use protocol::trace::{Stage, StageRecord, TraceId};
+use protocol::units::Resources;
+use rand::Rng;
+use telemetry::StageLog;
+use telemetry::clock::Clock;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::config::Config;
+use super::input::{INPUT_BOUND, Input, InputKind, Took};
+use super::metrics::{AgentMetrics, RunnerGauge, RunnerState, VmLabels, VmMetrics};
+use super::monitor::{Call, CallError, Link};
+use super::patch::{self, PatchError};
+use super::permit::{self, PermitError};
+use super::schedulers::SchedulerPod;
+use super::scrape::{HttpClient, Scraper, Source};
+use super::state::{DecisionEntry, Place, text_of, wall_of};
+use crate::core::actions::{MonitorDownscale, MonitorUpscale, NeonVmRequest, PluginRequest};
+use crate::core::health::Health;
+use crate::core::{
+    Action, Core, Decision, DownscaleAnswer, Event, Observation, RequestId, VmUpdate,
+};
+
+/// Jitter of the heartbeat, milliseconds.
+const TICK_JITTER_MS: u64 = 100;
+/// How long the monitor connection gets to say good-bye.
+const GOOD_BYE: Duration = Duration::from_millis(500);
+
+/// What every VM's task shares.
+pub(super) struct Context {
+    pub config: Config,
+    pub clock: Clock,
+    pub kube: kube::Client,
+    pub metrics: AgentMetrics,
+    pub vm_metrics: VmMetrics,
+    pub stages: StageLog,
+    pub schedulers: watch::Receiver<Option<SchedulerPod>>,
+    pub scrape_client: HttpClient<Empty<Body>>,
+    pub permit_client: HttpClient<Full<Body>>,
+    pub health_check_every: Duration,
+}
+
+/// A state of the VM object, ready for the core.
+#[derive(Debug, Clone)]
+pub(super) struct VmFeed {
+    pub update: VmUpdate,
+    pub endpoint_id: String,
+    pub labels: VmLabels,
+    /// When it was read.
+    pub arrived: Timestamp,
+}
+
+/// Who a task is for.
+#[derive(Debug, Clone)]
+pub(super) struct Subject {
+    pub vm: NamespacedName,
+    pub pod: NamespacedName,
+    pub pod_ip: String,
+}
+
+/// One VM's task.
+pub(super) struct Runner {
+    ctx: Arc<Context>,
+    subject: Subject,
+    core: Core,
+    health: Health,
+    api: Api<DynamicObject>,
+    feed: watch::Receiver<VmFeed>,
+    inputs: mpsc::Receiver<Input>,
+    inputs_tx: mpsc::Sender<Input>,
+    monitor: Option<(u64, mpsc::Sender<Call>)>,
+    wants_lfc: Arc<AtomicBool>,
+    io: JoinSet<()>,
+    is_started: bool,
+    last_decision: Option<Decision>,
+    last_computations: u64,
+    last_faults: u64,
+    endpoint_id: String,
+    labels: VmLabels,
+    gauge: RunnerGauge,
+    place: Place,
+}
+
+impl Runner {
+    pub(super) fn new(
+        ctx: Arc<Context>,
+        subject: Subject,
+        mut feed: watch::Receiver<VmFeed>,
+        place: Place,
+    ) -> Self {
+        let first = feed.borrow_and_update().clone();
+        let jitter = Span::from_millis(rand::rng().random_range(0..TICK_JITTER_MS));
+        let core = Core::new(ctx.config.core(jitter), first.update.info);
+        let health = Health::new(ctx.config.health(), ctx.clock.now());
+        let resource = ApiResource::from_gvk(&super::vms::virtual_machine_kind());
+        let api = Api::namespaced_with(ctx.kube.clone(), &subject.vm.namespace, &resource);
+        let (inputs_tx, inputs) = mpsc::channel(INPUT_BOUND);
+        let gauge = ctx.metrics.runner(!first.endpoint_id.is_empty());
+        let wants_lfc = Arc::new(AtomicBool::new(core.wants_lfc_metrics()));
+        {
+            let mut view = place.lock();
+            view.start_time = text_of(&ctx.clock, ctx.clock.now());
+            view.pod_ip.clone_from(&subject.pod_ip);
+            view.endpoint_id.clone_from(&first.endpoint_id);
+            view.info = Some(core.vm().clone());
+            view.state = Some(RunnerState::Ok);
+            view.state_updated_at = view.start_time.clone();
+            view.executor = None;
+        }
+        Self {
+            ctx,
+            subject,
+            core,
+            health,
+            api,
+            feed,
+            inputs,
+            inputs_tx,
+            monitor: None,
+            wants_lfc,
+            io: JoinSet::new(),
+            is_started: false,
+            last_decision: None,
+            last_computations: 0,
+            last_faults: 0,
+            endpoint_id: first.endpoint_id,
+            labels: first.labels,
+            gauge,
+            place,
+        }
+    }
+
+    /// Runs until cancelled. A crash of any task it started ends it with the same crash.
+    pub(super) async fn run(mut self, cancel: CancellationToken) {
+        self.start_io(&cancel);
+        let mut refresh = tokio::time::interval(self.ctx.config.refresh_state_interval.duration());
+        refresh.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut deadline: Option<Timestamp> = None;
+        loop {
+            let wake = deadline.map(|at| self.ctx.clock.instant_of(at).into());
+            let arrived = tokio::select! {
+                biased;
+                () = cancel.cancelled() => break,
+                Some(ended) = self.io.join_next() => {
+                    if let Err(error) = ended && error.is_panic() {
+                        std::panic::resume_unwind(error.into_panic());
+                    }
+                    continue;
+                }
+                Some(input) = self.inputs.recv() => {
+                    let arrived = input.arrived;
+                    self.take(input);
+                    arrived
+                }
+                changed = self.feed.changed() => {
+                    if changed.is_err() {
+                        break;
+                    }
+                    self.take_feed()
+                }
+                _ = refresh.tick() => {
+                    self.refresh_state();
+                    continue;
+                }
+                () = sleep_until(wake) => {
+                    let now = self.ctx.clock.now();
+                    self.core.handle(now, Event::Tick);
+                    now
+                }
+            };
+            deadline = self.drive(arrived);
+        }
+        self.ctx.vm_metrics.forget_desired(&self.labels);
+        // The monitor link says good-bye by itself; everything else is simply dropped.
+        let _ = tokio::time::timeout(GOOD_BYE, async {
+            while self.io.join_next().await.is_some() {}
+        })
+        .await;
+    }
+
+    fn start_io(&mut self, cancel: &CancellationToken) {
+        let (ctx, inputs) = (&self.ctx, &self.inputs_tx);
+        let always = Arc::new(AtomicBool::new(true));
+        let sources = [
+            (Source::System, ctx.config.metrics.system, always),
+            (Source::Lfc, ctx.config.metrics.lfc, Arc::clone(&self.wants_lfc)),
+        ];
+        for (source, config, is_active) in sources {
+            let scraper = Scraper {
+                client: ctx.scrape_client.clone(),
+                source,
+                config,
+                pod_ip: self.subject.pod_ip.clone(),
+                clock: ctx.clock,
+                is_active,
+                inputs: inputs.clone(),
+            };
+            let cancel = cancel.clone();
+            self.io.spawn(async move {
+                tokio::select! {
+                    () = scraper.run() => {}
+                    () = cancel.cancelled() => {}
+                }
+            });
+        }
+        let link = Link {
+            config: ctx.config.monitor,
+            health_check_every: ctx.health_check_every,
+            pod_ip: self.subject.pod_ip.clone(),
+            clock: ctx.clock,
+            metrics: ctx.metrics.clone(),
+            inputs: inputs.clone(),
+        };
+        self.io.spawn(link.run(cancel.clone()));
+    }
+
+    /// Passes an input to the core.
+    fn take(&mut self, input: Input) {
+        let now = self.ctx.clock.now();
+        let event = match input.kind {
+            InputKind::System(metrics) => Event::SystemMetrics(metrics),
+            InputKind::Lfc(metrics) => Event::LfcMetrics(metrics),
+            InputKind::MonitorUp { generation, calls } => {
+                self.monitor = Some((generation, calls));
+                self.health.monitor_succeeded(now);
+                Event::MonitorActive
+            }
+            InputKind::MonitorDown { generation } => {
+                if self.monitor.take().is_some() {
+                    tracing::info!(generation, "the monitor connection is down");
+                }
+                Event::MonitorReset
+            }
+            InputKind::MonitorWish { generation } if self.is_current(generation) => {
+                tracing::info!("the monitor asks to grow");
+                Event::MonitorUpscaleRequested
+            }
+            InputKind::MonitorHealthy => {
+                self.health.monitor_succeeded(now);
+                self.refresh_state();
+                return;
+            }
+            InputKind::PluginDone { id, took, result } => self.plugin_done(now, id, took, result),
+            InputKind::NeonVmDone { id, took, result } => self.neonvm_done(now, id, took, result),
+            InputKind::UpscaleDone { generation, id, took: _, result }
+                if self.is_current(generation) =>
+            {
+                self.upscale_done(now, id, result)
+            }
+            InputKind::DownscaleDone { generation, id, took, result }
+                if self.is_current(generation) =>
+            {
+                self.downscale_done(now, id, took, result)
+            }
+            // Of a connection that is gone: the core has forgotten it already.
+            InputKind::MonitorWish { .. }
+            | InputKind::UpscaleDone { .. }
+            | InputKind::DownscaleDone { .. } => return,
+        };
+        self.is_started = true;
+        self.core.handle(now, event);
+    }
+
+    fn is_current(&self, generation: u64) -> bool {
+        self.monitor.as_ref().is_some_and(|(current, _)| *current == generation)
+    }
+
+    fn take_feed(&mut self) -> Timestamp {
+        let feed = self.feed.borrow_and_update().clone();
+        let now = self.ctx.clock.now();
+        if feed.endpoint_id != self.endpoint_id {
+            self.endpoint_id.clone_from(&feed.endpoint_id);
+            self.health.endpoint_assigned(now);
+            let mut view = self.place.lock();
+            view.endpoint_id.clone_from(&feed.endpoint_id);
+            view.endpoint_assigned_at = Some(text_of(&self.ctx.clock, now));
+        }
+        if feed.labels != self.labels {
+            self.ctx.vm_metrics.forget_desired(&self.labels);
+            self.labels = feed.labels;
+        }
+        self.core.handle(now, Event::VmUpdated(Box::new(feed.update)));
+        self.wants_lfc.store(self.core.wants_lfc_metrics(), Ordering::Relaxed);
+        self.is_started = true;
+        feed.arrived
+    }
+
+    /// Lets the core decide and starts what it asks for. Returns when to look again.
+    fn drive(&mut self, arrived: Timestamp) -> Option<Timestamp> {
+        if !self.is_started {
+            return None;
+        }
+        let now = self.ctx.clock.now();
+        let mut first = true;
+        while let Some((id, action)) = self.core.poll_action(now) {
+            if std::mem::take(&mut first) {
+                self.note_decision(arrived);
+            }
+            self.launch(id, action);
+        }
+        if first {
+            self.note_decision(arrived);
+        }
+        self.after_decision();
+        self.core.poll_deadline()
+    }
+
+    /// Logs and keeps the decision when it is another than the last one.
+    fn note_decision(&mut self, arrived: Timestamp) {
+        let Some(evaluation) = self.core.last_evaluation() else { return };
+        let (decision, warnings) = (evaluation.decision, evaluation.warnings);
+        let now = self.ctx.clock.now();
+        let last = self.last_decision.replace(decision);
+        if last.is_none_or(|last| last.revision.value != decision.revision.value)
+            && decision.revision.value != 0
+        {
+            let took = Took { from: arrived, span: now.since(arrived) };
+            self.record(Stage::Decision, decision.revision.value, took, decision.current, decision.target);
+        }
+        if last.is_some_and(|last| !decision.differs_from(&last)) {
+            return;
+        }
+        self.ctx.metrics.decided(decision.reason.as_str());
+        let is_move = last.is_none_or(|last| decision.moves_from(&last));
+        if is_move {
+            self.log_decision(&decision);
+        }
+        let at = text_of(&self.ctx.clock, now);
+        self.place.lock().decided(DecisionEntry { at, decision, warnings });
+    }
+
+    fn log_decision(&self, decision: &Decision) {
+        let bounded: Vec<&str> = decision.bounded_by.iter().map(crate::core::Bound::as_str).collect();
+        let set = decision.working_set;
+        tracing::info!(
+            current = %decision.current,
+            target = %decision.target,
+            reason = decision.reason.as_str(),
+            vote_cpu = decision.votes.cpu,
+            vote_memory = decision.votes.memory,
+            vote_working_set = decision.votes.working_set,
+            bounded_by = bounded.join(","),
+            revision = decision.revision.value,
+            estimate_wss_pages = set.map(|set| set.estimate_pages),
+            predicted_next_wss_pages = set.map(|set| set.predicted_pages),
+            required_cu = decision.goal_units,
+            "decided"
+        );
+    }
+
+    /// Passes on what the core measured and shows its state.
+    fn after_decision(&mut self) {
+        while let Some(observation) = self.core.poll_observation() {
+            if let Observation::Latency { path, after, flags } = observation {
+                self.ctx.metrics.observe_latency(path, after, flags);
+            }
+        }
+        let computations = self.core.computations();
+        self.ctx.metrics.next_actions.inc_by(computations - self.last_computations);
+        self.last_computations = computations;
+        let faults = self.core.faults();
+        if faults.total() > self.last_faults {
+            tracing::error!(?faults, "an invariant of the core did not hold");
+            self.ctx.metrics.faults.inc_by(faults.total() - self.last_faults);
+            self.last_faults = faults.total();
+        }
+        self.show_desired();
+        let clock = self.ctx.clock;
+        let dump = self.core.snapshot(&|at| text_of(&clock, at));
+        let mut view = self.place.lock();
+        view.info = Some(self.core.vm().clone());
+        view.executor = Some(dump);
+        view.monitor_waiters = self.monitor.as_ref().map(|(_, calls)| {
+            super::monitor::CALL_BOUND.saturating_sub(calls.capacity())
+        });
+        view.workers = self.io.len();
+    }
+
+    fn show_desired(&self) {
+        let Some(decision) = &self.last_decision else { return };
+        let unit = self.ctx.config.scaling.compute_unit;
+        if decision.has_all_metrics && decision.current.exact_multiple_of(unit).is_some() {
+            let by = self.ctx.config.scaling_events.cu_multiplier;
+            let votes = [
+                Some(f64::from(decision.goal_units)),
+                decision.votes.cpu,
+                decision.votes.memory,
+                decision.votes.working_set,
+            ];
+            self.ctx.vm_metrics.set_desired(&self.labels, votes.map(|vote| vote.map(|v| v * by)));
+        }
+    }
+
+    fn refresh_state(&mut self) {
+        let now = self.ctx.clock.now();
+        let stuck = self.health.stuck(now);
+        let state = if stuck.is_some() { RunnerState::Stuck } else { RunnerState::Ok };
+        self.gauge.set(!self.endpoint_id.is_empty(), state);
+        let clock = &self.ctx.clock;
+        let mut view = self.place.lock();
+        if view.stuck != stuck {
+            match stuck {
+                Some(reason) => tracing::warn!(?reason, "scaling is stuck"),
+                None => tracing::info!("scaling is not stuck any more"),
+            }
+        }
+        if view.state != Some(state) {
+            view.state_updated_at = text_of(clock, now);
+        }
+        view.state = Some(state);
+        view.stuck = stuck;
+        view.failures = self.health.counts(now);
+        view.last_monitor_success = self.health.last_monitor_success().map(|at| text_of(clock, at));
+    }
+
+    fn record(&self, stage: Stage, revision: i64, took: Took, from: Resources, to: Resources) {
+        self.ctx.stages.record(StageRecord {
+            trace: TraceId { vm: self.subject.vm.to_string(), revision },
+            stage,
+            start_unix_us: wall_of(&self.ctx.clock, took.from).0,
+            duration_us: took.span.0,
+            change: format!("{from} -> {to}"),
+        });
+    }
+
+    fn launch(&mut self, id: RequestId, action: Action) {
+        match action {
+            Action::Plugin(request) => self.launch_plugin(id, request),
+            Action::NeonVm(request) => self.launch_patch(id, request),
+            Action::MonitorUpscale(request) => self.launch_upscale(id, request),
+            Action::MonitorDownscale(request) => self.launch_downscale(id, request),
+        }
+    }
+
+    fn launch_plugin(&mut self, id: RequestId, request: PluginRequest) {
+        let ctx = Arc::clone(&self.ctx);
+        let (inputs, from) = (self.inputs_tx.clone(), self.ctx.clock.now());
+        if let Some(last) = request.last_permit {
+            ctx.metrics.plugin_requested.count(last, request.target);
+        }
+        let body = AgentRequest {
+            proto_version: PROTO_VERSION,
+            pod: self.subject.pod.clone(),
+            compute_unit: ctx.config.scaling.compute_unit,
+            resources: request.target,
+            last_permit: request.last_permit,
+            metrics: request.metrics,
+        };
+        self.io.spawn(async move {
+            let scheduler = ctx.schedulers.borrow().clone();
+            let result = match scheduler {
+                None => Err(PermitError::NoScheduler),
+                Some(pod) => {
+                    let address = format!("http://{}:{}/", pod.ip, ctx.config.scheduler.request_port);
+                    let limit = ctx.config.scheduler.request_timeout.duration();
+                    let asked = permit::ask(&ctx.permit_client, &address, &body);
+                    tokio::time::timeout(limit, asked).await.unwrap_or(Err(PermitError::TimedOut))
+                }
+            };
+            let code = result.as_ref().map_or_else(PermitError::code, |_| "200".into());
+            ctx.metrics.plugin_request(code);
+            let arrived = ctx.clock.now();
+            let took = Took { from, span: arrived.since(from) };
+            let kind = InputKind::PluginDone { id, took, result };
+            let _ = inputs.send(Input { arrived, kind }).await;
+        });
+    }
+
+    fn plugin_done(
+        &mut self,
+        now: Timestamp,
+        id: RequestId,
+        took: Took,
+        result: Result<protocol::permit::PluginResponse, PermitError>,
+    ) -> Event {
+        let (before, asked) = (self.core.permit(), self.core.last_request());
+        match &result {
+            Ok(response) => {
+                let permit = response.permit;
+                if let Some(asked) = asked {
+                    if let Some(last) = before {
+                        self.ctx.metrics.plugin_accepted.count(last, permit);
+                    }
+                    let revision = self.core.plugin_revision();
+                    if before.is_none_or(|before| before != asked) && revision != 0 {
+                        self.record(Stage::Permit, revision, took, before.unwrap_or(permit), permit);
+                    }
+                    self.count_approval(now, before, asked, permit);
+                }
+                if response.migrate.is_some() {
+                    tracing::info!("the scheduler announces a migration: nothing is changed any more");
+                }
+            }
+            Err(error) => {
+                let error = telemetry::chain(error);
+                tracing::warn!(error, "no permit");
+                self.health.scheduler_failed(now);
+                self.refresh_state();
+            }
+        }
+        Event::PluginDone(id, result.map_err(|error| error.failure()))
+    }
+
+    fn count_approval(
+        &mut self,
+        now: Timestamp,
+        before: Option<Resources>,
+        asked: Resources,
+        permit: Resources,
+    ) {
+        if permit == asked {
+            return;
+        }
+        if before.is_some_and(|before| before != permit) {
+            self.ctx.metrics.partially_approved();
+        } else {
+            self.ctx.metrics.upscale_denied();
+            self.health.scheduler_failed(now);
+            self.refresh_state();
+        }
+    }
+
+    fn launch_patch(&mut self, id: RequestId, request: NeonVmRequest) {
+        let ctx = Arc::clone(&self.ctx);
+        let (inputs, from) = (self.inputs_tx.clone(), self.ctx.clock.now());
+        let (api, name) = (self.api.clone(), self.subject.vm.name.clone());
+        ctx.metrics.neonvm_requested.count(request.current, request.target);
+        let slot = self.core.vm().mem.slot_size;
+        self.io.spawn(async move {
+            let operations =
+                patch::operations(request.target, slot, request.revision, ctx.clock.wall());
+            let limit = ctx.config.neonvm.request_timeout.duration();
+            let result = tokio::time::timeout(limit, patch::patch(&api, &name, operations))
+                .await
+                .unwrap_or(Err(PatchError::TimedOut));
+            let label = result.as_ref().map_or_else(|error| error.label(&name), |()| "ok".into());
+            ctx.metrics.neonvm_request(label);
+            let arrived = ctx.clock.now();
+            let took = Took { from, span: arrived.since(from) };
+            let kind = InputKind::NeonVmDone { id, took, result };
+            let _ = inputs.send(Input { arrived, kind }).await;
+        });
+    }
+
+    fn neonvm_done(
+        &mut self,
+        now: Timestamp,
+        id: RequestId,
+        took: Took,
+        result: Result<(), PatchError>,
+    ) -> Event {
+        match &result {
+            Ok(()) => {
+                let (revision, target) = self.core.patch_under_way();
+                if let Some(target) = target {
+                    self.record(Stage::Patch, revision, took, self.core.using(), target);
+                }
+            }
+            Err(error) => {
+                let error = telemetry::chain(error);
+                tracing::error!(error, "the VM object was not patched");
+                self.health.neonvm_failed(now);
+                self.refresh_state();
+            }
+        }
+        Event::NeonVmDone(id, result.map_err(|error| error.failure()))
+    }
+
+    /// The connection to call through, and its generation.
+    fn calls(&self) -> (u64, Option<mpsc::Sender<Call>>) {
+        match &self.monitor {
+            Some((generation, calls)) => (*generation, Some(calls.clone())),
+            None => (0, None),
+        }
+    }
+
+    fn launch_upscale(&mut self, id: RequestId, request: MonitorUpscale) {
+        let (clock, inputs, from) = (self.ctx.clock, self.inputs_tx.clone(), self.ctx.clock.now());
+        let (generation, calls) = self.calls();
+        self.ctx.metrics.monitor_requested.count(request.current, request.target);
+        self.io.spawn(async move {
+            let (reply, answer) = oneshot::channel();
+            let result = call(calls, Call::Upscale(request.target, reply), answer).await;
+            let arrived = clock.now();
+            let took = Took { from, span: arrived.since(from) };
+            let kind = InputKind::UpscaleDone { generation, id, took, result };
+            let _ = inputs.send(Input { arrived, kind }).await;
+        });
+    }
+
+    fn launch_downscale(&mut self, id: RequestId, request: MonitorDownscale) {
+        let (clock, inputs, from) = (self.ctx.clock, self.inputs_tx.clone(), self.ctx.clock.now());
+        let (generation, calls) = self.calls();
+        self.ctx.metrics.monitor_requested.count(request.current, request.target);
+        self.io.spawn(async move {
+            let (reply, answer) = oneshot::channel();
+            let result = call(calls, Call::Downscale(request.target, reply), answer).await;
+            let arrived = clock.now();
+            let took = Took { from, span: arrived.since(from) };
+            let kind = InputKind::DownscaleDone { generation, id, took, result };
+            let _ = inputs.send(Input { arrived, kind }).await;
+        });
+    }
+
+    fn monitor_failed(&mut self, now: Timestamp, what: &str, error: &CallError) {
+        let error = telemetry::chain(error);
+        tracing::warn!(error, call = what, "a call to the monitor failed");
+        self.health.monitor_failed(now);
+        self.refresh_state();
+    }
+
+    fn upscale_done(&mut self, now: Timestamp, id: RequestId, result: Result<(), CallError>) -> Event {
+        match &result {
+            Ok(()) => {
+                self.health.monitor_succeeded(now);
+                if let Some((_, from, to)) = self.core.monitor_under_way() {
+                    self.ctx.metrics.monitor_approved.count(from, to);
+                }
+            }
+            Err(error) => self.monitor_failed(now, "UpscaleNotification", error),
+        }
+        Event::MonitorUpscaleDone(id, result.map_err(|error| error.failure()))
+    }
+
+    fn downscale_done(
+        &mut self,
+        now: Timestamp,
+        id: RequestId,
+        took: Took,
+        result: Result<DownscaleAnswer, CallError>,
+    ) -> Event {
+        match &result {
+            Ok(answer) => {
+                self.health.monitor_succeeded(now);
+                if let Some((revision, from, to)) = self.core.monitor_under_way() {
+                    if *answer == DownscaleAnswer::Allowed {
+                        self.ctx.metrics.monitor_approved.count(from, to);
+                    } else {
+                        self.ctx.metrics.downscale_denied();
+                        tracing::info!(%from, %to, "the monitor refuses to shrink");
+                    }
+                    self.record(Stage::MonitorApproval, revision, took, from, to);
+                }
+            }
+            Err(error) => self.monitor_failed(now, "DownscaleRequest", error),
+        }
+        Event::MonitorDownscaleDone(id, result.map_err(|error| error.failure()))
+    }
+}
+
+/// Hands a call to the connection and waits for its end; the connection bounds the time.
+async fn call<T>(
+    calls: Option<mpsc::Sender<Call>>,
+    call: Call,
+    answer: oneshot::Receiver<Result<T, CallError>>,
+) -> Result<T, CallError> {
+    let Some(calls) = calls else { return Err(CallError::NotSent) };
+    if calls.try_send(call).is_err() {
+        return Err(CallError::NotSent);
+    }
+    answer.await.unwrap_or(Err(CallError::Disconnected))
+}
+
+async fn sleep_until(wake: Option<tokio::time::Instant>) {
+    match wake {
+        Some(wake) => tokio::time::sleep_until(wake).await,
+        None => std::future::pending().await,
+    }
+}

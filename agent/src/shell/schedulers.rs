@@ -1,0 +1,192 @@
+//! Which scheduler pod to ask: of those that are ready and have an address, the newest. Source: spec/agent.md §1.1, §4.2.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind};
+use kube::runtime::watcher::{self, Event, watcher};
+use protocol::object::Pod;
+use rand::Rng;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::metrics::{AgentMetrics, Watcher};
+use super::state::{StateHandle, Synced};
+
+/// Where scheduler pods live.
+const NAMESPACE: &str = "kube-system";
+/// Pods kept at most: a scheduler has a few replicas, and a flood of pods under its label must not fill memory.
+const MAX_PODS: usize = 256;
+/// Pause after a failed list or watch, milliseconds.
+const RETRY_MS: std::ops::Range<u64> = 500..1000;
+
+/// The scheduler to ask.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct SchedulerPod {
+    pub name: String,
+    pub ip: String,
+}
+
+/// All scheduler pods known.
+#[derive(Debug, Default)]
+struct Pods {
+    known: BTreeMap<String, Pod>,
+}
+
+impl Pods {
+    fn apply(&mut self, object: &DynamicObject) {
+        let name = object.metadata.name.clone().unwrap_or_default();
+        // A pod that cannot be read is no candidate, and hides no other.
+        let pod = serde_json::to_value(object).ok().and_then(|v| serde_json::from_value(v).ok());
+        match pod {
+            Some(pod) if self.known.len() < MAX_PODS || self.known.contains_key(&name) => {
+                self.known.insert(name, pod);
+            }
+            _ => {
+                self.known.remove(&name);
+            }
+        }
+    }
+
+    fn current(&self) -> Option<SchedulerPod> {
+        self.known
+            .values()
+            .filter(|pod| pod.is_ready() && !pod.status.pod_ip.is_empty())
+            .max_by_key(|pod| (pod.metadata.creation_timestamp, pod.metadata.name.clone()))
+            .map(|pod| SchedulerPod {
+                name: pod.metadata.name.clone(),
+                ip: pod.status.pod_ip.clone(),
+            })
+    }
+}
+
+/// Follows the scheduler pods and publishes the one to ask.
+pub(super) struct Schedulers {
+    pub kube: kube::Client,
+    pub scheduler_name: String,
+    pub metrics: AgentMetrics,
+    pub state: StateHandle,
+    pub current: Arc<watch::Sender<Option<SchedulerPod>>>,
+}
+
+impl Schedulers {
+    /// Runs until cancelled.
+    pub(super) async fn run(self, cancel: CancellationToken) {
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "Pod"));
+        let api: Api<DynamicObject> = Api::namespaced_with(self.kube.clone(), NAMESPACE, &resource);
+        let config = watcher::Config::default().labels(&format!("name={}", self.scheduler_name));
+        let mut events = std::pin::pin!(watcher(api, config));
+        let (mut pods, mut listed) = (Pods::default(), Pods::default());
+        self.metrics.watch_alive(Watcher::SchedulerPod, true);
+        loop {
+            let event = tokio::select! {
+                event = events.next() => event,
+                () = cancel.cancelled() => break,
+            };
+            match event {
+                None => break,
+                Some(Ok(event)) => self.take(event, &mut pods, &mut listed),
+                Some(Err(error)) => {
+                    self.metrics.watch_error(Watcher::SchedulerPod, error_source(&error));
+                    let error = telemetry::chain(&error);
+                    tracing::warn!(error, "cannot follow the scheduler pods");
+                    let pause = Duration::from_millis(rand::rng().random_range(RETRY_MS));
+                    tokio::time::sleep(pause).await;
+                }
+            }
+        }
+        self.metrics.watch_alive(Watcher::SchedulerPod, false);
+    }
+
+    fn take(&self, event: Event<DynamicObject>, pods: &mut Pods, listed: &mut Pods) {
+        let kind = match event {
+            Event::Init => {
+                self.metrics.watch_call(Watcher::SchedulerPod, "List");
+                if !pods.known.is_empty() {
+                    self.metrics.watch_relisted(Watcher::SchedulerPod);
+                }
+                *listed = Pods::default();
+                return;
+            }
+            Event::InitApply(object) => {
+                listed.apply(&object);
+                return;
+            }
+            Event::InitDone => {
+                self.metrics.watch_call(Watcher::SchedulerPod, "Watch");
+                *pods = std::mem::take(listed);
+                self.state.synced(Synced::Schedulers);
+                "BOOKMARK"
+            }
+            Event::Apply(object) => {
+                pods.apply(&object);
+                "MODIFIED"
+            }
+            Event::Delete(object) => {
+                pods.known.remove(&object.metadata.name.unwrap_or_default());
+                "DELETED"
+            }
+        };
+        self.metrics.watch_event(Watcher::SchedulerPod, kind);
+        let current = pods.current();
+        self.current.send_if_modified(|known| {
+            let is_new = *known != current;
+            if is_new {
+                match &current {
+                    Some(pod) => tracing::info!(pod = pod.name, ip = pod.ip, "scheduler found"),
+                    None => tracing::warn!("no scheduler pod is ready"),
+                }
+                *known = current;
+            }
+            is_new
+        });
+    }
+}
+
+/// The `source` label of a watch error.
+pub(super) fn error_source(error: &watcher::Error) -> &'static str {
+    match error {
+        watcher::Error::InitialListFailed(_) | watcher::Error::NoResourceVersion => "List",
+        watcher::Error::WatchStartFailed(_) => "Watch",
+        watcher::Error::WatchError(_) | watcher::Error::WatchFailed(_) => "Watch.Event",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn pod(name: &str, created: &str, ip: &str, ready: &str) -> Value {
+        json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name, "namespace": "kube-system", "creationTimestamp": created},
+            "status": {"podIP": ip, "conditions": [{"type": "Ready", "status": ready}]},
+        })
+    }
+
+    fn current(values: &[Value]) -> Option<String> {
+        let mut pods = Pods::default();
+        for value in values {
+            pods.apply(&serde_json::from_value(value.clone()).expect("an object"));
+        }
+        pods.current().map(|pod| pod.name)
+    }
+
+    #[test]
+    fn the_newest_ready_pod_with_an_address_is_asked() {
+        let old = pod("old", "2024-01-01T00:00:00Z", "10.0.0.1", "True");
+        let new = pod("new", "2024-01-02T00:00:00Z", "10.0.0.2", "True");
+        let unready = pod("unready", "2024-01-03T00:00:00Z", "10.0.0.3", "False");
+        let no_ip = pod("no-ip", "2024-01-04T00:00:00Z", "", "True");
+        assert_eq!(current(&[]), None);
+        assert_eq!(current(&[unready.clone(), no_ip.clone()]), None);
+        assert_eq!(current(&[new.clone(), old.clone(), unready, no_ip]).as_deref(), Some("new"));
+        let now_unready = pod("new", "2024-01-02T00:00:00Z", "10.0.0.2", "False");
+        assert_eq!(current(&[new, old.clone(), now_unready]).as_deref(), Some("old"));
+        let bad = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "bad"}, "status": {"podIP": 7}});
+        assert_eq!(current(&[bad, old]).as_deref(), Some("old"), "a bad pod hides no other");
+    }
+}

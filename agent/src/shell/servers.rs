@@ -1,0 +1,74 @@
+//! The agent's own servers: metrics and health, metrics of single VMs, the state dump. Source: spec/agent.md §4.4, §4.5.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{Method, StatusCode};
+use axum::response::{IntoResponse, Response};
+use prometheus_client::registry::Registry;
+use telemetry::admin::{self, Admin};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::RunError;
+use super::state::StateHandle;
+
+/// What the servers show.
+pub(super) struct Servers {
+    pub registry: Registry,
+    pub vm_registry: Registry,
+    pub state: StateHandle,
+}
+
+impl Servers {
+    /// Starts all of them.
+    pub(super) fn spawn(
+        self,
+        tasks: &mut JoinSet<Result<(), RunError>>,
+        metrics: TcpListener,
+        vm_metrics: TcpListener,
+        dump: Option<TcpListener>,
+        cancel: &CancellationToken,
+    ) {
+        let (shown, ready) = (self.state.clone(), self.state.clone());
+        let global = Admin::new(Arc::new(self.registry))
+            .state(move || shown.dump())
+            .ready(move || ready.ready());
+        let single = Admin::new(Arc::new(self.vm_registry));
+        for (what, listener, admin) in
+            [("metrics", metrics, global), ("VM metrics", vm_metrics, single)]
+        {
+            let cancel = cancel.clone();
+            tasks.spawn(async move {
+                admin::serve(listener, admin, cancel)
+                    .await
+                    .map_err(|source| RunError::Server { what, source })
+            });
+        }
+        if let Some(listener) = dump {
+            let router = Router::new().fallback(answer).with_state(self.state);
+            let cancel = cancel.clone();
+            tasks.spawn(async move {
+                axum::serve(listener, router)
+                    .with_graceful_shutdown(cancel.cancelled_owned())
+                    .await
+                    .map_err(|source| RunError::Server { what: "the state dump", source })
+            });
+        }
+    }
+}
+
+/// `GET /` with a JSON body or none.
+async fn answer(State(state): State<StateHandle>, method: Method, body: Bytes) -> Response {
+    if method != Method::GET {
+        let text = "request method must be GET";
+        return (StatusCode::METHOD_NOT_ALLOWED, text).into_response();
+    }
+    if !body.is_empty() && serde_json::from_slice::<serde::de::IgnoredAny>(&body).is_err() {
+        return (StatusCode::BAD_REQUEST, "bad JSON").into_response();
+    }
+    axum::Json(state.dump()).into_response()
+}

@@ -1,0 +1,262 @@
+//! What the agent shows of itself: the deployed agent's dump (spec/agent.md §4.4) with the decisions beside it.
+//!
+//! Each VM's task writes a copy of its state to its place here after every event; reading takes that copy, so it never waits for
+//! a core. A lock, not a task: it is held for one copy.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use protocol::permit::NamespacedName;
+use protocol::time::{Timestamp, WallTime};
+use serde::Serialize;
+use serde_json::{Value, json};
+use telemetry::clock::Clock;
+
+use super::metrics::RunnerState;
+use crate::core::dump::StateDump;
+use crate::core::health::StuckReason;
+use crate::core::{Decision, VmInfo, Warnings};
+
+/// Decisions kept per VM.
+pub const MAX_DECISIONS: usize = 64;
+/// Ends of earlier tasks kept per VM.
+const MAX_END_STATES: usize = 16;
+
+/// A decision and when it was made.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DecisionEntry {
+    /// When, RFC 3339 with microseconds.
+    pub at: String,
+    /// What and why.
+    #[serde(flatten)]
+    pub decision: Decision,
+    /// Conditions it was made under.
+    pub warnings: Warnings,
+}
+
+/// How a VM's task ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct EndState {
+    pub exit_kind: &'static str,
+    pub error: Option<String>,
+    pub time: String,
+}
+
+/// What is shown of one VM.
+#[derive(Debug, Clone, Default)]
+pub(super) struct VmView {
+    pub start_time: String,
+    pub end_state: Option<EndState>,
+    pub previous_end_states: VecDeque<EndState>,
+    pub last_monitor_success: Option<String>,
+    /// Failed requests: monitor, scheduler, patches.
+    pub failures: [usize; 3],
+    pub info: Option<VmInfo>,
+    pub endpoint_id: String,
+    pub endpoint_assigned_at: Option<String>,
+    pub state: Option<RunnerState>,
+    pub stuck: Option<StuckReason>,
+    pub state_updated_at: String,
+    pub pod_ip: String,
+    pub monitor_waiters: Option<usize>,
+    pub workers: usize,
+    pub executor: Option<StateDump>,
+    pub decisions: VecDeque<DecisionEntry>,
+}
+
+impl VmView {
+    pub(super) fn decided(&mut self, entry: DecisionEntry) {
+        if self.decisions.len() == MAX_DECISIONS {
+            self.decisions.pop_front();
+        }
+        self.decisions.push_back(entry);
+    }
+
+    pub(super) fn ended(&mut self, end: EndState) {
+        if let Some(previous) = self.end_state.take() {
+            if self.previous_end_states.len() == MAX_END_STATES {
+                self.previous_end_states.pop_front();
+            }
+            self.previous_end_states.push_back(previous);
+        }
+        self.end_state = Some(end);
+    }
+
+    fn dump(&self, pod: &NamespacedName) -> Value {
+        let [monitor, scheduler, neonvm] = self.failures;
+        let last = self.decisions.back().map(|entry| {
+            json!({
+                "reason": entry.decision.reason,
+                "votes": entry.decision.votes,
+                "boundedBy": entry.decision.bounded_by,
+                "current": entry.decision.current,
+                "target": entry.decision.target,
+            })
+        });
+        json!({
+            "podName": pod,
+            "status": {
+                "startTime": self.start_time,
+                "endState": self.end_state,
+                "previousEndStates": self.previous_end_states,
+                "lastSuccessfulMonitorComm": self.last_monitor_success,
+                "failedMonitorRequestCounter": monitor,
+                "failedNeonVMRequestCounter": neonvm,
+                "failedSchedulerRequestCounter": scheduler,
+                "vmInfo": self.info,
+                "endpointID": self.endpoint_id,
+                "endpointAssignedAt": self.endpoint_assigned_at,
+                "state": self.state.map(RunnerState::as_str),
+                "stateUpdatedAt": self.state_updated_at,
+                "stuckReason": self.stuck,
+            },
+            "runner": {
+                "podIP": self.pod_ip,
+                "executorState": self.executor,
+                "monitor": self.monitor_waiters.map(|size| json!({ "waitersSize": size })),
+                "backgroundWorkerCount": self.workers,
+            },
+            "lastDecision": last,
+            "decisions": self.decisions,
+        })
+    }
+}
+
+/// One VM's place.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Place(Arc<Mutex<VmView>>);
+
+impl Place {
+    pub(super) fn lock(&self) -> MutexGuard<'_, VmView> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    is_stopped: AtomicBool,
+    is_ready: [AtomicBool; 2],
+    vms: Mutex<BTreeMap<NamespacedName, Place>>,
+    unparsable: Mutex<BTreeMap<NamespacedName, String>>,
+}
+
+/// Reads the state of a running agent. Cheap to clone; clones see the same.
+#[derive(Debug, Clone, Default)]
+pub struct StateHandle(Arc<Inner>);
+
+/// The two lists that must have been read once before the agent is ready.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Synced {
+    Vms = 0,
+    Schedulers = 1,
+}
+
+impl StateHandle {
+    /// A handle for an agent to be started with it.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn vms(&self) -> MutexGuard<'_, BTreeMap<NamespacedName, Place>> {
+        self.0.vms.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn unparsable(&self) -> MutexGuard<'_, BTreeMap<NamespacedName, String>> {
+        self.0.unparsable.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The place of a pod, made if need be.
+    pub(super) fn place(&self, pod: &NamespacedName) -> Place {
+        self.vms().entry(pod.clone()).or_default().clone()
+    }
+
+    pub(super) fn remove(&self, pod: &NamespacedName) {
+        self.vms().remove(pod);
+    }
+
+    /// Notes a VM of this node that cannot be read, or that it can be read again. Returns how many there are.
+    pub(super) fn set_unparsable(&self, vm: &NamespacedName, error: Option<String>) -> usize {
+        let mut unparsable = self.unparsable();
+        match error {
+            Some(error) => unparsable.insert(vm.clone(), error),
+            None => unparsable.remove(vm),
+        };
+        unparsable.len()
+    }
+
+    pub(super) fn is_unparsable(&self, vm: &NamespacedName, error: &str) -> bool {
+        self.unparsable().get(vm).is_some_and(|known| known == error)
+    }
+
+    pub(super) fn synced(&self, list: Synced) {
+        self.0.is_ready[list as usize].store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn stop(&self) {
+        self.0.is_stopped.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether both lists were read once.
+    ///
+    /// # Errors
+    /// What is missing, for people.
+    pub fn ready(&self) -> Result<(), String> {
+        for (list, name) in [(Synced::Vms, "VirtualMachines"), (Synced::Schedulers, "scheduler pods")] {
+            if !self.0.is_ready[list as usize].load(Ordering::Relaxed) {
+                return Err(format!("{name} are not listed yet"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Number of managed VMs.
+    #[must_use]
+    pub fn managed(&self) -> usize {
+        self.vms().len()
+    }
+
+    /// The whole state, pods sorted by namespace and name:
+    /// `{"stopped":false,"pods":[{"podName":…,"status":…,"runner":…,"lastDecision":…,"decisions":[…]}],"unparsable":{…}}`.
+    #[must_use]
+    pub fn dump(&self) -> Value {
+        let places: Vec<(NamespacedName, Place)> =
+            self.vms().iter().map(|(pod, place)| (pod.clone(), place.clone())).collect();
+        let pods: Vec<Value> =
+            places.iter().map(|(pod, place)| place.lock().dump(pod)).collect();
+        let unparsable: BTreeMap<String, String> =
+            self.unparsable().iter().map(|(vm, error)| (vm.to_string(), error.clone())).collect();
+        json!({
+            "stopped": self.0.is_stopped.load(Ordering::Relaxed),
+            "pods": pods,
+            "unparsable": unparsable,
+        })
+    }
+
+    /// Decisions kept of a pod, oldest first; `None` when it is not managed.
+    #[must_use]
+    pub fn decisions(&self, pod: &NamespacedName) -> Option<Vec<DecisionEntry>> {
+        let place = self.vms().get(pod).cloned()?;
+        let decisions = place.lock().decisions.iter().cloned().collect();
+        Some(decisions)
+    }
+}
+
+/// The calendar time of a time on the clock, microseconds since 1970.
+pub(super) fn wall_of(clock: &Clock, at: Timestamp) -> WallTime {
+    let (now, wall) = (clock.now(), clock.wall().0);
+    let micros = |span: protocol::time::Span| i64::try_from(span.0).unwrap_or(i64::MAX);
+    WallTime(if at <= now {
+        wall.saturating_sub(micros(now.since(at)))
+    } else {
+        wall.saturating_add(micros(at.since(now)))
+    })
+}
+
+/// The same as text.
+pub(super) fn text_of(clock: &Clock, at: Timestamp) -> String {
+    wall_of(clock, at).to_micro_string()
+}

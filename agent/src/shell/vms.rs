@@ -1,0 +1,336 @@
+//! Which VMs this agent scales: follows all VirtualMachines, and for each brings its task in line with what the object says now.
+//! Nothing is dropped: an object that cannot be read hurts only its own VM, and is looked at again at its next change.
+//! Source: spec/agent.md §1.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind};
+use kube::runtime::watcher::{self, Event, watcher};
+use protocol::annotations::{ANNOTATION_BOUNDS, LABEL_ENDPOINT_ID, LABEL_PROJECT_ID, ScalingBounds};
+use protocol::permit::NamespacedName;
+use protocol::quantity::Quantity;
+use protocol::time::{Timestamp, WallTime};
+use protocol::vm::{GROUP, VERSION, VirtualMachine, VmPhase};
+use rand::Rng;
+use serde_json::Value;
+use telemetry::clock::Clock;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
+
+use super::metrics::{VmFigures, VmLabels, Watcher};
+use super::runner::{Context, Subject, VmFeed};
+use super::schedulers::error_source;
+use super::state::{StateHandle, Synced};
+use super::supervisor::supervise;
+use crate::core::revision::StampedRevision;
+use crate::core::vm::{Ownership, VmInfo, placement};
+use crate::core::VmUpdate;
+
+/// Pause after a failed list or watch, milliseconds.
+const RETRY_MS: std::ops::Range<u64> = 500..1000;
+/// How long a task gets to end before it is aborted.
+const STOP_LIMIT: Duration = Duration::from_secs(2);
+/// Longest time by which a whole-second stamp may lie behind the change it stamps, microseconds.
+const STAMP_STEP_US: i64 = 999_999;
+
+/// The kind followed.
+pub(super) fn virtual_machine_kind() -> GroupVersionKind {
+    GroupVersionKind::gvk(GROUP, VERSION, "VirtualMachine")
+}
+
+/// A VM with a task.
+struct Managed {
+    subject: Subject,
+    uid: String,
+    feed: watch::Sender<VmFeed>,
+    cancel: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+/// Follows the VMs.
+pub(super) struct Vms {
+    ctx: Arc<Context>,
+    node: String,
+    state: StateHandle,
+    managed: BTreeMap<NamespacedName, Managed>,
+    figures: BTreeMap<NamespacedName, VmFigures>,
+}
+
+impl Vms {
+    pub(super) fn new(ctx: Arc<Context>, node: String, state: StateHandle) -> Self {
+        Self { ctx, node, state, managed: BTreeMap::new(), figures: BTreeMap::new() }
+    }
+
+    /// Runs until cancelled, then ends all tasks.
+    pub(super) async fn run(mut self, cancel: CancellationToken) {
+        let resource = ApiResource::from_gvk(&virtual_machine_kind());
+        let api: Api<DynamicObject> = Api::all_with(self.ctx.kube.clone(), &resource);
+        let mut events = std::pin::pin!(watcher(api, watcher::Config::default()));
+        let metrics = self.ctx.metrics.clone();
+        metrics.watch_alive(Watcher::VirtualMachines, true);
+        let mut listed = BTreeSet::new();
+        loop {
+            let event = tokio::select! {
+                event = events.next() => event,
+                () = cancel.cancelled() => break,
+            };
+            match event {
+                None => break,
+                Some(Ok(event)) => self.take(event, &mut listed).await,
+                Some(Err(error)) => {
+                    metrics.watch_error(Watcher::VirtualMachines, error_source(&error));
+                    let error = telemetry::chain(&error);
+                    tracing::warn!(error, "cannot follow the VMs");
+                    let pause = Duration::from_millis(rand::rng().random_range(RETRY_MS));
+                    tokio::time::sleep(pause).await;
+                }
+            }
+        }
+        metrics.watch_alive(Watcher::VirtualMachines, false);
+        let keys: Vec<NamespacedName> = self.managed.keys().cloned().collect();
+        // All are told to end before the first is waited for.
+        self.managed.values().for_each(|managed| managed.cancel.cancel());
+        for key in keys {
+            self.stop(&key).await;
+        }
+    }
+
+    async fn take(&mut self, event: Event<DynamicObject>, listed: &mut BTreeSet<NamespacedName>) {
+        let metrics = &self.ctx.metrics;
+        match event {
+            Event::Init => {
+                metrics.watch_call(Watcher::VirtualMachines, "List");
+                if !self.figures.is_empty() || !self.managed.is_empty() {
+                    metrics.watch_relisted(Watcher::VirtualMachines);
+                }
+                listed.clear();
+            }
+            Event::InitApply(object) => {
+                listed.insert(key_of(&object));
+                self.apply(&object).await;
+            }
+            Event::InitDone => {
+                metrics.watch_call(Watcher::VirtualMachines, "Watch");
+                metrics.watch_event(Watcher::VirtualMachines, "BOOKMARK");
+                let known = self.managed.keys().chain(self.figures.keys());
+                let gone: BTreeSet<NamespacedName> =
+                    known.filter(|key| !listed.contains(*key)).cloned().collect();
+                for key in gone {
+                    self.forget(&key).await;
+                }
+                self.state.synced(Synced::Vms);
+            }
+            Event::Apply(object) => {
+                metrics.watch_event(Watcher::VirtualMachines, "MODIFIED");
+                self.apply(&object).await;
+            }
+            // By key alone: a bad object is deleted like any other.
+            Event::Delete(object) => {
+                metrics.watch_event(Watcher::VirtualMachines, "DELETED");
+                self.forget(&key_of(&object)).await;
+            }
+        }
+    }
+
+    /// Brings a VM's task in line with its object.
+    async fn apply(&mut self, object: &DynamicObject) {
+        let arrived = self.ctx.clock.now();
+        let key = key_of(object);
+        let Ok(value) = serde_json::to_value(object) else { return };
+        let parsed: Result<VirtualMachine, String> =
+            serde_json::from_value(value.clone()).map_err(|error| error.to_string());
+        self.show_figures(&key, &value, parsed.as_ref().ok());
+        let ours = Ownership {
+            node: &self.node,
+            scheduler_name: &self.ctx.config.scheduler.scheduler_name,
+        };
+        let Some(place) = placement(&value, ours) else {
+            self.unparsable(&key, None);
+            self.stop(&key).await;
+            return;
+        };
+        let subject = Subject {
+            pod: NamespacedName { namespace: key.namespace.clone(), name: place.pod_name },
+            vm: key.clone(),
+            pod_ip: place.pod_ip,
+        };
+        let uid = object.metadata.uid.clone().unwrap_or_default();
+        let is_same = self.managed.get(&key).is_some_and(|managed| {
+            managed.uid == uid
+                && managed.subject.pod == subject.pod
+                && managed.subject.pod_ip == subject.pod_ip
+        });
+        let default = &self.ctx.config.scaling.default_config;
+        let info = parsed.and_then(|vm| {
+            let info = VmInfo::from_object(&vm, default).map_err(|error| error.to_string())?;
+            Ok((vm, info))
+        });
+        match info {
+            Err(error) => {
+                self.unparsable(&key, Some(error));
+                // The last good settings stay in force for the same pod; for another one there are none.
+                if !is_same {
+                    self.stop(&key).await;
+                }
+            }
+            Ok((vm, info)) => {
+                self.unparsable(&key, None);
+                let feed = feed_of(&self.ctx.clock, &key, &vm, info, arrived);
+                if is_same {
+                    if let Some(managed) = self.managed.get(&key) {
+                        managed.feed.send_replace(feed);
+                    }
+                } else {
+                    self.stop(&key).await;
+                    self.start(key, subject, uid, feed);
+                }
+            }
+        }
+    }
+
+    fn unparsable(&self, key: &NamespacedName, error: Option<String>) {
+        if let Some(error) = &error
+            && !self.state.is_unparsable(key, error)
+        {
+            tracing::error!(vm = %key, error, "the VM cannot be scaled until its object changes");
+        }
+        let count = self.state.set_unparsable(key, error);
+        self.ctx.metrics.unparsable.set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    fn start(&mut self, key: NamespacedName, subject: Subject, uid: String, feed: VmFeed) {
+        let (feed, receiver) = watch::channel(feed);
+        let cancel = CancellationToken::new();
+        let span = tracing::info_span!("vm", vm = %key, pod = %subject.pod);
+        let supervised = supervise(
+            Arc::clone(&self.ctx),
+            subject.clone(),
+            receiver,
+            self.state.place(&subject.pod),
+            cancel.clone(),
+        );
+        let task = tokio::spawn(supervised.instrument(span));
+        tracing::info!(vm = %key, pod = %subject.pod, ip = subject.pod_ip, "managing the VM");
+        self.managed.insert(key, Managed { subject, uid, feed, cancel, task });
+    }
+
+    /// Ends a VM's task, if it has one. The next one for the same VM starts only when this one is gone.
+    async fn stop(&mut self, key: &NamespacedName) {
+        let Some(mut managed) = self.managed.remove(key) else { return };
+        managed.cancel.cancel();
+        if tokio::time::timeout(STOP_LIMIT, &mut managed.task).await.is_err() {
+            managed.task.abort();
+        }
+        self.state.remove(&managed.subject.pod);
+        tracing::info!(vm = %key, "not managing the VM any more");
+    }
+
+    async fn forget(&mut self, key: &NamespacedName) {
+        self.unparsable(key, None);
+        self.stop(key).await;
+        if let Some(old) = self.figures.remove(key) {
+            self.ctx.vm_metrics.remove(&old);
+        }
+    }
+
+    /// Shows the per-VM metrics of every VM of this node, managed or not.
+    fn show_figures(&mut self, key: &NamespacedName, value: &Value, vm: Option<&VirtualMachine>) {
+        let is_here = value.pointer("/status/node").and_then(Value::as_str) == Some(&self.node);
+        match vm {
+            Some(vm) if is_here => {
+                let figures = figures_of(key, vm);
+                let old = self.figures.get(key);
+                if old != Some(&figures) {
+                    self.ctx.vm_metrics.set(old, &figures);
+                    self.figures.insert(key.clone(), figures);
+                }
+            }
+            _ if !is_here => {
+                if let Some(old) = self.figures.remove(key) {
+                    self.ctx.vm_metrics.remove(&old);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+fn key_of(object: &DynamicObject) -> NamespacedName {
+    NamespacedName {
+        namespace: object.metadata.namespace.clone().unwrap_or_default(),
+        name: object.metadata.name.clone().unwrap_or_default(),
+    }
+}
+
+fn labels_of(key: &NamespacedName, vm: &VirtualMachine) -> VmLabels {
+    let label = |name: &str| vm.metadata.labels.get(name).cloned().unwrap_or_default();
+    VmLabels {
+        vm_namespace: key.namespace.clone(),
+        vm_name: key.name.clone(),
+        endpoint_id: label(LABEL_ENDPOINT_ID),
+        project_id: label(LABEL_PROJECT_ID),
+    }
+}
+
+fn feed_of(
+    clock: &Clock,
+    key: &NamespacedName,
+    vm: &VirtualMachine,
+    info: VmInfo,
+    arrived: Timestamp,
+) -> VmFeed {
+    let labels = labels_of(key, vm);
+    let current_revision = info.current_revision.map(|current| StampedRevision {
+        revision: current.revision,
+        at: stamp_of(clock, current.updated_at, arrived),
+    });
+    let is_pre_migrating =
+        vm.status.as_ref().is_some_and(|status| status.phase == VmPhase::PreMigrating);
+    VmFeed {
+        update: VmUpdate { info, current_revision, is_pre_migrating },
+        endpoint_id: labels.endpoint_id.clone(),
+        labels,
+        arrived,
+    }
+}
+
+/// The controller's stamp on our clock. It has whole seconds only; within its second the time the object reached us is closer.
+fn stamp_of(clock: &Clock, stamp: WallTime, arrived: Timestamp) -> Timestamp {
+    let age = clock.wall().0.saturating_sub(stamp.0);
+    let at = |age: i64| Timestamp(clock.now().0.saturating_sub(u64::try_from(age).unwrap_or(0)));
+    at(age).max(arrived.min(at(age.saturating_sub(STAMP_STEP_US).max(0))))
+}
+
+fn figures_of(key: &NamespacedName, vm: &VirtualMachine) -> VmFigures {
+    let guest = &vm.spec.guest;
+    let status = vm.status.clone().unwrap_or_default();
+    let of = |size: protocol::units::Resources| (Some(size.cpu.as_cores()), Some(size.mem.0 as f64));
+    let bytes = |quantity: &Quantity| quantity.as_u64().map(|bytes| bytes as f64);
+    let bounds: Option<ScalingBounds> = vm
+        .metadata
+        .annotations
+        .get(ANNOTATION_BOUNDS)
+        .and_then(|text| serde_json::from_str(text).ok());
+    let leaf = |pick: fn(&ScalingBounds) -> protocol::annotations::BoundsLeaf| {
+        bounds.as_ref().map(pick).map_or((None, None), |leaf| (Some(leaf.cpu.as_cores()), bytes(&leaf.mem)))
+    };
+    let sizes = [
+        ("spec_min", of(guest.smallest())),
+        ("spec_max", of(guest.largest())),
+        ("spec_use", of(guest.in_use())),
+        ("status_use", (status.cpus.map(|cpu| cpu.as_cores()), status.memory_size.as_ref().and_then(bytes))),
+        ("autoscaling_min", leaf(|bounds| bounds.min)),
+        ("autoscaling_max", leaf(|bounds| bounds.max)),
+    ];
+    VmFigures {
+        labels: labels_of(key, vm),
+        sizes: sizes.into_iter().map(|(name, (cores, bytes))| (name, cores, bytes)).collect(),
+        restarts: f64::from(status.restart_count),
+        has_extra_ip: !status.extra_net_ip.is_empty(),
+    }
+}

@@ -1,0 +1,93 @@
+//! The scheduler: permits for agents, a node for new pods.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+
+use kube::Client;
+use protocol::time::Span;
+use scheduler::config::Config;
+use scheduler::{Params, StateHandle};
+use tokio::net::TcpListener;
+
+use super::Base;
+use super::supervisor::{Stage, Supervisor};
+use crate::fail::{Fail, Outcome};
+use crate::instance::sockets::check_free;
+
+/// Its name among the parts.
+pub(crate) const NAME: &str = "scheduler";
+/// Where its metrics are served, beside the permits.
+const METRICS_PORT: u16 = 9100;
+
+/// Reads a configuration file, or takes the built-in one.
+///
+/// # Errors
+/// 64 with every problem of the file.
+pub(crate) fn config(file: Option<&Path>) -> Outcome<Config> {
+    let Some(path) = file else { return Ok(Config::default()) };
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Fail::usage(format!("--scheduler-config {}: {error}", path.display())))?;
+    let config = Config::parse(&text)
+        .map_err(|error| Fail::usage(format!("--scheduler-config {}: {error}", path.display())))?;
+    if config.scheduler_name == crate::vm::SCHEDULER_NAME {
+        return Ok(config);
+    }
+    Err(Fail::usage(format!("--scheduler-config {}: schedulerName is {:?}", path.display(), config.scheduler_name))
+        .rule(format!("on one machine it is {:?}: VMs and the agent name it", crate::vm::SCHEDULER_NAME)))
+}
+
+pub(crate) async fn start(base: &Base, supervisor: &mut Supervisor, client: &Client, config: Config) -> Outcome {
+    let permits = base.instance.permits();
+    let metrics = SocketAddr::new(IpAddr::V4(base.instance.address(2)), METRICS_PORT);
+    let state = StateHandle::default();
+    let (ready, shown) = (state.clone(), state.clone());
+    let params = Params {
+        config,
+        client: client.clone(),
+        permit_listener: listen(permits, "the permit server").await?,
+        metrics_listener: Some(listen(metrics, "the scheduler's metrics server").await?),
+        embedded_bind: true,
+        count_plugged: true,
+        // The lock on the state directory and the API server in this process leave no earlier scheduler's call under way.
+        takeover_wait: Span(0),
+        clock: base.clock,
+        state,
+        log: None,
+    };
+    base.board.put(
+        NAME,
+        Some(format!("http://{permits}")),
+        Box::new(move || ready.ready()),
+        Some(Box::new(move || shown.dump())),
+    );
+    let token = supervisor.token(Stage::Deciders);
+    supervisor.run(NAME, Stage::Deciders, async move {
+        scheduler::run(params, token).await.map_err(|error| telemetry::chain(&error))
+    });
+    Ok(())
+}
+
+/// Binds an address, or says who has it.
+pub(crate) async fn listen(address: SocketAddr, what: &str) -> Outcome<TcpListener> {
+    check_free(address, what, "end that process, or use another --state-dir, which gets other addresses")?;
+    TcpListener::bind(address)
+        .await
+        .map_err(|error| Fail::missing(format!("{address} cannot be listened on: {error}")).rule(format!("{what} listens there")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_malformed_config_is_usage_with_every_problem() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("c.json");
+        std::fs::write(&path, r#"{"watermark": 2, "surprise": 1}"#).unwrap();
+        let fail = config(Some(&path)).unwrap_err();
+        assert_eq!(fail.exit() as u8, 64);
+        assert!(fail.what().contains("watermark") && fail.what().contains("surprise"), "{fail}");
+        assert_eq!(config(Some(Path::new("/nonexistent"))).unwrap_err().exit() as u8, 64);
+        assert_eq!(config(None).unwrap(), Config::default());
+    }
+}

@@ -1,0 +1,220 @@
+//! Runs the probe guest.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::process::Command;
+use tracing::{info, warn};
+
+use super::knowledge::{self, AccelRecord};
+use super::rom::{EXIT_PORT, PASS_STATUS, rom};
+use crate::config::{Accel, AccelChoice};
+use crate::shell::process::host_boot_id;
+
+/// Longest run of the probe guest. It takes a quarter of a second under TCG.
+const DEADLINE: Duration = Duration::from_secs(2);
+/// Longest run of the control: a machine on which even this fails is too busy to say anything about KVM.
+const CONTROL_DEADLINE: Duration = Duration::from_secs(10);
+/// KVM gets as much longer as the control needed, times this.
+const PATIENCE: u32 = 4;
+/// Longest wait for `--version`.
+const VERSION_DEADLINE: Duration = Duration::from_secs(5);
+
+/// What was found out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Finding {
+    /// Somebody chose.
+    Chosen,
+    /// `/dev/kvm` is not there or may not be opened.
+    NoDevice(String),
+    /// The probe guest ran under KVM.
+    Boots,
+    /// It did not end, or ended wrongly, under KVM, while the same guest ran under TCG.
+    Broken(String),
+    /// Not even the control ran: nothing can be said, so the safe choice is made and not remembered.
+    Unclear(String),
+    /// It was learned earlier in this boot.
+    Remembered(String),
+}
+
+/// The accelerator to use, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verdict {
+    /// The accelerator.
+    pub accel: Accel,
+    /// Why.
+    pub finding: Finding,
+}
+
+impl Verdict {
+    /// One line for people.
+    #[must_use]
+    pub fn reason(&self) -> String {
+        match &self.finding {
+            Finding::Chosen => format!("{} was chosen", self.accel.as_str()),
+            Finding::NoDevice(why) => format!("tcg: /dev/kvm cannot be used ({why})"),
+            Finding::Boots => "kvm: a probe guest reached long mode with it".to_owned(),
+            Finding::Broken(how) => {
+                format!("tcg: /dev/kvm is there, but a probe guest did not reach long mode ({how})")
+            }
+            Finding::Unclear(why) => format!("tcg: the probe could not be made ({why})"),
+            Finding::Remembered(reason) => reason.clone(),
+        }
+    }
+}
+
+/// Resolves a choice; `auto` asks what is remembered in `knowledge`, else probes. Says so in one log line.
+pub async fn resolve(choice: AccelChoice, qemu: &Path, knowledge: Option<&Path>) -> Verdict {
+    let chosen = |accel| Verdict {
+        accel,
+        finding: Finding::Chosen,
+    };
+    let verdict = match choice {
+        AccelChoice::Kvm => chosen(Accel::Kvm),
+        AccelChoice::Tcg => chosen(Accel::Tcg),
+        AccelChoice::Auto => probe(qemu, knowledge).await,
+    };
+    info!(
+        accel = verdict.accel.as_str(),
+        reason = verdict.reason(),
+        "accelerator"
+    );
+    verdict
+}
+
+/// Finds out whether KVM boots a guest here. With `knowledge` the answer of this boot and this QEMU is used if there is
+/// one, and written if there was none.
+pub async fn probe(qemu: &Path, knowledge: Option<&Path>) -> Verdict {
+    if let Err(error) = OpenOptions::new().read(true).write(true).open("/dev/kvm") {
+        return Verdict {
+            accel: Accel::Tcg,
+            finding: Finding::NoDevice(error.to_string()),
+        };
+    }
+    let (boot, version) = (host_boot_id(), version(qemu).await.unwrap_or_default());
+    let known = knowledge.and_then(|dir| knowledge::recall_accel(dir, &boot, &version));
+    if let Some(AccelRecord { accel, reason, .. }) = known {
+        return Verdict {
+            accel,
+            finding: Finding::Remembered(reason),
+        };
+    }
+    let verdict = ask_machine(qemu).await;
+    if let (Some(dir), Finding::Boots | Finding::Broken(_)) = (knowledge, &verdict.finding) {
+        let (accel, reason) = (verdict.accel, verdict.reason());
+        let record = AccelRecord {
+            host_boot_id: boot,
+            qemu_version: version,
+            accel,
+            reason,
+        };
+        if let Err(error) = knowledge::remember_accel(dir, &record) {
+            warn!(
+                error = telemetry::chain(&error),
+                "accelerator verdict not remembered"
+            );
+        }
+    }
+    verdict
+}
+
+async fn ask_machine(qemu: &Path) -> Verdict {
+    let tcg = |finding| Verdict {
+        accel: Accel::Tcg,
+        finding,
+    };
+    let image = match tempfile::NamedTempFile::new().and_then(|file| {
+        std::fs::write(file.path(), rom())?;
+        Ok(file)
+    }) {
+        Ok(file) => file,
+        Err(error) => return tcg(Finding::Unclear(error.to_string())),
+    };
+    let control = match run(qemu, Accel::Tcg, image.path(), CONTROL_DEADLINE).await {
+        Ok(took) => took,
+        Err(how) => return tcg(Finding::Unclear(format!("the control under tcg: {how}"))),
+    };
+    let deadline = DEADLINE.max(control * PATIENCE);
+    match run(qemu, Accel::Kvm, image.path(), deadline).await {
+        Ok(_) => Verdict {
+            accel: Accel::Kvm,
+            finding: Finding::Boots,
+        },
+        Err(how) => tcg(Finding::Broken(how)),
+    }
+}
+
+/// Runs the probe guest once: how long it took, or what went wrong.
+///
+/// # Errors
+/// What went wrong, for people.
+pub async fn run(
+    qemu: &Path,
+    accel: Accel,
+    image: &Path,
+    deadline: Duration,
+) -> Result<Duration, String> {
+    let started = tokio::time::Instant::now();
+    let mut command = Command::new(qemu);
+    command
+        .args(["-machine", "q35", "-accel", accel.as_str()])
+        .args(["-cpu", if accel == Accel::Kvm { "host" } else { "max" }])
+        .args([
+            "-m",
+            "16M",
+            "-nodefaults",
+            "-no-user-config",
+            "-display",
+            "none",
+            "-no-reboot",
+        ])
+        .args([
+            "-device",
+            &format!("isa-debug-exit,iobase={EXIT_PORT:#x},iosize=1"),
+        ])
+        .arg("-bios")
+        .arg(image)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true);
+    let child = command
+        .spawn()
+        .map_err(|error| format!("cannot execute {}: {error}", qemu.display()))?;
+    match tokio::time::timeout(deadline, child.wait_with_output()).await {
+        Err(_) => Err(format!("no end within {:.1} s", deadline.as_secs_f32())),
+        Ok(Err(error)) => Err(error.to_string()),
+        Ok(Ok(output)) if output.status.code() == Some(PASS_STATUS) => Ok(started.elapsed()),
+        Ok(Ok(output)) => {
+            let text = String::from_utf8_lossy(&output.stderr);
+            let last = text.trim().lines().last().unwrap_or_default();
+            Err(format!(
+                "{} {}",
+                output.status,
+                last.chars().take(160).collect::<String>()
+            )
+            .trim()
+            .to_owned())
+        }
+    }
+}
+
+/// The first line of `--version`.
+///
+/// # Errors
+/// As the system says.
+pub async fn version(qemu: &Path) -> io::Result<String> {
+    let mut command = Command::new(qemu);
+    command
+        .arg("--version")
+        .stdin(Stdio::null())
+        .kill_on_drop(true);
+    let output = tokio::time::timeout(VERSION_DEADLINE, command.output())
+        .await
+        .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+    let text = String::from_utf8_lossy(&output.stdout);
+    Ok(text.lines().next().unwrap_or_default().trim().to_owned())
+}

@@ -1,0 +1,122 @@
+//! The link to neonvmd in the guest: its state by long-poll, CPU targets, files.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddrV4;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use hyper::Method;
+use protocol::runner::GuestState;
+use serde_json::json;
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tracing::debug;
+
+use super::http::{HttpError, Link};
+
+/// Longest wait for the first answer of a booting guest. QEMU's network takes the connection before anybody in the guest
+/// could, so only an answer says that somebody is there.
+const FIRST_ANSWER: Duration = Duration::from_millis(750);
+/// Pause between two tries at a guest that does not answer.
+const TRY_AGAIN: Duration = Duration::from_millis(100);
+/// How long neonvmd holds a question before it repeats itself.
+const LONG_POLL_MS: u64 = 5_000;
+/// Longest wait for the answer to a long-poll: a throttled guest under TCG is slow.
+const LONG_POLL_LIMIT: Duration = Duration::from_secs(15);
+/// Longest wait for a CPU to be switched: the first one patches the whole kernel.
+const CPU_LIMIT: Duration = Duration::from_secs(15);
+/// Longest wait for files to be written.
+const FILES_LIMIT: Duration = Duration::from_secs(10);
+
+async fn connect(address: SocketAddrV4, limit: Duration) -> Result<Link, HttpError> {
+    let stream = tokio::time::timeout(limit, TcpStream::connect(address))
+        .await
+        .map_err(|_| HttpError::Late(limit))?
+        .map_err(HttpError::Connect)?;
+    // Small requests must not wait for the peer's delayed acknowledgement.
+    stream.set_nodelay(true).map_err(HttpError::Connect)?;
+    Link::over(stream, "guest").await
+}
+
+/// Sends every news of the guest until cancelled or nobody listens.
+pub async fn watch(
+    address: SocketAddrV4,
+    news: mpsc::Sender<GuestState>,
+    cancel: CancellationToken,
+) {
+    let mut generation: Option<u64> = None;
+    loop {
+        let round = follow(address, &news, &mut generation);
+        tokio::select! {
+            () = cancel.cancelled() => return,
+            ended = round => match ended {
+                Ok(()) => return,
+                Err(error) => debug!(error = telemetry::chain(&error), "guest daemon not reached"),
+            },
+        }
+        tokio::select! {
+            () = cancel.cancelled() => return,
+            () = tokio::time::sleep(TRY_AGAIN) => {}
+        }
+    }
+}
+
+/// One connection's worth of news. `Ok` when nobody listens any more.
+async fn follow(
+    address: SocketAddrV4,
+    news: &mpsc::Sender<GuestState>,
+    generation: &mut Option<u64>,
+) -> Result<(), HttpError> {
+    let mut link = connect(address, FIRST_ANSWER).await?;
+    // A fresh look first: the daemon may be another one than before, with generations of its own.
+    let limit = if generation.is_none() {
+        FIRST_ANSWER
+    } else {
+        LONG_POLL_LIMIT
+    };
+    let mut answer = link.send(Method::GET, "/v1/state", "", limit).await?;
+    loop {
+        let state: GuestState = serde_json::from_slice(&answer).map_err(HttpError::Malformed)?;
+        let after = state.generation;
+        *generation = Some(after);
+        if news.send(state).await.is_err() {
+            return Ok(());
+        }
+        let path = format!("/v1/state?after={after}&wait_ms={LONG_POLL_MS}");
+        answer = link.send(Method::GET, &path, "", LONG_POLL_LIMIT).await?;
+    }
+}
+
+/// Tells the guest how many CPUs to have online.
+///
+/// # Errors
+/// [`HttpError`], with status 500 when the guest could not.
+pub async fn set_cpus(address: SocketAddrV4, cpus: u32) -> Result<(), HttpError> {
+    let milli = u64::from(cpus) * 1000;
+    let mut link = connect(address, CPU_LIMIT).await?;
+    link.send(Method::PUT, "/cpu", milli.to_string(), CPU_LIMIT)
+        .await
+        .map(drop)
+}
+
+/// Writes the whole content of a directory of the guest.
+///
+/// # Errors
+/// [`HttpError`].
+pub async fn put_files(
+    address: SocketAddrV4,
+    dir: &str,
+    files: &BTreeMap<String, Vec<u8>>,
+) -> Result<(), HttpError> {
+    let body: serde_json::Map<String, serde_json::Value> = files
+        .iter()
+        .map(|(name, content)| (name.clone(), json!({ "data": STANDARD.encode(content) })))
+        .collect();
+    let body = serde_json::to_vec(&body).map_err(HttpError::Malformed)?;
+    let mut link = connect(address, FILES_LIMIT).await?;
+    link.send(Method::PUT, &format!("/files{dir}"), body, FILES_LIMIT)
+        .await
+        .map(drop)
+}

@@ -1,0 +1,133 @@
+//! A small HTTP/1.1 client over any stream, for neonvmd and for runners' control sockets.
+
+use std::path::Path;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::{Method, Request, StatusCode, header};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::UnixStream;
+
+/// Largest answer read: a state is a few kilobytes.
+const MAX_ANSWER_BYTES: usize = 1 << 20;
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum HttpError {
+    /// No connection.
+    #[error("cannot connect")]
+    Connect(#[source] std::io::Error),
+    /// The connection broke, or the peer speaks something else.
+    #[error("the connection broke")]
+    Broken(#[source] hyper::Error),
+    /// The answer is too large or broke off.
+    #[error("the answer cannot be read: {0}")]
+    Answer(String),
+    /// No answer in time.
+    #[error("no answer within {} ms", .0.as_millis())]
+    Late(Duration),
+    /// An answer that is no success.
+    #[error("{0}: {1}")]
+    Status(StatusCode, String),
+    /// The answer is not the expected JSON.
+    #[error("the answer is malformed")]
+    Malformed(#[source] serde_json::Error),
+}
+
+/// One connection; requests go one after the other.
+#[derive(Debug)]
+pub struct Link {
+    sender: SendRequest<Full<Bytes>>,
+    host: String,
+}
+
+impl Link {
+    /// Speaks HTTP over a stream.
+    ///
+    /// # Errors
+    /// [`HttpError::Broken`].
+    pub async fn over<S>(stream: S, host: &str) -> Result<Self, HttpError>
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let (sender, connection) = handshake(TokioIo::new(stream))
+            .await
+            .map_err(HttpError::Broken)?;
+        // Its end is seen by the next request.
+        tokio::spawn(async move { drop(connection.await) });
+        Ok(Self {
+            sender,
+            host: host.to_owned(),
+        })
+    }
+
+    /// Sends a request and reads the whole answer, which must be a success.
+    ///
+    /// # Errors
+    /// [`HttpError`]; after anything but [`HttpError::Status`] the link is of no more use.
+    pub async fn send(
+        &mut self,
+        method: Method,
+        path: &str,
+        body: impl Into<Bytes>,
+        limit: Duration,
+    ) -> Result<Bytes, HttpError> {
+        let mut request = Request::new(Full::new(body.into()));
+        *request.method_mut() = method;
+        // The paths are ours; one that is no URI is answered like one that does not exist.
+        *request.uri_mut() = path.parse().unwrap_or_default();
+        if let Ok(host) = self.host.parse() {
+            request.headers_mut().insert(header::HOST, host);
+        }
+        let json = header::HeaderValue::from_static("application/json");
+        request.headers_mut().insert(header::CONTENT_TYPE, json);
+        let exchange = async {
+            self.sender.ready().await.map_err(HttpError::Broken)?;
+            let response = self
+                .sender
+                .send_request(request)
+                .await
+                .map_err(HttpError::Broken)?;
+            let status = response.status();
+            let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES)
+                .collect()
+                .await
+                .map_err(|error| HttpError::Answer(error.to_string()))?
+                .to_bytes();
+            if status.is_success() {
+                return Ok(body);
+            }
+            let text = String::from_utf8_lossy(&body);
+            Err(HttpError::Status(
+                status,
+                text.trim().chars().take(500).collect(),
+            ))
+        };
+        tokio::time::timeout(limit, exchange)
+            .await
+            .map_err(|_| HttpError::Late(limit))?
+    }
+}
+
+/// One request over a unix socket.
+///
+/// # Errors
+/// [`HttpError`].
+pub async fn over_unix(
+    socket: &Path,
+    method: Method,
+    path: &str,
+    body: impl Into<Bytes>,
+    limit: Duration,
+) -> Result<Bytes, HttpError> {
+    let stream = UnixStream::connect(socket)
+        .await
+        .map_err(HttpError::Connect)?;
+    Link::over(stream, "runner")
+        .await?
+        .send(method, path, body, limit)
+        .await
+}

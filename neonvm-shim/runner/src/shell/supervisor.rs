@@ -1,0 +1,493 @@
+//! The one task that owns a VM: takes inputs, asks the sizer and the stopper what to do, publishes the state.
+
+use std::net::SocketAddrV4;
+use std::sync::Arc;
+
+use protocol::runner::{
+    ExitReport, GuestState, QuotaState, RunnerPhase, RunnerState, SizeOrder, StopOrder,
+};
+use protocol::time::{Span, Timestamp};
+use protocol::trace::TraceId;
+use protocol::units::MilliCpu;
+use telemetry::clock::Clock;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info, warn};
+
+use super::cgroup::QuotaGroup;
+use super::console::{CONSOLE_LOG_BYTES, QEMU_LOG_BYTES, rotate};
+use super::lanes::{Means, carry_out};
+use super::process::file_tail;
+use super::qmp::{Qmp, QmpEvent};
+use super::record::{Record, write_json};
+use crate::accel::knowledge;
+use crate::config::RunnerConfig;
+use crate::core::args::{GUESTD_FORWARD, Paths};
+use crate::core::exit::{Evidence, ShutdownReason, classify};
+use crate::core::shape::CpuControl;
+use crate::core::sizer::{Action, Event, Sizer};
+use crate::core::stop::{StopAction, Stopping};
+
+/// Inputs not yet taken. The supervisor does no slow thing itself.
+pub const INPUT_BACKLOG: usize = 64;
+/// How often the logs' lengths are looked at.
+const ROTATE_EVERY: Span = Span::from_secs(5);
+/// How much of the console is read to learn why QEMU ended.
+const CONSOLE_TAIL_BYTES: u64 = 16 << 10;
+/// How long the last events of a QEMU that ended may take to come in.
+const LAST_EVENTS: Span = Span::from_secs(1);
+/// The sizer's actions of one turn; more means that it spins.
+const MAX_ACTIONS_A_TURN: u32 = 64;
+
+/// What reaches the supervisor.
+#[derive(Debug)]
+pub enum Input {
+    /// The monitor is connected.
+    QmpUp(Arc<Qmp>),
+    /// It is not any more.
+    QmpDown,
+    /// QEMU told something.
+    Qmp(QmpEvent),
+    /// neonvmd told something.
+    Guest(GuestState),
+    /// An action of the sizer is done.
+    Reply(Event),
+    /// A size order; answered when it is held.
+    Order(SizeOrder, oneshot::Sender<RunnerState>),
+    /// A CPU limit by the route of NeonVM's runner; memory stays.
+    CpuChange(MilliCpu, oneshot::Sender<RunnerState>),
+    /// A stop order.
+    Stop(StopOrder),
+    /// QEMU is gone; its exit status, if it was our child.
+    Ended(Option<i32>),
+}
+
+/// What to do when the runner is told to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnCancel {
+    /// Leave the guest running: the next runner adopts it.
+    Leave,
+    /// Stop the guest.
+    Stop {
+        /// Milliseconds it has.
+        grace_ms: u64,
+    },
+}
+
+/// The supervisor.
+#[derive(Debug)]
+pub struct Supervisor {
+    pub(super) config: Arc<RunnerConfig>,
+    pub(super) paths: Paths,
+    pub(super) clock: Clock,
+    pub(super) record: Record,
+    pub(super) sizer: Sizer,
+    pub(super) group: Option<QuotaGroup>,
+    pub(super) quota: QuotaState,
+    pub(super) inputs: mpsc::Sender<Input>,
+    pub(super) state: watch::Sender<RunnerState>,
+    pub(super) on_cancel: OnCancel,
+    pub(super) seen: Seen,
+}
+
+/// What was seen of QEMU and guest.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    qmp: Option<Arc<Qmp>>,
+    version: Option<String>,
+    guest: Option<GuestState>,
+    shutdown: Option<ShutdownReason>,
+    panicked: bool,
+    was_up: bool,
+    stopping: Option<Stopping>,
+    ended: Option<(Option<i32>, Timestamp)>,
+    exit: Option<ExitReport>,
+    rotate_at: Timestamp,
+    record_failed: bool,
+}
+
+impl Seen {
+    /// At the start; `was_up` if an earlier runner already spoke with this QEMU.
+    pub(super) fn new(was_up: bool) -> Self {
+        Self {
+            was_up,
+            ..Self::default()
+        }
+    }
+}
+
+impl Supervisor {
+    /// Runs until QEMU has ended (`Some`) or we shall leave (`None`).
+    pub async fn run(
+        mut self,
+        mut inputs: mpsc::Receiver<Input>,
+        cancel: CancellationToken,
+    ) -> Option<ExitReport> {
+        let mut cancelled = false;
+        loop {
+            self.turn();
+            if let Some(report) = self.finished() {
+                return Some(report);
+            }
+            let wake = tokio::time::Instant::from_std(self.clock.instant_of(self.deadline()));
+            tokio::select! {
+                () = cancel.cancelled(), if !cancelled => match self.on_cancel {
+                    OnCancel::Leave => return None,
+                    OnCancel::Stop { grace_ms } => {
+                        cancelled = true;
+                        self.stop(&StopOrder { grace_ms });
+                    }
+                },
+                input = inputs.recv() => match input {
+                    Some(input) => self.take(input),
+                    // We hold a sender ourselves.
+                    None => return None,
+                },
+                () = tokio::time::sleep_until(wake) => {}
+            }
+        }
+    }
+
+    /// Does everything that is due, then publishes.
+    fn turn(&mut self) {
+        let now = self.clock.now();
+        for _ in 0..MAX_ACTIONS_A_TURN {
+            let Some(action) = self.sizer.poll_action(now) else {
+                break;
+            };
+            self.act(action);
+        }
+        while let Some(action) = self
+            .seen
+            .stopping
+            .as_mut()
+            .and_then(|stop| stop.poll_action(now))
+        {
+            self.act_stop(action);
+        }
+        if now >= self.seen.rotate_at {
+            self.seen.rotate_at = now + ROTATE_EVERY;
+            self.rotate_logs();
+        }
+        self.publish(now);
+    }
+
+    fn deadline(&self) -> Timestamp {
+        let now = self.clock.now();
+        let mut at = self.sizer.poll_deadline(now).min(self.seen.rotate_at);
+        if let Some(stop) = &self.seen.stopping {
+            at = at.min(stop.poll_deadline());
+        }
+        if let Some((_, ended)) = self.seen.ended {
+            at = at.min(ended + LAST_EVENTS);
+        }
+        at
+    }
+
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::SetQuota(limit) => return self.set_quota(limit),
+            Action::Plug { budget, .. } => {
+                // Before the plug: a runner that dies right after it must not leave a budget that is too large.
+                self.record.budget = budget;
+                self.save();
+            }
+            _ => {}
+        }
+        let means = Means {
+            qmp: self.seen.qmp.clone(),
+            guest: self.guest_address(),
+        };
+        let inputs = self.inputs.clone();
+        tokio::spawn(async move {
+            if let Some(event) = carry_out(means, action).await {
+                // The supervisor is gone only when the runner ends.
+                let _ = inputs.send(Input::Reply(event)).await;
+            }
+        });
+    }
+
+    fn act_stop(&mut self, action: StopAction) {
+        info!(?action, "stopping");
+        let qmp = self.seen.qmp.clone();
+        match (action, qmp, self.record.qemu) {
+            (StopAction::Press, Some(qmp), _) => drop(tokio::spawn(async move {
+                // Pressed again in a second if it failed.
+                drop(qmp.power_button().await);
+            })),
+            (StopAction::Quit, Some(qmp), _) => drop(tokio::spawn(async move {
+                // By force in two seconds if it failed.
+                drop(qmp.quit().await);
+            })),
+            (StopAction::Quit | StopAction::Kill, _, Some(process)) => process.kill(),
+            _ => {}
+        }
+    }
+
+    fn take(&mut self, input: Input) {
+        let now = self.clock.now();
+        match input {
+            Input::QmpUp(qmp) => {
+                self.seen.was_up = true;
+                self.seen.version = Some(qmp.version.clone());
+                self.seen.qmp = Some(qmp);
+                self.sizer.handle(now, Event::QmpUp);
+            }
+            Input::QmpDown => {
+                self.seen.qmp = None;
+                self.sizer.handle(now, Event::QmpDown);
+            }
+            Input::Qmp(event) => self.take_qmp(now, event),
+            Input::Guest(state) => self.take_guest(now, state),
+            Input::Reply(event) => self.sizer.handle(now, event),
+            Input::Order(order, reply) => self.take_order(now, order, reply),
+            Input::CpuChange(cpu, reply) => {
+                let held = self.sizer.target().clone();
+                self.take_order(now, SizeOrder { cpu, ..held }, reply);
+            }
+            Input::Stop(order) => self.stop(&order),
+            Input::Ended(code) => {
+                info!(code, "QEMU has ended");
+                self.seen.ended = Some((code, now));
+            }
+        }
+    }
+
+    fn take_order(
+        &mut self,
+        now: Timestamp,
+        order: SizeOrder,
+        reply: oneshot::Sender<RunnerState>,
+    ) {
+        if self.sizer.order() != Some(&order) {
+            let TraceId { vm, revision } = &order.trace;
+            info!(vm, revision, cpu = %order.cpu, memory = %order.memory, "size ordered");
+            self.record.order = Some(order.clone());
+            self.save();
+        }
+        self.sizer.handle(now, Event::Order(order));
+        self.turn();
+        // Whoever asked and went away does not need the answer.
+        let _ = reply.send(self.state.borrow().clone());
+    }
+
+    fn take_qmp(&mut self, now: Timestamp, event: QmpEvent) {
+        match event {
+            QmpEvent::Cpu => self.sizer.handle(now, Event::CpuHint),
+            QmpEvent::Memory => self.sizer.handle(now, Event::MemoryHint),
+            QmpEvent::UnplugRefused => {
+                warn!("the guest refused an unplug");
+                self.sizer.handle(now, Event::CpuHint);
+            }
+            QmpEvent::Unclear => {
+                self.sizer.handle(now, Event::CpuHint);
+                self.sizer.handle(now, Event::MemoryHint);
+            }
+            QmpEvent::Panicked => {
+                warn!("the guest's kernel panicked");
+                self.seen.panicked = true;
+            }
+            QmpEvent::Shutdown(reason) => {
+                info!(?reason, "the virtual machine ends");
+                self.seen.shutdown = Some(reason);
+                if let Some(stop) = &mut self.seen.stopping {
+                    stop.heard();
+                }
+            }
+        }
+    }
+
+    fn take_guest(&mut self, now: Timestamp, state: GuestState) {
+        if self.seen.guest.is_none() {
+            self.first_answer(&state);
+        }
+        self.seen.guest = Some(state.clone());
+        self.sizer.handle(now, Event::Guest(state));
+    }
+
+    fn first_answer(&mut self, state: &GuestState) {
+        if self.record.boot_ms.is_none() {
+            let us = self
+                .clock
+                .wall()
+                .0
+                .saturating_sub(self.record.started_unix_us);
+            self.record.boot_ms = Some(u64::try_from(us / 1000).unwrap_or(0));
+            self.save();
+        }
+        info!(
+            boot_id = state.boot_id,
+            kernel = state.kernel,
+            boot_ms = self.record.boot_ms,
+            "guest answers"
+        );
+        let shape = &self.record.shape;
+        if shape.control == CpuControl::Plug && state.cpus_possible < shape.max_cpus {
+            warn!(
+                kernel = state.kernel,
+                possible = state.cpus_possible,
+                wanted = shape.max_cpus,
+                "this guest kernel does not see hot-plugged CPUs; the VM's next start switches CPUs inside the guest"
+            );
+            let name = &self.config.image.kernel_version;
+            if let Err(error) =
+                knowledge::remember_blind(&self.config.knowledge_dir, name, self.record.accel)
+            {
+                warn!(error = telemetry::chain(&error), "not remembered");
+            }
+        }
+        if let Some(key) = self.config.ssh_public_key.clone() {
+            tokio::spawn(super::run::push_key(self.guest_address(), key));
+        }
+    }
+
+    fn stop(&mut self, order: &StopOrder) {
+        let (now, grace) = (self.clock.now(), Span::from_millis(order.grace_ms));
+        match &mut self.seen.stopping {
+            Some(stop) => stop.hurry(now, grace),
+            None => {
+                info!(grace_ms = order.grace_ms, "stop ordered");
+                self.seen.stopping = Some(Stopping::new(now, grace));
+                self.record.stop_ordered = true;
+                self.save();
+            }
+        }
+    }
+
+    fn set_quota(&mut self, limit: MilliCpu) {
+        let Some(group) = &self.group else { return };
+        match group.set(limit, self.config.cpu_quota_percent) {
+            Ok(()) => self.quota = QuotaState::Enforced { milli: limit.0 },
+            Err(error) => {
+                let reason = telemetry::chain(&error);
+                warn!(reason, "CPU limit is not enforced");
+                self.quota = QuotaState::Unavailable { reason };
+            }
+        }
+    }
+
+    fn rotate_logs(&self) {
+        let logs = [
+            (self.paths.console_log(), CONSOLE_LOG_BYTES),
+            (self.paths.qemu_log(), QEMU_LOG_BYTES),
+        ];
+        for (path, bound) in logs {
+            if let Err(error) = rotate(&path, bound) {
+                warn!(path = %path.display(), %error, "log not rotated");
+            }
+        }
+    }
+
+    /// The report, once QEMU is gone and its last words are in.
+    fn finished(&mut self) -> Option<ExitReport> {
+        let (code, at) = self.seen.ended?;
+        if self.seen.qmp.is_some() && self.clock.now() < at + LAST_EVENTS {
+            return None;
+        }
+        let report = classify(&Evidence {
+            was_up: self.seen.was_up,
+            stop_ordered: self.record.stop_ordered,
+            forced: self.seen.stopping.as_ref().is_some_and(Stopping::forced),
+            panicked: self.seen.panicked,
+            shutdown: self.seen.shutdown,
+            code,
+            console_tail: file_tail(&self.paths.console_log(), CONSOLE_TAIL_BYTES),
+            qemu_tail: file_tail(&self.paths.qemu_log(), CONSOLE_TAIL_BYTES),
+        });
+        info!(reason = ?report.reason, success = report.success, code, "the VM has ended");
+        if let Err(error) = write_json(&self.paths.exit(), &report) {
+            error!(
+                error = telemetry::chain(&error),
+                "the end is not written down"
+            );
+        }
+        self.seen.exit = Some(report.clone());
+        if let Some(group) = self.group.take() {
+            group.remove();
+        }
+        self.publish(self.clock.now());
+        Some(report)
+    }
+
+    fn save(&mut self) {
+        match write_json(&self.paths.record(), &self.record) {
+            Ok(()) => self.seen.record_failed = false,
+            Err(error) => {
+                if !std::mem::replace(&mut self.seen.record_failed, true) {
+                    error!(
+                        error = telemetry::chain(&error),
+                        "the record is not written; adoption would see an old one"
+                    );
+                }
+            }
+        }
+    }
+
+    fn guest_address(&self) -> SocketAddrV4 {
+        SocketAddrV4::new(self.config.pod_ip, GUESTD_FORWARD)
+    }
+
+    fn publish(&self, now: Timestamp) {
+        let seen = &self.seen;
+        let phase = match (&seen.exit, &seen.stopping, &seen.guest) {
+            (Some(_), ..) => RunnerPhase::Exited,
+            (None, Some(_), _) => RunnerPhase::Stopping,
+            (None, None, Some(_)) => RunnerPhase::Running,
+            (None, None, None) => RunnerPhase::Booting,
+        };
+        // The wall clock may be set; each state is right by the clock of its own moment.
+        let offset = self.clock.wall().0.saturating_sub_unsigned(now.0);
+        let next = RunnerState {
+            generation: 0,
+            phase,
+            qemu_pid: self
+                .record
+                .qemu
+                .filter(|_| seen.ended.is_none())
+                .map(|process| process.pid),
+            qemu_version: seen.version.clone(),
+            accel: self.record.accel.as_str().to_owned(),
+            boot_id: seen.guest.as_ref().map(|guest| guest.boot_id.clone()),
+            guest_kernel: seen.guest.as_ref().map(|guest| guest.kernel.clone()),
+            boot_ms: self.record.boot_ms,
+            cpus: self.sizer.cpus(),
+            memory: self.sizer.memory(),
+            resize: self
+                .sizer
+                .report(now, |at| offset.saturating_add_unsigned(at.0)),
+            exit: seen.exit.clone(),
+            quota: self.quota.clone(),
+        };
+        self.state.send_if_modified(|state| {
+            let next = RunnerState {
+                generation: state.generation,
+                ..next
+            };
+            // Stamps are made once per stage, but the offset jitters by microseconds.
+            if same(state, &next) {
+                return false;
+            }
+            *state = RunnerState {
+                generation: state.generation + 1,
+                ..next
+            };
+            true
+        });
+    }
+}
+
+/// Whether two states say the same, but for the jitter of the stamps' begin.
+fn same(a: &RunnerState, b: &RunnerState) -> bool {
+    let plain = |state: &RunnerState| {
+        let mut state = state.clone();
+        for stamp in state
+            .resize
+            .iter_mut()
+            .flat_map(|resize| &mut resize.stages)
+        {
+            stamp.start_unix_us = 0;
+        }
+        state
+    };
+    plain(a) == plain(b)
+}

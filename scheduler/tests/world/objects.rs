@@ -1,0 +1,141 @@
+//! The objects as the API keeps them, and as they are read from it.
+
+use protocol::permit::NamespacedName;
+use protocol::units::Resources;
+use scheduler::core::amount::Both;
+use scheduler::core::view::{NodeView, PodView, VmView};
+use serde_json::{Value, json};
+
+use super::UNIT;
+
+/// A VirtualMachine.
+#[derive(Debug, Clone)]
+pub(crate) struct VmObject {
+    pub(crate) name: String,
+    pub(crate) uid: String,
+    pub(crate) version: u64,
+    pub(crate) in_use: Resources,
+    pub(crate) unit: Option<String>,
+    pub(crate) requested: Option<String>,
+    pub(crate) approved: Option<String>,
+    overcommit_milli: u32,
+}
+
+/// A pod.
+#[derive(Debug, Clone)]
+pub(crate) struct PodObject {
+    pub(crate) name: String,
+    pub(crate) uid: String,
+    pub(crate) node: Option<String>,
+    pub(crate) vm: Option<String>,
+    pub(crate) requests: Resources,
+    pub(crate) overcommit_milli: u32,
+    /// The VM's annotations and use as they were copied last.
+    copied: Option<VmObject>,
+}
+
+pub(crate) fn node(name: &str, total: Both<u64>) -> NodeView {
+    let object = json!({"metadata": {"name": name, "uid": name},
+        "status": {"allocatable": {"cpu": format!("{}m", total.cpu), "memory": total.mem.to_string()}}});
+    NodeView::read(&object).expect("reads")
+}
+
+impl VmObject {
+    pub(crate) fn new(serial: u64, overcommit_milli: u32) -> Self {
+        Self {
+            name: format!("vm{serial}"),
+            uid: format!("vm-uid-{serial}"),
+            version: 0,
+            in_use: UNIT,
+            unit: None,
+            requested: None,
+            approved: None,
+            overcommit_milli,
+        }
+    }
+
+    pub(crate) fn key(&self) -> NamespacedName {
+        NamespacedName { namespace: "d".into(), name: self.name.clone() }
+    }
+
+    pub(crate) fn approved_resources(&self) -> Option<Resources> {
+        self.approved.as_ref().map(|text| serde_json::from_str(text).expect("is readable"))
+    }
+
+    fn annotations(&self) -> Value {
+        let mut annotations = json!({});
+        for (key, value) in [
+            ("autoscaling.neon.tech/scaling-unit", &self.unit),
+            ("internal.autoscaling.neon.tech/resources-requested", &self.requested),
+            ("internal.autoscaling.neon.tech/resources-approved", &self.approved),
+        ] {
+            if let Some(value) = value {
+                annotations[key] = json!(value);
+            }
+        }
+        annotations
+    }
+
+    /// CPU bounds and memory slots of a mebibyte each, so that any size can be written.
+    fn guest(&self) -> Value {
+        json!({"cpus": {"min": "250m", "max": 16, "use": self.in_use.cpu},
+            "memorySlots": {"min": 1, "max": 65_536, "use": self.in_use.mem.0 >> 20}, "memorySlotSize": "1Mi"})
+    }
+
+    pub(crate) fn view(&self) -> VmView {
+        let object = json!({"metadata": {"name": self.name, "namespace": "d", "uid": self.uid,
+                "resourceVersion": self.version.to_string(), "annotations": self.annotations(),
+                "labels": {"autoscaling.neon.tech/enabled": "true"}},
+            "spec": {"guest": self.guest()}});
+        VmView::read(&object).expect("reads")
+    }
+}
+
+impl PodObject {
+    pub(crate) fn plain(serial: u64, milli_cpu: u32) -> Self {
+        Self {
+            name: format!("plain{serial}"),
+            uid: format!("pod-uid-{serial}"),
+            node: None,
+            vm: None,
+            requests: Resources::new(milli_cpu, u64::from(milli_cpu) << 21),
+            overcommit_milli: 1000,
+            copied: None,
+        }
+    }
+
+    pub(crate) fn of(vm: &VmObject) -> Self {
+        Self {
+            name: format!("{}-pod", vm.name),
+            uid: format!("{}-pod", vm.uid),
+            node: None,
+            vm: Some(vm.name.clone()),
+            requests: Resources::default(),
+            overcommit_milli: vm.overcommit_milli,
+            copied: Some(vm.clone()),
+        }
+    }
+
+    /// The controller copies what the VM says now.
+    pub(crate) fn sync(&mut self, vm: &VmObject) {
+        self.copied = Some(vm.clone());
+    }
+
+    pub(crate) fn view(&self) -> PodView {
+        let mut object = json!({"metadata": {"name": self.name, "namespace": "d", "uid": self.uid},
+            "spec": {"schedulerName": "autoscale-scheduler", "nodeName": self.node.clone().unwrap_or_default(),
+                "containers": [{"resources": {"requests":
+                    {"cpu": self.requests.cpu, "memory": self.requests.mem}}}]}});
+        if let Some(vm) = &self.copied {
+            let mut annotations = vm.annotations();
+            annotations["vm.neon.tech/resources"] = json!(vm.guest().to_string());
+            let factor = format!("{}m", self.overcommit_milli);
+            annotations["vm.neon.tech/overcommit"] = json!(json!({"cpu": factor, "memory": factor}).to_string());
+            object["metadata"]["annotations"] = annotations;
+            object["metadata"]["labels"] = json!({"autoscaling.neon.tech/enabled": "true"});
+            object["metadata"]["ownerReferences"] = json!([
+                {"apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachine", "name": vm.name, "uid": vm.uid}]);
+        }
+        PodView::read(&object).expect("reads")
+    }
+}

@@ -1,0 +1,85 @@
+//! The agent's side of the monitor link, by hand: to ask a monitor in a real guest what an agent would ask.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use futures::{SinkExt as _, StreamExt as _};
+use protocol::monitor::{AgentBody, AgentFrame, MonitorBody, MonitorFrame, PATH, VersionResponse};
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
+
+/// How long one answer may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A connection after its handshake.
+#[derive(Debug)]
+pub struct AgentLink {
+    socket: WebSocketStream<MaybeTlsStream<tokio::net::TcpStream>>,
+    next_id: u64,
+}
+
+impl AgentLink {
+    /// Dials a monitor and agrees on v1.
+    ///
+    /// # Errors
+    /// When it does not answer with version 1.
+    pub async fn dial(address: SocketAddr) -> Result<Self> {
+        let url = format!("ws://{address}{PATH}");
+        let (socket, _) = tokio_tungstenite::connect_async(&url)
+            .await
+            .with_context(|| format!("dial {url}"))?;
+        let mut link = Self {
+            socket,
+            next_id: protocol::monitor::AGENT_FIRST_ID,
+        };
+        link.socket
+            .send(Message::text(r#"{"min":1,"max":1}"#))
+            .await?;
+        match serde_json::from_str(&link.text().await?)? {
+            VersionResponse::Version(protocol::monitor::Version::V1) => Ok(link),
+            other => bail!("the monitor answered the handshake with {other:?}"),
+        }
+    }
+
+    async fn text(&mut self) -> Result<String> {
+        loop {
+            let message = tokio::time::timeout(PATIENCE, self.socket.next())
+                .await
+                .context("the monitor did not answer in time")?
+                .context("the monitor closed the connection")??;
+            if let Message::Text(text) = message {
+                return Ok(text.to_string());
+            }
+        }
+    }
+
+    /// Asks something and returns the answer with the same id; the monitor's own requests in between are passed over.
+    ///
+    /// # Errors
+    /// When no answer comes.
+    pub async fn ask(&mut self, body: AgentBody) -> Result<MonitorBody> {
+        let id = self.next_id;
+        self.next_id += 2;
+        self.socket
+            .send(Message::text(AgentFrame { body, id }.encode()))
+            .await?;
+        loop {
+            let frame = MonitorFrame::decode(&self.text().await?)?;
+            if frame.id == id {
+                return Ok(frame.body);
+            }
+        }
+    }
+
+    /// Waits for a frame of the monitor's own.
+    ///
+    /// # Errors
+    /// When none comes within `patience`.
+    pub async fn own_request(&mut self, patience: Duration) -> Result<MonitorBody> {
+        let text = tokio::time::timeout(patience, self.text())
+            .await
+            .context("the monitor asked for nothing")??;
+        Ok(MonitorFrame::decode(&text)?.body)
+    }
+}

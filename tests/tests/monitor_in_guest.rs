@@ -1,0 +1,198 @@
+//! The monitor baked into the image, asked over its real link, in a real guest.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::net::SocketAddr;
+use std::process::Stdio;
+use std::time::Duration;
+
+use bellows_tests::agent_link::AgentLink;
+use bellows_tests::guest::Guest;
+use bellows_tests::patience::wait_for;
+use bellows_tests::site::{BOOT_PATIENCE, Site, postgres_vm};
+use bellows_tests::{bellows_bin, guest_or_skip};
+use protocol::monitor::{AgentBody, Allocation, MonitorBody};
+use protocol::vm::VmPhase;
+
+const GIB: u64 = 1 << 30;
+
+/// A VM that no agent touches, with its database answering.
+async fn boot(site: &Site, slots: u32) -> Guest {
+    site.create(&postgres_vm(
+        "watched",
+        (1000, 1000, 1000),
+        (1, slots, 4),
+        false,
+    ))
+    .await
+    .unwrap();
+    let running = |vm: &protocol::vm::VirtualMachine| {
+        vm.status
+            .as_ref()
+            .is_some_and(|s| s.phase == VmPhase::Running)
+    };
+    let vm = site
+        .wait_vm("watched", "phase Running", BOOT_PATIENCE, running)
+        .await
+        .unwrap();
+    let guest = Guest::new(vm.status.unwrap().pod_ip.parse().unwrap()).unwrap();
+    wait_for("an answer of the database", BOOT_PATIENCE, || async {
+        guest
+            .postgres()
+            .await
+            .map(drop)
+            .map_err(|error| format!("{error:#}"))
+    })
+    .await
+    .unwrap();
+    guest
+}
+
+/// N46, N27, N36: the built image boots with the monitor inside; it serves the gauges; it refuses a shrink by what is in use,
+/// with numbers in its reason, and approves it once the memory is free again; it confirms a growth.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn n27_n36_n46_the_monitor_in_the_image_refuses_what_is_in_use() {
+    if !guest_or_skip("n27_n36_n46_the_monitor_in_the_image_refuses_what_is_in_use") {
+        return;
+    }
+    let site = Site::fresh().await.unwrap();
+    let guest = boot(&site, 2).await;
+    let page = guest.page(9100, "/metrics").await.unwrap();
+    for name in [
+        "host_load1",
+        "host_load5",
+        "host_memory_total_bytes",
+        "host_memory_available_bytes",
+        "host_memory_cached_bytes",
+    ] {
+        assert!(
+            page.contains(&format!("# TYPE {name} gauge")),
+            "{name} is missing:\n{page}"
+        );
+    }
+    let mut link = AgentLink::dial(SocketAddr::new(guest.ip, 10301))
+        .await
+        .unwrap();
+    let grown = Allocation {
+        cpu: 1.0,
+        mem: 2 * GIB,
+    };
+    let confirmed = link
+        .ask(AgentBody::UpscaleNotification { granted: grown })
+        .await
+        .unwrap();
+    assert_eq!(confirmed, MonitorBody::UpscaleConfirmation);
+
+    // About 900 MiB held by one backend: more than fits below the threshold of 1 GiB.
+    let session = guest.postgres().await.unwrap();
+    let hold = tokio::spawn(async move {
+        let sql = "do $$ declare p text[]; begin for i in 1..28 loop p[i] := repeat(md5(i::text), 1048576); end loop; \
+                   perform pg_sleep(30); end $$";
+        session.batch_execute(sql).await
+    });
+    let target = Allocation { cpu: 1.0, mem: GIB };
+    let refusal = wait_for("a refused shrink", Duration::from_secs(60), || {
+        let address = SocketAddr::new(guest.ip, 10301);
+        async move {
+            let mut link = AgentLink::dial(address)
+                .await
+                .map_err(|error| format!("{error:#}"))?;
+            match link.ask(AgentBody::DownscaleRequest { target }).await {
+                Ok(MonitorBody::DownscaleResult { ok: false, status })
+                    if status.contains("MiB") =>
+                {
+                    Ok(status)
+                }
+                other => Err(format!("{other:?}")),
+            }
+        }
+    })
+    .await
+    .unwrap();
+    assert!(refusal.len() < 1024, "{refusal}");
+    hold.await.unwrap().unwrap();
+    wait_for("an approved shrink", Duration::from_secs(60), || {
+        let address = SocketAddr::new(guest.ip, 10301);
+        async move {
+            let mut link = AgentLink::dial(address)
+                .await
+                .map_err(|error| format!("{error:#}"))?;
+            match link.ask(AgentBody::DownscaleRequest { target }).await {
+                Ok(MonitorBody::DownscaleResult { ok: true, .. }) => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        }
+    })
+    .await
+    .unwrap();
+}
+
+/// N28: on a growth the monitor does its work in the database before it confirms. A stock PostgreSQL has no file cache of
+/// its own, so one of its reloadable settings stands for it, as the monitor's flags allow.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn n28_the_file_cache_has_grown_when_the_growth_is_confirmed() {
+    if !guest_or_skip("n28_the_file_cache_has_grown_when_the_growth_is_confirmed") {
+        return;
+    }
+    let site = Site::fresh().await.unwrap();
+    let guest = boot(&site, 1).await;
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let metrics = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let mut monitor = tokio::process::Command::new(bellows_bin().with_file_name("vm-monitor"))
+        .args([
+            "--addr",
+            &port.to_string(),
+            "--metrics-addr",
+            &metrics.to_string(),
+            "--file-cache",
+            "on",
+        ])
+        .args([
+            "--file-cache-setting",
+            "effective_cache_size",
+            "--file-cache-max-setting",
+            "",
+        ])
+        .env(
+            "VM_MONITOR_PGCONNSTR",
+            format!("host={} port=5432 user=postgres dbname=bench", guest.ip),
+        )
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let mut link = wait_for("the monitor", Duration::from_secs(20), || async {
+        AgentLink::dial(port)
+            .await
+            .map_err(|error| format!("{error:#}"))
+    })
+    .await
+    .unwrap();
+    let granted = Allocation {
+        cpu: 1.0,
+        mem: 4 * GIB + (100 << 20),
+    };
+    assert_eq!(
+        link.ask(AgentBody::UpscaleNotification { granted })
+            .await
+            .unwrap(),
+        MonitorBody::UpscaleConfirmation
+    );
+    // 4 GiB usable: three quarters of it, by the formula of the file cache.
+    let session = guest.postgres().await.unwrap();
+    wait_for("the setting in a session", Duration::from_secs(10), || async {
+        let row = session.query_one("select setting::bigint * 8192 from pg_settings where name = 'effective_cache_size'", &[]);
+        let bytes: i64 = row.await.map_err(|error| error.to_string())?.get(0);
+        if bytes == 3 << 30 { Ok(()) } else { Err(format!("{bytes} bytes")) }
+    })
+    .await
+    .unwrap();
+    monitor.kill().await.unwrap();
+}
