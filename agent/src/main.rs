@@ -13,13 +13,28 @@ use telemetry::{chain, logging, shutdown};
 #[command(name = "autoscaler-agent", version)]
 struct Args {
     /// Configuration file (JSON).
-    #[arg(long, env = "CONFIG_PATH", default_value = "", hide_default_value = true)]
+    #[arg(
+        long,
+        env = "CONFIG_PATH",
+        default_value = "",
+        hide_default_value = true
+    )]
     config: String,
     /// Name of this node.
-    #[arg(long, env = "K8S_NODE_NAME", default_value = "", hide_default_value = true)]
+    #[arg(
+        long,
+        env = "K8S_NODE_NAME",
+        default_value = "",
+        hide_default_value = true
+    )]
     node_name: String,
     /// Address of this pod; the servers listen on it.
-    #[arg(long, env = "K8S_POD_IP", default_value = "", hide_default_value = true)]
+    #[arg(
+        long,
+        env = "K8S_POD_IP",
+        default_value = "",
+        hide_default_value = true
+    )]
     pod_ip: String,
     /// Listen here instead of on the pod's address.
     #[arg(long)]
@@ -31,7 +46,10 @@ struct Args {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+    {
         Ok(runtime) => runtime,
         Err(error) => return fail(Exit::Dependency, &chain(&error)),
     };
@@ -56,18 +74,24 @@ async fn start(args: Args) -> ExitCode {
         let _ = std::io::Write::write_all(&mut std::io::stdout(), format!("{text}\n").as_bytes());
         return Exit::Drained.into();
     }
-    let missing: Vec<&str> = [("K8S_NODE_NAME", &args.node_name), ("K8S_POD_IP", &args.pod_ip)]
-        .into_iter()
-        .filter(|(_, value)| value.is_empty())
-        .map(|(name, _)| name)
-        .collect();
+    let missing: Vec<&str> = [
+        ("K8S_NODE_NAME", &args.node_name),
+        ("K8S_POD_IP", &args.pod_ip),
+    ]
+    .into_iter()
+    .filter(|(_, value)| value.is_empty())
+    .map(|(name, _)| name)
+    .collect();
     if !missing.is_empty() {
         return fail(Exit::Config, &format!("{} not set", missing.join(" and ")));
     }
     let bind_ip = match (args.bind_ip, args.pod_ip.parse()) {
         (Some(ip), _) | (None, Ok(ip)) => ip,
         (None, Err(_)) => {
-            return fail(Exit::Config, &format!("K8S_POD_IP {:?} is no address", args.pod_ip));
+            return fail(
+                Exit::Config,
+                &format!("K8S_POD_IP {:?} is no address", args.pod_ip),
+            );
         }
     };
     match serve(config, args.node_name, bind_ip).await {
@@ -84,12 +108,16 @@ async fn serve(config: Config, node_name: String, bind_ip: IpAddr) -> Result<(),
     logging::init("autoscaler-agent").map_err(|error| (Exit::Config, chain(&error)))?;
     // A second provider could only have been installed by ourselves: then there is one, which is all that is needed.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let client = kube::Client::try_default().await.map_err(|error| broken(&error))?;
+    let client = kube::Client::try_default()
+        .await
+        .map_err(|error| broken(&error))?;
     let cancel = shutdown::on_signal().map_err(|error| broken(&error))?;
     let params = Params::new(config, node_name, client, bind_ip);
-    agent::run(params, cancel).await.map_err(|error| match error {
-        RunError::EventClients(_) => (Exit::Config, chain(&error)),
-        RunError::Bind { .. } | RunError::Server { .. } => (Exit::Dependency, chain(&error)),
-        RunError::Crashed(_) => (Exit::Bug, chain(&error)),
-    })
+    agent::run(params, cancel)
+        .await
+        .map_err(|error| match error {
+            RunError::EventClients(_) => (Exit::Config, chain(&error)),
+            RunError::Bind { .. } | RunError::Server { .. } => (Exit::Dependency, chain(&error)),
+            RunError::Crashed(_) => (Exit::Bug, chain(&error)),
+        })
 }

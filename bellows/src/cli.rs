@@ -148,7 +148,7 @@ pub(crate) fn run(cli: Cli) -> Outcome<ExitCode> {
     let done = |()| ExitCode::SUCCESS;
     match cli.command {
         // These become another program or need no runtime of ours.
-        Command::Runner(args) => commands::runner::run(&args).map(done),
+        Command::Runner(args) => commands::runner::run(&args),
         Command::Kubectl(args) => commands::kubectl::run(&context, &args).map(done),
         Command::Kubeconfig => commands::kubectl::print_path(&context).map(done),
         Command::Completion(args) => commands::completion::run(&args).map(done),

@@ -209,8 +209,28 @@ fn long_bound(bound: &str, permit: Option<Resources>) -> String {
 }
 
 /// The last decision of every VM in the agent's dump, by `namespace/name`.
-pub(crate) fn by_vm(_agent: &Value) -> BTreeMap<String, Decision> {
-    BTreeMap::new()
+///
+/// A VM whose entry cannot be read is left out; the others are not its business.
+pub(crate) fn by_vm(agent: &Value) -> BTreeMap<String, Decision> {
+    let pods = agent["pods"]
+        .as_array()
+        .map(Vec::as_slice)
+        .unwrap_or_default();
+    pods.iter().filter_map(of_pod).collect()
+}
+
+fn of_pod(pod: &Value) -> Option<(String, Decision)> {
+    let info = &pod["status"]["vmInfo"];
+    let key = format!("{}/{}", info["namespace"].as_str()?, info["name"].as_str()?);
+    let last = pod["decisions"].as_array()?.last()?;
+    let mut decision: Decision = serde_json::from_value(last.clone()).ok()?;
+    let executor = &pod["runner"]["executorState"];
+    decision.permit = serde_json::from_value(executor["Plugin"]["Permit"].clone())
+        .ok()
+        .flatten();
+    decision.load1 = executor["Metrics"]["LoadAverage1Min"].as_f64();
+    decision.memory_usage_bytes = executor["Metrics"]["MemoryUsageBytes"].as_f64();
+    Some((key, decision))
 }
 
 #[cfg(test)]
@@ -243,6 +263,36 @@ pub(crate) mod tests {
         The node has room for 0.5 CPU / 2Gi only, by the scheduler.
         It holds a permit for 0.5 CPU / 2Gi.
         ");
+    }
+
+    #[test]
+    fn decisions_are_found_in_the_agents_dump() {
+        let entry = |name: &str, decisions: Value| {
+            serde_json::json!({
+                "podName": {"namespace": "default", "name": format!("{name}-abcde")},
+                "status": {"vmInfo": {"namespace": "default", "name": name}},
+                "runner": {"executorState": {
+                    "Plugin": {"Permit": {"vCPUs": "500m", "mem": "2Gi"}},
+                    "Metrics": {"LoadAverage1Min": 0.93, "MemoryUsageBytes": 3_779_571_220_u64},
+                }},
+                "decisions": decisions,
+            })
+        };
+        let mut made = serde_json::to_value(sample()).unwrap();
+        for key in ["permit", "load1", "memoryUsageBytes"] {
+            made.as_object_mut().unwrap().remove(key);
+        }
+        let older = serde_json::json!({"reason": "idle"});
+        let dump = serde_json::json!({"pods": [
+            entry("pg", serde_json::json!([older, made])),
+            entry("new", serde_json::json!([])),
+            entry("odd", serde_json::json!([older])),
+            {"podName": 3},
+        ]});
+        let found = by_vm(&dump);
+        assert_eq!(found.keys().collect::<Vec<_>>(), ["default/pg"]);
+        assert_eq!(found["default/pg"], sample());
+        assert!(by_vm(&Value::Null).is_empty());
     }
 
     #[test]

@@ -186,7 +186,11 @@ mod tests {
         assert_eq!(rows.len(), 1);
         assert_eq!(
             rows[0].stages[0],
-            StageTime { stage: Stage::Permit, start_unix_us: 0, duration_us: 30 }
+            StageTime {
+                stage: Stage::Permit,
+                start_unix_us: 0,
+                duration_us: 30
+            }
         );
         assert_eq!(rows[0].total_us, 2_025);
     }

@@ -2,6 +2,7 @@
 //! Source: spec/scheduler.md §2.4, spec/agent.md §4.2.
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::units::Resources;
 
@@ -154,19 +155,28 @@ impl AgentRequest {
     /// # Errors
     /// [`PermitRefusal::BadJson`], or the refusal of the protocol number.
     pub fn decode(body: &[u8]) -> Result<Self, PermitRefusal> {
-        #[derive(Deserialize)]
-        #[serde(rename_all = "camelCase")]
-        struct Version {
-            #[serde(default)]
-            proto_version: u32,
+        let value: Value = serde_json::from_slice(body).map_err(|_| PermitRefusal::BadJson)?;
+        let members = value.as_object().ok_or(PermitRefusal::BadJson)?;
+        let version = match members.get("protoVersion") {
+            None | Some(Value::Null) => Some(0),
+            Some(number) => number
+                .as_u64()
+                .and_then(|number| u32::try_from(number).ok()),
+        };
+        check_version(version.ok_or(PermitRefusal::BadJson)?)?;
+        // Derived decoders take lists for structs; the wire knows only objects.
+        let object = |key: &str| {
+            members
+                .get(key)
+                .is_none_or(|member| member.is_object() || member.is_null())
+        };
+        if !["pod", "computeUnit", "resources", "lastPermit", "metrics"]
+            .into_iter()
+            .all(object)
+        {
+            return Err(PermitRefusal::BadJson);
         }
-        serde_json::from_slice(body).map_err(|_| match serde_json::from_slice::<Version>(body) {
-            Ok(Version { proto_version: 0 }) => PermitRefusal::InvalidVersion,
-            Ok(Version { proto_version }) if proto_version != PROTO_VERSION => {
-                PermitRefusal::VersionMismatch(proto_version)
-            }
-            _ => PermitRefusal::BadJson,
-        })
+        serde_json::from_value(value).map_err(|_| PermitRefusal::BadJson)
     }
 
     /// Checks that need nothing but the request.
@@ -174,13 +184,17 @@ impl AgentRequest {
     /// # Errors
     /// The refusal to answer with.
     pub fn validate(&self) -> Result<(), PermitRefusal> {
-        match self.proto_version {
-            0 => return Err(PermitRefusal::InvalidVersion),
-            PROTO_VERSION => {}
-            other => return Err(PermitRefusal::VersionMismatch(other)),
-        }
+        check_version(self.proto_version)?;
         self.compute_unit
             .zero_field()
             .map_or(Ok(()), |field| Err(PermitRefusal::ZeroComputeUnit(field)))
+    }
+}
+
+fn check_version(version: u32) -> Result<(), PermitRefusal> {
+    match version {
+        0 => Err(PermitRefusal::InvalidVersion),
+        PROTO_VERSION => Ok(()),
+        other => Err(PermitRefusal::VersionMismatch(other)),
     }
 }

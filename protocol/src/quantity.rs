@@ -94,13 +94,13 @@ impl Quantity {
         self.nanos
     }
 
-    /// Whole units, rounded up (away from zero for positives), as the API server's `Value()`.
+    /// Whole units, rounded away from zero, as the API server's `Value()`.
     #[must_use]
     pub fn value(&self) -> i128 {
         div_ceil(self.nanos, NANOS)
     }
 
-    /// Thousandths, rounded up, as the API server's `MilliValue()`.
+    /// Thousandths, rounded away from zero, as the API server's `MilliValue()`.
     #[must_use]
     pub fn milli_value(&self) -> i128 {
         div_ceil(self.nanos, NANOS / 1000)
@@ -143,9 +143,14 @@ impl Ord for Quantity {
     }
 }
 
+/// `a / b` rounded away from zero; `b` is above 0.
 fn div_ceil(a: i128, b: i128) -> i128 {
     let quotient = a / b;
-    if a % b > 0 { quotient + 1 } else { quotient }
+    if a % b == 0 {
+        quotient
+    } else {
+        quotient + a.signum()
+    }
 }
 
 /// Decimal and binary suffixes with their multiplier in nanos.

@@ -31,7 +31,11 @@ fn names(of: &str) -> BTreeSet<String> {
     std::fs::read_dir(folder(of))
         .expect("the folder is there")
         .filter_map(|entry| {
-            let name = entry.expect("entry").file_name().into_string().expect("UTF-8");
+            let name = entry
+                .expect("entry")
+                .file_name()
+                .into_string()
+                .expect("UTF-8");
             name.strip_suffix(".json").map(str::to_owned)
         })
         .collect()
@@ -93,8 +97,14 @@ fn monitor_goldens() -> Vec<(&'static str, MonitorFrame)> {
             "monitor_downscale_result_refused",
             result(2, false, "\"quoted\" text\nin two lines"),
         ),
-        ("monitor_upscale_confirmation", monitor(6, MonitorBody::UpscaleConfirmation)),
-        ("monitor_upscale_request", monitor(3, MonitorBody::UpscaleRequest)),
+        (
+            "monitor_upscale_confirmation",
+            monitor(6, MonitorBody::UpscaleConfirmation),
+        ),
+        (
+            "monitor_upscale_request",
+            monitor(3, MonitorBody::UpscaleRequest),
+        ),
         ("monitor_health_check", monitor(2, MonitorBody::HealthCheck)),
         (
             "monitor_invalid_message",
@@ -110,7 +120,10 @@ fn monitor_goldens() -> Vec<(&'static str, MonitorFrame)> {
 #[test]
 fn n39_handshake_frames_are_these_bytes() {
     let text = golden("handshake_range");
-    assert_eq!(serde_json::to_string(&VersionRange::V1).expect("encodes"), text);
+    assert_eq!(
+        serde_json::to_string(&VersionRange::V1).expect("encodes"),
+        text
+    );
     assert_eq!(
         serde_json::from_str::<VersionRange>(&text).expect("decodes"),
         VersionRange::V1
@@ -140,7 +153,11 @@ fn n39_agent_frames_are_these_bytes() {
     for (name, frame) in agent_goldens() {
         let text = golden(name);
         assert_eq!(frame.encode(), text, "{name}");
-        assert_eq!(serde_json::to_string(&frame).expect("encodes"), text, "{name}");
+        assert_eq!(
+            serde_json::to_string(&frame).expect("encodes"),
+            text,
+            "{name}"
+        );
         assert_eq!(AgentFrame::decode(&text), Ok(frame.clone()), "{name}");
         assert_eq!(
             serde_json::from_str::<AgentFrame>(&text).expect("decodes"),
@@ -155,7 +172,11 @@ fn n39_monitor_frames_are_these_bytes() {
     for (name, frame) in monitor_goldens() {
         let text = golden(name);
         assert_eq!(frame.encode(), text, "{name}");
-        assert_eq!(serde_json::to_string(&frame).expect("encodes"), text, "{name}");
+        assert_eq!(
+            serde_json::to_string(&frame).expect("encodes"),
+            text,
+            "{name}"
+        );
         assert_eq!(MonitorFrame::decode(&text), Ok(frame.clone()), "{name}");
         assert_eq!(
             serde_json::from_str::<MonitorFrame>(&text).expect("decodes"),
@@ -171,42 +192,65 @@ fn every_golden_file_is_used() {
         .map(str::to_owned)
         .into();
     used.extend(agent_goldens().into_iter().map(|(name, _)| name.to_owned()));
-    used.extend(monitor_goldens().into_iter().map(|(name, _)| name.to_owned()));
+    used.extend(
+        monitor_goldens()
+            .into_iter()
+            .map(|(name, _)| name.to_owned()),
+    );
     assert_eq!(names(""), used);
 }
 
 #[test]
 fn other_spellings_of_agents_are_read() {
     let cases = [
-        ("agent_downscale_request.type_first", downscale(2, size(0.5, 1 << 30))),
-        ("agent_upscale_notification.float_cpu", upscale(4, size(1.0, 4 << 30))),
+        (
+            "agent_downscale_request.type_first",
+            downscale(2, size(0.5, 1 << 30)),
+        ),
+        (
+            "agent_upscale_notification.float_cpu",
+            upscale(4, size(1.0, 4 << 30)),
+        ),
         ("agent_health_check.type_first", health(6)),
         ("agent_health_check.no_content", health(6)),
         ("agent_health_check.newline_at_end", health(8)),
         ("agent_health_check.float_id", health(10)),
         ("agent_health_check.unknown_members", health(12)),
         ("agent_health_check.largest_id", health(u64::MAX)),
-        ("agent_invalid_message.no_content", agent_error(4, "text", true)),
-        ("agent_internal_error.nothing_but_type", agent_error(0, "", false)),
+        (
+            "agent_invalid_message.no_content",
+            agent_error(4, "text", true),
+        ),
+        (
+            "agent_internal_error.nothing_but_type",
+            agent_error(0, "", false),
+        ),
     ];
     for (name, frame) in &cases {
         let text = golden(&format!("accepted/{name}"));
         assert_eq!(AgentFrame::decode(&text).as_ref(), Ok(frame), "{name}");
     }
     let ours: BTreeSet<_> = cases.iter().map(|(name, _)| (*name).to_owned()).collect();
-    let there = names("accepted").into_iter().filter(|name| name.starts_with("agent_"));
+    let there = names("accepted")
+        .into_iter()
+        .filter(|name| name.starts_with("agent_"));
     assert_eq!(there.collect::<BTreeSet<_>>(), ours);
 }
 
 #[test]
 fn other_spellings_of_monitors_are_read() {
-    let no_text = MonitorBody::InvalidMessage { error: String::new() };
+    let no_text = MonitorBody::InvalidMessage {
+        error: String::new(),
+    };
     let cases = [
         (
             "monitor_upscale_request.deployed_first_id",
             monitor(1, MonitorBody::UpscaleRequest),
         ),
-        ("monitor_downscale_result.lower_case", result(4, true, "text")),
+        (
+            "monitor_downscale_result.lower_case",
+            result(4, true, "text"),
+        ),
         (
             "monitor_health_check.unknown_members",
             monitor(2, MonitorBody::HealthCheck),
@@ -218,7 +262,9 @@ fn other_spellings_of_monitors_are_read() {
         assert_eq!(MonitorFrame::decode(&text).as_ref(), Ok(frame), "{name}");
     }
     let ours: BTreeSet<_> = cases.iter().map(|(name, _)| (*name).to_owned()).collect();
-    let there = names("accepted").into_iter().filter(|name| name.starts_with("monitor_"));
+    let there = names("accepted")
+        .into_iter()
+        .filter(|name| name.starts_with("monitor_"));
     assert_eq!(there.collect::<BTreeSet<_>>(), ours);
 }
 
@@ -269,7 +315,9 @@ fn any_agent_body() -> impl Strategy<Value = AgentBody> {
     let any_size = (0_u32..1_000_000, any::<u64>())
         .prop_map(|(milli, mem)| size(f64::from(milli) / 1000.0, mem));
     prop_oneof![
-        any_size.clone().prop_map(|target| AgentBody::DownscaleRequest { target }),
+        any_size
+            .clone()
+            .prop_map(|target| AgentBody::DownscaleRequest { target }),
         any_size.prop_map(|granted| AgentBody::UpscaleNotification { granted }),
         Just(AgentBody::HealthCheck),
         ".{0,40}".prop_map(|error| AgentBody::InvalidMessage { error }),
@@ -279,7 +327,8 @@ fn any_agent_body() -> impl Strategy<Value = AgentBody> {
 
 fn any_monitor_body() -> impl Strategy<Value = MonitorBody> {
     prop_oneof![
-        (any::<bool>(), ".{0,40}").prop_map(|(ok, status)| MonitorBody::DownscaleResult { ok, status }),
+        (any::<bool>(), ".{0,40}")
+            .prop_map(|(ok, status)| MonitorBody::DownscaleResult { ok, status }),
         Just(MonitorBody::UpscaleConfirmation),
         Just(MonitorBody::UpscaleRequest),
         Just(MonitorBody::HealthCheck),

@@ -4,6 +4,7 @@
 //! Source: spec/scheduler.md §5.1.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 
 use protocol::time::Span;
 use serde::Serialize;
@@ -84,7 +85,54 @@ impl Default for Config {
 #[error("the configuration has {} problem(s): {}", .0.len(), .0.join("; "))]
 pub struct ConfigError(pub Vec<String>);
 
+/// Why there is no configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The file cannot be read.
+    #[error("could not read {path}")]
+    Read {
+        /// Its path.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// It is not valid.
+    #[error("{path} is not valid")]
+    Invalid {
+        /// Its path.
+        path: PathBuf,
+        /// All that is wrong with it.
+        #[source]
+        source: ConfigError,
+    },
+}
+
 impl Config {
+    /// Reads and checks a file; without one, the values that ship.
+    ///
+    /// # Errors
+    /// [`LoadError`] with every problem found.
+    pub fn load(path: Option<&Path>) -> Result<Self, LoadError> {
+        let Some(path) = path else {
+            return Ok(Self::default());
+        };
+        let text = std::fs::read_to_string(path).map_err(|source| LoadError::Read {
+            path: path.to_owned(),
+            source,
+        })?;
+        Self::parse(&text).map_err(|source| LoadError::Invalid {
+            path: path.to_owned(),
+            source,
+        })
+    }
+
+    /// The effective values, as a file would hold them.
+    #[must_use]
+    pub fn to_pretty_json(&self) -> String {
+        serde_json::to_string_pretty(self).unwrap_or_else(|error| error.to_string())
+    }
+
     /// Reads and checks the whole file.
     ///
     /// # Errors
@@ -96,7 +144,11 @@ impl Config {
             return Err(ConfigError(vec!["not a JSON object".into()]));
         };
         let mut reader = Reader::new("", members);
-        let watermark = reader.number("watermark", |n| n > 0.0 && n <= 1.0, "above 0 and at most 1");
+        let watermark = reader.number(
+            "watermark",
+            |n| n > 0.0 && n <= 1.0,
+            "above 0 and at most 1",
+        );
         let scoring = reader.take("scoring");
         let scheduler_name = reader.text("schedulerName");
         let mut positive = |key| reader.positive(key);
@@ -116,7 +168,8 @@ impl Config {
         match scoring {
             Some(Value::Object(members)) => {
                 let mut reader = Reader::new("scoring.", members);
-                let mut part = |key| reader.number(key, |n| (0.0..=1.0).contains(&n), "between 0 and 1");
+                let mut part =
+                    |key| reader.number(key, |n| (0.0..=1.0).contains(&n), "between 0 and 1");
                 config.scoring = Scoring {
                     min_usage_score: part("minUsageScore"),
                     max_usage_score: part("maxUsageScore"),
@@ -128,7 +181,11 @@ impl Config {
             Some(_) => problems.push("scoring must be an object".into()),
             None => problems.push("scoring is missing".into()),
         }
-        if problems.is_empty() { Ok(config) } else { Err(ConfigError(problems)) }
+        if problems.is_empty() {
+            Ok(config)
+        } else {
+            Err(ConfigError(problems))
+        }
     }
 
     /// Time-out of one API call.
@@ -159,7 +216,10 @@ impl Config {
                 },
                 count_plugged,
             },
-            timing: Timing { request_budget: budget, call_budget: Span(budget.0 + CALL_SLACK.0) },
+            timing: Timing {
+                request_budget: budget,
+                call_budget: Span(budget.0 + CALL_SLACK.0),
+            },
             places_pods,
         }
     }
@@ -174,14 +234,22 @@ struct Reader {
 
 impl Reader {
     fn new(prefix: &'static str, members: Map<String, Value>) -> Self {
-        Self { prefix, members, problems: Vec::new() }
+        Self {
+            prefix,
+            members,
+            problems: Vec::new(),
+        }
     }
 
     fn take(&mut self, key: &str) -> Option<Value> {
-        let names = self.members.keys().filter(|name| name.eq_ignore_ascii_case(key));
+        let names = self
+            .members
+            .keys()
+            .filter(|name| name.eq_ignore_ascii_case(key));
         let names: Vec<String> = names.cloned().collect();
         if names.len() > 1 {
-            self.problems.push(format!("{}{key} is given more than once", self.prefix));
+            self.problems
+                .push(format!("{}{key} is given more than once", self.prefix));
         }
         let mut last = None;
         for name in names {
@@ -190,43 +258,68 @@ impl Reader {
         last.filter(|value| !value.is_null())
     }
 
-    fn need<T>(&mut self, key: &str, what: &str, read: impl FnOnce(&Value) -> Option<T>) -> Option<T> {
+    fn need<T>(
+        &mut self,
+        key: &str,
+        what: &str,
+        read: impl FnOnce(&Value) -> Option<T>,
+    ) -> Option<T> {
         let Some(value) = self.take(key) else {
-            self.problems.push(format!("{}{key} is missing", self.prefix));
+            self.problems
+                .push(format!("{}{key} is missing", self.prefix));
             return None;
         };
         let found = read(&value);
         if found.is_none() {
-            self.problems.push(format!("{}{key} must be {what}, not {value}", self.prefix));
+            self.problems
+                .push(format!("{}{key} must be {what}, not {value}", self.prefix));
         }
         found
     }
 
     fn number(&mut self, key: &str, valid: impl Fn(f64) -> bool, range: &str) -> f64 {
         let what = format!("a number {range}");
-        self.need(key, &what, |value| value.as_f64().filter(|n| valid(*n))).unwrap_or_default()
+        self.need(key, &what, |value| value.as_f64().filter(|n| valid(*n)))
+            .unwrap_or_default()
     }
 
     fn positive(&mut self, key: &str) -> u64 {
         let read = |value: &Value| value.as_u64().filter(|n| *n > 0);
-        self.need(key, "a whole number above 0", read).unwrap_or_default()
+        self.need(key, "a whole number above 0", read)
+            .unwrap_or_default()
     }
 
     fn text(&mut self, key: &str) -> String {
-        let read = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
-        self.need(key, "a text that is not empty", read).unwrap_or_default()
+        let read = |value: &Value| {
+            value
+                .as_str()
+                .filter(|text| !text.is_empty())
+                .map(str::to_owned)
+        };
+        self.need(key, "a text that is not empty", read)
+            .unwrap_or_default()
     }
 
-    fn optional<T: Default + for<'de> serde::Deserialize<'de>>(&mut self, key: &str, what: &str) -> T {
-        let Some(value) = self.take(key) else { return T::default() };
+    fn optional<T: Default + for<'de> serde::Deserialize<'de>>(
+        &mut self,
+        key: &str,
+        what: &str,
+    ) -> T {
+        let Some(value) = self.take(key) else {
+            return T::default();
+        };
         T::deserialize(&value).unwrap_or_else(|_| {
-            self.problems.push(format!("{}{key} must be {what}, not {value}", self.prefix));
+            self.problems
+                .push(format!("{}{key} must be {what}, not {value}", self.prefix));
             T::default()
         })
     }
 
     fn finish(mut self) -> Vec<String> {
-        let unknown = self.members.keys().map(|key| format!("{}{key} is not known", self.prefix));
+        let unknown = self
+            .members
+            .keys()
+            .map(|key| format!("{}{key} is not known", self.prefix));
         let unknown: Vec<String> = unknown.collect();
         self.problems.extend(unknown);
         self.problems
@@ -249,16 +342,24 @@ mod tests {
         for key in ["nodeMetricLabels", "ignoredNamespaces"] {
             short.as_object_mut().expect("object").remove(key);
         }
-        short["scoring"].as_object_mut().expect("object").remove("randomize");
+        short["scoring"]
+            .as_object_mut()
+            .expect("object")
+            .remove("randomize");
         let config = Config::parse(&short.to_string()).expect("is valid");
         assert!(!config.scoring.randomize && config.ignored_namespaces.is_empty());
     }
 
     #[test]
     fn keys_match_whatever_their_case() {
-        let text = shipped().to_string().replace("watermark", "WaterMark").replace("scorePeak", "scorepeak");
+        let text = shipped()
+            .to_string()
+            .replace("watermark", "WaterMark")
+            .replace("scorePeak", "scorepeak");
         assert_eq!(Config::parse(&text), Ok(Config::default()));
-        let twice = shipped().to_string().replacen('{', r#"{"WATERMARK":0.5,"#, 1);
+        let twice = shipped()
+            .to_string()
+            .replacen('{', r#"{"WATERMARK":0.5,"#, 1);
         let error = Config::parse(&twice).expect_err("is ambiguous");
         assert_eq!(error.0, ["watermark is given more than once"]);
     }

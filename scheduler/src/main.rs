@@ -24,7 +24,11 @@ struct Args {
     #[arg(long, env = "SCHEDULER_LISTEN", default_value = "127.0.0.1:10299")]
     listen: SocketAddr,
     /// Where metrics and the state are shown.
-    #[arg(long, env = "SCHEDULER_METRICS_LISTEN", default_value = "127.0.0.1:9100")]
+    #[arg(
+        long,
+        env = "SCHEDULER_METRICS_LISTEN",
+        default_value = "127.0.0.1:9100"
+    )]
     metrics_listen: SocketAddr,
     /// Place pods too, on a machine without kube-scheduler.
     #[arg(long)]
@@ -39,9 +43,9 @@ struct Args {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    let config = match load(&args) {
+    let config = match Config::load(args.config.as_deref()) {
         Ok(config) => config,
-        Err(error) => return fail(&error, Exit::Config),
+        Err(error) => return fail(&error.into(), Exit::Config),
     };
     if args.check_config {
         return print(&config);
@@ -52,27 +56,21 @@ fn main() -> ExitCode {
     };
     // Both sides name the provider, so that a second one in the tree cannot make the choice ambiguous.
     let _installed = rustls::crypto::ring::default_provider().install_default();
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let outcome = runtime
+    let outcome = tokio::runtime::Runtime::new()
         .context("could not start the runtime")
         .and_then(|runtime| runtime.block_on(serve(args, config, log)));
     match outcome {
         Ok(()) => Exit::Drained.into(),
-        Err(error) if error.downcast_ref::<scheduler::RunError>().is_some() => fail(&error, Exit::Bug),
+        Err(error) if error.downcast_ref::<scheduler::RunError>().is_some() => {
+            fail(&error, Exit::Bug)
+        }
         Err(error) => fail(&error, Exit::Dependency),
     }
 }
 
-fn load(args: &Args) -> anyhow::Result<Config> {
-    let Some(path) = &args.config else { return Ok(Config::default()) };
-    let text = std::fs::read_to_string(path)
-        .with_context(|| format!("could not read {}", path.display()))?;
-    Config::parse(&text).with_context(|| format!("{} is not valid", path.display()))
-}
-
 #[expect(clippy::print_stdout, reason = "the answer to --check-config")]
 fn print(config: &Config) -> ExitCode {
-    println!("{}", serde_json::to_string_pretty(config).unwrap_or_default());
+    println!("{}", config.to_pretty_json());
     Exit::Drained.into()
 }
 
@@ -83,13 +81,18 @@ async fn serve(
     log: telemetry::logging::LogHandle,
 ) -> anyhow::Result<()> {
     let bind = async |address| {
-        TcpListener::bind(address).await.with_context(|| format!("could not listen on {address}"))
+        let bound = TcpListener::bind(address).await;
+        bound.with_context(|| format!("could not listen on {address}"))
     };
     let permit_listener = bind(args.listen).await?;
     let metrics_listener = bind(args.metrics_listen).await?;
-    let client = kube::Client::try_default().await.context("no usable Kubernetes configuration")?;
-    let (permits, metrics) = (permit_listener.local_addr()?, metrics_listener.local_addr()?);
-    println!("{}", serde_json::json!({"permits": permits, "metrics": metrics}));
+    let client = kube::Client::try_default().await;
+    let client = client.context("no usable Kubernetes configuration")?;
+    let (permits, metrics) = (
+        permit_listener.local_addr()?,
+        metrics_listener.local_addr()?,
+    );
+    println!(r#"{{"permits":"{permits}","metrics":"{metrics}"}}"#);
     let cancel = telemetry::shutdown::on_signal().context("could not listen for signals")?;
     let params = Params {
         config,
@@ -106,7 +109,10 @@ async fn serve(
     Ok(scheduler::run(params, cancel).await?)
 }
 
-#[expect(clippy::print_stderr, reason = "the last words of a process that cannot run")]
+#[expect(
+    clippy::print_stderr,
+    reason = "the last words of a process that cannot run"
+)]
 fn fail(error: &anyhow::Error, exit: Exit) -> ExitCode {
     eprintln!("{}", telemetry::chain(error.as_ref()));
     exit.into()

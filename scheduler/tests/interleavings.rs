@@ -13,7 +13,10 @@ use world::{Step, World};
 
 fn steps(length: usize) -> impl Strategy<Value = Vec<Step>> {
     let step = (any::<u8>(), any::<u8>(), any::<u8>());
-    prop::collection::vec(step.prop_map(|(kind, which, how)| Step { kind, which, how }), 1..length)
+    prop::collection::vec(
+        step.prop_map(|(kind, which, how)| Step { kind, which, how }),
+        1..length,
+    )
 }
 
 fn run(steps: impl IntoIterator<Item = Step>) -> World {
@@ -36,7 +39,11 @@ impl Iterator for Seeded {
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         let bytes = self.0.wrapping_mul(0x2545_F491_4F6C_DD1D).to_be_bytes();
-        Some(Step { kind: bytes[0], which: bytes[1], how: bytes[2] })
+        Some(Step {
+            kind: bytes[0],
+            which: bytes[1],
+            how: bytes[2],
+        })
     }
 }
 
@@ -49,10 +56,16 @@ proptest! {
     }
 }
 
+/// Long runs; `SCHEDULER_SEEDS` asks for more of them.
+fn seeds() -> u64 {
+    let asked = std::env::var("SCHEDULER_SEEDS");
+    asked.ok().and_then(|text| text.parse().ok()).unwrap_or(24)
+}
+
 #[test]
 fn n13_n16_n26_long_runs_reach_every_kind_of_trouble() {
     let mut seen = std::collections::BTreeMap::new();
-    for seed in 1..=24 {
+    for seed in 1..=seeds() {
         let world = run(Seeded(seed).take(4_000));
         for (what, count) in world.tally {
             *seen.entry(what).or_insert(0) += count;
@@ -60,9 +73,25 @@ fn n13_n16_n26_long_runs_reach_every_kind_of_trouble() {
     }
     // The run proves something only if all of this happened in it.
     for what in [
-        "agent restart", "answer lost", "call timed out", "deleted", "denied", "ghost landed", "no multiple",
-        "partial", "permit", "refused", "relist", "restart", "unschedulable", "write", "write met a newer version",
+        "agent restart",
+        "answer lost",
+        "call timed out",
+        "deleted",
+        "denied",
+        "ghost landed",
+        "no multiple",
+        "partial",
+        "permit",
+        "refused",
+        "relist",
+        "restart",
+        "unschedulable",
+        "write",
+        "write met a newer version",
     ] {
-        assert!(seen.get(what).is_some_and(|count| *count > 10), "{what} too rare in {seen:?}");
+        assert!(
+            seen.get(what).is_some_and(|count| *count > 10),
+            "{what} too rare in {seen:?}"
+        );
     }
 }

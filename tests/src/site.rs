@@ -71,6 +71,7 @@ impl Site {
     /// When it does not become ready; its log is in the message.
     pub async fn start(state: &Path) -> Result<Self> {
         install_crypto();
+        let turn = TURN.lock().await;
         let (up, ready) = spawn_up(state).await?;
         let client = client_of(state).await?;
         Ok(Self {
@@ -79,6 +80,7 @@ impl Site {
             up: Some(up),
             ready,
             client,
+            _turn: turn,
         })
     }
 

@@ -227,7 +227,7 @@ fn commands(root: &Path, reporter: &mut Reporter<'_>) -> Result<(), BuildError> 
     }
     // init, getty and others are looked for where they have always been.
     for name in [
-        "init", "getty", "poweroff", "reboot", "halt", "acpid", "uevent", "syslogd",
+        "init", "getty", "poweroff", "reboot", "halt", "acpid", "syslogd",
     ] {
         let link = root.join("usr/sbin").join(name);
         if link.symlink_metadata().is_err() {

@@ -394,12 +394,12 @@ pub(crate) fn unpack(
             done: done as u64,
             total,
         });
-        unpack_one(&layer.dir.join(file), root)?;
+        unpack_one(&layer.dir.join(file), root, reporter)?;
     }
     Ok(())
 }
 
-fn unpack_one(package: &Path, root: &Path) -> Result<(), BuildError> {
+fn unpack_one(package: &Path, root: &Path, reporter: &mut Reporter<'_>) -> Result<(), BuildError> {
     let step = format!(
         "unpacking {}",
         package.file_name().unwrap_or_default().to_string_lossy()
@@ -416,7 +416,7 @@ fn unpack_one(package: &Path, root: &Path) -> Result<(), BuildError> {
         "-f",
         "-",
     ]);
-    tool::pipe(&open, &extract)
+    tool::pipe(&open, &extract, reporter)
 }
 
 #[cfg(test)]

@@ -96,7 +96,7 @@ pub enum BuildError {
         tail: String,
     },
     /// A guest binary cannot be used.
-    #[error("{}: {rule}", path.display())]
+    #[error("{} {rule}", path.display())]
     Binary {
         /// The file.
         path: PathBuf,
@@ -165,11 +165,14 @@ impl<T> IoContext<T> for io::Result<T> {
     }
 }
 
-/// The error for a full disk, with what is free now.
+/// What is said to be needed when a disk ran full and nothing better is known: the largest builtin image with its layers.
+const BUILD_MIB: u64 = 2048;
+
+/// The error for a full disk, with what is free now; `need_mib` is 0 if it is not known.
 pub(crate) fn disk_full(path: &Path, need_mib: u64) -> BuildError {
     BuildError::DiskFull {
         path: path.to_owned(),
-        need_mib: need_mib.max(1),
+        need_mib: if need_mib == 0 { BUILD_MIB } else { need_mib },
         free_mib: free_mib(path).unwrap_or(0),
     }
 }

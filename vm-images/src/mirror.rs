@@ -182,23 +182,28 @@ pub(crate) fn without_hosts(text: &str) -> String {
     }
     out.push_str(rest);
     // apt also names the bare host: "Could not resolve 'host'", "connect to host:80 (1.2.3.4)".
-    let words: Vec<&str> = out.split(' ').collect();
-    let mut hide_next = false;
-    let mut kept = Vec::with_capacity(words.len());
-    for word in words {
-        let quoted = word.starts_with('\'') && word.contains('.');
-        kept.push(if hide_next || quoted || is_address(word) {
+    let mut before = "";
+    let mut kept = Vec::new();
+    for word in out.split(' ') {
+        let named = ["to", "from", "resolve", "resolving", "host"].contains(&before);
+        kept.push(if (named && is_host(word)) || is_address(word) {
             "MIRROR"
         } else {
             word
         });
-        hide_next = word == "to" || word == "resolving" || word == "from";
+        before = word;
     }
     kept.join(" ")
 }
 
+/// `'name.example'`, `name.example:80`; not a plain word of a sentence.
+fn is_host(word: &str) -> bool {
+    let inner = word.trim_matches(|c: char| !c.is_ascii_alphanumeric());
+    inner.contains(['.', ':']) && !inner.contains('/')
+}
+
 fn is_address(word: &str) -> bool {
-    let inner = word.trim_matches(|c: char| !c.is_ascii_hexdigit());
+    let inner = word.trim_matches(|c: char| !c.is_ascii_digit());
     inner.matches('.').count() == 3 && inner.split('.').all(|part| part.parse::<u8>().is_ok())
 }
 
@@ -263,5 +268,11 @@ mod tests {
             "{clean}"
         );
         assert!(clean.contains("http://MIRROR/debian bookworm"), "{clean}");
+        for plain in [
+            "E: Unable to locate package x",
+            "Failed to fetch it from version 1 to 2.",
+        ] {
+            assert_eq!(without_hosts(plain), plain);
+        }
     }
 }

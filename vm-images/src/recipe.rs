@@ -40,7 +40,7 @@ pub struct Recipe {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RecipeContent {
     /// A bootable guest.
-    Guest(GuestRecipe),
+    Guest(Box<GuestRecipe>),
     /// Programs with everything they need, run on the host.
     Runtime(RuntimeRecipe),
 }

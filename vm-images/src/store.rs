@@ -13,23 +13,24 @@
 //! build that is killed leaves nothing but a directory in `tmp/`, which the next holder of the lock removes. Reading
 //! takes no lock: what a reference names is complete, and stays until [`Store::collect`].
 
-use std::collections::BTreeSet;
-use std::fs::{self, File, TryLockError};
+use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
-use std::time::Instant;
 
 use protocol::image::{
     Digest, FileRecord, ImageContent, ImageManifest, MANIFEST_FILE, MANIFEST_FORMAT,
 };
 
 use crate::digest;
-use crate::progress::{Reporter, Step, TICK};
 
+mod collect;
 mod layer;
+mod lock;
 
+pub use collect::Collected;
+use collect::files_below;
 pub(crate) use layer::{Layer, LayerManifest};
+pub(crate) use lock::Guard;
 
 /// The cache.
 #[derive(Debug, Clone)]
@@ -63,15 +64,6 @@ impl Image {
             ImageContent::Guest(_) => None,
         }
     }
-}
-
-/// What [`Store::collect`] removed.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Collected {
-    /// Removed artefacts.
-    pub blobs: Vec<Digest>,
-    /// Bytes they took on disk.
-    pub bytes: u64,
 }
 
 /// Why the cache cannot be used.
@@ -138,6 +130,8 @@ impl Store {
             let path = root.join(part);
             fs::create_dir_all(&path).at("create", &path)?;
         }
+        // Disks of virtual machines keep the path of the image below them.
+        let root = root.canonicalize().at("open", &root)?;
         Ok(Self { root })
     }
 
@@ -235,89 +229,17 @@ impl Store {
         Ok(images)
     }
 
-    /// Removes every artefact that no reference and none of `keep` names. Waits for a running build.
-    ///
-    /// A virtual machine's disk is an overlay over an image's root disk: `keep` must hold the digests that machines use.
+    /// Forgets an image's name, and says whether there was one. Its files stay until [`Store::collect`].
     ///
     /// # Errors
-    /// When files cannot be listed or removed.
-    pub fn collect(&self, keep: &BTreeSet<Digest>) -> Result<Collected, StoreError> {
-        let guard = self.lock(&mut Reporter::new(&mut |_| {}))?;
-        self.collect_locked(&guard, |digest, _| keep.contains(digest))
-    }
-
-    /// As [`Store::collect`], but touches layers only.
-    pub(crate) fn collect_layers(&self, guard: &Guard) -> Result<Collected, StoreError> {
-        self.collect_locked(guard, |_, dir| dir.join(MANIFEST_FILE).exists())
-    }
-
-    fn collect_locked(
-        &self,
-        _guard: &Guard,
-        keep: impl Fn(&Digest, &Path) -> bool,
-    ) -> Result<Collected, StoreError> {
-        let mut named = BTreeSet::new();
-        for place in ["refs", "layers"] {
-            for path in files_below(&self.root.join(place))? {
-                // An unreadable reference names nothing, and must not stop the collection.
-                named.extend(read_digest(&path).ok().flatten());
-            }
+    /// When the name is no name, or the reference cannot be removed.
+    pub fn remove(&self, name: &str) -> Result<bool, StoreError> {
+        let path = self.reference(name)?;
+        match fs::remove_file(&path) {
+            Ok(()) => Ok(true),
+            Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
+            Err(e) => Err(e).at("remove", &path),
         }
-        let mut collected = Collected::default();
-        let blobs = self.root.join("blobs");
-        for entry in fs::read_dir(&blobs).at("list", &blobs)? {
-            let dir = entry.at("list", &blobs)?.path();
-            let name = dir.file_name().and_then(|n| n.to_str()).unwrap_or_default();
-            let Ok(digest) = Digest::parse(name) else {
-                continue;
-            };
-            if named.contains(&digest) || keep(&digest, &dir) {
-                continue;
-            }
-            collected.bytes += disk_bytes(&dir);
-            // First out of the way by one rename, so that a kill leaves no half artefact under a digest.
-            let doomed = self.root.join("tmp").join(digest.as_str());
-            fs::rename(&dir, &doomed).at("move", &dir)?;
-            fs::remove_dir_all(&doomed).at("remove", &doomed)?;
-            collected.blobs.push(digest);
-        }
-        Ok(collected)
-    }
-
-    /// Takes the cache's lock, reporting while another build holds it, and clears what a killed build left.
-    pub(crate) fn lock(&self, reporter: &mut Reporter<'_>) -> Result<Guard, StoreError> {
-        let path = self.root.join("lock");
-        let file = File::options()
-            .create(true)
-            .append(true)
-            .open(&path)
-            .at("open", &path)?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => wait_for_lock(&file, &path, reporter)?,
-            Err(TryLockError::Error(source)) => return Err(source).at("lock", &path),
-        }
-        let tmp = self.root.join("tmp");
-        for entry in fs::read_dir(&tmp).at("list", &tmp)? {
-            let left = entry.at("list", &tmp)?.path();
-            let is_dir = left.symlink_metadata().is_ok_and(|m| m.is_dir());
-            if is_dir {
-                fs::remove_dir_all(&left)
-            } else {
-                fs::remove_file(&left)
-            }
-            .at("remove", &left)?;
-        }
-        Ok(Guard { _file: file })
-    }
-
-    /// A fresh directory to work in; gone with the value.
-    pub(crate) fn work_dir(&self, _guard: &Guard) -> Result<tempfile::TempDir, StoreError> {
-        let tmp = self.root.join("tmp");
-        tempfile::Builder::new()
-            .prefix("build-")
-            .tempdir_in(&tmp)
-            .at("create a directory in", &tmp)
     }
 
     /// The newest build of an image, if it was made from inputs with this key and is whole.
@@ -401,36 +323,6 @@ impl Store {
     }
 }
 
-/// The cache's lock; released when dropped, and by the kernel when the process dies.
-#[derive(Debug)]
-pub(crate) struct Guard {
-    _file: File,
-}
-
-fn wait_for_lock(file: &File, path: &Path, reporter: &mut Reporter<'_>) -> Result<(), StoreError> {
-    reporter.begin(Step::Lock, "");
-    let waiter = file.try_clone().at("lock", path)?;
-    let (sender, done) = mpsc::sync_channel(1);
-    // `lock` blocks without an end of its own; the reports go on beside it.
-    std::thread::spawn(move || sender.send(waiter.lock()));
-    let begun = Instant::now();
-    loop {
-        match done.recv_timeout(TICK) {
-            Ok(result) => {
-                tracing::info!(
-                    waited_ms = begun.elapsed().as_millis(),
-                    "another image build ended"
-                );
-                return result.at("lock", path);
-            }
-            Err(mpsc::RecvTimeoutError::Timeout) => reporter.tick(),
-            Err(mpsc::RecvTimeoutError::Disconnected) => {
-                return Err(io::Error::other("the waiting thread ended")).at("lock", path);
-            }
-        }
-    }
-}
-
 fn to_json(value: &impl serde::Serialize) -> Vec<u8> {
     let mut json = serde_json::to_vec_pretty(value).expect("manifests have string keys only");
     json.push(b'\n');
@@ -497,40 +389,9 @@ fn check_lengths<'a>(
     Ok(())
 }
 
-/// Every file below a directory, sorted.
-fn files_below(root: &Path) -> Result<Vec<PathBuf>, StoreError> {
-    let mut files = Vec::new();
-    let mut pending = vec![root.to_owned()];
-    while let Some(dir) = pending.pop() {
-        for entry in fs::read_dir(&dir).at("list", &dir)? {
-            let path = entry.at("list", &dir)?.path();
-            if path.is_dir() {
-                &mut pending
-            } else {
-                &mut files
-            }
-            .push(path);
-        }
-    }
-    files.sort();
-    Ok(files)
-}
-
 /// A temporary directory is private; a finished artefact is for everybody who may enter the cache.
 fn open_to_all(dir: &Path) -> io::Result<()> {
     fs::set_permissions(dir, std::os::unix::fs::PermissionsExt::from_mode(0o755))
-}
-
-fn disk_bytes(dir: &Path) -> u64 {
-    use std::os::unix::fs::MetadataExt;
-    let Ok(files) = files_below(dir) else {
-        return 0;
-    };
-    let blocks = files
-        .iter()
-        .filter_map(|f| f.symlink_metadata().ok())
-        .map(|m| m.blocks());
-    blocks.sum::<u64>() * 512
 }
 
 #[cfg(test)]

@@ -242,16 +242,29 @@ pub(crate) fn missing(program: &str, step: &str) -> BuildError {
 }
 
 /// Runs two programs, the first one's output being the second one's input.
-pub(crate) fn pipe(first: &Tool, second: &Tool) -> Result<(), BuildError> {
+pub(crate) fn pipe(
+    first: &Tool,
+    second: &Tool,
+    reporter: &mut Reporter<'_>,
+) -> Result<(), BuildError> {
     let mut source = first.spawn(Stdio::null(), Stdio::piped())?;
     let output = source.stdout.take().map_or_else(Stdio::null, Stdio::from);
     let mut sink = second.spawn(output, Stdio::null())?;
-    let (out, err) = (sink.stderr.take(), source.stderr.take());
+    let (from_source, from_sink) = (source.stderr.take(), sink.stderr.take());
+    let (sender, ended) = mpsc::sync_channel::<()>(1);
     let (source_words, sink_words) = thread::scope(|scope| {
-        let words = scope.spawn(move || out.map(read_tail).unwrap_or_default());
+        let source_words = scope.spawn(move || from_source.map(read_tail).unwrap_or_default());
+        let sink_words = scope.spawn(move || {
+            // Dropped at the end of the second program's output: that is the news.
+            let _sender = sender;
+            from_sink.map(read_tail).unwrap_or_default()
+        });
+        while ended.recv_timeout(TICK) == Err(mpsc::RecvTimeoutError::Timeout) {
+            reporter.tick();
+        }
         (
-            err.map(read_tail).unwrap_or_default(),
-            words.join().unwrap_or_default(),
+            source_words.join().unwrap_or_default(),
+            sink_words.join().unwrap_or_default(),
         )
     });
     let sink_status = sink.wait().map_err(|e| second.io("wait for", e))?;
@@ -259,4 +272,84 @@ pub(crate) fn pipe(first: &Tool, second: &Tool) -> Result<(), BuildError> {
     // The reader is judged first: when it fails, the writer fails of a broken pipe.
     second.judge(sink_status, &sink_words)?;
     first.judge(source_status, &source_words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run<T>(use_it: impl FnOnce(&mut Reporter<'_>) -> T) -> (T, usize) {
+        let mut reports = 0;
+        let mut sink = |_| reports += 1;
+        let result = use_it(&mut Reporter::new(&mut sink));
+        (result, reports)
+    }
+
+    fn shell(script: &str) -> Tool {
+        Tool::new("sh", "testing").args(["-c", script])
+    }
+
+    #[test]
+    fn n46_a_failing_program_is_quoted() {
+        let (result, _) = run(|r| shell("echo out; echo 'it is broken' >&2; exit 3").run(r));
+        let text = result.unwrap_err().to_string();
+        assert!(
+            text.contains("sh failed while testing") && text.contains("it is broken"),
+            "{text}"
+        );
+        assert!(text.contains("exit status: 3"), "{text}");
+    }
+
+    #[test]
+    fn n46_a_missing_program_names_its_package() {
+        let (result, _) = run(|r| Tool::new("mke2fs-none", "testing").run(r));
+        assert!(
+            matches!(result, Err(BuildError::MissingTool { tool, .. }) if tool == "mke2fs-none")
+        );
+    }
+
+    #[test]
+    fn n46_a_full_disk_is_its_own_error() {
+        let words = "tar: x: Cannot write: No space left on device";
+        let (result, _) = run(|r| shell(&format!("echo '{words}' >&2; exit 2")).run(r));
+        assert!(matches!(result, Err(BuildError::DiskFull { .. })));
+    }
+
+    #[test]
+    fn n46_a_long_program_reports_while_it_runs() {
+        let (result, reports) = run(|r| shell("sleep 0.9").run(r));
+        result.unwrap();
+        assert!(reports >= 2, "{reports}");
+        let (result, reports) = run(|r| pipe(&shell("sleep 0.9"), &shell("cat"), r));
+        result.unwrap();
+        assert!(reports >= 2, "{reports}");
+    }
+
+    #[test]
+    fn n46_output_and_input_of_any_length_pass() {
+        let input = vec![b'x'; 1 << 20];
+        let mut length = 0;
+        let (result, _) = run(|r| {
+            Tool::new("cat", "testing").run_with(input, r, &mut |line, _| length += line.len())
+        });
+        result.unwrap();
+        assert_eq!(length, 1 << 20);
+        let (result, _) =
+            run(|r| shell("head -c 3000000 /dev/zero | tr '\\0' e >&2; exit 1").run(r));
+        let text = result.unwrap_err().to_string();
+        assert!(text.len() < TAIL_BYTES + 200, "{}", text.len());
+    }
+
+    #[test]
+    fn n46_the_environment_is_clean() {
+        let (text, _) = run(|r| Tool::new("env", "testing").env("EXTRA", "1").output(r));
+        let text = text.unwrap();
+        let names: Vec<_> = text.lines().filter_map(|l| l.split('=').next()).collect();
+        let mut sorted = names.clone();
+        sorted.sort_unstable();
+        assert_eq!(
+            sorted,
+            ["EXTRA", "HOME", "LC_ALL", "PATH", "SOURCE_DATE_EPOCH", "TZ"]
+        );
+    }
 }

@@ -4,8 +4,6 @@
 //! [`core`] decides, [`shell`] does. [`run`] is the whole monitor on bound listeners; the binary `vm-monitor` adds only the
 //! command line, the log and the signals. Protocol and rules: spec/monitor.md.
 
-#![forbid(unsafe_code)]
-
 pub mod core;
 pub mod shell;
 
@@ -62,6 +60,9 @@ pub enum RunError {
     /// The file cache has to be managed (`--file-cache=on`) and cannot be.
     #[error("cannot manage the file cache")]
     FileCache(#[source] CacheFailure),
+    /// The kernel gives us no timer.
+    #[error("cannot use a timer")]
+    Timer(#[source] io::Error),
 }
 
 /// Serves agents and scrapers until `cancel`, then says goodbye to the agent and returns.

@@ -39,20 +39,31 @@ fn main() -> ExitCode {
         Err(CliError::Usage(error)) => {
             // Nothing can be done about a closed standard output.
             let _ = error.print();
-            return if error.use_stderr() { Exit::Config.into() } else { ExitCode::SUCCESS };
+            return if error.use_stderr() {
+                Exit::Config.into()
+            } else {
+                ExitCode::SUCCESS
+            };
         }
         Err(CliError::Config(problems)) => {
             let _ = writeln!(std::io::stderr(), "{problems}");
             return Exit::Config.into();
         }
     };
-    let Invocation { config, filter, origins, is_check_only } = invocation;
+    let Invocation {
+        config,
+        filter,
+        origins,
+        is_check_only,
+    } = invocation;
     if is_check_only {
         say(&origins);
         return ExitCode::SUCCESS;
     }
     logging::init(filter);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
     match runtime {
         Ok(runtime) => runtime.block_on(serve(config)),
         Err(error) => {
@@ -66,7 +77,9 @@ async fn serve(config: Config) -> ExitCode {
     // Before anyone can know that we are here, so that no signal finds us unprepared.
     let cancel = CancellationToken::new();
     for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
-        let Ok(mut signal) = signal(kind) else { return Exit::Dependency.into() };
+        let Ok(mut signal) = signal(kind) else {
+            return Exit::Dependency.into();
+        };
         let cancel = cancel.clone();
         tokio::spawn(async move {
             signal.recv().await;
@@ -81,7 +94,10 @@ async fn serve(config: Config) -> ExitCode {
         }
     };
     let addr = |listener: &tokio::net::TcpListener| {
-        listener.local_addr().map(|addr| addr.to_string()).unwrap_or_default()
+        listener
+            .local_addr()
+            .map(|addr| addr.to_string())
+            .unwrap_or_default()
     };
     let (monitor, metrics) = (addr(&bound.monitor), addr(&bound.metrics));
     say(&json!({ "listening": { "monitor": monitor, "metrics": metrics } }));

@@ -13,13 +13,19 @@ use vm_monitor::shell::link::HARD_FRAME_LIMIT_BYTES;
 
 async fn complaint_under(agent: &mut Agent, id: u64) {
     let frame = agent.frame().await;
-    assert!(matches!(frame.body, MonitorBody::InvalidMessage { .. }), "{frame:?}");
+    assert!(
+        matches!(frame.body, MonitorBody::InvalidMessage { .. }),
+        "{frame:?}"
+    );
     assert_eq!(frame.id, id);
 }
 
 fn part(opcode: Data, payload: &[u8], is_last: bool) -> Message {
     let mut frame = Frame::message(payload.to_vec(), OpCode::Data(opcode), is_last);
-    *frame.header_mut() = FrameHeader { mask: Some([1, 2, 3, 4]), ..frame.header().clone() };
+    *frame.header_mut() = FrameHeader {
+        mask: Some([1, 2, 3, 4]),
+        ..frame.header().clone()
+    };
     Message::Frame(frame)
 }
 
@@ -34,8 +40,14 @@ async fn n38_unreadable_text_is_answered_under_its_id() {
         (r#"{"id":4}"#, 4),
         (r#"{"type":"Migrate","content":{},"id":6}"#, 6),
         (r#"{"type":"DownscaleRequest","id":8}"#, 8),
-        (r#"{"type":"DownscaleRequest","content":{"target":{"cpu":1,"mem":1.5}},"id":10}"#, 10),
-        (r#"{"type":"UpscaleNotification","content":{"granted":{"mem":1}},"id":18446744073709551615}"#, u64::MAX),
+        (
+            r#"{"type":"DownscaleRequest","content":{"target":{"cpu":1,"mem":1.5}},"id":10}"#,
+            10,
+        ),
+        (
+            r#"{"type":"UpscaleNotification","content":{"granted":{"mem":1}},"id":18446744073709551615}"#,
+            u64::MAX,
+        ),
         (r#"{"type":"HealthCheck","content":{},"id":-1}"#, 0),
     ] {
         agent.send_text(text).await;
@@ -54,8 +66,12 @@ async fn n38_unreadable_text_is_answered_under_its_id() {
 async fn n38_complaints_are_not_answered() {
     let guest = Guest::start().await;
     let mut agent = guest.agent().await;
-    agent.send_text(r#"{"content":{"error":"?"},"type":"InvalidMessage","id":3}"#).await;
-    agent.send_text(r#"{"content":{"error":"?"},"type":"InternalError","id":2}"#).await;
+    agent
+        .send_text(r#"{"content":{"error":"?"},"type":"InvalidMessage","id":3}"#)
+        .await;
+    agent
+        .send_text(r#"{"content":{"error":"?"},"type":"InternalError","id":2}"#)
+        .await;
     agent.send_text(r#"{"type":"InvalidMessage"}"#).await;
     // The next frame is the answer to the next question.
     assert!(agent.is_alive().await);
@@ -67,7 +83,10 @@ async fn n38_oversized_text_is_answered_and_dropped() {
     let guest = Guest::start().await;
     let mut agent = guest.agent().await;
     let check = r#"{"type":"HealthCheck","content":{},"id":2}"#;
-    let fits = format!("{check}{}", " ".repeat(MONITOR_FRAME_LIMIT_BYTES - check.len()));
+    let fits = format!(
+        "{check}{}",
+        " ".repeat(MONITOR_FRAME_LIMIT_BYTES - check.len())
+    );
     assert_eq!(fits.len(), MONITOR_FRAME_LIMIT_BYTES);
     agent.send_text(&fits).await;
     assert_eq!(agent.frame().await.body, MonitorBody::HealthCheck);
@@ -85,12 +104,20 @@ async fn n38_what_cannot_be_read_at_all_is_answered_before_the_end() {
     // The monitor may stop reading before all of it is written.
     let _ = soon("send", agent.socket.send(huge)).await;
     complaint_under(&mut agent, 0).await;
-    assert_eq!(u16::from(agent.closed().await.expect("a close frame").code), 1009);
+    assert_eq!(
+        u16::from(agent.closed().await.expect("a close frame").code),
+        1009
+    );
 
     let mut agent = guest.agent().await;
-    agent.send(part(Data::Text, b"{\"type\":\"\xff\"}", true)).await;
+    agent
+        .send(part(Data::Text, b"{\"type\":\"\xff\"}", true))
+        .await;
     complaint_under(&mut agent, 0).await;
-    assert_eq!(u16::from(agent.closed().await.expect("a close frame").code), 1007);
+    assert_eq!(
+        u16::from(agent.closed().await.expect("a close frame").code),
+        1007
+    );
     let mut next = guest.agent().await;
     assert!(next.is_alive().await);
     guest.stop().await;
@@ -101,15 +128,27 @@ async fn n38_binary_is_ignored_fragments_are_joined_and_pings_answered() {
     let guest = Guest::start().await;
     let mut agent = guest.agent().await;
     agent.send(Message::binary(vec![0, 159, 146, 150])).await;
-    agent.send(part(Data::Text, br#"{"type":"Heal"#, false)).await;
+    agent
+        .send(part(Data::Text, br#"{"type":"Heal"#, false))
+        .await;
     agent.send(Message::Ping("are you".into())).await;
-    agent.send(part(Data::Continue, br#"thCheck","content":{},"#, false)).await;
-    agent.send(part(Data::Continue, br#""id":1000}"#, true)).await;
+    agent
+        .send(part(Data::Continue, br#"thCheck","content":{},"#, false))
+        .await;
+    agent
+        .send(part(Data::Continue, br#""id":1000}"#, true))
+        .await;
     let (mut ponged, mut answered) = (false, false);
     while !(ponged && answered) {
-        match soon("both", agent.socket.next()).await.expect("alive").expect("alive") {
+        match soon("both", agent.socket.next())
+            .await
+            .expect("alive")
+            .expect("alive")
+        {
             Message::Pong(payload) => ponged = payload.as_ref() == b"are you",
-            Message::Text(text) => answered = text.as_str() == r#"{"type":"HealthCheck","id":1000}"#,
+            Message::Text(text) => {
+                answered = text.as_str() == r#"{"type":"HealthCheck","id":1000}"#
+            }
             other => panic!("{other:?}"),
         }
     }
@@ -140,7 +179,11 @@ async fn n38_a_flood_is_slowed_and_all_of_it_answered() {
     };
     soon("the flood", async { tokio::join!(flood, answers) }).await;
     // 200 at once, then 100 a second.
-    assert!(began.elapsed().as_millis() >= 900, "not slowed: {:?}", began.elapsed());
+    assert!(
+        began.elapsed().as_millis() >= 900,
+        "not slowed: {:?}",
+        began.elapsed()
+    );
     guest.stop().await;
 }
 

@@ -26,9 +26,15 @@ fn contents(folder: &Path) -> BTreeMap<String, (Vec<u8>, SystemTime)> {
     let entries = std::fs::read_dir(folder).expect("there");
     let read = entries.map(|entry| {
         let entry = entry.expect("entry");
-        let modified = entry.metadata().and_then(|data| data.modified()).expect("a time");
+        let modified = entry
+            .metadata()
+            .and_then(|data| data.modified())
+            .expect("a time");
         let name = entry.file_name().to_string_lossy().into_owned();
-        (name, (std::fs::read(entry.path()).expect("readable"), modified))
+        (
+            name,
+            (std::fs::read(entry.path()).expect("readable"), modified),
+        )
     });
     read.collect()
 }
@@ -43,11 +49,17 @@ async fn growth_and_shrink_leave_every_file_as_it_was() {
     guest.settle(3600 * MIB).await;
     let under_pressure = contents(&guest.files.cgroup());
     assert_eq!(agent.frame().await.body, MonitorBody::UpscaleRequest);
-    assert_eq!(agent.upscale(8 * GIB).await, MonitorBody::UpscaleConfirmation);
+    assert_eq!(
+        agent.upscale(8 * GIB).await,
+        MonitorBody::UpscaleConfirmation
+    );
     assert_eq!(contents(&guest.files.cgroup()), under_pressure);
     guest.settle(100 * MIB).await;
     let at_rest = contents(&guest.files.cgroup());
-    assert!(matches!(agent.downscale(GIB).await, MonitorBody::DownscaleResult { ok: true, .. }));
+    assert!(matches!(
+        agent.downscale(GIB).await,
+        MonitorBody::DownscaleResult { ok: true, .. }
+    ));
     let files = guest.stop().await;
     assert_eq!(contents(&files.cgroup()), at_rest);
 }
@@ -65,8 +77,17 @@ fn no_source_file_opens_anything_for_writing() {
             }
             let text = std::fs::read_to_string(&path).expect("text");
             // Tests within the sources may write to folders of their own.
-            let code = text.split("#[cfg(test)]\nmod tests {").next().expect("a part");
-            for word in ["fs::write", "File::create", "OpenOptions", ".write(true)", ".append(true)"] {
+            let code = text
+                .split("#[cfg(test)]\nmod tests {")
+                .next()
+                .expect("a part");
+            for word in [
+                "fs::write",
+                "File::create",
+                "OpenOptions",
+                ".write(true)",
+                ".append(true)",
+            ] {
                 assert!(!code.contains(word), "{}: {word}", path.display());
             }
             read += 1;

@@ -10,7 +10,8 @@ use tokio::net::TcpStream;
 use vm_monitor::shell::link::HANDSHAKES_AT_ONCE;
 
 async fn failures(guest: &Guest, reason: &str, count: u64) {
-    let is_so = |state: &serde_json::Value| state["counters"]["handshake_failures"][reason] == count;
+    let is_so =
+        |state: &serde_json::Value| state["counters"]["handshake_failures"][reason] == count;
     guest.state_when(reason, is_so).await;
 }
 
@@ -44,30 +45,50 @@ async fn an_agent_that_left_can_come_back() {
         let mut agent = guest.agent().await;
         assert!(agent.is_alive().await);
         soon("close", agent.socket.close(None)).await.expect("sent");
-        assert!(agent.closed().await.is_none(), "the close is echoed as it came");
+        assert!(
+            agent.closed().await.is_none(),
+            "the close is echoed as it came"
+        );
     }
-    guest.state_when("nobody", |state| state["connection"].is_null()).await;
+    guest
+        .state_when("nobody", |state| state["connection"].is_null())
+        .await;
     guest.stop().await;
 }
 
 #[tokio::test]
 async fn whoever_is_not_ready_in_time_is_let_go() {
     let files = Files::new();
-    let config = vm_monitor::Config { ready_limit: Duration::from_millis(300), ..files.config() };
+    let config = vm_monitor::Config {
+        ready_limit: Duration::from_millis(300),
+        ..files.config()
+    };
     let guest = Guest::with(files, config).await;
     let mut first = guest.agent().await;
     // One says nothing at all, one stops within its request, one after its upgrade.
     let mut silent = TcpStream::connect(guest.addr).await.expect("connected");
     let mut slow = TcpStream::connect(guest.addr).await.expect("connected");
-    slow.write_all(b"GET /monitor HTTP/1.1\r\nHost: guest\r\n").await.expect("sent");
+    slow.write_all(b"GET /monitor HTTP/1.1\r\nHost: guest\r\n")
+        .await
+        .expect("sent");
     let mut shy = guest.dial().await;
     let mut rest = Vec::new();
-    soon("silent ends", silent.read_to_end(&mut rest)).await.expect("closed");
-    soon("slow ends", slow.read_to_end(&mut rest)).await.expect("closed");
+    soon("silent ends", silent.read_to_end(&mut rest))
+        .await
+        .expect("closed");
+    soon("slow ends", slow.read_to_end(&mut rest))
+        .await
+        .expect("closed");
     assert_eq!(rest, b"");
-    soon("shy ends", async { while let Some(Ok(_)) = futures::StreamExt::next(&mut shy.socket).await {} }).await;
+    soon("shy ends", async {
+        while let Some(Ok(_)) = futures::StreamExt::next(&mut shy.socket).await {}
+    })
+    .await;
     failures(&guest, "timed_out", 3).await;
-    assert!(first.is_alive().await, "the limit is for the handshake only");
+    assert!(
+        first.is_alive().await,
+        "the limit is for the handshake only"
+    );
     guest.stop().await;
 }
 

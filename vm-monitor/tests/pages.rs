@@ -20,7 +20,12 @@ async fn n02_the_agents_five_gauges_are_there() {
     // Read at each scrape.
     let loadavg = guest.files.proc_root().join("loadavg");
     guest.files.write(&loadavg, "7.00 3.00 1.00 1/1 1\n");
-    assert!(guest.page("/metrics", 200).await.contains("\nhost_load1 7.00\n"));
+    assert!(
+        guest
+            .page("/metrics", 200)
+            .await
+            .contains("\nhost_load1 7.00\n")
+    );
     // A figure that cannot be read is left out, and the others stay.
     std::fs::remove_file(loadavg).expect("removed");
     let page = guest.page("/metrics", 200).await;
@@ -52,7 +57,10 @@ async fn counters_and_pressure_are_shown() {
         "host_pressure_percent{scope=\"machine\",resource=\"memory\",kind=\"some\",window=\"10s\"} 1.50",
         "host_pressure_stalled_seconds_total{scope=\"cgroup\",resource=\"memory\",kind=\"full\"} 0.000005",
     ] {
-        assert!(page.contains(&format!("\n{line}\n")), "{line} is not in\n{page}");
+        assert!(
+            page.contains(&format!("\n{line}\n")),
+            "{line} is not in\n{page}"
+        );
     }
     guest.stop().await;
 }
@@ -62,9 +70,16 @@ async fn health_readiness_and_state() {
     let guest = Guest::start().await;
     assert_eq!(guest.page("/healthz", 200).await, "ok\n");
     assert_eq!(guest.page("/readyz", 200).await, "ready\n");
-    let state: serde_json::Value = serde_json::from_str(&guest.page("/debug/state", 200).await).expect("JSON");
+    let state: serde_json::Value =
+        serde_json::from_str(&guest.page("/debug/state", 200).await).expect("JSON");
     assert_eq!(state["setup"]["watched"], "cgroup");
     assert_eq!(state["file_cache"], "off");
     assert_eq!(http_get(guest.metrics, "/monitor").await.0, 404);
+    // Without an agent nothing is read, but readiness must not wait for one to find out.
+    let file = guest.files.cgroup().join("memory.stat");
+    std::fs::remove_file(file).expect("removed");
+    let why = guest.page("/readyz", 503).await;
+    assert!(why.contains("memory.stat"), "{why}");
+    assert_eq!(guest.page("/healthz", 200).await, "ok\n");
     guest.stop().await;
 }

@@ -36,7 +36,13 @@ fn usage_and_configuration_errors_are_64() {
 #[test]
 fn check_config_prints_values_with_their_origin() {
     let output = program()
-        .args(["--check-config", "--cgroup", "db", "--pgconnstr", "host=h password=hunter2"])
+        .args([
+            "--check-config",
+            "--cgroup",
+            "db",
+            "--pgconnstr",
+            "host=h password=hunter2",
+        ])
         .env("VM_MONITOR_METRICS_ADDR", "127.0.0.1:9101")
         .output()
         .expect("started");
@@ -63,7 +69,10 @@ fn an_address_in_use_is_69() {
 #[cfg(feature = "postgres")]
 #[test]
 fn a_database_that_must_be_there_and_is_not_is_69() {
-    let closed = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound");
+    let closed = TcpListener::bind("127.0.0.1:0")
+        .expect("a port")
+        .local_addr()
+        .expect("bound");
     let connection = format!("host=127.0.0.1 port={} user=nobody", closed.port());
     let output = run(&[
         "--addr=127.0.0.1:0",
@@ -109,7 +118,13 @@ fn it_prints_its_ports_and_drains_on_sigterm() {
         kill(Pid::from_raw(pid), signal).expect("sent");
         assert_eq!(running.0.wait().expect("ended").code(), Some(0));
         let mut log = String::new();
-        running.0.stderr.take().expect("piped").read_to_string(&mut log).expect("text");
+        running
+            .0
+            .stderr
+            .take()
+            .expect("piped")
+            .read_to_string(&mut log)
+            .expect("text");
         assert!(!log.contains("panicked"), "{log}");
     }
 }

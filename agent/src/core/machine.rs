@@ -2,22 +2,20 @@
 
 use std::collections::VecDeque;
 
-use protocol::permit::{PluginResponse, RequestMetrics};
-use protocol::revision::Revision;
+use protocol::permit::PluginResponse;
 use protocol::time::{Span, Timestamp};
 use protocol::units::Resources;
 use serde::Serialize;
 
 use super::actions::{Action, Actions, RequestId};
 use super::config::CoreConfig;
-use super::decision::{Bound, Decision, Reason};
-use super::desired::{Desired, Inputs, desired};
+use super::decision::Decision;
 use super::metrics::{LfcMetrics, SystemMetrics};
 use super::monitor::{Approved, Kind, MonitorState, RequestedUpscale};
-use super::neonvm::{Limits, NeonVmState};
+use super::neonvm::NeonVmState;
 use super::plugin::PluginState;
-use super::revision::{Observed, RevisionSource, StampedRevision, flags_between};
-use super::round::{Round, whole_slots};
+use super::revision::{Observed, RevisionSource, StampedRevision};
+use super::round::whole_slots;
 use super::vm::VmInfo;
 use super::warnings::{Fault, FaultCounts, Warning, Warnings};
 
@@ -143,7 +141,7 @@ pub(super) struct Timed<T> {
 }
 
 impl<T> Timed<T> {
-    fn fresh(&self, now: Timestamp, max_age: Option<Span>) -> Option<&T> {
+    pub(super) fn fresh(&self, now: Timestamp, max_age: Option<Span>) -> Option<&T> {
         max_age
             .is_none_or(|age| now.since(self.at) <= age)
             .then_some(&self.value)
@@ -166,11 +164,11 @@ pub struct Core {
     pub(super) last_desired: Option<Resources>,
     pub(super) faults: FaultCounts,
     was_pre_migrating: bool,
-    pending_warnings: Warnings,
+    pub(super) pending_warnings: Warnings,
     observations: VecDeque<Observation>,
     next_id: u64,
-    computations: u64,
-    last: Option<(Timestamp, Evaluation)>,
+    pub(super) computations: u64,
+    pub(super) last: Option<(Timestamp, Evaluation)>,
 }
 
 impl Core {
@@ -209,11 +207,16 @@ impl Core {
             Event::LfcMetrics(value) => self.lfc = Some(Timed { at: now, value }),
             Event::VmUpdated(update) => self.vm_updated(*update),
             Event::MonitorActive => {
+                // A monitor reads its size when it starts, so it may count on less than the object says
+                // while the guest has not got there: then it is told.
                 let using = self.using();
-                self.monitor.activate(Approved {
-                    low: self.neonvm.certain(using),
-                    high: self.neonvm.settled(using),
-                });
+                let certain = self.neonvm.certain(using);
+                let low = self
+                    .vm
+                    .actual
+                    .map_or(certain, |actual| certain.field_min(actual));
+                let high = self.neonvm.settled(using);
+                self.monitor.activate(Approved { low, high });
             }
             Event::MonitorReset => self.monitor = MonitorState::default(),
             Event::MonitorUpscaleRequested => {
@@ -383,208 +386,6 @@ impl Core {
         &self.vm
     }
 
-    /// Computes what should be done now. Calling it again without a change gives the same.
-    pub fn next_actions(&mut self, now: Timestamp) -> Evaluation {
-        self.computations = self.computations.saturating_add(1);
-        let desired = self.desired(now);
-        if desired.is_out_of_bounds {
-            self.faults.count(Fault::DesiredOutOfBounds);
-        }
-        let is_migrating = self.plugin.migrating_since.is_some();
-        let size = if is_migrating {
-            self.using()
-        } else {
-            desired.size
-        };
-        self.renew_target_revision(now, size);
-        let mut evaluation = self.plan(now, &desired, size, is_migrating);
-        evaluation.warnings.extend(desired.warnings);
-        evaluation
-            .warnings
-            .extend(std::mem::take(&mut self.pending_warnings));
-        self.last = Some((now, evaluation.clone()));
-        evaluation
-    }
-
-    pub(super) fn desired(&self, now: Timestamp) -> Desired {
-        let timers = &self.config.timers;
-        let unit = self.config.compute_unit;
-        let scaling = &self.vm.config.scaling;
-        let system = self
-            .system
-            .as_ref()
-            .and_then(|m| m.fresh(now, self.config.system_max_age));
-        let lfc = self
-            .lfc
-            .as_ref()
-            .and_then(|m| m.fresh(now, self.config.lfc_max_age));
-        let is_system_stale = self.system.is_some() && system.is_none();
-        let is_lfc_stale = scaling.enable_lfc_metrics && self.lfc.is_some() && lfc.is_none();
-        desired(&Inputs {
-            unit,
-            min: self.vm.min(),
-            max: self.vm.max(),
-            using: self.using(),
-            scaling,
-            system,
-            lfc,
-            is_stale: is_system_stale || is_lfc_stale,
-            requested_units: self.monitor.wish_units(now, timers, unit),
-            denied: self.monitor.denial(now, timers),
-        })
-    }
-
-    fn renew_target_revision(&mut self, now: Timestamp, size: Resources) {
-        let last = self.last_desired.unwrap_or(self.using());
-        if size != last {
-            let revision = self.revisions.issue(now, flags_between(last, size));
-            self.target_revision = StampedRevision { revision, at: now };
-        }
-        self.last_desired = Some(size);
-    }
-
-    fn plan(
-        &mut self,
-        now: Timestamp,
-        desired: &Desired,
-        size: Resources,
-        is_migrating: bool,
-    ) -> Evaluation {
-        let using = self.using();
-        let revision = self.target_revision.revision;
-        let neonvm_revision = self.neonvm_revision(using, size);
-        self.check_order(using);
-        let Self {
-            config,
-            vm,
-            plugin,
-            monitor,
-            neonvm,
-            system,
-            faults,
-            ..
-        } = self;
-        let mut round = Round {
-            now,
-            timers: &config.timers,
-            unit: config.compute_unit,
-            slot: vm.mem.slot_size,
-            using,
-            desired: size,
-            is_migrating,
-            warnings: Warnings::default(),
-            wait: None,
-            faults,
-        };
-        let metrics = system
-            .as_ref()
-            .and_then(|m| m.fresh(now, config.system_max_age));
-        let metrics = metrics.map(request_metrics);
-        let plugin_request = plugin.plan(&mut round, neonvm.held(using), metrics, revision);
-        let limits = Limits {
-            approved: monitor.least_approved(),
-            permit: plugin.permit,
-            plugin_request: match (plugin.ongoing, &plugin.last_request) {
-                (Some(_), Some(last)) => Some(last.resources),
-                _ => plugin_request.as_ref().map(|request| request.target),
-            },
-            is_plugin_ongoing: plugin.ongoing.is_some(),
-        };
-        let neonvm_request = neonvm.plan(&mut round, limits, neonvm_revision);
-        let certain = neonvm.certain(using);
-        let monitor_up = monitor.plan_upscale(&mut round, certain, revision);
-        let monitor_down = monitor.plan_downscale(&mut round, certain, monitor_up.is_some(), revision);
-        if desired.is_upscale_affected
-            && let Some(end) = monitor.wish_end(now, &config.timers)
-        {
-            round.wait_at_most(end.since(now));
-        }
-        if desired.is_denied_affected
-            && monitor_down.is_none()
-            && monitor.ongoing.is_none()
-            && let Some(end) = monitor.denial_end(now, &config.timers)
-        {
-            round.wait_at_most(end.since(now));
-        }
-        let (warnings, wait) = (round.warnings, round.wait);
-        let actions = Actions {
-            plugin: plugin_request,
-            neonvm: neonvm_request,
-            monitor_up,
-            monitor_down,
-            wait,
-        };
-        Evaluation {
-            actions,
-            decision: self.decision(desired, size, is_migrating),
-            warnings,
-        }
-    }
-
-    /// The revision a patch carries: what the peer that allows it has acknowledged, if that is older than the newest wish.
-    fn neonvm_revision(&self, using: Resources, size: Resources) -> Revision {
-        let mut revision = self.target_revision.revision;
-        let mut older = |other: Revision| {
-            if other.value > 0 && other.value < revision.value {
-                revision = other;
-            }
-        };
-        if size.has_field_below(using) {
-            older(self.monitor.current_revision);
-        }
-        if size.has_field_above(using) {
-            older(self.plugin.current_revision);
-        }
-        revision
-    }
-
-    /// Counts a broken order of approvals; the plans hold the size by themselves then.
-    fn check_order(&mut self, using: Resources) {
-        let held = self.neonvm.held(using);
-        if self.monitor.approved.is_some_and(|approved| approved.high.has_field_above(held)) {
-            self.faults.count(Fault::ApprovedAboveUse);
-        }
-        if self.plugin.permit.is_some_and(|permit| held.has_field_above(permit)) {
-            self.faults.count(Fault::UseAbovePermit);
-        }
-    }
-
-    fn decision(&self, desired: &Desired, size: Resources, is_migrating: bool) -> Decision {
-        let using = self.using();
-        let mut bounded_by = desired.bounded_by;
-        if is_migrating {
-            bounded_by.insert(Bound::Migration);
-        }
-        let high = self.plugin.permit.unwrap_or(using).field_max(using);
-        if size.has_field_above(high) {
-            bounded_by.insert(Bound::Permit);
-        }
-        if size.has_field_below(using) {
-            match self.monitor.approved {
-                None => bounded_by.insert(Bound::MonitorAbsent),
-                Some(approved) if size.has_field_below(approved.high) => {
-                    bounded_by.insert(Bound::MonitorApproval);
-                }
-                Some(_) => {}
-            }
-        }
-        Decision {
-            current: using,
-            target: size,
-            goal_units: desired.goal.units,
-            reason: if is_migrating {
-                Reason::Migrating
-            } else {
-                desired.reason
-            },
-            votes: desired.goal.votes,
-            bounded_by,
-            revision: self.target_revision.revision,
-            has_all_metrics: desired.has_all_metrics,
-            working_set: desired.goal.working_set,
-        }
-    }
-
     /// Marks an action as started. Its end is reported under the id returned.
     pub fn start(&mut self, now: Timestamp, action: &Action) -> RequestId {
         let id = RequestId(self.next_id);
@@ -649,20 +450,29 @@ impl Core {
     /// The revision the newest permit request serves, 0 for none.
     #[must_use]
     pub fn plugin_revision(&self) -> i64 {
-        self.plugin.last_request.map_or(0, |last| last.revision.revision.value)
+        self.plugin
+            .last_request
+            .map_or(0, |last| last.revision.revision.value)
     }
 
     /// The revision of the newest patch, and its size while it is under way.
     #[must_use]
     pub fn patch_under_way(&self) -> (i64, Option<Resources>) {
-        (self.neonvm.target_revision.revision.value, self.neonvm.ongoing.map(|(_, size)| size))
+        (
+            self.neonvm.target_revision.revision.value,
+            self.neonvm.ongoing.map(|(_, size)| size),
+        )
     }
 
     /// The monitor request under way: its revision, and the sizes before and after.
     #[must_use]
     pub fn monitor_under_way(&self) -> Option<(i64, Resources, Resources)> {
         let (ongoing, approved) = (self.monitor.ongoing?, self.monitor.approved?);
-        Some((ongoing.revision.revision.value, approved.high, ongoing.resources))
+        Some((
+            ongoing.revision.revision.value,
+            approved.high,
+            ongoing.resources,
+        ))
     }
 
     /// Computations so far.
@@ -681,15 +491,5 @@ impl Core {
     #[must_use]
     pub fn wants_lfc_metrics(&self) -> bool {
         self.vm.config.scaling.enable_lfc_metrics
-    }
-}
-
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "the wire's own width; loads are small numbers"
-)]
-fn request_metrics(system: &SystemMetrics) -> RequestMetrics {
-    RequestMetrics {
-        load_avg_1m: system.load1 as f32,
     }
 }

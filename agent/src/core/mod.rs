@@ -30,6 +30,7 @@ pub mod config;
 pub mod decision;
 pub mod desired;
 pub mod dump;
+mod evaluate;
 pub mod goal;
 pub mod health;
 pub mod lfc;
@@ -45,11 +46,17 @@ pub mod vm;
 pub mod warnings;
 
 #[cfg(test)]
+mod bench;
+#[cfg(test)]
+mod lost_answers;
+#[cfg(test)]
 mod properties;
 #[cfg(test)]
 mod vectors;
 #[cfg(test)]
 mod vectors_goal;
+#[cfg(test)]
+mod world;
 
 pub use actions::{Action, Actions, RequestId};
 pub use config::{CoreConfig, ScalingConfig, ScalingOverrides, Timers};

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::actions::{MonitorDownscale, MonitorUpscale, RequestId};
 use super::config::Timers;
-use super::desired::{Denied, units_above};
+use super::desired::{Denied, Desired, units_above};
 use super::revision::StampedRevision;
 use super::round::{Round, clamp};
 use super::warnings::{Fault, Warning};
@@ -216,6 +216,27 @@ impl MonitorState {
             target,
             revision,
         })
+    }
+
+    /// Looks again when a wish or a refusal ends that makes a difference now.
+    pub(super) fn wait_for_ends(
+        &self,
+        round: &mut Round<'_>,
+        desired: &Desired,
+        is_downscale_planned: bool,
+    ) {
+        if desired.is_upscale_affected
+            && let Some(end) = self.wish_end(round.now, round.timers)
+        {
+            round.wait_at_most(end.since(round.now));
+        }
+        if desired.is_denied_affected
+            && !is_downscale_planned
+            && self.ongoing.is_none()
+            && let Some(end) = self.denial_end(round.now, round.timers)
+        {
+            round.wait_at_most(end.since(round.now));
+        }
     }
 
     pub(super) fn start(

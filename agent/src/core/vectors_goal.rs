@@ -310,6 +310,7 @@ impl DesiredRow {
                 scaling,
             },
             current_revision: None,
+            actual: None,
         };
         let mut core = Core::new(config, vm);
         core.plugin.permit = Some(size(self.using));

@@ -80,6 +80,9 @@ pub struct VmInfo {
     /// `status.currentRevision`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub current_revision: Option<RevisionWithTime>,
+    /// What the guest is reported to have: `status.cpus` and `status.memorySize`.
+    #[serde(skip)]
+    pub actual: Option<Resources>,
 }
 
 /// Why an object cannot be scaled.
@@ -166,6 +169,13 @@ impl VmInfo {
                 .status
                 .as_ref()
                 .and_then(|status| status.current_revision),
+            actual: vm.status.as_ref().and_then(|status| {
+                let mem = Bytes(status.memory_size?.as_u64()?);
+                Some(Resources {
+                    cpu: status.cpus?,
+                    mem,
+                })
+            }),
         })
     }
 

@@ -38,7 +38,11 @@ pub enum ConfigError {
 }
 
 fn lines(problems: &[Problem]) -> String {
-    problems.iter().map(|problem| format!("  {problem}")).collect::<Vec<_>>().join("\n")
+    problems
+        .iter()
+        .map(|problem| format!("  {problem}"))
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 /// The effective configuration. Serialises to the file's own form.
@@ -159,7 +163,10 @@ pub struct Rate {
 impl Rate {
     fn failure_rate(self) -> FailureRate {
         let threshold = usize::try_from(self.threshold).unwrap_or(usize::MAX);
-        FailureRate { interval: self.interval.span(), threshold }
+        FailureRate {
+            interval: self.interval.span(),
+            threshold,
+        }
     }
 }
 
@@ -192,7 +199,10 @@ impl MetricsSource {
             Some(Seconds(0)) => None,
             Some(age) => Some(age.span()),
             None => Some(Span::from_secs(
-                self.between_requests.0.saturating_mul(3).saturating_add(self.request_timeout.0),
+                self.between_requests
+                    .0
+                    .saturating_mul(3)
+                    .saturating_add(self.request_timeout.0),
             )),
         }
     }
@@ -245,7 +255,10 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] with everything that is wrong.
     pub fn from_file(path: &str) -> Result<Self, ConfigError> {
-        let fail = |source| ConfigError::Read { path: path.to_owned(), source };
+        let fail = |source| ConfigError::Read {
+            path: path.to_owned(),
+            source,
+        };
         let length = std::fs::metadata(path).map_err(fail)?.len();
         if length > FILE_LIMIT_BYTES {
             let text = format!("the file has {length} bytes, more than {FILE_LIMIT_BYTES}");
@@ -274,7 +287,11 @@ impl Config {
         };
         let mut problems = Vec::new();
         let config = Self::read(&mut Reader::new(object, &mut problems));
-        if problems.is_empty() { Ok(config) } else { Err(ConfigError::Problems(problems)) }
+        if problems.is_empty() {
+            Ok(config)
+        } else {
+            Err(ConfigError::Problems(problems))
+        }
     }
 
     fn read(r: &mut Reader<'_>) -> Self {
@@ -364,7 +381,10 @@ impl Config {
 }
 
 fn read_rate(r: &mut Reader<'_>) -> Rate {
-    Rate { interval: r.seconds("intervalSeconds"), threshold: r.number("threshold") }
+    Rate {
+        interval: r.seconds("intervalSeconds"),
+        threshold: r.number("threshold"),
+    }
 }
 
 fn read_source(r: &mut Reader<'_>) -> MetricsSource {
@@ -377,15 +397,22 @@ fn read_source(r: &mut Reader<'_>) -> MetricsSource {
 }
 
 fn read_scaling(r: &mut Reader<'_>) -> Scaling {
-    let compute_unit = r.parsed("computeUnit", "must be like {\"vCPUs\":0.25,\"mem\":\"1Gi\"}", |value| {
-        serde_json::from_value::<Resources>(value.clone()).map_err(|error| error.to_string())
-    });
+    let compute_unit = r.parsed(
+        "computeUnit",
+        "must be like {\"vCPUs\":0.25,\"mem\":\"1Gi\"}",
+        |value| {
+            serde_json::from_value::<Resources>(value.clone()).map_err(|error| error.to_string())
+        },
+    );
     let compute_unit = compute_unit.unwrap_or_default();
     if let Some(field) = compute_unit.zero_field() {
         r.problem(&format!("computeUnit.{field}"), "0", "must not be 0");
     }
     let default_config = r.object("defaultConfig", read_default_config);
-    Scaling { compute_unit, default_config }
+    Scaling {
+        compute_unit,
+        default_config,
+    }
 }
 
 fn read_default_config(r: &mut Reader<'_>) -> ScalingConfig {
@@ -450,7 +477,11 @@ fn read_clients(r: &mut Reader<'_>, kinds: &[&'static str], needs_prefix: bool) 
 }
 
 fn read_client(r: &mut Reader<'_>, kind: &str, needs_prefix: bool) {
-    for key in ["pushEverySeconds", "pushRequestTimeoutSeconds", "maxBatchSize"] {
+    for key in [
+        "pushEverySeconds",
+        "pushRequestTimeoutSeconds",
+        "maxBatchSize",
+    ] {
         r.non_zero_number(key);
     }
     let prefix = |r: &mut Reader<'_>, key: &'static str| {

@@ -31,8 +31,12 @@ const NODE: [&str; 5] = [
     "node_memory_Cached_bytes",
 ];
 /// Names of the file cache metrics.
-const LFC: [&str; 4] =
-    ["lfc_hits", "lfc_misses", "lfc_writes", "lfc_approximate_working_set_size_windows"];
+const LFC: [&str; 4] = [
+    "lfc_hits",
+    "lfc_misses",
+    "lfc_writes",
+    "lfc_approximate_working_set_size_windows",
+];
 /// Label of a window's length.
 const WINDOW_LABEL: &str = "duration_seconds";
 
@@ -96,7 +100,13 @@ impl Page {
 
     fn new(names: &'static [&'static str], has_windows: bool) -> Self {
         let found = vec![Found::default(); names.len()];
-        Self { names, found, has_windows, partial: Vec::new(), is_skipping: false }
+        Self {
+            names,
+            found,
+            has_windows,
+            partial: Vec::new(),
+            is_skipping: false,
+        }
     }
 
     /// Takes in the next piece of the page.
@@ -126,7 +136,9 @@ impl Page {
     }
 
     fn line(&mut self, line: &[u8]) {
-        let Ok(line) = std::str::from_utf8(line) else { return };
+        let Ok(line) = std::str::from_utf8(line) else {
+            return;
+        };
         let line = line.trim();
         if let Some(comment) = line.strip_prefix('#') {
             let mut words = comment.split_whitespace();
@@ -138,8 +150,12 @@ impl Page {
             }
             return;
         }
-        let end = line.find(|c: char| c == '{' || c.is_whitespace()).unwrap_or(line.len());
-        let Some(index) = self.index(&line[..end]) else { return };
+        let end = line
+            .find(|c: char| c == '{' || c.is_whitespace())
+            .unwrap_or(line.len());
+        let Some(index) = self.index(&line[..end]) else {
+            return;
+        };
         let is_windowed = self.has_windows && self.names[index] == LFC[3];
         let sample = read_sample(&line[end..], is_windowed);
         let found = &mut self.found[index];
@@ -177,7 +193,9 @@ impl Page {
 
     fn single(&self, index: usize) -> Result<f64, PageError> {
         match self.checked(index)? {
-            Found { count: 1, samples, .. } => Ok(samples.first().map_or(0.0, |(_, value)| *value)),
+            Found {
+                count: 1, samples, ..
+            } => Ok(samples.first().map_or(0.0, |(_, value)| *value)),
             Found { count, .. } => Err(PageError::Count(self.names[index], *count)),
         }
     }
@@ -215,12 +233,19 @@ impl Page {
         let (hits, misses, writes) = (self.single(0)?, self.single(1)?, self.single(2)?);
         let windows = self.checked(3)?;
         let by_minute: BTreeMap<u64, f64> = windows.samples.iter().copied().collect();
-        let are_exact =
-            by_minute.keys().zip(1_u64..).all(|(seconds, minute)| *seconds == minute * 60);
+        let are_exact = by_minute
+            .keys()
+            .zip(1_u64..)
+            .all(|(seconds, minute)| *seconds == minute * 60);
         if !are_exact || by_minute.len() != windows.count {
             return Err(PageError::Windows);
         }
-        Ok(LfcMetrics { hits, misses, writes, working_set_pages: by_minute.into_values().collect() })
+        Ok(LfcMetrics {
+            hits,
+            misses,
+            writes,
+            working_set_pages: by_minute.into_values().collect(),
+        })
     }
 }
 
@@ -239,7 +264,11 @@ fn read_sample(rest: &str, is_windowed: bool) -> Option<(u64, f64)> {
     if !value.is_finite() || value < 0.0 || has_more {
         return None;
     }
-    let window = if is_windowed { label(labels, WINDOW_LABEL)?.parse().ok()? } else { 0 };
+    let window = if is_windowed {
+        label(labels, WINDOW_LABEL)?.parse().ok()?
+    } else {
+        0
+    };
     Some((window, value))
 }
 
@@ -316,7 +345,9 @@ mod tests {
     fn chunks_may_end_anywhere() {
         for size in [1, 2, 3, 7, 64, 1000] {
             let mut page = Page::system();
-            GOOD.as_bytes().chunks(size).for_each(|chunk| page.feed(chunk));
+            GOOD.as_bytes()
+                .chunks(size)
+                .for_each(|chunk| page.feed(chunk));
             assert_eq!(page.into_system(), Ok(wanted()), "chunks of {size}");
         }
     }
@@ -327,17 +358,36 @@ mod tests {
             assert!(GOOD.contains(from), "{from}");
             system(&GOOD.replace(from, to))
         };
-        assert_eq!(system(""), Err(PageError::Missing("host_memory_total_bytes")));
-        assert_eq!(change("host_load1 1.25\n", ""), Err(PageError::Missing("host_load1")));
-        assert_eq!(change("host_load1 gauge", "host_load1 counter"), Err(PageError::NotAGauge("host_load1")));
-        assert_eq!(change("# TYPE host_load1 gauge\n", ""), Err(PageError::NotAGauge("host_load1")));
         assert_eq!(
-            change("host_load1 1.25\n", "host_load1 1.25\nhost_load1{cpu=\"1\"} 2\n"),
+            system(""),
+            Err(PageError::Missing("host_memory_total_bytes"))
+        );
+        assert_eq!(
+            change("host_load1 1.25\n", ""),
+            Err(PageError::Missing("host_load1"))
+        );
+        assert_eq!(
+            change("host_load1 gauge", "host_load1 counter"),
+            Err(PageError::NotAGauge("host_load1"))
+        );
+        assert_eq!(
+            change("# TYPE host_load1 gauge\n", ""),
+            Err(PageError::NotAGauge("host_load1"))
+        );
+        assert_eq!(
+            change(
+                "host_load1 1.25\n",
+                "host_load1 1.25\nhost_load1{cpu=\"1\"} 2\n"
+            ),
             Err(PageError::Count("host_load1", 2))
         );
         for bad in ["NaN", "+Inf", "-1", "x", "", "1 2 3"] {
             let text = format!("host_load1 {bad}\n");
-            assert_eq!(change("host_load1 1.25\n", &text), Err(PageError::BadSample("host_load1")), "{bad}");
+            assert_eq!(
+                change("host_load1 1.25\n", &text),
+                Err(PageError::BadSample("host_load1")),
+                "{bad}"
+            );
         }
     }
 
@@ -364,7 +414,11 @@ mod tests {
             ("duration_seconds=\"60\"", "duration_seconds=\"240\""),
             ("duration_seconds=\"120\"", "duration_seconds=\"60\""),
         ] {
-            assert_eq!(lfc(&LFC_PAGE.replace(from, to)), Err(PageError::Windows), "{to}");
+            assert_eq!(
+                lfc(&LFC_PAGE.replace(from, to)),
+                Err(PageError::Windows),
+                "{to}"
+            );
         }
         let name = "lfc_approximate_working_set_size_windows";
         let without = LFC_PAGE.replace("duration_seconds=\"60\"", "other=\"60\"");
@@ -393,7 +447,11 @@ mod tests {
 
     impl Page {
         fn into_system_or_lfc(self) -> bool {
-            if self.has_windows { self.into_lfc().is_ok() } else { self.into_system().is_ok() }
+            if self.has_windows {
+                self.into_lfc().is_ok()
+            } else {
+                self.into_system().is_ok()
+            }
         }
     }
 }

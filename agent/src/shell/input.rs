@@ -26,16 +26,35 @@ pub(super) enum InputKind {
     System(SystemMetrics),
     Lfc(LfcMetrics),
     /// A connection to the monitor is up; calls go through the sender.
-    MonitorUp { generation: u64, calls: mpsc::Sender<Call> },
+    MonitorUp {
+        generation: u64,
+        calls: mpsc::Sender<Call>,
+    },
     /// It is down, or could not be made.
-    MonitorDown { generation: u64 },
+    MonitorDown {
+        generation: u64,
+    },
     /// The monitor asks to grow.
-    MonitorWish { generation: u64 },
+    MonitorWish {
+        generation: u64,
+    },
     /// The monitor answered a health check.
     MonitorHealthy,
-    PluginDone { id: RequestId, took: Took, result: Result<PluginResponse, PermitError> },
-    NeonVmDone { id: RequestId, took: Took, result: Result<(), PatchError> },
-    UpscaleDone { generation: u64, id: RequestId, took: Took, result: Result<(), CallError> },
+    PluginDone {
+        id: RequestId,
+        took: Took,
+        result: Result<PluginResponse, PermitError>,
+    },
+    NeonVmDone {
+        id: RequestId,
+        took: Took,
+        result: Result<(), PatchError>,
+    },
+    UpscaleDone {
+        generation: u64,
+        id: RequestId,
+        result: Result<(), CallError>,
+    },
     DownscaleDone {
         generation: u64,
         id: RequestId,

@@ -35,7 +35,7 @@ const LATENCY_BUCKETS: [f64; 39] = [
 const LAST_BUCKET: f64 = 60.0;
 
 type FloatCounter = Counter<f64, AtomicU64>;
-type FloatGauge = Gauge<f64, AtomicU64>;
+type LatencyFamily = Family<Direction, Histogram, fn() -> Histogram>;
 
 /// `direction`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -173,7 +173,7 @@ pub(super) struct AgentMetrics {
     pub starts: Gauge,
     pub restarts: Gauge,
     pub next_actions: Counter,
-    latencies: [Family<Direction, Histogram, fn() -> Histogram>; 4],
+    latencies: [LatencyFamily; 4],
     watch_calls: Family<WatcherCall, Counter>,
     watch_events: Family<WatcherEvent, Counter>,
     watch_errors: Family<WatcherError, Counter>,
@@ -203,8 +203,7 @@ fn register<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, 
 
 impl AgentMetrics {
     pub(super) fn new(registry: &mut Registry) -> Self {
-        let histogram =
-            || Family::new_with_constructor(latency_histogram as fn() -> Histogram);
+        let histogram = || Family::new_with_constructor(latency_histogram as fn() -> Histogram);
         let metrics = Self {
             plugin_requests: Family::default(),
             plugin_requested: Change::default(),
@@ -242,11 +241,31 @@ impl AgentMetrics {
 
     fn register_requests(&self, r: &mut Registry) {
         let agent = |name: &str| format!("autoscaling_agent_{name}");
-        register(r, "scheduler_plugin_requests", "Permit requests", &self.plugin_requests);
+        register(
+            r,
+            "scheduler_plugin_requests",
+            "Permit requests",
+            &self.plugin_requests,
+        );
         for (change, peer, verb, mem) in [
-            (&self.plugin_requested, "scheduler_plugin", "requested", "mem_change"),
-            (&self.plugin_accepted, "scheduler_plugin", "accepted", "mem_change"),
-            (&self.monitor_requested, "monitor", "requested", "mem_change"),
+            (
+                &self.plugin_requested,
+                "scheduler_plugin",
+                "requested",
+                "mem_change",
+            ),
+            (
+                &self.plugin_accepted,
+                "scheduler_plugin",
+                "accepted",
+                "mem_change",
+            ),
+            (
+                &self.monitor_requested,
+                "monitor",
+                "requested",
+                "mem_change",
+            ),
             (&self.monitor_approved, "monitor", "approved", "mem_change"),
             (&self.neonvm_requested, "neonvm", "requested", "mem_changed"),
         ] {
@@ -257,24 +276,67 @@ impl AgentMetrics {
             drop(family.get_or_create(&INC));
         }
         drop(self.full_denials.get_or_create(&DEC));
-        register(r, "scaling_full_denials", "Changes refused whole", &self.full_denials);
-        register(r, "scaling_partial_approvals", "Changes granted in part", &self.partial_approvals);
-        register(r, "monitor_outbound_requests", "Calls to monitors", &self.monitor_outbound);
-        register(r, "monitor_inbound_requests", "Messages from monitors", &self.monitor_inbound);
-        register(r, "neonvm_outbound_requests", "Patches of VM objects", &self.neonvm_requests);
+        register(
+            r,
+            "scaling_full_denials",
+            "Changes refused whole",
+            &self.full_denials,
+        );
+        register(
+            r,
+            "scaling_partial_approvals",
+            "Changes granted in part",
+            &self.partial_approvals,
+        );
+        register(
+            r,
+            "monitor_outbound_requests",
+            "Calls to monitors",
+            &self.monitor_outbound,
+        );
+        register(
+            r,
+            "monitor_inbound_requests",
+            "Messages from monitors",
+            &self.monitor_inbound,
+        );
+        register(
+            r,
+            "neonvm_outbound_requests",
+            "Patches of VM objects",
+            &self.neonvm_requests,
+        );
     }
 
     fn register_runners(&self, r: &mut Registry) {
         for is_endpoint in [true, false] {
             for state in [RunnerState::Ok, RunnerState::Stuck, RunnerState::Panicked] {
-                drop(self.runners.get_or_create(&runner_labels(is_endpoint, state)));
+                drop(
+                    self.runners
+                        .get_or_create(&runner_labels(is_endpoint, state)),
+                );
             }
         }
         register(r, "runners_current", "Managed VMs", &self.runners);
-        register(r, "runner_thread_panics", "VM tasks that crashed", &self.panics);
+        register(
+            r,
+            "runner_thread_panics",
+            "VM tasks that crashed",
+            &self.panics,
+        );
         register(r, "runner_starts", "VM tasks started", &self.starts);
-        register(r, "runner_restarts", "VM tasks started again", &self.restarts);
-        register(r, "runner_next_actions", "Computations of what to do", &self.next_actions);
+        register(
+            r,
+            "runner_restarts",
+            "VM tasks started again",
+            &self.restarts,
+        );
+        register(
+            r,
+            "runner_next_actions",
+            "Computations of what to do",
+            &self.next_actions,
+        );
         for (path, name) in [
             (Path::EndToEnd, "scaling_latency_seconds"),
             (Path::Plugin, "plugin_latency_seconds"),
@@ -283,21 +345,46 @@ impl AgentMetrics {
         ] {
             register(r, name, "From wish to effect", self.latency(path));
         }
-        register(r, "decisions", "Changed decisions by what decided", &self.decisions);
+        register(
+            r,
+            "decisions",
+            "Changed decisions by what decided",
+            &self.decisions,
+        );
         register(r, "core_faults", "Broken invariants", &self.faults);
-        register(r, "vms_unparsable_current", "VMs of this node that cannot be read", &self.unparsable);
+        register(
+            r,
+            "vms_unparsable_current",
+            "VMs of this node that cannot be read",
+            &self.unparsable,
+        );
     }
 
     fn register_watchers(&self, r: &mut Registry) {
-        register(r, "watchers_client_calls", "Lists and watches", &self.watch_calls);
-        register(r, "watchers_relist_requests", "Lists made again", &self.relists);
+        register(
+            r,
+            "watchers_client_calls",
+            "Lists and watches",
+            &self.watch_calls,
+        );
+        register(
+            r,
+            "watchers_relist_requests",
+            "Lists made again",
+            &self.relists,
+        );
         register(r, "watchers_events", "Watch events", &self.watch_events);
         register(r, "watchers_errors", "Watch errors", &self.watch_errors);
         register(r, "watchers_alive_current", "Watches running", &self.alive);
-        register(r, "watchers_failing_current", "Watches failing now", &self.failing);
+        register(
+            r,
+            "watchers_failing_current",
+            "Watches failing now",
+            &self.failing,
+        );
     }
 
-    fn latency(&self, path: Path) -> &Family<Direction, Histogram, fn() -> Histogram> {
+    fn latency(&self, path: Path) -> &LatencyFamily {
         &self.latencies[match path {
             Path::EndToEnd => 0,
             Path::Plugin => 1,
@@ -313,7 +400,9 @@ impl AgentMetrics {
             (false, true) => "dec",
             (false, false) => "none",
         };
-        self.latency(path).get_or_create(&Direction { direction }).observe(after.as_secs_f64());
+        self.latency(path)
+            .get_or_create(&Direction { direction })
+            .observe(after.as_secs_f64());
     }
 
     /// An error text as a label, within the bound of distinct ones.
@@ -325,11 +414,19 @@ impl AgentMetrics {
         if known.len() < MAX_ERROR_LABELS {
             known.insert(text.clone());
         }
-        if known.contains(&text) { text } else { OTHER_ERROR.into() }
+        if known.contains(&text) {
+            text
+        } else {
+            OTHER_ERROR.into()
+        }
     }
 
     pub(super) fn plugin_request(&self, code: String) {
-        self.plugin_requests.get_or_create(&Code { code: self.bounded(code) }).inc();
+        self.plugin_requests
+            .get_or_create(&Code {
+                code: self.bounded(code),
+            })
+            .inc();
     }
 
     pub(super) fn upscale_denied(&self) {
@@ -346,16 +443,24 @@ impl AgentMetrics {
 
     pub(super) fn monitor_call(&self, endpoint: &'static str, code: &str) {
         let code = self.bounded(code.to_owned());
-        self.monitor_outbound.get_or_create(&EndpointCode { endpoint, code }).inc();
+        self.monitor_outbound
+            .get_or_create(&EndpointCode { endpoint, code })
+            .inc();
     }
 
     pub(super) fn monitor_message(&self, endpoint: &'static str, code: &str) {
         let code = code.to_owned();
-        self.monitor_inbound.get_or_create(&EndpointCode { endpoint, code }).inc();
+        self.monitor_inbound
+            .get_or_create(&EndpointCode { endpoint, code })
+            .inc();
     }
 
     pub(super) fn neonvm_request(&self, result: String) {
-        self.neonvm_requests.get_or_create(&ResultLabel { result: self.bounded(result) }).inc();
+        self.neonvm_requests
+            .get_or_create(&ResultLabel {
+                result: self.bounded(result),
+            })
+            .inc();
     }
 
     pub(super) fn decided(&self, reason: &'static str) {
@@ -364,41 +469,75 @@ impl AgentMetrics {
 
     pub(super) fn watch_call(&self, watcher: Watcher, method: &'static str) {
         let watcher_instance = watcher.as_str();
-        self.watch_calls.get_or_create(&WatcherCall { watcher_instance, method }).inc();
+        self.watch_calls
+            .get_or_create(&WatcherCall {
+                watcher_instance,
+                method,
+            })
+            .inc();
     }
 
     pub(super) fn watch_event(&self, watcher: Watcher, kind: &'static str) {
         let watcher_instance = watcher.as_str();
-        self.watch_events.get_or_create(&WatcherEvent { watcher_instance, r#type: kind }).inc();
-        self.failing.get_or_create(&WatcherLabels { watcher_instance }).set(0);
+        self.watch_events
+            .get_or_create(&WatcherEvent {
+                watcher_instance,
+                r#type: kind,
+            })
+            .inc();
+        self.failing
+            .get_or_create(&WatcherLabels { watcher_instance })
+            .set(0);
     }
 
     pub(super) fn watch_error(&self, watcher: Watcher, source: &'static str) {
         let watcher_instance = watcher.as_str();
-        self.watch_errors.get_or_create(&WatcherError { watcher_instance, source }).inc();
-        self.failing.get_or_create(&WatcherLabels { watcher_instance }).set(1);
+        self.watch_errors
+            .get_or_create(&WatcherError {
+                watcher_instance,
+                source,
+            })
+            .inc();
+        self.failing
+            .get_or_create(&WatcherLabels { watcher_instance })
+            .set(1);
     }
 
     pub(super) fn watch_relisted(&self, watcher: Watcher) {
-        self.relists.get_or_create(&WatcherLabels { watcher_instance: watcher.as_str() }).inc();
+        self.relists
+            .get_or_create(&WatcherLabels {
+                watcher_instance: watcher.as_str(),
+            })
+            .inc();
     }
 
     pub(super) fn watch_alive(&self, watcher: Watcher, is_alive: bool) {
-        let labels = WatcherLabels { watcher_instance: watcher.as_str() };
+        let labels = WatcherLabels {
+            watcher_instance: watcher.as_str(),
+        };
         self.alive.get_or_create(&labels).set(is_alive.into());
     }
 
     /// One VM in the gauge of managed VMs, until dropped.
     pub(super) fn runner(&self, is_endpoint: bool) -> RunnerGauge {
         let state = RunnerState::Ok;
-        self.runners.get_or_create(&runner_labels(is_endpoint, state)).inc();
-        RunnerGauge { runners: self.runners.clone(), is_endpoint, state }
+        self.runners
+            .get_or_create(&runner_labels(is_endpoint, state))
+            .inc();
+        RunnerGauge {
+            runners: self.runners.clone(),
+            is_endpoint,
+            state,
+        }
     }
 }
 
 fn runner_labels(is_endpoint: bool, state: RunnerState) -> RunnerLabels {
     let is_endpoint = if is_endpoint { "true" } else { "false" };
-    RunnerLabels { is_endpoint, state: state.as_str() }
+    RunnerLabels {
+        is_endpoint,
+        state: state.as_str(),
+    }
 }
 
 /// A VM's place in `runners_current`.
@@ -412,8 +551,12 @@ pub(super) struct RunnerGauge {
 impl RunnerGauge {
     pub(super) fn set(&mut self, is_endpoint: bool, state: RunnerState) {
         if (is_endpoint, state) != (self.is_endpoint, self.state) {
-            self.runners.get_or_create(&runner_labels(self.is_endpoint, self.state)).dec();
-            self.runners.get_or_create(&runner_labels(is_endpoint, state)).inc();
+            self.runners
+                .get_or_create(&runner_labels(self.is_endpoint, self.state))
+                .dec();
+            self.runners
+                .get_or_create(&runner_labels(is_endpoint, state))
+                .inc();
             (self.is_endpoint, self.state) = (is_endpoint, state);
         }
     }
@@ -421,125 +564,8 @@ impl RunnerGauge {
 
 impl Drop for RunnerGauge {
     fn drop(&mut self) {
-        self.runners.get_or_create(&runner_labels(self.is_endpoint, self.state)).dec();
-    }
-}
-
-/// Labels of every per-VM metric.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(super) struct VmLabels {
-    pub vm_namespace: String,
-    pub vm_name: String,
-    pub endpoint_id: String,
-    pub project_id: String,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct VmValue {
-    #[prometheus(flatten)]
-    vm: VmLabels,
-    value: &'static str,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct VmComponent {
-    #[prometheus(flatten)]
-    vm: VmLabels,
-    component: &'static str,
-}
-
-/// What a VM object shows.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct VmFigures {
-    pub labels: VmLabels,
-    /// Name of the value, cores, bytes.
-    pub sizes: Vec<(&'static str, Option<f64>, Option<f64>)>,
-    pub restarts: f64,
-    pub has_extra_ip: bool,
-}
-
-/// All names a size may have.
-pub(super) const SIZE_VALUES: [&str; 6] =
-    ["spec_min", "spec_max", "spec_use", "status_use", "autoscaling_min", "autoscaling_max"];
-const COMPONENTS: [&str; 4] = ["total", "cpu", "mem", "lfc"];
-
-/// Metrics of single VMs (port 9101).
-#[derive(Debug, Clone, Default)]
-pub(super) struct VmMetrics {
-    cpu: Family<VmValue, FloatGauge>,
-    mem: Family<VmValue, FloatGauge>,
-    restarts: Family<VmLabels, FloatGauge>,
-    extra_ip: Family<VmLabels, FloatGauge>,
-    desired: Family<VmComponent, FloatGauge>,
-}
-
-impl VmMetrics {
-    pub(super) fn new(registry: &mut Registry) -> Self {
-        let metrics = Self::default();
-        let r = registry;
-        r.register("autoscaling_vm_cpu_cores", "Cores of a VM", metrics.cpu.clone());
-        r.register("autoscaling_vm_memory_bytes", "Memory of a VM", metrics.mem.clone());
-        r.register("autoscaling_vm_restart_count", "Restarts of a VM", metrics.restarts.clone());
-        r.register("autoscaling_vm_extra_ip", "Whether a VM has an extra address", metrics.extra_ip.clone());
-        r.register("autoscaling_vm_desired_cu", "Wish by component", metrics.desired.clone());
-        metrics
-    }
-
-    /// Shows a VM in place of what was shown of it before.
-    pub(super) fn set(&self, old: Option<&VmFigures>, new: &VmFigures) {
-        if let Some(old) = old
-            && old.labels != new.labels
-        {
-            self.remove(old);
-        }
-        let set = |family: &Family<VmValue, FloatGauge>, name, value: Option<f64>| {
-            let labels = VmValue { vm: new.labels.clone(), value: name };
-            match value {
-                Some(value) => {
-                    family.get_or_create(&labels).set(value);
-                }
-                None => {
-                    family.remove(&labels);
-                }
-            }
-        };
-        for (name, cores, bytes) in &new.sizes {
-            set(&self.cpu, name, *cores);
-            set(&self.mem, name, *bytes);
-        }
-        self.restarts.get_or_create(&new.labels).set(new.restarts);
-        self.extra_ip.get_or_create(&new.labels).set(if new.has_extra_ip { 1.0 } else { 0.0 });
-    }
-
-    /// Shows nothing of a VM any more.
-    pub(super) fn remove(&self, old: &VmFigures) {
-        for value in SIZE_VALUES {
-            let labels = VmValue { vm: old.labels.clone(), value };
-            self.cpu.remove(&labels);
-            self.mem.remove(&labels);
-        }
-        self.restarts.remove(&old.labels);
-        self.extra_ip.remove(&old.labels);
-        self.forget_desired(&old.labels);
-    }
-
-    /// Shows a wish, in units times the multiplier; `None` removes the component.
-    pub(super) fn set_desired(&self, vm: &VmLabels, values: [Option<f64>; 4]) {
-        for (component, value) in COMPONENTS.into_iter().zip(values) {
-            let labels = VmComponent { vm: vm.clone(), component };
-            match value {
-                Some(value) => {
-                    self.desired.get_or_create(&labels).set(value);
-                }
-                None => {
-                    self.desired.remove(&labels);
-                }
-            }
-        }
-    }
-
-    /// Shows no wish of a VM any more.
-    pub(super) fn forget_desired(&self, vm: &VmLabels) {
-        self.set_desired(vm, [None; 4]);
+        self.runners
+            .get_or_create(&runner_labels(self.is_endpoint, self.state))
+            .dec();
     }
 }

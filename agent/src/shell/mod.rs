@@ -7,6 +7,8 @@
 //! ```
 
 pub mod config;
+#[cfg(test)]
+mod config_tests;
 pub mod exposition;
 mod input;
 mod metrics;
@@ -14,12 +16,14 @@ mod monitor;
 mod patch;
 mod permit;
 mod reader;
+mod requests;
 mod runner;
 mod schedulers;
 mod scrape;
 mod servers;
 mod state;
 mod supervisor;
+mod vm_metrics;
 mod vms;
 
 use std::net::IpAddr;
@@ -50,7 +54,10 @@ pub struct Ports {
 
 impl Default for Ports {
     fn default() -> Self {
-        Self { metrics: 9100, vm_metrics: 9101 }
+        Self {
+            metrics: 9100,
+            vm_metrics: 9101,
+        }
     }
 }
 
@@ -164,11 +171,13 @@ pub async fn bind(params: Params) -> Result<Bound, RunError> {
     }
     let listen = async |port: u16, what: &'static str| {
         let address = std::net::SocketAddr::new(params.bind_ip, port);
-        TcpListener::bind(address).await.map_err(|source| RunError::Bind {
-            address: address.to_string(),
-            what,
-            source,
-        })
+        TcpListener::bind(address)
+            .await
+            .map_err(|source| RunError::Bind {
+                address: address.to_string(),
+                what,
+                source,
+            })
     };
     let metrics = listen(params.ports.metrics, "metrics").await?;
     let vm_metrics = listen(params.ports.vm_metrics, "VM metrics").await?;
@@ -176,7 +185,12 @@ pub async fn bind(params: Params) -> Result<Bound, RunError> {
         Some(dump) => Some(listen(dump.port, "the state dump").await?),
         None => None,
     };
-    Ok(Bound { params, metrics, vm_metrics, dump })
+    Ok(Bound {
+        params,
+        metrics,
+        vm_metrics,
+        dump,
+    })
 }
 
 impl Bound {
@@ -188,7 +202,11 @@ impl Bound {
         Ok(Addresses {
             metrics: self.metrics.local_addr()?,
             vm_metrics: self.vm_metrics.local_addr()?,
-            dump: self.dump.as_ref().map(TcpListener::local_addr).transpose()?,
+            dump: self
+                .dump
+                .as_ref()
+                .map(TcpListener::local_addr)
+                .transpose()?,
         })
     }
 
@@ -197,10 +215,15 @@ impl Bound {
     /// # Errors
     /// [`RunError`] when a main task failed.
     pub async fn run(self, cancel: CancellationToken) -> Result<(), RunError> {
-        let Self { params, metrics: metrics_listener, vm_metrics: vm_listener, dump } = self;
+        let Self {
+            params,
+            metrics: metrics_listener,
+            vm_metrics: vm_listener,
+            dump,
+        } = self;
         let (mut registry, mut vm_registry) = (Registry::default(), Registry::default());
         let metrics = metrics::AgentMetrics::new(&mut registry);
-        let vm_metrics = metrics::VmMetrics::new(&mut vm_registry);
+        let vm_metrics = vm_metrics::VmMetrics::new(&mut vm_registry);
         let (current, schedulers) = watch::channel(None);
         let ctx = Arc::new(runner::Context {
             clock: params.clock,
@@ -234,7 +257,11 @@ impl Bound {
             vms.run(vms_token).await;
             Ok(())
         });
-        let servers = servers::Servers { registry, vm_registry, state: state.clone() };
+        let servers = servers::Servers {
+            registry,
+            vm_registry,
+            state: state.clone(),
+        };
         servers.spawn(&mut tasks, metrics_listener, vm_listener, dump, &stop);
         tracing::info!("agent runs");
         let outcome = first_failure(&mut tasks, &cancel).await;

@@ -51,7 +51,7 @@ type Socket = WebSocketStream<TcpStream>;
 
 /// Why a call gave no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum CallError {
+pub(super) enum CallError {
     /// It never left.
     #[error("the call could not be sent")]
     NotSent,
@@ -81,7 +81,7 @@ pub enum CallError {
 impl CallError {
     /// Whether the monitor may have acted on the call.
     #[must_use]
-    pub fn failure(&self) -> Failure {
+    pub(super) fn failure(&self) -> Failure {
         match self {
             Self::NotSent => Failure::NotApplied,
             _ => Failure::Unknown,
@@ -90,7 +90,7 @@ impl CallError {
 
     /// The `code` label of the outbound counter.
     #[must_use]
-    pub fn code(&self) -> &'static str {
+    pub(super) fn code(&self) -> &'static str {
         match self {
             Self::NotSent => "[error: failed to send]",
             Self::TimedOut => "[error: timed out waiting for response]",
@@ -106,7 +106,10 @@ impl CallError {
 #[derive(Debug)]
 pub(super) enum Call {
     Upscale(Resources, oneshot::Sender<Result<(), CallError>>),
-    Downscale(Resources, oneshot::Sender<Result<DownscaleAnswer, CallError>>),
+    Downscale(
+        Resources,
+        oneshot::Sender<Result<DownscaleAnswer, CallError>>,
+    ),
 }
 
 /// Who waits for the answer under an id.
@@ -205,7 +208,11 @@ impl Link {
             } else {
                 tracing::debug!(error, "still no connection to the monitor");
             }
-            if self.send(InputKind::MonitorDown { generation }).await.is_err() {
+            if self
+                .send(InputKind::MonitorDown { generation })
+                .await
+                .is_err()
+            {
                 return;
             }
             let next = began + self.config.connection_retry_min_wait.duration();
@@ -217,7 +224,10 @@ impl Link {
     }
 
     async fn send(&self, kind: InputKind) -> Result<(), Ended> {
-        let input = Input { arrived: self.clock.now(), kind };
+        let input = Input {
+            arrived: self.clock.now(),
+            kind,
+        };
         self.inputs.send(input).await.map_err(|_| Ended::TaskGone)
     }
 
@@ -252,7 +262,9 @@ impl Link {
             Ok(text) => match serde_json::from_str::<VersionResponse>(&text) {
                 Ok(VersionResponse::Version(Version::V1)) => return Ok(socket),
                 Ok(VersionResponse::Version(Version(other))) => Ended::Version(other),
-                Ok(VersionResponse::Error(text)) => Ended::Refused(text.chars().take(200).collect()),
+                Ok(VersionResponse::Error(text)) => {
+                    Ended::Refused(text.chars().take(200).collect())
+                }
                 Err(_) => Ended::Handshake,
             },
             Err(ended) => ended,
@@ -266,7 +278,13 @@ impl Link {
     async fn serve(&self, socket: Socket, generation: u64, cancel: &CancellationToken) -> Ended {
         let (calls_tx, calls) = mpsc::channel(CALL_BOUND);
         // Active before anything is read, so that a wish already waiting finds it so.
-        if let Err(ended) = self.send(InputKind::MonitorUp { generation, calls: calls_tx }).await {
+        if let Err(ended) = self
+            .send(InputKind::MonitorUp {
+                generation,
+                calls: calls_tx,
+            })
+            .await
+        {
             return ended;
         }
         tracing::info!(generation, "connected to the monitor");
@@ -285,7 +303,9 @@ impl Link {
         };
         let ended = session.run(stream, calls, &mut writer, cancel).await;
         session.fail_all();
-        let _ = session.frames.try_send(Message::Close(Some(close_frame(&ended))));
+        let _ = session
+            .frames
+            .try_send(Message::Close(Some(close_frame(&ended))));
         // The writer ends by itself when its queue is gone; a peer that does not read cannot hold us here.
         ended
     }
@@ -311,7 +331,10 @@ fn close_frame(ended: &Ended) -> CloseFrame {
         end -= 1;
     }
     reason.truncate(end);
-    CloseFrame { code: ended.close_code(), reason: reason.into() }
+    CloseFrame {
+        code: ended.close_code(),
+        reason: reason.into(),
+    }
 }
 
 /// Writes frames until the queue ends, a write fails, or one takes too long.
@@ -374,7 +397,9 @@ impl Session<'_> {
     /// Hands a frame to the writer.
     fn write(&self, body: AgentBody, id: u64) -> Result<(), Ended> {
         let text = AgentFrame { body, id }.encode();
-        self.frames.try_send(Message::text(text)).map_err(|_| Ended::WriteBlocked)
+        self.frames
+            .try_send(Message::text(text))
+            .map_err(|_| Ended::WriteBlocked)
     }
 
     fn ask(&mut self, body: AgentBody, waiter: Waiter) -> Result<(), Ended> {
@@ -382,8 +407,10 @@ impl Session<'_> {
         self.next_id += 2;
         let endpoint = waiter.endpoint();
         if let Err(ended) = self.write(body, id) {
-            self.link.metrics.monitor_call(endpoint, CallError::NotSent.code());
-            answer(waiter, Err(CallError::NotSent));
+            self.link
+                .metrics
+                .monitor_call(endpoint, CallError::NotSent.code());
+            let _ = answer(waiter, Err(CallError::NotSent));
             return Err(ended);
         }
         let deadline = Instant::now() + self.link.config.response_timeout.duration();
@@ -392,23 +419,38 @@ impl Session<'_> {
     }
 
     fn call(&mut self, call: Call) -> Result<(), Ended> {
-        let allocation = |size: Resources| Allocation { cpu: size.cpu.as_cores(), mem: size.mem.0 };
+        let allocation = |size: Resources| Allocation {
+            cpu: size.cpu.as_cores(),
+            mem: size.mem.0,
+        };
         match call {
             Call::Upscale(size, reply) => {
                 let granted = allocation(size);
-                self.ask(AgentBody::UpscaleNotification { granted }, Waiter::Upscale(reply))
+                self.ask(
+                    AgentBody::UpscaleNotification { granted },
+                    Waiter::Upscale(reply),
+                )
             }
             Call::Downscale(size, reply) => {
                 let target = allocation(size);
-                self.ask(AgentBody::DownscaleRequest { target }, Waiter::Downscale(reply))
+                self.ask(
+                    AgentBody::DownscaleRequest { target },
+                    Waiter::Downscale(reply),
+                )
             }
         }
     }
 
     fn check_health(&mut self) -> Result<(), Ended> {
-        let is_pending =
-            self.waiting.values().any(|(_, waiter)| matches!(waiter, Waiter::Health));
-        if is_pending { Ok(()) } else { self.ask(AgentBody::HealthCheck, Waiter::Health) }
+        let is_pending = self
+            .waiting
+            .values()
+            .any(|(_, waiter)| matches!(waiter, Waiter::Health));
+        if is_pending {
+            Ok(())
+        } else {
+            self.ask(AgentBody::HealthCheck, Waiter::Health)
+        }
     }
 
     /// Gives up on answers that are overdue.
@@ -436,14 +478,21 @@ impl Session<'_> {
         match MonitorFrame::decode(&text) {
             Ok(frame) => self.frame(frame).await,
             Err(error) => {
-                self.link.metrics.monitor_message("unknown", "[error: unreadable]");
+                self.link
+                    .metrics
+                    .monitor_message("unknown", "[error: unreadable]");
                 match error.kind {
                     FrameErrorKind::NotJson | FrameErrorKind::NotAFrame => {
                         Err(Ended::NotAFrame(error.reason))
                     }
                     FrameErrorKind::UnknownType => {
                         self.settle(error.id, Err(CallError::UnknownAnswer)).await?;
-                        self.write(AgentBody::InvalidMessage { error: error.reason }, error.id)
+                        self.write(
+                            AgentBody::InvalidMessage {
+                                error: error.reason,
+                            },
+                            error.id,
+                        )
                     }
                     FrameErrorKind::BadContent => {
                         self.settle(error.id, Err(CallError::BadAnswer)).await?;
@@ -492,20 +541,28 @@ impl Session<'_> {
 
     /// Ends the wait under an id, if there is one.
     async fn settle(&mut self, id: u64, got: Result<Answer, CallError>) -> Result<(), Ended> {
-        let Some((_, waiter)) = self.waiting.remove(&id) else { return Ok(()) };
+        let Some((_, waiter)) = self.waiting.remove(&id) else {
+            return Ok(());
+        };
         let endpoint = waiter.endpoint();
         let is_health = matches!(waiter, Waiter::Health);
         let outcome = answer(waiter, got);
-        let code = outcome.as_ref().map_or_else(|error| error.code(), |()| "ok");
+        let code = outcome
+            .as_ref()
+            .map_or_else(|error| error.code(), |()| "ok");
         self.link.metrics.monitor_call(endpoint, code);
-        if is_health { self.health_checked(outcome).await } else { Ok(()) }
+        if is_health {
+            self.health_checked(outcome).await
+        } else {
+            Ok(())
+        }
     }
 
     async fn health_checked(&mut self, outcome: Result<(), CallError>) -> Result<(), Ended> {
         let Err(error) = outcome else {
             self.unhealthy_since = None;
             self.healthy += 1;
-            if self.healthy % HEALTHY_LOG_EVERY == 0 {
+            if self.healthy.is_multiple_of(HEALTHY_LOG_EVERY) {
                 tracing::debug!(count = self.healthy, "health checks succeed");
             }
             return self.link.send(InputKind::MonitorHealthy).await;
@@ -523,7 +580,9 @@ impl Session<'_> {
 
     fn fail_all(&mut self) {
         for (_, (_, waiter)) in std::mem::take(&mut self.waiting) {
-            self.link.metrics.monitor_call(waiter.endpoint(), CallError::Disconnected.code());
+            self.link
+                .metrics
+                .monitor_call(waiter.endpoint(), CallError::Disconnected.code());
             let _ = answer(waiter, Err(CallError::Disconnected));
         }
     }

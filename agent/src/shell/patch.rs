@@ -13,7 +13,7 @@ const LABEL_CHARS: usize = 120;
 
 /// Why the object was not patched.
 #[derive(Debug, thiserror::Error)]
-pub enum PatchError {
+pub(super) enum PatchError {
     /// The patch cannot be written down.
     #[error("could not write the patch")]
     Encode(#[source] serde_json::Error),
@@ -28,7 +28,7 @@ pub enum PatchError {
 impl PatchError {
     /// Whether the object may have been changed.
     #[must_use]
-    pub fn failure(&self) -> Failure {
+    pub(super) fn failure(&self) -> Failure {
         match self {
             Self::Encode(_) => Failure::NotApplied,
             Self::Request(error) => match error.as_ref() {
@@ -43,22 +43,34 @@ impl PatchError {
 
     /// The `result` label of the request counter: the root cause without the VM's name.
     #[must_use]
-    pub fn label(&self, vm_name: &str) -> String {
+    pub(super) fn label(&self, vm_name: &str) -> String {
         let mut root: &dyn std::error::Error = self;
         while let Some(source) = root.source() {
             root = source;
         }
-        let text: String =
-            root.to_string().replace(vm_name, "<name>").chars().take(LABEL_CHARS).collect();
+        let text: String = root
+            .to_string()
+            .replace(vm_name, "<name>")
+            .chars()
+            .take(LABEL_CHARS)
+            .collect();
         format!("[error: {text}]")
     }
 }
 
 /// The three operations.
 #[must_use]
-pub fn operations(target: Resources, slot: Bytes, revision: Revision, now: WallTime) -> Value {
+pub(super) fn operations(
+    target: Resources,
+    slot: Bytes,
+    revision: Revision,
+    now: WallTime,
+) -> Value {
     let slots = target.mem.0.checked_div(slot.0).unwrap_or(0);
-    let revision = RevisionWithTime { revision, updated_at: now };
+    let revision = RevisionWithTime {
+        revision,
+        updated_at: now,
+    };
     json!([
         { "op": "replace", "path": "/spec/guest/cpus/use", "value": target.cpu.to_quantity_string() },
         { "op": "replace", "path": "/spec/guest/memorySlots/use", "value": slots },
@@ -101,11 +113,15 @@ mod tests {
     #[test]
     fn labels_hide_the_name() {
         let error = PatchError::Request(Box::new(kube::Error::Api(Box::new(
-            kube::core::Status::failure("virtualmachines \"pg-1\" not found", "NotFound").with_code(404),
+            kube::core::Status::failure("virtualmachines \"pg-1\" not found", "NotFound")
+                .with_code(404),
         ))));
         assert_eq!(error.failure(), Failure::NotApplied);
         let label = error.label("pg-1");
-        assert!(label.starts_with("[error: ") && !label.contains("pg-1"), "{label}");
+        assert!(
+            label.starts_with("[error: ") && !label.contains("pg-1"),
+            "{label}"
+        );
         assert!(label.contains("<name>"), "{label}");
     }
 }

@@ -17,7 +17,7 @@ const SHOWN_CHARS: usize = 200;
 
 /// Why there is no permit.
 #[derive(Debug, thiserror::Error)]
-pub enum PermitError {
+pub(super) enum PermitError {
     /// No scheduler pod is ready.
     #[error("no scheduler pod is ready")]
     NoScheduler,
@@ -52,7 +52,7 @@ pub enum PermitError {
 impl PermitError {
     /// Whether the scheduler may have acted on the request.
     #[must_use]
-    pub fn failure(&self) -> Failure {
+    pub(super) fn failure(&self) -> Failure {
         match self {
             Self::NoScheduler | Self::Address(_) | Self::Connect(_) => Failure::NotApplied,
             Self::Status { status, .. } if (400..500).contains(status) => Failure::NotApplied,
@@ -66,7 +66,7 @@ impl PermitError {
 
     /// The `code` label of the request counter.
     #[must_use]
-    pub fn code(&self) -> String {
+    pub(super) fn code(&self) -> String {
         match self {
             Self::Status { status, .. } => status.to_string(),
             Self::Body(_) | Self::Decode(_) => "200".into(),
@@ -96,7 +96,11 @@ pub(super) async fn ask(
         .body(Full::new(Bytes::from(body)))
         .map_err(|_| PermitError::Address(address.to_owned()))?;
     let response = client.request(request).await.map_err(|error| {
-        if error.is_connect() { PermitError::Connect(error) } else { PermitError::Broken(error) }
+        if error.is_connect() {
+            PermitError::Connect(error)
+        } else {
+            PermitError::Broken(error)
+        }
     })?;
     let status = response.status();
     let body = Limited::new(response.into_body(), ANSWER_LIMIT_BYTES)
@@ -105,8 +109,15 @@ pub(super) async fn ask(
         .map_err(PermitError::Body)?
         .to_bytes();
     if status != hyper::StatusCode::OK {
-        let text = String::from_utf8_lossy(&body).trim().chars().take(SHOWN_CHARS).collect();
-        return Err(PermitError::Status { status: status.as_u16(), text });
+        let text = String::from_utf8_lossy(&body)
+            .trim()
+            .chars()
+            .take(SHOWN_CHARS)
+            .collect();
+        return Err(PermitError::Status {
+            status: status.as_u16(),
+            text,
+        });
     }
     serde_json::from_slice(&body).map_err(PermitError::Decode)
 }

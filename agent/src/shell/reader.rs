@@ -23,11 +23,20 @@ pub(super) struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     pub(super) fn new(object: &'a Map<String, Value>, problems: &'a mut Vec<Problem>) -> Self {
-        Self { path: String::new(), object, known: BTreeSet::new(), problems }
+        Self {
+            path: String::new(),
+            object,
+            known: BTreeSet::new(),
+            problems,
+        }
     }
 
     fn full(&self, key: &str) -> String {
-        if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
+        if self.path.is_empty() {
+            key.to_owned()
+        } else {
+            format!("{}.{key}", self.path)
+        }
     }
 
     pub(super) fn problem(&mut self, key: &str, value: &str, rule: &'static str) {
@@ -47,7 +56,12 @@ impl<'a> Reader<'a> {
     }
 
     /// A value of the right kind, or `None` when absent or wrong (which is reported).
-    fn typed<T>(&mut self, key: &'static str, rule: &'static str, read: impl FnOnce(&Value) -> Option<T>) -> Option<T> {
+    fn typed<T>(
+        &mut self,
+        key: &'static str,
+        rule: &'static str,
+        read: impl FnOnce(&Value) -> Option<T>,
+    ) -> Option<T> {
         let value = self.get(key)?;
         let got = read(value);
         if got.is_none() {
@@ -77,7 +91,11 @@ impl<'a> Reader<'a> {
         let is_broken = self.get(key).is_some_and(|value| value.as_u64().is_none());
         let value = self.typed(key, NON_ZERO, Value::as_u64).unwrap_or(0);
         if value == 0 && !is_broken {
-            let shown = if self.object.contains_key(key) { "0" } else { "absent" };
+            let shown = if self.object.contains_key(key) {
+                "0"
+            } else {
+                "absent"
+            };
             self.problem(key, shown, NON_ZERO);
         }
         value
@@ -107,7 +125,11 @@ impl<'a> Reader<'a> {
         let is_broken = self.get(key).is_some_and(|value| !value.is_number());
         let value = self.optional_float(key).unwrap_or(0.0);
         if value == 0.0 && !is_broken {
-            let shown = if self.object.contains_key(key) { "0" } else { "absent" };
+            let shown = if self.object.contains_key(key) {
+                "0"
+            } else {
+                "absent"
+            };
             self.problem(key, shown, "must not be 0");
         }
         value
@@ -118,25 +140,38 @@ impl<'a> Reader<'a> {
     }
 
     pub(super) fn optional_text(&mut self, key: &'static str) -> String {
-        self.typed(key, "must be a text", |value| value.as_str().map(str::to_owned)).unwrap_or_default()
+        self.typed(key, "must be a text", |value| {
+            value.as_str().map(str::to_owned)
+        })
+        .unwrap_or_default()
     }
 
     pub(super) fn text(&mut self, key: &'static str) -> String {
         let is_broken = self.get(key).is_some_and(|value| !value.is_string());
         let text = self.optional_text(key);
         if text.is_empty() && !is_broken {
-            let shown = if self.object.contains_key(key) { "\"\"" } else { "absent" };
+            let shown = if self.object.contains_key(key) {
+                "\"\""
+            } else {
+                "absent"
+            };
             self.problem(key, shown, "must not be empty");
         }
         text
     }
 
     pub(super) fn raw(&mut self, key: &'static str) -> Value {
-        self.get(key).cloned().unwrap_or_else(|| Value::Object(Map::new()))
+        self.get(key)
+            .cloned()
+            .unwrap_or_else(|| Value::Object(Map::new()))
     }
 
     /// A nested object; absent counts as empty, so each of its required keys is reported by name.
-    pub(super) fn object<T>(&mut self, key: &'static str, read: impl FnOnce(&mut Reader<'_>) -> T) -> T {
+    pub(super) fn object<T>(
+        &mut self,
+        key: &'static str,
+        read: impl FnOnce(&mut Reader<'_>) -> T,
+    ) -> T {
         let empty = Map::new();
         let object = match self.get(key) {
             Some(Value::Object(object)) => object,
@@ -146,27 +181,42 @@ impl<'a> Reader<'a> {
                 &empty
             }
         };
-        let mut nested =
-            Reader { path: self.full(key), object, known: BTreeSet::new(), problems: self.problems };
+        let mut nested = Reader {
+            path: self.full(key),
+            object,
+            known: BTreeSet::new(),
+            problems: self.problems,
+        };
         let value = read(&mut nested);
         nested.finish();
         value
     }
 
     /// The same where nothing inside is required.
-    pub(super) fn object_or_empty(&mut self, key: &'static str, read: impl FnOnce(&mut Reader<'_>)) {
+    pub(super) fn object_or_empty(
+        &mut self,
+        key: &'static str,
+        read: impl FnOnce(&mut Reader<'_>),
+    ) {
         self.object(key, read);
     }
 
-    pub(super) fn optional_object<T>(&mut self, key: &'static str, read: impl FnOnce(&mut Reader<'_>) -> T) -> Option<T> {
+    pub(super) fn optional_object<T>(
+        &mut self,
+        key: &'static str,
+        read: impl FnOnce(&mut Reader<'_>) -> T,
+    ) -> Option<T> {
         self.get(key)?;
         Some(self.object(key, read))
     }
 
     /// Reports keys nobody asked for.
     pub(super) fn finish(&mut self) {
-        let unknown: Vec<(&String, &Value)> =
-            self.object.iter().filter(|(key, _)| !self.known.contains(key.as_str())).collect();
+        let unknown: Vec<(&String, &Value)> = self
+            .object
+            .iter()
+            .filter(|(key, _)| !self.known.contains(key.as_str()))
+            .collect();
         for (key, value) in unknown {
             self.problem(key, &value.to_string(), "is not a known key");
         }

@@ -9,31 +9,27 @@ use std::time::Duration;
 use http_body_util::{Empty, Full};
 use hyper::body::Bytes as Body;
 use kube::api::{Api, ApiResource, DynamicObject};
-use protocol::permit::{AgentRequest, NamespacedName, PROTO_VERSION};
+use protocol::permit::NamespacedName;
 use protocol::time::{Span, Timestamp};
 use protocol::trace::{Stage, StageRecord, TraceId};
 use protocol::units::Resources;
 use rand::Rng;
 use telemetry::StageLog;
 use telemetry::clock::Clock;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::config::Config;
 use super::input::{INPUT_BOUND, Input, InputKind, Took};
-use super::metrics::{AgentMetrics, RunnerGauge, RunnerState, VmLabels, VmMetrics};
-use super::monitor::{Call, CallError, Link};
-use super::patch::{self, PatchError};
-use super::permit::{self, PermitError};
+use super::metrics::{AgentMetrics, RunnerGauge, RunnerState};
+use super::monitor::{Call, Link};
 use super::schedulers::SchedulerPod;
 use super::scrape::{HttpClient, Scraper, Source};
 use super::state::{DecisionEntry, Place, text_of, wall_of};
-use crate::core::actions::{MonitorDownscale, MonitorUpscale, NeonVmRequest, PluginRequest};
+use super::vm_metrics::{VmLabels, VmMetrics};
 use crate::core::health::Health;
-use crate::core::{
-    Action, Core, Decision, DownscaleAnswer, Event, Observation, RequestId, VmUpdate,
-};
+use crate::core::{Core, Decision, Event, Observation, VmUpdate};
 
 /// Jitter of the heartbeat, milliseconds.
 const TICK_JITTER_MS: u64 = 100;
@@ -74,17 +70,17 @@ pub(super) struct Subject {
 
 /// One VM's task.
 pub(super) struct Runner {
-    ctx: Arc<Context>,
-    subject: Subject,
-    core: Core,
-    health: Health,
-    api: Api<DynamicObject>,
+    pub(super) ctx: Arc<Context>,
+    pub(super) subject: Subject,
+    pub(super) core: Core,
+    pub(super) health: Health,
+    pub(super) api: Api<DynamicObject>,
     feed: watch::Receiver<VmFeed>,
     inputs: mpsc::Receiver<Input>,
-    inputs_tx: mpsc::Sender<Input>,
-    monitor: Option<(u64, mpsc::Sender<Call>)>,
+    pub(super) inputs_tx: mpsc::Sender<Input>,
+    pub(super) monitor: Option<(u64, mpsc::Sender<Call>)>,
     wants_lfc: Arc<AtomicBool>,
-    io: JoinSet<()>,
+    pub(super) io: JoinSet<()>,
     is_started: bool,
     last_decision: Option<Decision>,
     last_computations: u64,
@@ -197,7 +193,11 @@ impl Runner {
         let always = Arc::new(AtomicBool::new(true));
         let sources = [
             (Source::System, ctx.config.metrics.system, always),
-            (Source::Lfc, ctx.config.metrics.lfc, Arc::clone(&self.wants_lfc)),
+            (
+                Source::Lfc,
+                ctx.config.metrics.lfc,
+                Arc::clone(&self.wants_lfc),
+            ),
         ];
         for (source, config, is_active) in sources {
             let scraper = Scraper {
@@ -256,16 +256,17 @@ impl Runner {
             }
             InputKind::PluginDone { id, took, result } => self.plugin_done(now, id, took, result),
             InputKind::NeonVmDone { id, took, result } => self.neonvm_done(now, id, took, result),
-            InputKind::UpscaleDone { generation, id, took: _, result }
-                if self.is_current(generation) =>
-            {
-                self.upscale_done(now, id, result)
-            }
-            InputKind::DownscaleDone { generation, id, took, result }
-                if self.is_current(generation) =>
-            {
-                self.downscale_done(now, id, took, result)
-            }
+            InputKind::UpscaleDone {
+                generation,
+                id,
+                result,
+            } if self.is_current(generation) => self.upscale_done(now, id, result),
+            InputKind::DownscaleDone {
+                generation,
+                id,
+                took,
+                result,
+            } if self.is_current(generation) => self.downscale_done(now, id, took, result),
             // Of a connection that is gone: the core has forgotten it already.
             InputKind::MonitorWish { .. }
             | InputKind::UpscaleDone { .. }
@@ -276,7 +277,9 @@ impl Runner {
     }
 
     fn is_current(&self, generation: u64) -> bool {
-        self.monitor.as_ref().is_some_and(|(current, _)| *current == generation)
+        self.monitor
+            .as_ref()
+            .is_some_and(|(current, _)| *current == generation)
     }
 
     fn take_feed(&mut self) -> Timestamp {
@@ -293,8 +296,10 @@ impl Runner {
             self.ctx.vm_metrics.forget_desired(&self.labels);
             self.labels = feed.labels;
         }
-        self.core.handle(now, Event::VmUpdated(Box::new(feed.update)));
-        self.wants_lfc.store(self.core.wants_lfc_metrics(), Ordering::Relaxed);
+        self.core
+            .handle(now, Event::VmUpdated(Box::new(feed.update)));
+        self.wants_lfc
+            .store(self.core.wants_lfc_metrics(), Ordering::Relaxed);
         self.is_started = true;
         feed.arrived
     }
@@ -321,15 +326,26 @@ impl Runner {
 
     /// Logs and keeps the decision when it is another than the last one.
     fn note_decision(&mut self, arrived: Timestamp) {
-        let Some(evaluation) = self.core.last_evaluation() else { return };
+        let Some(evaluation) = self.core.last_evaluation() else {
+            return;
+        };
         let (decision, warnings) = (evaluation.decision, evaluation.warnings);
         let now = self.ctx.clock.now();
         let last = self.last_decision.replace(decision);
         if last.is_none_or(|last| last.revision.value != decision.revision.value)
             && decision.revision.value != 0
         {
-            let took = Took { from: arrived, span: now.since(arrived) };
-            self.record(Stage::Decision, decision.revision.value, took, decision.current, decision.target);
+            let took = Took {
+                from: arrived,
+                span: now.since(arrived),
+            };
+            self.record(
+                Stage::Decision,
+                decision.revision.value,
+                took,
+                decision.current,
+                decision.target,
+            );
         }
         if last.is_some_and(|last| !decision.differs_from(&last)) {
             return;
@@ -340,11 +356,19 @@ impl Runner {
             self.log_decision(&decision);
         }
         let at = text_of(&self.ctx.clock, now);
-        self.place.lock().decided(DecisionEntry { at, decision, warnings });
+        self.place.lock().decided(DecisionEntry {
+            at,
+            decision,
+            warnings,
+        });
     }
 
     fn log_decision(&self, decision: &Decision) {
-        let bounded: Vec<&str> = decision.bounded_by.iter().map(crate::core::Bound::as_str).collect();
+        let bounded: Vec<&str> = decision
+            .bounded_by
+            .iter()
+            .map(crate::core::Bound::as_str)
+            .collect();
         let set = decision.working_set;
         tracing::info!(
             current = %decision.current,
@@ -370,12 +394,18 @@ impl Runner {
             }
         }
         let computations = self.core.computations();
-        self.ctx.metrics.next_actions.inc_by(computations - self.last_computations);
+        self.ctx
+            .metrics
+            .next_actions
+            .inc_by(computations - self.last_computations);
         self.last_computations = computations;
         let faults = self.core.faults();
         if faults.total() > self.last_faults {
             tracing::error!(?faults, "an invariant of the core did not hold");
-            self.ctx.metrics.faults.inc_by(faults.total() - self.last_faults);
+            self.ctx
+                .metrics
+                .faults
+                .inc_by(faults.total() - self.last_faults);
             self.last_faults = faults.total();
         }
         self.show_desired();
@@ -384,14 +414,17 @@ impl Runner {
         let mut view = self.place.lock();
         view.info = Some(self.core.vm().clone());
         view.executor = Some(dump);
-        view.monitor_waiters = self.monitor.as_ref().map(|(_, calls)| {
-            super::monitor::CALL_BOUND.saturating_sub(calls.capacity())
-        });
+        view.monitor_waiters = self
+            .monitor
+            .as_ref()
+            .map(|(_, calls)| super::monitor::CALL_BOUND.saturating_sub(calls.capacity()));
         view.workers = self.io.len();
     }
 
     fn show_desired(&self) {
-        let Some(decision) = &self.last_decision else { return };
+        let Some(decision) = &self.last_decision else {
+            return;
+        };
         let unit = self.ctx.config.scaling.compute_unit;
         if decision.has_all_metrics && decision.current.exact_multiple_of(unit).is_some() {
             let by = self.ctx.config.scaling_events.cu_multiplier;
@@ -401,14 +434,20 @@ impl Runner {
                 decision.votes.memory,
                 decision.votes.working_set,
             ];
-            self.ctx.vm_metrics.set_desired(&self.labels, votes.map(|vote| vote.map(|v| v * by)));
+            self.ctx
+                .vm_metrics
+                .set_desired(&self.labels, votes.map(|vote| vote.map(|v| v * by)));
         }
     }
 
-    fn refresh_state(&mut self) {
+    pub(super) fn refresh_state(&mut self) {
         let now = self.ctx.clock.now();
         let stuck = self.health.stuck(now);
-        let state = if stuck.is_some() { RunnerState::Stuck } else { RunnerState::Ok };
+        let state = if stuck.is_some() {
+            RunnerState::Stuck
+        } else {
+            RunnerState::Ok
+        };
         self.gauge.set(!self.endpoint_id.is_empty(), state);
         let clock = &self.ctx.clock;
         let mut view = self.place.lock();
@@ -424,255 +463,31 @@ impl Runner {
         view.state = Some(state);
         view.stuck = stuck;
         view.failures = self.health.counts(now);
-        view.last_monitor_success = self.health.last_monitor_success().map(|at| text_of(clock, at));
+        view.last_monitor_success = self
+            .health
+            .last_monitor_success()
+            .map(|at| text_of(clock, at));
     }
 
-    fn record(&self, stage: Stage, revision: i64, took: Took, from: Resources, to: Resources) {
+    pub(super) fn record(
+        &self,
+        stage: Stage,
+        revision: i64,
+        took: Took,
+        from: Resources,
+        to: Resources,
+    ) {
         self.ctx.stages.record(StageRecord {
-            trace: TraceId { vm: self.subject.vm.to_string(), revision },
+            trace: TraceId {
+                vm: self.subject.vm.to_string(),
+                revision,
+            },
             stage,
             start_unix_us: wall_of(&self.ctx.clock, took.from).0,
             duration_us: took.span.0,
             change: format!("{from} -> {to}"),
         });
     }
-
-    fn launch(&mut self, id: RequestId, action: Action) {
-        match action {
-            Action::Plugin(request) => self.launch_plugin(id, request),
-            Action::NeonVm(request) => self.launch_patch(id, request),
-            Action::MonitorUpscale(request) => self.launch_upscale(id, request),
-            Action::MonitorDownscale(request) => self.launch_downscale(id, request),
-        }
-    }
-
-    fn launch_plugin(&mut self, id: RequestId, request: PluginRequest) {
-        let ctx = Arc::clone(&self.ctx);
-        let (inputs, from) = (self.inputs_tx.clone(), self.ctx.clock.now());
-        if let Some(last) = request.last_permit {
-            ctx.metrics.plugin_requested.count(last, request.target);
-        }
-        let body = AgentRequest {
-            proto_version: PROTO_VERSION,
-            pod: self.subject.pod.clone(),
-            compute_unit: ctx.config.scaling.compute_unit,
-            resources: request.target,
-            last_permit: request.last_permit,
-            metrics: request.metrics,
-        };
-        self.io.spawn(async move {
-            let scheduler = ctx.schedulers.borrow().clone();
-            let result = match scheduler {
-                None => Err(PermitError::NoScheduler),
-                Some(pod) => {
-                    let address = format!("http://{}:{}/", pod.ip, ctx.config.scheduler.request_port);
-                    let limit = ctx.config.scheduler.request_timeout.duration();
-                    let asked = permit::ask(&ctx.permit_client, &address, &body);
-                    tokio::time::timeout(limit, asked).await.unwrap_or(Err(PermitError::TimedOut))
-                }
-            };
-            let code = result.as_ref().map_or_else(PermitError::code, |_| "200".into());
-            ctx.metrics.plugin_request(code);
-            let arrived = ctx.clock.now();
-            let took = Took { from, span: arrived.since(from) };
-            let kind = InputKind::PluginDone { id, took, result };
-            let _ = inputs.send(Input { arrived, kind }).await;
-        });
-    }
-
-    fn plugin_done(
-        &mut self,
-        now: Timestamp,
-        id: RequestId,
-        took: Took,
-        result: Result<protocol::permit::PluginResponse, PermitError>,
-    ) -> Event {
-        let (before, asked) = (self.core.permit(), self.core.last_request());
-        match &result {
-            Ok(response) => {
-                let permit = response.permit;
-                if let Some(asked) = asked {
-                    if let Some(last) = before {
-                        self.ctx.metrics.plugin_accepted.count(last, permit);
-                    }
-                    let revision = self.core.plugin_revision();
-                    if before.is_none_or(|before| before != asked) && revision != 0 {
-                        self.record(Stage::Permit, revision, took, before.unwrap_or(permit), permit);
-                    }
-                    self.count_approval(now, before, asked, permit);
-                }
-                if response.migrate.is_some() {
-                    tracing::info!("the scheduler announces a migration: nothing is changed any more");
-                }
-            }
-            Err(error) => {
-                let error = telemetry::chain(error);
-                tracing::warn!(error, "no permit");
-                self.health.scheduler_failed(now);
-                self.refresh_state();
-            }
-        }
-        Event::PluginDone(id, result.map_err(|error| error.failure()))
-    }
-
-    fn count_approval(
-        &mut self,
-        now: Timestamp,
-        before: Option<Resources>,
-        asked: Resources,
-        permit: Resources,
-    ) {
-        if permit == asked {
-            return;
-        }
-        if before.is_some_and(|before| before != permit) {
-            self.ctx.metrics.partially_approved();
-        } else {
-            self.ctx.metrics.upscale_denied();
-            self.health.scheduler_failed(now);
-            self.refresh_state();
-        }
-    }
-
-    fn launch_patch(&mut self, id: RequestId, request: NeonVmRequest) {
-        let ctx = Arc::clone(&self.ctx);
-        let (inputs, from) = (self.inputs_tx.clone(), self.ctx.clock.now());
-        let (api, name) = (self.api.clone(), self.subject.vm.name.clone());
-        ctx.metrics.neonvm_requested.count(request.current, request.target);
-        let slot = self.core.vm().mem.slot_size;
-        self.io.spawn(async move {
-            let operations =
-                patch::operations(request.target, slot, request.revision, ctx.clock.wall());
-            let limit = ctx.config.neonvm.request_timeout.duration();
-            let result = tokio::time::timeout(limit, patch::patch(&api, &name, operations))
-                .await
-                .unwrap_or(Err(PatchError::TimedOut));
-            let label = result.as_ref().map_or_else(|error| error.label(&name), |()| "ok".into());
-            ctx.metrics.neonvm_request(label);
-            let arrived = ctx.clock.now();
-            let took = Took { from, span: arrived.since(from) };
-            let kind = InputKind::NeonVmDone { id, took, result };
-            let _ = inputs.send(Input { arrived, kind }).await;
-        });
-    }
-
-    fn neonvm_done(
-        &mut self,
-        now: Timestamp,
-        id: RequestId,
-        took: Took,
-        result: Result<(), PatchError>,
-    ) -> Event {
-        match &result {
-            Ok(()) => {
-                let (revision, target) = self.core.patch_under_way();
-                if let Some(target) = target {
-                    self.record(Stage::Patch, revision, took, self.core.using(), target);
-                }
-            }
-            Err(error) => {
-                let error = telemetry::chain(error);
-                tracing::error!(error, "the VM object was not patched");
-                self.health.neonvm_failed(now);
-                self.refresh_state();
-            }
-        }
-        Event::NeonVmDone(id, result.map_err(|error| error.failure()))
-    }
-
-    /// The connection to call through, and its generation.
-    fn calls(&self) -> (u64, Option<mpsc::Sender<Call>>) {
-        match &self.monitor {
-            Some((generation, calls)) => (*generation, Some(calls.clone())),
-            None => (0, None),
-        }
-    }
-
-    fn launch_upscale(&mut self, id: RequestId, request: MonitorUpscale) {
-        let (clock, inputs, from) = (self.ctx.clock, self.inputs_tx.clone(), self.ctx.clock.now());
-        let (generation, calls) = self.calls();
-        self.ctx.metrics.monitor_requested.count(request.current, request.target);
-        self.io.spawn(async move {
-            let (reply, answer) = oneshot::channel();
-            let result = call(calls, Call::Upscale(request.target, reply), answer).await;
-            let arrived = clock.now();
-            let took = Took { from, span: arrived.since(from) };
-            let kind = InputKind::UpscaleDone { generation, id, took, result };
-            let _ = inputs.send(Input { arrived, kind }).await;
-        });
-    }
-
-    fn launch_downscale(&mut self, id: RequestId, request: MonitorDownscale) {
-        let (clock, inputs, from) = (self.ctx.clock, self.inputs_tx.clone(), self.ctx.clock.now());
-        let (generation, calls) = self.calls();
-        self.ctx.metrics.monitor_requested.count(request.current, request.target);
-        self.io.spawn(async move {
-            let (reply, answer) = oneshot::channel();
-            let result = call(calls, Call::Downscale(request.target, reply), answer).await;
-            let arrived = clock.now();
-            let took = Took { from, span: arrived.since(from) };
-            let kind = InputKind::DownscaleDone { generation, id, took, result };
-            let _ = inputs.send(Input { arrived, kind }).await;
-        });
-    }
-
-    fn monitor_failed(&mut self, now: Timestamp, what: &str, error: &CallError) {
-        let error = telemetry::chain(error);
-        tracing::warn!(error, call = what, "a call to the monitor failed");
-        self.health.monitor_failed(now);
-        self.refresh_state();
-    }
-
-    fn upscale_done(&mut self, now: Timestamp, id: RequestId, result: Result<(), CallError>) -> Event {
-        match &result {
-            Ok(()) => {
-                self.health.monitor_succeeded(now);
-                if let Some((_, from, to)) = self.core.monitor_under_way() {
-                    self.ctx.metrics.monitor_approved.count(from, to);
-                }
-            }
-            Err(error) => self.monitor_failed(now, "UpscaleNotification", error),
-        }
-        Event::MonitorUpscaleDone(id, result.map_err(|error| error.failure()))
-    }
-
-    fn downscale_done(
-        &mut self,
-        now: Timestamp,
-        id: RequestId,
-        took: Took,
-        result: Result<DownscaleAnswer, CallError>,
-    ) -> Event {
-        match &result {
-            Ok(answer) => {
-                self.health.monitor_succeeded(now);
-                if let Some((revision, from, to)) = self.core.monitor_under_way() {
-                    if *answer == DownscaleAnswer::Allowed {
-                        self.ctx.metrics.monitor_approved.count(from, to);
-                    } else {
-                        self.ctx.metrics.downscale_denied();
-                        tracing::info!(%from, %to, "the monitor refuses to shrink");
-                    }
-                    self.record(Stage::MonitorApproval, revision, took, from, to);
-                }
-            }
-            Err(error) => self.monitor_failed(now, "DownscaleRequest", error),
-        }
-        Event::MonitorDownscaleDone(id, result.map_err(|error| error.failure()))
-    }
-}
-
-/// Hands a call to the connection and waits for its end; the connection bounds the time.
-async fn call<T>(
-    calls: Option<mpsc::Sender<Call>>,
-    call: Call,
-    answer: oneshot::Receiver<Result<T, CallError>>,
-) -> Result<T, CallError> {
-    let Some(calls) = calls else { return Err(CallError::NotSent) };
-    if calls.try_send(call).is_err() {
-        return Err(CallError::NotSent);
-    }
-    answer.await.unwrap_or(Err(CallError::Disconnected))
 }
 
 async fn sleep_until(wake: Option<tokio::time::Instant>) {

@@ -39,7 +39,9 @@ impl Pods {
     fn apply(&mut self, object: &DynamicObject) {
         let name = object.metadata.name.clone().unwrap_or_default();
         // A pod that cannot be read is no candidate, and hides no other.
-        let pod = serde_json::to_value(object).ok().and_then(|v| serde_json::from_value(v).ok());
+        let pod = serde_json::to_value(object)
+            .ok()
+            .and_then(|v| serde_json::from_value(v).ok());
         match pod {
             Some(pod) if self.known.len() < MAX_PODS || self.known.contains_key(&name) => {
                 self.known.insert(name, pod);
@@ -89,7 +91,8 @@ impl Schedulers {
                 None => break,
                 Some(Ok(event)) => self.take(event, &mut pods, &mut listed),
                 Some(Err(error)) => {
-                    self.metrics.watch_error(Watcher::SchedulerPod, error_source(&error));
+                    self.metrics
+                        .watch_error(Watcher::SchedulerPod, error_source(&error));
                     let error = telemetry::chain(&error);
                     tracing::warn!(error, "cannot follow the scheduler pods");
                     let pause = Duration::from_millis(rand::rng().random_range(RETRY_MS));
@@ -183,10 +186,20 @@ mod tests {
         let no_ip = pod("no-ip", "2024-01-04T00:00:00Z", "", "True");
         assert_eq!(current(&[]), None);
         assert_eq!(current(&[unready.clone(), no_ip.clone()]), None);
-        assert_eq!(current(&[new.clone(), old.clone(), unready, no_ip]).as_deref(), Some("new"));
+        assert_eq!(
+            current(&[new.clone(), old.clone(), unready, no_ip]).as_deref(),
+            Some("new")
+        );
         let now_unready = pod("new", "2024-01-02T00:00:00Z", "10.0.0.2", "False");
-        assert_eq!(current(&[new, old.clone(), now_unready]).as_deref(), Some("old"));
+        assert_eq!(
+            current(&[new, old.clone(), now_unready]).as_deref(),
+            Some("old")
+        );
         let bad = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "bad"}, "status": {"podIP": 7}});
-        assert_eq!(current(&[bad, old]).as_deref(), Some("old"), "a bad pod hides no other");
+        assert_eq!(
+            current(&[bad, old]).as_deref(),
+            Some("old"),
+            "a bad pod hides no other"
+        );
     }
 }

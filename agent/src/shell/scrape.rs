@@ -42,7 +42,7 @@ where
 
 /// Why a scrape gave nothing.
 #[derive(Debug, thiserror::Error)]
-pub enum ScrapeError {
+pub(super) enum ScrapeError {
     /// The address cannot be asked.
     #[error("{0:?} is no address")]
     Address(String),
@@ -72,8 +72,9 @@ async fn fetch(
     address: &str,
     mut page: Page,
 ) -> Result<Page, ScrapeError> {
-    let url: hyper::Uri =
-        address.parse().map_err(|_| ScrapeError::Address(address.to_owned()))?;
+    let url: hyper::Uri = address
+        .parse()
+        .map_err(|_| ScrapeError::Address(address.to_owned()))?;
     let response = client.get(url).await.map_err(ScrapeError::Request)?;
     if response.status() != hyper::StatusCode::OK {
         return Err(ScrapeError::Status(response.status().as_u16()));
@@ -135,7 +136,10 @@ impl Scraper {
                         if std::mem::take(&mut is_failing) {
                             tracing::info!(source = self.source.as_str(), "metrics are back");
                         }
-                        let input = Input { arrived: self.clock.now(), kind };
+                        let input = Input {
+                            arrived: self.clock.now(),
+                            kind,
+                        };
                         if self.inputs.send(input).await.is_err() {
                             return;
                         }

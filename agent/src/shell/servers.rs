@@ -38,9 +38,10 @@ impl Servers {
             .state(move || shown.dump())
             .ready(move || ready.ready());
         let single = Admin::new(Arc::new(self.vm_registry));
-        for (what, listener, admin) in
-            [("metrics", metrics, global), ("VM metrics", vm_metrics, single)]
-        {
+        for (what, listener, admin) in [
+            ("metrics", metrics, global),
+            ("VM metrics", vm_metrics, single),
+        ] {
             let cancel = cancel.clone();
             tasks.spawn(async move {
                 admin::serve(listener, admin, cancel)
@@ -55,7 +56,10 @@ impl Servers {
                 axum::serve(listener, router)
                     .with_graceful_shutdown(cancel.cancelled_owned())
                     .await
-                    .map_err(|source| RunError::Server { what: "the state dump", source })
+                    .map_err(|source| RunError::Server {
+                        what: "the state dump",
+                        source,
+                    })
             });
         }
     }

@@ -166,7 +166,10 @@ impl StateHandle {
     }
 
     fn unparsable(&self) -> MutexGuard<'_, BTreeMap<NamespacedName, String>> {
-        self.0.unparsable.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0
+            .unparsable
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The place of a pod, made if need be.
@@ -189,7 +192,9 @@ impl StateHandle {
     }
 
     pub(super) fn is_unparsable(&self, vm: &NamespacedName, error: &str) -> bool {
-        self.unparsable().get(vm).is_some_and(|known| known == error)
+        self.unparsable()
+            .get(vm)
+            .is_some_and(|known| known == error)
     }
 
     pub(super) fn synced(&self, list: Synced) {
@@ -205,7 +210,10 @@ impl StateHandle {
     /// # Errors
     /// What is missing, for people.
     pub fn ready(&self) -> Result<(), String> {
-        for (list, name) in [(Synced::Vms, "VirtualMachines"), (Synced::Schedulers, "scheduler pods")] {
+        for (list, name) in [
+            (Synced::Vms, "VirtualMachines"),
+            (Synced::Schedulers, "scheduler pods"),
+        ] {
             if !self.0.is_ready[list as usize].load(Ordering::Relaxed) {
                 return Err(format!("{name} are not listed yet"));
             }
@@ -223,12 +231,20 @@ impl StateHandle {
     /// `{"stopped":false,"pods":[{"podName":…,"status":…,"runner":…,"lastDecision":…,"decisions":[…]}],"unparsable":{…}}`.
     #[must_use]
     pub fn dump(&self) -> Value {
-        let places: Vec<(NamespacedName, Place)> =
-            self.vms().iter().map(|(pod, place)| (pod.clone(), place.clone())).collect();
-        let pods: Vec<Value> =
-            places.iter().map(|(pod, place)| place.lock().dump(pod)).collect();
-        let unparsable: BTreeMap<String, String> =
-            self.unparsable().iter().map(|(vm, error)| (vm.to_string(), error.clone())).collect();
+        let places: Vec<(NamespacedName, Place)> = self
+            .vms()
+            .iter()
+            .map(|(pod, place)| (pod.clone(), place.clone()))
+            .collect();
+        let pods: Vec<Value> = places
+            .iter()
+            .map(|(pod, place)| place.lock().dump(pod))
+            .collect();
+        let unparsable: BTreeMap<String, String> = self
+            .unparsable()
+            .iter()
+            .map(|(vm, error)| (vm.to_string(), error.clone()))
+            .collect();
         json!({
             "stopped": self.0.is_stopped.load(Ordering::Relaxed),
             "pods": pods,

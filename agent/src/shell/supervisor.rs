@@ -30,9 +30,13 @@ pub(super) async fn supervise(
     ctx.metrics.starts.inc();
     loop {
         let started = ctx.clock.now();
-        let runner = Runner::new(Arc::clone(&ctx), subject.clone(), feed.clone(), place.clone());
-        let mut task =
-            AbortOnDrop(tokio::spawn(runner.run(cancel.clone()).in_current_span()));
+        let runner = Runner::new(
+            Arc::clone(&ctx),
+            subject.clone(),
+            feed.clone(),
+            place.clone(),
+        );
+        let mut task = AbortOnDrop(tokio::spawn(runner.run(cancel.clone()).in_current_span()));
         let Err(error) = (&mut task.0).await else {
             note_end(&ctx, &place, "canceled", None);
             return;
@@ -80,5 +84,9 @@ fn note_end(ctx: &Context, place: &Place, exit_kind: &'static str, error: Option
         view.state = Some(RunnerState::Panicked);
         view.state_updated_at.clone_from(&time);
     }
-    view.ended(EndState { exit_kind, error, time });
+    view.ended(EndState {
+        exit_kind,
+        error,
+        time,
+    });
 }

@@ -9,7 +9,9 @@ use std::time::Duration;
 use futures::StreamExt;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind};
 use kube::runtime::watcher::{self, Event, watcher};
-use protocol::annotations::{ANNOTATION_BOUNDS, LABEL_ENDPOINT_ID, LABEL_PROJECT_ID, ScalingBounds};
+use protocol::annotations::{
+    ANNOTATION_BOUNDS, LABEL_ENDPOINT_ID, LABEL_PROJECT_ID, ScalingBounds,
+};
 use protocol::permit::NamespacedName;
 use protocol::quantity::Quantity;
 use protocol::time::{Timestamp, WallTime};
@@ -22,14 +24,15 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use super::metrics::{VmFigures, VmLabels, Watcher};
+use super::metrics::Watcher;
 use super::runner::{Context, Subject, VmFeed};
 use super::schedulers::error_source;
 use super::state::{StateHandle, Synced};
 use super::supervisor::supervise;
+use super::vm_metrics::{VmFigures, VmLabels};
+use crate::core::VmUpdate;
 use crate::core::revision::StampedRevision;
 use crate::core::vm::{Ownership, VmInfo, placement};
-use crate::core::VmUpdate;
 
 /// Pause after a failed list or watch, milliseconds.
 const RETRY_MS: std::ops::Range<u64> = 500..1000;
@@ -63,7 +66,13 @@ pub(super) struct Vms {
 
 impl Vms {
     pub(super) fn new(ctx: Arc<Context>, node: String, state: StateHandle) -> Self {
-        Self { ctx, node, state, managed: BTreeMap::new(), figures: BTreeMap::new() }
+        Self {
+            ctx,
+            node,
+            state,
+            managed: BTreeMap::new(),
+            figures: BTreeMap::new(),
+        }
     }
 
     /// Runs until cancelled, then ends all tasks.
@@ -94,7 +103,9 @@ impl Vms {
         metrics.watch_alive(Watcher::VirtualMachines, false);
         let keys: Vec<NamespacedName> = self.managed.keys().cloned().collect();
         // All are told to end before the first is waited for.
-        self.managed.values().for_each(|managed| managed.cancel.cancel());
+        self.managed
+            .values()
+            .for_each(|managed| managed.cancel.cancel());
         for key in keys {
             self.stop(&key).await;
         }
@@ -118,8 +129,10 @@ impl Vms {
                 metrics.watch_call(Watcher::VirtualMachines, "Watch");
                 metrics.watch_event(Watcher::VirtualMachines, "BOOKMARK");
                 let known = self.managed.keys().chain(self.figures.keys());
-                let gone: BTreeSet<NamespacedName> =
-                    known.filter(|key| !listed.contains(*key)).cloned().collect();
+                let gone: BTreeSet<NamespacedName> = known
+                    .filter(|key| !listed.contains(*key))
+                    .cloned()
+                    .collect();
                 for key in gone {
                     self.forget(&key).await;
                 }
@@ -141,7 +154,9 @@ impl Vms {
     async fn apply(&mut self, object: &DynamicObject) {
         let arrived = self.ctx.clock.now();
         let key = key_of(object);
-        let Ok(value) = serde_json::to_value(object) else { return };
+        let Ok(value) = serde_json::to_value(object) else {
+            return;
+        };
         let parsed: Result<VirtualMachine, String> =
             serde_json::from_value(value.clone()).map_err(|error| error.to_string());
         self.show_figures(&key, &value, parsed.as_ref().ok());
@@ -155,7 +170,10 @@ impl Vms {
             return;
         };
         let subject = Subject {
-            pod: NamespacedName { namespace: key.namespace.clone(), name: place.pod_name },
+            pod: NamespacedName {
+                namespace: key.namespace.clone(),
+                name: place.pod_name,
+            },
             vm: key.clone(),
             pod_ip: place.pod_ip,
         };
@@ -200,7 +218,10 @@ impl Vms {
             tracing::error!(vm = %key, error, "the VM cannot be scaled until its object changes");
         }
         let count = self.state.set_unparsable(key, error);
-        self.ctx.metrics.unparsable.set(i64::try_from(count).unwrap_or(i64::MAX));
+        self.ctx
+            .metrics
+            .unparsable
+            .set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
     fn start(&mut self, key: NamespacedName, subject: Subject, uid: String, feed: VmFeed) {
@@ -216,14 +237,28 @@ impl Vms {
         );
         let task = tokio::spawn(supervised.instrument(span));
         tracing::info!(vm = %key, pod = %subject.pod, ip = subject.pod_ip, "managing the VM");
-        self.managed.insert(key, Managed { subject, uid, feed, cancel, task });
+        self.managed.insert(
+            key,
+            Managed {
+                subject,
+                uid,
+                feed,
+                cancel,
+                task,
+            },
+        );
     }
 
     /// Ends a VM's task, if it has one. The next one for the same VM starts only when this one is gone.
     async fn stop(&mut self, key: &NamespacedName) {
-        let Some(mut managed) = self.managed.remove(key) else { return };
+        let Some(mut managed) = self.managed.remove(key) else {
+            return;
+        };
         managed.cancel.cancel();
-        if tokio::time::timeout(STOP_LIMIT, &mut managed.task).await.is_err() {
+        if tokio::time::timeout(STOP_LIMIT, &mut managed.task)
+            .await
+            .is_err()
+        {
             managed.task.abort();
         }
         self.state.remove(&managed.subject.pod);
@@ -289,10 +324,16 @@ fn feed_of(
         revision: current.revision,
         at: stamp_of(clock, current.updated_at, arrived),
     });
-    let is_pre_migrating =
-        vm.status.as_ref().is_some_and(|status| status.phase == VmPhase::PreMigrating);
+    let is_pre_migrating = vm
+        .status
+        .as_ref()
+        .is_some_and(|status| status.phase == VmPhase::PreMigrating);
     VmFeed {
-        update: VmUpdate { info, current_revision, is_pre_migrating },
+        update: VmUpdate {
+            info,
+            current_revision,
+            is_pre_migrating,
+        },
         endpoint_id: labels.endpoint_id.clone(),
         labels,
         arrived,
@@ -302,14 +343,22 @@ fn feed_of(
 /// The controller's stamp on our clock. It has whole seconds only; within its second the time the object reached us is closer.
 fn stamp_of(clock: &Clock, stamp: WallTime, arrived: Timestamp) -> Timestamp {
     let age = clock.wall().0.saturating_sub(stamp.0);
-    let at = |age: i64| Timestamp(clock.now().0.saturating_sub(u64::try_from(age).unwrap_or(0)));
+    let at = |age: i64| {
+        Timestamp(
+            clock
+                .now()
+                .0
+                .saturating_sub(u64::try_from(age).unwrap_or(0)),
+        )
+    };
     at(age).max(arrived.min(at(age.saturating_sub(STAMP_STEP_US).max(0))))
 }
 
 fn figures_of(key: &NamespacedName, vm: &VirtualMachine) -> VmFigures {
     let guest = &vm.spec.guest;
     let status = vm.status.clone().unwrap_or_default();
-    let of = |size: protocol::units::Resources| (Some(size.cpu.as_cores()), Some(size.mem.0 as f64));
+    let of =
+        |size: protocol::units::Resources| (Some(size.cpu.as_cores()), Some(size.mem.0 as f64));
     let bytes = |quantity: &Quantity| quantity.as_u64().map(|bytes| bytes as f64);
     let bounds: Option<ScalingBounds> = vm
         .metadata
@@ -317,19 +366,30 @@ fn figures_of(key: &NamespacedName, vm: &VirtualMachine) -> VmFigures {
         .get(ANNOTATION_BOUNDS)
         .and_then(|text| serde_json::from_str(text).ok());
     let leaf = |pick: fn(&ScalingBounds) -> protocol::annotations::BoundsLeaf| {
-        bounds.as_ref().map(pick).map_or((None, None), |leaf| (Some(leaf.cpu.as_cores()), bytes(&leaf.mem)))
+        bounds.as_ref().map(pick).map_or((None, None), |leaf| {
+            (Some(leaf.cpu.as_cores()), bytes(&leaf.mem))
+        })
     };
     let sizes = [
         ("spec_min", of(guest.smallest())),
         ("spec_max", of(guest.largest())),
         ("spec_use", of(guest.in_use())),
-        ("status_use", (status.cpus.map(|cpu| cpu.as_cores()), status.memory_size.as_ref().and_then(bytes))),
+        (
+            "status_use",
+            (
+                status.cpus.map(|cpu| cpu.as_cores()),
+                status.memory_size.as_ref().and_then(bytes),
+            ),
+        ),
         ("autoscaling_min", leaf(|bounds| bounds.min)),
         ("autoscaling_max", leaf(|bounds| bounds.max)),
     ];
     VmFigures {
         labels: labels_of(key, vm),
-        sizes: sizes.into_iter().map(|(name, (cores, bytes))| (name, cores, bytes)).collect(),
+        sizes: sizes
+            .into_iter()
+            .map(|(name, (cores, bytes))| (name, cores, bytes))
+            .collect(),
         restarts: f64::from(status.restart_count),
         has_extra_ip: !status.extra_net_ip.is_empty(),
     }

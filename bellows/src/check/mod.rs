@@ -60,7 +60,13 @@ pub(crate) struct Finding {
 impl Finding {
     /// All is well.
     pub(crate) fn ok(name: &'static str, found: impl Into<String>) -> Self {
-        Self { name, verdict: Verdict::Ok, found: found.into(), needed_for: None, fix: None }
+        Self {
+            name,
+            verdict: Verdict::Ok,
+            found: found.into(),
+            needed_for: None,
+            fix: None,
+        }
     }
 
     /// Something optional is not there.
@@ -71,7 +77,13 @@ impl Finding {
         fix: impl Into<String>,
     ) -> Self {
         let (needed_for, fix) = (Some(needed_for.into()), Some(fix.into()));
-        Self { name, verdict: Verdict::Degraded, found: found.into(), needed_for, fix }
+        Self {
+            name,
+            verdict: Verdict::Degraded,
+            found: found.into(),
+            needed_for,
+            fix,
+        }
     }
 
     /// Something required is not there.
@@ -81,7 +93,10 @@ impl Finding {
         needed_for: impl Into<String>,
         fix: impl Into<String>,
     ) -> Self {
-        Self { verdict: Verdict::Missing, ..Self::degraded(name, found, needed_for, fix) }
+        Self {
+            verdict: Verdict::Missing,
+            ..Self::degraded(name, found, needed_for, fix)
+        }
     }
 }
 
@@ -89,18 +104,27 @@ pub(crate) async fn run(context: &Context, args: &CheckArgs) -> Outcome {
     let mut progress = Progress::new();
     let findings = probes::all(context, !args.no_probe, &mut progress).await?;
     progress.clear();
-    let missing: Vec<&str> =
-        findings.iter().filter(|one| one.verdict == Verdict::Missing).map(|one| one.name).collect();
+    let missing: Vec<&str> = findings
+        .iter()
+        .filter(|one| one.verdict == Verdict::Missing)
+        .map(|one| one.name)
+        .collect();
     match args.output {
         Format::Json | Format::Yaml => {
-            print_value(args.output, &serde_json::json!({"ok": missing.is_empty(), "items": findings}))?;
+            print_value(
+                args.output,
+                &serde_json::json!({"ok": missing.is_empty(), "items": findings}),
+            )?;
         }
         Format::Table | Format::Wide => show(context, &findings),
     }
     if missing.is_empty() {
         return Ok(());
     }
-    Err(Fail::missing(format!("this machine lacks: {}", missing.join(", "))).fix("run what stands after \"fix\" above"))
+    Err(
+        Fail::missing(format!("this machine lacks: {}", missing.join(", ")))
+            .fix("run what stands after \"fix\" above"),
+    )
 }
 
 fn show(context: &Context, findings: &[Finding]) {
@@ -121,7 +145,11 @@ fn table(findings: &[Finding]) -> Table {
             Verdict::Degraded => (Tone::Warn, "--"),
             Verdict::Missing => (Tone::Bad, "!!"),
         };
-        table.row(vec![Cell::toned(tone, mark), finding.name.into(), finding.found.clone().into()]);
+        table.row(vec![
+            Cell::toned(tone, mark),
+            finding.name.into(),
+            finding.found.clone().into(),
+        ]);
     }
     table
 }
@@ -129,12 +157,18 @@ fn table(findings: &[Finding]) -> Table {
 /// What is not there, required things first.
 fn fixes(findings: &[Finding]) -> Vec<String> {
     let mut lines = Vec::new();
-    for (verdict, heading) in [(Verdict::Missing, "required"), (Verdict::Degraded, "optional")] {
+    for (verdict, heading) in [
+        (Verdict::Missing, "required"),
+        (Verdict::Degraded, "optional"),
+    ] {
         for finding in findings.iter().filter(|finding| finding.verdict == verdict) {
             lines.push(String::new());
             let needed = finding.needed_for.as_deref().unwrap_or_default();
             lines.push(format!("{} ({heading}): {needed}", finding.name));
-            lines.push(format!("  fix: {}", finding.fix.as_deref().unwrap_or_default()));
+            lines.push(format!(
+                "  fix: {}",
+                finding.fix.as_deref().unwrap_or_default()
+            ));
         }
     }
     lines
@@ -148,7 +182,12 @@ mod tests {
     fn findings() -> Vec<Finding> {
         vec![
             Finding::ok("kernel", "6.1.0"),
-            Finding::degraded("kubectl", "not installed", "looking at objects with it", "install kubectl"),
+            Finding::degraded(
+                "kubectl",
+                "not installed",
+                "looking at objects with it",
+                "install kubectl",
+            ),
             Finding::missing("guest image", "none", "making VMs", "bellows image build"),
         ]
     }

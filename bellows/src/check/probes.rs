@@ -3,6 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
+use neonvm_runner::accel;
+use neonvm_runner::config::Accel;
 use nix::unistd::{AccessFlags, access};
 use protocol::image::ImageContent;
 use vm_images::{Image, Store, host_requirements};
@@ -17,6 +19,8 @@ use crate::places::{StateDir, cache_dir};
 use crate::progress::Progress;
 use crate::view::vm::memory;
 
+/// The program in the runtime image.
+const QEMU_PROGRAM: &str = "qemu-system-x86_64";
 /// Below this the runtime dies when a CPU is plugged again after an unplug.
 const QEMU_AT_LEAST: u32 = 10;
 /// Memory that the smallest VM and everything of ours need.
@@ -29,25 +33,57 @@ const LEAST_CACHE_BYTES: u64 = 4 << 30;
 const LEAST_KERNEL: (u32, u32) = (5, 10);
 
 /// Takes every look.
-pub(crate) async fn all(context: &Context, probe: bool, progress: &mut Progress) -> Outcome<Vec<Finding>> {
+pub(crate) async fn all(
+    context: &Context,
+    probe: bool,
+    progress: &mut Progress,
+) -> Outcome<Vec<Finding>> {
     let state = context.state()?;
-    let mut findings = vec![architecture(std::env::consts::ARCH), kernel(), processors(), ram(), cgroup(Path::new("/sys/fs/cgroup"))];
+    let mut findings = vec![
+        architecture(std::env::consts::ARCH),
+        kernel(),
+        processors(),
+        ram(),
+        cgroup(Path::new("/sys/fs/cgroup")),
+    ];
     let images = Images::look();
     findings.push(images.runtime_finding());
     findings.push(images.guest_finding());
     findings.push(build_tools(images.are_there()));
-    findings.push(accelerator(&images, probe, progress).await);
+    findings.push(accelerator(&images, &state, probe, progress).await);
     findings.push(loopback());
     findings.push(addresses(&state)?);
-    findings.push(room("room for state", state.path(), LEAST_STATE_BYTES, "disks of VMs"));
+    findings.push(room(
+        "room for state",
+        state.path(),
+        LEAST_STATE_BYTES,
+        "disks of VMs",
+    ));
     if !images.are_there() {
-        findings.push(room("room for images", &cache_dir()?, LEAST_CACHE_BYTES, "building images"));
+        findings.push(room(
+            "room for images",
+            &cache_dir()?,
+            LEAST_CACHE_BYTES,
+            "building images",
+        ));
     }
     findings.extend([
         program("ssh", "bellows ssh", "apt-get install openssh-client"),
-        program("kubectl", "bellows kubectl; everything it does works without", "install kubectl as kubernetes.io says"),
-        program("psql", "looking into the database by hand", "apt-get install postgresql-client"),
-        program("pgbench", "the load of the demonstration", "apt-get install postgresql-contrib"),
+        program(
+            "kubectl",
+            "bellows kubectl; everything it does works without",
+            "install kubectl as kubernetes.io says",
+        ),
+        program(
+            "psql",
+            "looking into the database by hand",
+            "apt-get install postgresql-client",
+        ),
+        program(
+            "pgbench",
+            "the load of the demonstration",
+            "apt-get install postgresql-contrib",
+        ),
     ]);
     Ok(findings)
 }
@@ -56,30 +92,54 @@ fn architecture(found: &str) -> Finding {
     if found == "x86_64" {
         Finding::ok("processor", found)
     } else {
-        Finding::missing("processor", found, "the guest images and QEMU are built for x86_64", "use an x86_64 machine")
+        Finding::missing(
+            "processor",
+            found,
+            "the guest images and QEMU are built for x86_64",
+            "use an x86_64 machine",
+        )
     }
 }
 
 fn kernel() -> Finding {
-    let release = nix::sys::utsname::uname().map(|name| name.release().to_string_lossy().into_owned()).unwrap_or_default();
+    let release = nix::sys::utsname::uname()
+        .map(|name| name.release().to_string_lossy().into_owned())
+        .unwrap_or_default();
     judge_kernel(&release)
 }
 
 fn judge_kernel(release: &str) -> Finding {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).filter_map(|part| part.parse::<u32>().ok());
+    let mut numbers = release
+        .split(|c: char| !c.is_ascii_digit())
+        .filter_map(|part| part.parse::<u32>().ok());
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     if version >= LEAST_KERNEL {
         return Finding::ok("kernel", format!("Linux {release}"));
     }
     let (major, minor) = LEAST_KERNEL;
-    Finding::missing("kernel", format!("Linux {release}"), format!("Linux {major}.{minor} or newer is needed"), "upgrade the kernel: Debian 12 and 13 have newer ones")
+    Finding::missing(
+        "kernel",
+        format!("Linux {release}"),
+        format!("Linux {major}.{minor} or newer is needed"),
+        "upgrade the kernel: Debian 12 and 13 have newer ones",
+    )
 }
 
 fn processors() -> Finding {
     match std::thread::available_parallelism() {
         Ok(count) if count.get() > 1 => Finding::ok("CPUs", count.to_string()),
-        Ok(_) => Finding::degraded("CPUs", "1", "a VM can have one CPU only, and shares it with us", "use a machine with more CPUs"),
-        Err(error) => Finding::missing("CPUs", error.to_string(), "sizing VMs", "mount /proc and /sys"),
+        Ok(_) => Finding::degraded(
+            "CPUs",
+            "1",
+            "a VM can have one CPU only, and shares it with us",
+            "use a machine with more CPUs",
+        ),
+        Err(error) => Finding::missing(
+            "CPUs",
+            error.to_string(),
+            "sizing VMs",
+            "mount /proc and /sys",
+        ),
     }
 }
 
@@ -96,26 +156,60 @@ fn judge_memory(total: u64, available: u64) -> Finding {
     if available >= LEAST_MEMORY_BYTES {
         Finding::ok("memory", found)
     } else {
-        Finding::degraded("memory", found, format!("the smallest VM and we need {} together", memory(LEAST_MEMORY_BYTES)), "end other programs, or use a larger machine")
+        Finding::degraded(
+            "memory",
+            found,
+            format!(
+                "the smallest VM and we need {} together",
+                memory(LEAST_MEMORY_BYTES)
+            ),
+            "end other programs, or use a larger machine",
+        )
     }
 }
 
 /// The cgroup version, and whether CPU quotas can be set.
 fn cgroup(root: &Path) -> Finding {
-    let needed = "fractions of a CPU are held by a quota; without it a VM of 0.25 CPU may use a whole one";
+    let needed =
+        "fractions of a CPU are held by a quota; without it a VM of 0.25 CPU may use a whole one";
     let v2 = std::fs::read_to_string(root.join("cgroup.controllers")).ok();
     let (found, dir) = match v2 {
-        Some(controllers) if controllers.split_whitespace().any(|name| name == "cpu") => ("version 2, cpu controller".to_owned(), root.to_owned()),
-        Some(_) => return Finding::degraded("cgroup", "version 2 without the cpu controller", needed, "boot without cgroup_disable=cpu, or delegate the cpu controller to this container"),
-        None => match ["cpu", "cpu,cpuacct"].map(|name| root.join(name)).into_iter().find(|dir| dir.join("cpu.cfs_quota_us").exists() || dir.join("cgroup.procs").exists()) {
+        Some(controllers) if controllers.split_whitespace().any(|name| name == "cpu") => {
+            ("version 2, cpu controller".to_owned(), root.to_owned())
+        }
+        Some(_) => {
+            return Finding::degraded(
+                "cgroup",
+                "version 2 without the cpu controller",
+                needed,
+                "boot without cgroup_disable=cpu, or delegate the cpu controller to this container",
+            );
+        }
+        None => match ["cpu", "cpu,cpuacct"]
+            .map(|name| root.join(name))
+            .into_iter()
+            .find(|dir| dir.join("cpu.cfs_quota_us").exists() || dir.join("cgroup.procs").exists())
+        {
             Some(dir) => ("version 1, cpu controller".to_owned(), dir),
-            None => return Finding::degraded("cgroup", "no cpu controller", needed, "mount cgroup2: mount -t cgroup2 none /sys/fs/cgroup"),
+            None => {
+                return Finding::degraded(
+                    "cgroup",
+                    "no cpu controller",
+                    needed,
+                    "mount cgroup2: mount -t cgroup2 none /sys/fs/cgroup",
+                );
+            }
         },
     };
     if access(&dir, AccessFlags::W_OK).is_ok() {
         Finding::ok("cgroup", format!("{found}, writable"))
     } else {
-        Finding::degraded("cgroup", format!("{found}, not writable"), needed, "run as root, or in a container with a writable /sys/fs/cgroup")
+        Finding::degraded(
+            "cgroup",
+            format!("{found}, not writable"),
+            needed,
+            "run as root, or in a container with a writable /sys/fs/cgroup",
+        )
     }
 }
 
@@ -131,9 +225,14 @@ impl Images {
         let look = |name: &str| match store_dir() {
             Err(fail) => Err(fail.what().to_owned()),
             Ok(dir) if !dir.is_dir() => Ok(None),
-            Ok(dir) => Store::open(dir).and_then(|store| store.resolve(name)).map_err(|error| telemetry::chain(&error)),
+            Ok(dir) => Store::open(dir)
+                .and_then(|store| store.resolve(name))
+                .map_err(|error| telemetry::chain(&error)),
         };
-        Self { runtime: look(RUNTIME_IMAGE), guest: look(GUEST_IMAGE) }
+        Self {
+            runtime: look(RUNTIME_IMAGE),
+            guest: look(GUEST_IMAGE),
+        }
     }
 
     fn are_there(&self) -> bool {
@@ -151,9 +250,21 @@ impl Images {
                     ImageContent::Runtime(runtime) => runtime.qemu_version.clone(),
                     ImageContent::Guest(_) => String::new(),
                 };
-                let major = version.split('.').next().and_then(|part| part.parse::<u32>().ok()).unwrap_or(0);
-                let found = format!("QEMU {version} in image {} {}", RUNTIME_IMAGE, image.digest.short());
-                if major >= QEMU_AT_LEAST { Finding::ok(name, found) } else { Finding::missing(name, found, needed, fix) }
+                let major = version
+                    .split('.')
+                    .next()
+                    .and_then(|part| part.parse::<u32>().ok())
+                    .unwrap_or(0);
+                let found = format!(
+                    "QEMU {version} in image {} {}",
+                    RUNTIME_IMAGE,
+                    image.digest.short()
+                );
+                if major >= QEMU_AT_LEAST {
+                    Finding::ok(name, found)
+                } else {
+                    Finding::missing(name, found, needed, fix)
+                }
             }
         }
     }
@@ -169,25 +280,79 @@ impl Images {
     }
 }
 
-async fn accelerator(_images: &Images, _probe: bool, _progress: &mut Progress) -> Finding {
-    Finding::ok("accelerator", "TCG")
+/// Whether KVM boots a guest here: the device may be there and hang.
+async fn accelerator(
+    images: &Images,
+    state: &StateDir,
+    probe: bool,
+    progress: &mut Progress,
+) -> Finding {
+    let name = "accelerator";
+    let needed = "with KVM guests run at full speed; without it they are translated, several times slower, and all else works";
+    let Ok(Some(Some(qemu))) = images
+        .runtime
+        .as_ref()
+        .map(|image| image.as_ref().map(|image| image.program(QEMU_PROGRAM)))
+    else {
+        return Finding::degraded(
+            name,
+            "not known: there is no QEMU to try it with",
+            needed,
+            format!("bellows image build {RUNTIME_IMAGE}, then check again"),
+        );
+    };
+    if !probe {
+        return Finding::ok(name, "not probed");
+    }
+    progress.say("booting a tiny guest to see whether KVM works");
+    // Runners of this instance remember the answer in its state directory, if there is one already.
+    let knowledge = state.path().is_dir().then(|| state.path());
+    let verdict = accel::probe(&qemu, knowledge).await;
+    match verdict.accel {
+        Accel::Kvm => Finding::ok(name, verdict.reason()),
+        Accel::Tcg => Finding::degraded(
+            name,
+            verdict.reason(),
+            needed,
+            "use a machine with hardware virtualisation; in a VM switch nested virtualisation on; in a container pass /dev/kvm in",
+        ),
+    }
 }
 
 /// Programs that image builds need: required only as long as there is something to build.
 fn build_tools(images_are_there: bool) -> Finding {
-    let missing: Vec<_> = host_requirements().into_iter().filter(|requirement| !requirement.present).collect();
+    let missing: Vec<_> = host_requirements()
+        .into_iter()
+        .filter(|requirement| !requirement.present)
+        .collect();
     let is_root = nix::unistd::geteuid().is_root();
-    judge_build_tools(&missing.iter().map(|one| (one.name, one.package)).collect::<Vec<_>>(), is_root, images_are_there)
+    judge_build_tools(
+        &missing
+            .iter()
+            .map(|one| (one.name, one.package))
+            .collect::<Vec<_>>(),
+        is_root,
+        images_are_there,
+    )
 }
 
 fn judge_build_tools(missing: &[(&str, &str)], is_root: bool, images_are_there: bool) -> Finding {
     let name = "image building";
-    let finding = if images_are_there { Finding::degraded } else { Finding::missing };
+    let finding = if images_are_there {
+        Finding::degraded
+    } else {
+        Finding::missing
+    };
     if missing.is_empty() && is_root {
         return Finding::ok(name, "all programs there");
     }
     if missing.is_empty() {
-        return finding(name, "all programs there, but not root".into(), "file owners are part of an image".into(), "run bellows image build as root".into());
+        return finding(
+            name,
+            "all programs there, but not root".into(),
+            "file owners are part of an image".into(),
+            "run bellows image build as root".into(),
+        );
     }
     let mut packages: Vec<&str> = missing.iter().map(|(_, package)| *package).collect();
     packages.sort_unstable();
@@ -197,7 +362,10 @@ fn judge_build_tools(missing: &[(&str, &str)], is_root: bool, images_are_there: 
         name,
         format!("not installed: {}", names.join(", ")),
         "bellows image build calls them".to_owned(),
-        format!("apt-get install --no-install-recommends {}", packages.join(" ")),
+        format!(
+            "apt-get install --no-install-recommends {}",
+            packages.join(" ")
+        ),
     )
 }
 
@@ -205,7 +373,12 @@ fn loopback() -> Finding {
     let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 250, 255, 254)), 0);
     match std::net::TcpListener::bind(address) {
         Ok(_) => Finding::ok("loopback", "127.0.0.0/8 can be listened on"),
-        Err(error) => Finding::missing("loopback", error.to_string(), "every VM has an address 127.N.x.y", "ip link set lo up"),
+        Err(error) => Finding::missing(
+            "loopback",
+            error.to_string(),
+            "every VM has an address 127.N.x.y",
+            "ip link set lo up",
+        ),
     }
 }
 
@@ -217,15 +390,29 @@ fn addresses(state: &StateDir) -> Outcome<Finding> {
         return Ok(Finding::ok(name, format!("bellows up runs already: {who}")));
     }
     let Some(instance) = Instance::load(state)? else {
-        return Ok(Finding::ok(name, "a free block 127.N.0.0/16 is chosen at the first start"));
+        return Ok(Finding::ok(
+            name,
+            "a free block 127.N.0.0/16 is chosen at the first start",
+        ));
     };
-    for (address, what) in [(instance.api(), "the API server"), (instance.permits(), "the permit server")] {
+    for (address, what) in [
+        (instance.api(), "the API server"),
+        (instance.permits(), "the permit server"),
+    ] {
         let fix = "end that process, or use another --state-dir";
         if let Err(fail) = sockets::check_free(address, what, fix) {
-            return Ok(Finding::missing(name, fail.what(), format!("{what} listens there"), fix));
+            return Ok(Finding::missing(
+                name,
+                fail.what(),
+                format!("{what} listens there"),
+                fix,
+            ));
         }
     }
-    Ok(Finding::ok(name, format!("{} and {} are free", instance.api(), instance.permits())))
+    Ok(Finding::ok(
+        name,
+        format!("{} and {} are free", instance.api(), instance.permits()),
+    ))
 }
 
 /// Room on the file system that holds, or will hold, a directory.
@@ -233,7 +420,12 @@ fn room(name: &'static str, dir: &Path, least: u64, what: &str) -> Finding {
     let place = existing(dir);
     match fs4::available_space(&place) {
         Ok(free) => judge_room(name, dir, free, least, what),
-        Err(error) => Finding::missing(name, format!("{}: {error}", place.display()), what, "mount a file system there"),
+        Err(error) => Finding::missing(
+            name,
+            format!("{}: {error}", place.display()),
+            what,
+            "mount a file system there",
+        ),
     }
 }
 
@@ -242,13 +434,21 @@ fn judge_room(name: &'static str, dir: &Path, free: u64, least: u64, what: &str)
     if free >= least {
         Finding::ok(name, found)
     } else {
-        Finding::missing(name, found, format!("{what} take {} or more", memory(least)), "free some, or name another place: --state-dir, XDG_CACHE_HOME")
+        Finding::missing(
+            name,
+            found,
+            format!("{what} take {} or more", memory(least)),
+            "free some, or name another place: --state-dir, XDG_CACHE_HOME",
+        )
     }
 }
 
 /// The nearest ancestor that exists.
 fn existing(dir: &Path) -> PathBuf {
-    dir.ancestors().find(|place| place.exists()).unwrap_or(Path::new("/")).to_owned()
+    dir.ancestors()
+        .find(|place| place.exists())
+        .unwrap_or(Path::new("/"))
+        .to_owned()
 }
 
 fn program(name: &'static str, what: &str, fix: &str) -> Finding {
@@ -293,12 +493,25 @@ mod tests {
 
     #[test]
     fn build_tools_are_required_only_while_images_are_missing() {
-        let tools = [("mke2fs", "e2fsprogs"), ("unshare", "util-linux"), ("setpriv", "util-linux")];
+        let tools = [
+            ("mke2fs", "e2fsprogs"),
+            ("unshare", "util-linux"),
+            ("setpriv", "util-linux"),
+        ];
         let finding = judge_build_tools(&tools, true, false);
         assert_eq!(finding.verdict, Verdict::Missing);
-        assert_eq!(finding.fix.unwrap(), "apt-get install --no-install-recommends e2fsprogs util-linux");
-        assert_eq!(judge_build_tools(&tools, true, true).verdict, Verdict::Degraded);
-        assert_eq!(judge_build_tools(&[], false, false).verdict, Verdict::Missing);
+        assert_eq!(
+            finding.fix.unwrap(),
+            "apt-get install --no-install-recommends e2fsprogs util-linux"
+        );
+        assert_eq!(
+            judge_build_tools(&tools, true, true).verdict,
+            Verdict::Degraded
+        );
+        assert_eq!(
+            judge_build_tools(&[], false, false).verdict,
+            Verdict::Missing
+        );
         assert_eq!(judge_build_tools(&[], true, false).verdict, Verdict::Ok);
     }
 

@@ -45,7 +45,7 @@ pub(crate) async fn run(context: &Context, args: &DownArgs) -> Outcome {
     let mut progress = Progress::new();
     let was_running = end_up(&state, args, &mut progress).await?;
     let stopped = if args.stop_vms {
-        guests::stop_all(&state, guests::GRACE, &mut |text| progress.say(text)).await?
+        guests::stop_all(&state, guests::GRACE, &mut |text| progress.say(text)).await
     } else {
         0
     };
@@ -70,10 +70,9 @@ pub(crate) async fn run(context: &Context, args: &DownArgs) -> Outcome {
 async fn check_purge(state: &StateDir, args: &DownArgs) -> Outcome {
     let guests = guests::running(state).await;
     if !guests.is_empty() && !args.stop_vms {
-        let names: Vec<String> = guests.into_iter().map(|guest| guest.name).collect();
         return Err(Fail::usage(format!(
             "--purge would remove the disks of running guests: {}",
-            names.join(", ")
+            guests.join(", ")
         ))
         .rule("guests keep running after bellows down")
         .fix("power them down too: bellows down --stop-vms --purge"));

@@ -213,10 +213,17 @@ mod tests {
 
     #[test]
     fn the_view_shows_nodes_vms_and_resizes() {
-        insta::assert_snapshot!("top", draw(&frame(true), ONCE_WIDTH, Paint::PLAIN).join("\n"));
+        insta::assert_snapshot!(
+            "top",
+            draw(&frame(true), ONCE_WIDTH, Paint::PLAIN).join("\n")
+        );
         let lines = draw(&frame(false), 60, Paint::PLAIN);
         assert!(lines.iter().all(|line| line.chars().count() <= 60));
-        assert!(lines.iter().any(|line| line.contains("does not answer") || line.contains("not on this machine")));
+        assert!(
+            lines.iter().any(
+                |line| line.contains("does not answer") || line.contains("not on this machine")
+            )
+        );
         insta::assert_snapshot!("top_plain", plain(&frame(true)).join("\n"));
     }
 

@@ -78,7 +78,7 @@ pub(crate) async fn run(context: &Context, state: &StateDir) -> Outcome {
         }
         if let Some(status) = ready(state, child.id()).await {
             progress.clear();
-            out(&serde_json::json!({"event": "ready", "status": status}).to_string());
+            out(&super::ready_line(&status));
             for line in words(context, &status) {
                 err(&line);
             }

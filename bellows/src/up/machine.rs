@@ -1,20 +1,22 @@
 //! What this machine has, and how much of it VMs may use.
 
+use neonvm_runner::node::Allocatable;
 use protocol::quantity::Quantity;
 use protocol::units::{Bytes, MilliCpu, Resources};
 use serde_json::Value;
 
-use super::objects::Machine;
 use crate::fail::{Fail, Outcome};
 
+/// Pods a node takes: far below the addresses of a block, far above the memory of a machine.
+const MOST_PODS: u32 = 1000;
 /// The least that is left to the host by default.
 const LEAST_RESERVE_BYTES: u64 = 512 << 20;
 
-/// The machine as its Node tells it.
+/// What VMs may use together.
 ///
 /// # Errors
 /// 64 when more is to be given than there is, 69 when the machine cannot be read.
-pub(crate) fn describe(cpu: Option<MilliCpu>, memory: Option<Quantity>) -> Outcome<Machine> {
+pub(crate) fn share(cpu: Option<MilliCpu>, memory: Option<Quantity>) -> Outcome<Allocatable> {
     let cores = std::thread::available_parallelism()
         .map_err(|error| Fail::missing(format!("the CPUs cannot be counted: {error}")))?;
     let milli = u32::try_from(cores.get())
@@ -23,14 +25,11 @@ pub(crate) fn describe(cpu: Option<MilliCpu>, memory: Option<Quantity>) -> Outco
     let total = procfs::Current::current()
         .map(|info: procfs::Meminfo| info.mem_total)
         .map_err(|error| Fail::missing(format!("/proc/meminfo cannot be read: {error}")))?;
-    let kernel = nix::sys::utsname::uname()
-        .map(|name| name.release().to_string_lossy().into_owned())
-        .unwrap_or_default();
-    let capacity = Resources::new(milli, total);
-    Ok(Machine {
-        capacity,
-        allocatable: allocatable(capacity, cpu, memory)?,
-        kernel,
+    let share = allocatable(Resources::new(milli, total), cpu, memory)?;
+    Ok(Allocatable {
+        cpu: share.cpu,
+        memory: share.mem,
+        pods: MOST_PODS,
     })
 }
 
@@ -101,9 +100,8 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_can_be_described() {
-        let machine = describe(None, None).unwrap();
-        assert!(machine.capacity.cpu.0 >= 1000 && machine.capacity.mem > machine.allocatable.mem);
-        assert!(!machine.kernel.is_empty());
+    fn this_machine_has_something_to_share() {
+        let share = share(None, None).unwrap();
+        assert!(share.cpu.0 >= 1000 && share.memory.0 > 0);
     }
 }

@@ -1,12 +1,12 @@
 //! `bellows up`: every part of the system in one process on one machine.
 //!
 //! ```text
-//! lock ─ instance ─ admin socket ─ API server ─ Node ─ scheduler ─ controller ─ node driver ─ agent ─ registrar ─ ready
+//! lock ─ instance ─ admin socket ─ API server ─ scheduler ─ controller ─ node driver ─ agent ─ announcer ─ ready
 //!                                      ▲                                                               │
 //!                                      └────────── every part speaks to it as it would to a cluster ───┘
 //! ```
 //! One small file per part puts it together from its own crate: [`apiserver`], [`scheduler`], [`controller`], [`node`],
-//! [`agent`], [`registrar`]. [`supervisor`] notices a part that ends, [`board`] knows who is ready, [`admin`] answers
+//! [`agent`], [`announcer`]. [`supervisor`] notices a part that ends, [`board`] knows who is ready, [`admin`] answers
 //! questions.
 //!
 //! * Happy end: SIGTERM, SIGINT or `bellows down`. Parts end in order (those that decide, the node driver, the API
@@ -15,15 +15,18 @@
 //! * A part that ends on its own: the others drain, exit 70. Guests run on.
 //! * `kill -9`: the kernel frees the lock, guests run on, the next `bellows up` takes them over.
 
+mod accel;
 pub(crate) mod admin;
+mod agent;
+mod announcer;
 mod apiserver;
 pub(crate) mod board;
 mod controller;
 mod detach;
 mod machine;
 mod metrics;
+mod node;
 mod objects;
-mod registrar;
 mod scheduler;
 pub(crate) mod status;
 mod supervisor;
@@ -33,6 +36,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use neonvm_runner::node::Allocatable;
 use prometheus_client::registry::Registry;
 use protocol::quantity::Quantity;
 use protocol::units::MilliCpu;
@@ -81,6 +85,9 @@ pub(crate) struct UpArgs {
     /// Accelerator of guests: auto boots a tiny guest once to learn whether KVM works here
     #[arg(long, value_enum, default_value_t, value_name = "ACCEL")]
     accel: AccelArg,
+    /// CPU time of a VM in per cent of the CPU it was granted; 100 holds it to exactly that
+    #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u32).range(50..=1000))]
+    cpu_quota_percent: u32,
     /// Agent's configuration [default: built in]
     #[arg(long, value_name = "FILE")]
     agent_config: Option<PathBuf>,
@@ -128,7 +135,7 @@ pub(crate) async fn run(context: &Context, args: UpArgs) -> Outcome {
     let _lock = StateLock::take(&state)?;
     detach::settle(&state)?;
     let instance = Instance::load_or_create(&state, args.block, args.node_name.as_deref())?;
-    let machine = machine::describe(args.allocatable_cpu, args.allocatable_memory)?;
+    let allocatable = machine::share(args.allocatable_cpu, args.allocatable_memory)?;
     let base = Base {
         state,
         instance,
@@ -142,7 +149,7 @@ pub(crate) async fn run(context: &Context, args: UpArgs) -> Outcome {
         context,
         &args,
         &base,
-        machine,
+        allocatable,
         &mut supervisor,
         shutdown,
         asked,
@@ -162,14 +169,14 @@ async fn serve(
     context: &Context,
     args: &UpArgs,
     base: &Base,
-    machine: objects::Machine,
+    allocatable: Allocatable,
     supervisor: &mut Supervisor,
     shutdown: watch::Sender<Shutdown>,
     mut asked: watch::Receiver<Shutdown>,
     signals: CancellationToken,
 ) -> Outcome {
     let listener = admin::bind(&base.state.admin_socket())?;
-    let describe = describe(base, args.accel);
+    let describe = describe(base, accel::learn(base, args.accel.choice()));
     let api = AdminApi {
         status: Arc::clone(&describe),
         board: base.board.clone(),
@@ -179,7 +186,7 @@ async fn serve(
     let closing = CancellationToken::new();
     let admin = tokio::spawn(admin::serve(listener, api, closing.clone()));
     let started = tokio::select! {
-        started = start_parts(args, base, machine, supervisor) => started,
+        started = start_parts(args, base, allocatable, supervisor) => started,
         () = signals.cancelled() => Err(Fail::try_again("told to end while starting")),
     };
     let ended = match started {
@@ -187,7 +194,7 @@ async fn serve(
         Ok(()) => {
             let ended = tokio::select! {
                 fail = supervisor.fatal() => Err(fail),
-                fail = announce(context, base, describe.as_ref()) => Err(fail),
+                fail = announce(context, describe.as_ref()) => Err(fail),
                 () = signals.cancelled() => Ok(Shutdown::Leave),
                 Ok(wish) = asked.wait_for(|wish| *wish != Shutdown::No) => Ok(*wish),
             };
@@ -203,34 +210,18 @@ async fn serve(
 async fn start_parts(
     args: &UpArgs,
     base: &Base,
-    machine: objects::Machine,
+    allocatable: Allocatable,
     supervisor: &mut Supervisor,
 ) -> Outcome {
     let mut registry = Registry::default();
+    let agent_config = agent::config(args.agent_config.as_deref())?;
     let scheduler_config = scheduler::config(args.scheduler_config.as_deref())?;
     let client = apiserver::start(base, supervisor).await?;
-    let registrar = registrar::Registrar {
-        client: client.clone(),
-        instance: base.instance.clone(),
-        machine,
-        board: base.board.clone(),
-        clock: base.clock,
-        scheduler: scheduler::NAME,
-    };
-    registrar.register_node().await.map_err(|error| {
-        Fail::bug(format!(
-            "the node cannot be registered: {}",
-            telemetry::chain(&error)
-        ))
-    })?;
     scheduler::start(base, supervisor, &client, scheduler_config).await?;
     controller::start(base, supervisor, &client, &mut registry);
-    base.board.put("registrar", None, Box::new(|| Ok(())), None);
-    supervisor.run(
-        "registrar",
-        Stage::Deciders,
-        registrar.run(supervisor.token(Stage::Deciders)),
-    );
+    node::start(base, supervisor, &client, allocatable, args)?;
+    agent::start(base, supervisor, &client, agent_config).await?;
+    announcer::start(base, supervisor, &client);
     metrics::start(base, supervisor, registry).await
 }
 
@@ -240,14 +231,14 @@ async fn finish(base: &Base, supervisor: &mut Supervisor, ended: Outcome<Shutdow
     supervisor.drain_through(Stage::Deciders).await;
     if ended? == Shutdown::StopVms {
         let mut say = |text: &str| tracing::info!(text, "stopping guests");
-        let count = crate::guests::stop_all(&base.state, crate::guests::GRACE, &mut say).await?;
+        let count = crate::guests::stop_all(&base.state, crate::guests::GRACE, &mut say).await;
         tracing::info!(count, "guests powered down");
     }
     Ok(())
 }
 
 /// What `/v1/status` answers.
-fn describe(base: &Base, accel: AccelArg) -> Arc<dyn Fn() -> Status + Send + Sync> {
+fn describe(base: &Base, accel: accel::Learned) -> Arc<dyn Fn() -> Status + Send + Sync> {
     let (board, clock, began) = (base.board.clone(), base.clock, base.clock.now());
     let (state, instance) = (base.state.clone(), base.instance.clone());
     Arc::new(move || {
@@ -260,7 +251,7 @@ fn describe(base: &Base, accel: AccelArg) -> Arc<dyn Fn() -> Status + Send + Syn
             block: instance.block(),
             state_dir: state.path().display().to_string(),
             kubeconfig: state.kubeconfig().display().to_string(),
-            accel: format!("{accel:?}").to_lowercase(),
+            accel: accel.words(),
             ready: !parts.is_empty() && parts.iter().all(|part| part.phase == PartPhase::Ready),
             parts,
         }
@@ -268,22 +259,13 @@ fn describe(base: &Base, accel: AccelArg) -> Arc<dyn Fn() -> Status + Send + Syn
 }
 
 /// Waits until everything is ready, says so once, and then only waits to be dropped.
-async fn announce(
-    context: &Context,
-    base: &Base,
-    status: &(dyn Fn() -> Status + Send + Sync),
+async fn announce(context: &Context, status: &(dyn Fn() -> Status + Send + Sync),
 ) -> Fail {
     let mut late = false;
     loop {
         let now = status();
         if now.ready {
-            let mut line = json!({"event": "ready"});
-            if let (Some(line), Ok(serde_json::Value::Object(members))) =
-                (line.as_object_mut(), serde_json::to_value(&now))
-            {
-                line.extend(members);
-            }
-            out(&line.to_string());
+            out(&ready_line(&now));
             for text in words(context, &now) {
                 err(&text);
             }
@@ -299,9 +281,15 @@ async fn announce(
                 tracing::warn!(part = part.name, waits_for = part.note, "not ready yet");
             }
         }
-        let _ = base;
         tokio::time::sleep(LOOK_AGAIN).await;
     }
+}
+
+/// One line for programs: the status with `"event":"ready"`.
+fn ready_line(status: &Status) -> String {
+    let mut line = json!(status);
+    line["event"] = json!("ready");
+    line.to_string()
 }
 
 /// The same for people.

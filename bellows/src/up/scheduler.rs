@@ -24,7 +24,9 @@ const METRICS_PORT: u16 = 9100;
 /// # Errors
 /// 64 with every problem of the file.
 pub(crate) fn config(file: Option<&Path>) -> Outcome<Config> {
-    let Some(path) = file else { return Ok(Config::default()) };
+    let Some(path) = file else {
+        return Ok(Config::default());
+    };
     let text = std::fs::read_to_string(path)
         .map_err(|error| Fail::usage(format!("--scheduler-config {}: {error}", path.display())))?;
     let config = Config::parse(&text)
@@ -32,11 +34,23 @@ pub(crate) fn config(file: Option<&Path>) -> Outcome<Config> {
     if config.scheduler_name == crate::vm::SCHEDULER_NAME {
         return Ok(config);
     }
-    Err(Fail::usage(format!("--scheduler-config {}: schedulerName is {:?}", path.display(), config.scheduler_name))
-        .rule(format!("on one machine it is {:?}: VMs and the agent name it", crate::vm::SCHEDULER_NAME)))
+    Err(Fail::usage(format!(
+        "--scheduler-config {}: schedulerName is {:?}",
+        path.display(),
+        config.scheduler_name
+    ))
+    .rule(format!(
+        "on one machine it is {:?}: VMs and the agent name it",
+        crate::vm::SCHEDULER_NAME
+    )))
 }
 
-pub(crate) async fn start(base: &Base, supervisor: &mut Supervisor, client: &Client, config: Config) -> Outcome {
+pub(crate) async fn start(
+    base: &Base,
+    supervisor: &mut Supervisor,
+    client: &Client,
+    config: Config,
+) -> Outcome {
     let permits = base.instance.permits();
     let metrics = SocketAddr::new(IpAddr::V4(base.instance.address(2)), METRICS_PORT);
     let state = StateHandle::default();
@@ -62,17 +76,24 @@ pub(crate) async fn start(base: &Base, supervisor: &mut Supervisor, client: &Cli
     );
     let token = supervisor.token(Stage::Deciders);
     supervisor.run(NAME, Stage::Deciders, async move {
-        scheduler::run(params, token).await.map_err(|error| telemetry::chain(&error))
+        scheduler::run(params, token)
+            .await
+            .map_err(|error| telemetry::chain(&error))
     });
     Ok(())
 }
 
 /// Binds an address, or says who has it.
 pub(crate) async fn listen(address: SocketAddr, what: &str) -> Outcome<TcpListener> {
-    check_free(address, what, "end that process, or use another --state-dir, which gets other addresses")?;
-    TcpListener::bind(address)
-        .await
-        .map_err(|error| Fail::missing(format!("{address} cannot be listened on: {error}")).rule(format!("{what} listens there")))
+    check_free(
+        address,
+        what,
+        "end that process, or use another --state-dir, which gets other addresses",
+    )?;
+    TcpListener::bind(address).await.map_err(|error| {
+        Fail::missing(format!("{address} cannot be listened on: {error}"))
+            .rule(format!("{what} listens there"))
+    })
 }
 
 #[cfg(test)]
@@ -86,8 +107,14 @@ mod tests {
         std::fs::write(&path, r#"{"watermark": 2, "surprise": 1}"#).unwrap();
         let fail = config(Some(&path)).unwrap_err();
         assert_eq!(fail.exit() as u8, 64);
-        assert!(fail.what().contains("watermark") && fail.what().contains("surprise"), "{fail}");
-        assert_eq!(config(Some(Path::new("/nonexistent"))).unwrap_err().exit() as u8, 64);
+        assert!(
+            fail.what().contains("watermark") && fail.what().contains("surprise"),
+            "{fail}"
+        );
+        assert_eq!(
+            config(Some(Path::new("/nonexistent"))).unwrap_err().exit() as u8,
+            64
+        );
         assert_eq!(config(None).unwrap(), Config::default());
     }
 }

@@ -19,7 +19,7 @@ pub(crate) struct Status {
     pub(crate) state_dir: String,
     /// The kubeconfig.
     pub(crate) kubeconfig: String,
-    /// `kvm` or `tcg`, and why.
+    /// The accelerator of guests and why it is that one.
     pub(crate) accel: String,
     /// Whether every part is ready.
     pub(crate) ready: bool,

@@ -244,11 +244,32 @@ pub(crate) mod tests {
     #[test]
     fn granted_sums_what_live_pods_hold() {
         let now = WallTime::parse("2026-01-02T03:04:05Z").unwrap();
-        let pods = pods(&[pod("a", "Running"), pod("b", "Running"), pod("gone", "Failed"), json!({"metadata": 3})], now);
+        let pods = pods(
+            &[
+                pod("a", "Running"),
+                pod("b", "Running"),
+                pod("gone", "Failed"),
+                json!({"metadata": 3}),
+            ],
+            now,
+        );
         assert_eq!(pods.len(), 3);
         let nodes = nodes(&[node(), json!({"metadata": 3})], &pods, now);
-        assert_eq!((nodes[0].granted_cpu_milli, nodes[0].granted_memory_bytes, nodes[0].vms), (1000, 4 << 30, 2));
-        insta::assert_snapshot!("get_nodes", node_table(&nodes).lines(Paint::PLAIN).join("\n"));
-        insta::assert_snapshot!("get_pods", pod_table(&pods, true).lines(Paint::PLAIN).join("\n"));
+        assert_eq!(
+            (
+                nodes[0].granted_cpu_milli,
+                nodes[0].granted_memory_bytes,
+                nodes[0].vms
+            ),
+            (1000, 4 << 30, 2)
+        );
+        insta::assert_snapshot!(
+            "get_nodes",
+            node_table(&nodes).lines(Paint::PLAIN).join("\n")
+        );
+        insta::assert_snapshot!(
+            "get_pods",
+            pod_table(&pods, true).lines(Paint::PLAIN).join("\n")
+        );
     }
 }

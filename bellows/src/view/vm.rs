@@ -377,12 +377,18 @@ pub(crate) mod tests {
     pub(crate) fn views() -> Vec<VmView> {
         let mut plain = object();
         plain["metadata"] = json!({"name": "fixed", "namespace": "other"});
-        plain["status"] = json!({"phase": "Running", "cpus": 1, "memorySize": "4Gi", "podIP": "127.7.1.2"});
+        plain["status"] =
+            json!({"phase": "Running", "cpus": 1, "memorySize": "4Gi", "podIP": "127.7.1.2"});
         let mut broken = object();
         broken["metadata"]["name"] = json!("bad");
         broken["spec"]["guest"]["cpus"]["use"] = json!("lots");
         vec![
-            VmView::new(&object(), Some(crate::decision::tests::sample()), &resizes(), now()),
+            VmView::new(
+                &object(),
+                Some(crate::decision::tests::sample()),
+                &resizes(),
+                now(),
+            ),
             VmView::new(&plain, None, &[], now()),
             VmView::new(&broken, None, &[], now()),
         ]
@@ -390,13 +396,22 @@ pub(crate) mod tests {
 
     #[test]
     fn sizes_reason_and_age_are_in_one_row() {
-        insta::assert_snapshot!("get_vms", table(&views(), false, false).lines(Paint::PLAIN).join("\n"));
-        insta::assert_snapshot!("get_vms_wide", table(&views(), true, true).lines(Paint::PLAIN).join("\n"));
+        insta::assert_snapshot!(
+            "get_vms",
+            table(&views(), false, false).lines(Paint::PLAIN).join("\n")
+        );
+        insta::assert_snapshot!(
+            "get_vms_wide",
+            table(&views(), true, true).lines(Paint::PLAIN).join("\n")
+        );
     }
 
     #[test]
     fn json_shape_is_stable() {
-        insta::assert_snapshot!("get_vms_json", serde_json::to_string_pretty(&views()[0]).unwrap());
+        insta::assert_snapshot!(
+            "get_vms_json",
+            serde_json::to_string_pretty(&views()[0]).unwrap()
+        );
     }
 
     #[test]
@@ -424,7 +439,9 @@ pub(crate) mod tests {
     fn sizes_read_like_people_write_them() {
         let shown: Vec<String> = [250, 1000, 1500, 333, 0].map(cores).into();
         assert_eq!(shown, ["0.25", "1", "1.5", "0.333", "0"]);
-        let shown: Vec<String> = [1 << 30, 3 << 29, 150_589_570, 512, 0, 11 << 30].map(memory).into();
+        let shown: Vec<String> = [1 << 30, 3 << 29, 150_589_570, 512, 0, 11 << 30]
+            .map(memory)
+            .into();
         assert_eq!(shown, ["1Gi", "1.5Gi", "143Mi", "512", "0", "11Gi"]);
     }
 }

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use crate::core::kind::Kind;
+use crate::core::protobuf::Messages;
 use crate::core::registry::Registry;
 
 /// One document per built-in kind.
@@ -52,6 +53,17 @@ pub fn definitions() -> Result<Vec<Value>, DocumentError> {
             .map_err(|error| DocumentError { number, why: error.to_string() })
     };
     protocol::crds::ALL.iter().enumerate().map(read).collect()
+}
+
+/// The protobuf messages of core kinds.
+///
+/// # Errors
+/// When the document of the program is broken, which a unit test excludes.
+pub fn protobuf() -> Result<Messages, DocumentError> {
+    let broken = |why: String| DocumentError { number: DOCUMENTS.len(), why };
+    let text = include_str!("../kinds/protobuf.yaml");
+    let document: Value = serde_saphyr::from_str(text).map_err(|error| broken(error.to_string()))?;
+    Messages::parse(&document).ok_or_else(|| broken("a member is not `name type`".to_owned()))
 }
 
 #[cfg(test)]

@@ -56,6 +56,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::core::error::ApiError;
 use crate::core::object::meta;
+use crate::core::protobuf::Messages;
 use crate::core::request::{FieldValidation, Target, Verb, WriteOptions};
 use crate::core::store::{Call, NAMESPACE_KIND, Store};
 use crate::core::view::{CRD_KIND, Change};
@@ -153,6 +154,7 @@ pub struct Server {
 /// What is made before the first request.
 #[derive(Debug)]
 struct Parts {
+    messages: Messages,
     identity: pki::Identity,
     token: String,
     hub: Arc<Hub>,
@@ -207,7 +209,8 @@ fn prepare(config: &Config, addr: SocketAddr) -> Result<Parts, StartError> {
     let hub = Arc::new(Hub::new(store.view().clone()));
     let (engine, thread) =
         Engine::start(store, db, Arc::clone(&hub)).map_err(StartError::Thread)?;
-    Ok(Parts { identity, token, hub, engine, thread })
+    let messages = kinds::protobuf()?;
+    Ok(Parts { messages, identity, token, hub, engine, thread })
 }
 
 /// Puts in what every store has: the namespaces, and the definitions of the project's own kinds as this version has them.
@@ -282,11 +285,13 @@ impl Server {
     /// # Errors
     /// See [`RunError`].
     pub async fn run(self, cancel: CancellationToken) -> Result<(), RunError> {
-        let Parts { identity, token, hub, engine, thread } = self.parts;
+        let Parts { messages, identity, token, hub, engine, thread } = self.parts;
         let app = Arc::new(App {
             engine: engine.clone(),
             hub: Arc::clone(&hub),
             token,
+            messages,
+            documents: http::Documents::default(),
             cancel: cancel.clone(),
         });
         let serving = listen::serve(self.listener, identity.tls, http::router(app), cancel.clone());

@@ -114,9 +114,15 @@ async fn run(args: Args) -> anyhow::Result<()> {
                 Err("lists are not synced".into())
             }
         });
-    let router = admin.router().route("/", get(async move || Json(root.dump())));
+    let router = admin
+        .router()
+        .route("/", get(async move || Json(root.dump())));
     let stop = cancel.clone().cancelled_owned();
-    let server = tokio::spawn(axum::serve(listener, router).with_graceful_shutdown(stop).into_future());
+    let server = tokio::spawn(
+        axum::serve(listener, router)
+            .with_graceful_shutdown(stop)
+            .into_future(),
+    );
     let settings = args.settings();
     let params = Params {
         client,

@@ -39,7 +39,11 @@ async fn start(dir: &Path, server: &str) -> (Child, String) {
     let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
     let address = timeout(DEADLINE, async {
         loop {
-            let line = lines.next_line().await.expect("reads").expect("a line before the end");
+            let line = lines
+                .next_line()
+                .await
+                .expect("reads")
+                .expect("a line before the end");
             assert!(!line.contains("secret-token"), "a token in the log: {line}");
             let entry: Value = serde_json::from_str(&line).expect("JSON lines");
             if let Some(address) = entry["address"].as_str() {
@@ -64,13 +68,19 @@ async fn get(address: &str, path: &str) -> String {
 async fn end(mut child: Child) {
     let pid = i32::try_from(child.id().expect("it runs")).expect("a pid");
     kill(Pid::from_raw(pid), Signal::SIGTERM).expect("signals");
-    let status = timeout(DEADLINE, child.wait()).await.expect("ends in time").expect("waits");
+    let status = timeout(DEADLINE, child.wait())
+        .await
+        .expect("ends in time")
+        .expect("waits");
     assert_eq!(status.code(), Some(0), "drained");
 }
 
 #[tokio::test]
 async fn n01_it_starts_alone_and_says_when_it_is_ready() {
-    let (api, dir) = (FakeApi::start().await, tempfile::tempdir().expect("a directory"));
+    let (api, dir) = (
+        FakeApi::start().await,
+        tempfile::tempdir().expect("a directory"),
+    );
     let (child, address) = start(dir.path(), api.url()).await;
     timeout(DEADLINE, async {
         while !get(&address, "/readyz").await.starts_with("HTTP/1.1 200") {
@@ -79,10 +89,17 @@ async fn n01_it_starts_alone_and_says_when_it_is_ready() {
     })
     .await
     .expect("ready in time");
-    assert!(get(&address, "/metrics").await.contains("vm_restarts_count 0"));
+    assert!(
+        get(&address, "/metrics")
+            .await
+            .contains("vm_restarts_count 0")
+    );
     for path in ["/", "/debug/state"] {
         let state = get(&address, path).await;
-        assert!(state.contains(r#""controllerName":"virtualmachine""#), "{state}");
+        assert!(
+            state.contains(r#""controllerName":"virtualmachine""#),
+            "{state}"
+        );
     }
     end(child).await;
 }
@@ -97,7 +114,10 @@ async fn n01_it_waits_for_an_api_server_that_is_not_there() {
     let (child, address) = start(dir.path(), &server).await;
     assert!(get(&address, "/healthz").await.starts_with("HTTP/1.1 200"));
     let ready = get(&address, "/readyz").await;
-    assert!(ready.starts_with("HTTP/1.1 503") && ready.contains("lists are not synced"), "{ready}");
+    assert!(
+        ready.starts_with("HTTP/1.1 503") && ready.contains("lists are not synced"),
+        "{ready}"
+    );
     end(child).await;
 }
 
@@ -107,7 +127,10 @@ async fn without_a_configuration_it_says_so_and_ends() {
     let output = Command::new(env!("CARGO_BIN_EXE_neonvm-controller"))
         .env("KUBECONFIG", dir.path().join("missing"))
         .output();
-    let output = timeout(DEADLINE, output).await.expect("ends in time").expect("runs");
+    let output = timeout(DEADLINE, output)
+        .await
+        .expect("ends in time")
+        .expect("runs");
     assert_eq!(output.status.code(), Some(69));
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(text.contains("no API server is configured"), "{text}");

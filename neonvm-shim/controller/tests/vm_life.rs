@@ -106,15 +106,24 @@ async fn stages_of_a_resize_are_recorded() {
     runner.finish();
     api.wait_vm("the new size", "one", |vm| revision(vm) == Some(3))
         .await;
-    // The last stage ends with the answer to that write, which is on its way; the next resize comes after it.
-    ask(&api, "one", "250m", 1, 4);
-    runner.wait_order(2).await;
-    let records = controller.stages.snapshot();
-    let stages: Vec<Stage> = records
-        .iter()
-        .filter(|record| record.trace.revision == 3 && record.trace.vm == "default/one")
-        .map(|record| record.stage)
-        .collect();
+    // The last stage ends with the answer to that write, which may still be on its way.
+    let stages = async {
+        loop {
+            let records = controller.stages.snapshot();
+            let stages: Vec<Stage> = records
+                .iter()
+                .filter(|record| record.trace.revision == 3 && record.trace.vm == "default/one")
+                .map(|record| record.stage)
+                .collect();
+            if stages.contains(&Stage::Status) {
+                return stages;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    let stages = tokio::time::timeout(support::DEADLINE, stages)
+        .await
+        .expect("in time");
     assert_eq!(
         stages,
         [
@@ -285,6 +294,13 @@ async fn one_bad_object_hurts_itself_only() {
         ["default/bad-cpu", "default/bad-phase", "default/bad-spec"]
     );
     assert_eq!(dump[0]["vms"]["default/good"]["phase"], "Running");
+    api.wait("an event about it", |api| {
+        let events = api.list("events");
+        events.into_iter().find(|event| {
+            event["reason"] == "Unreadable" && event["involvedObject"]["name"] == "bad-cpu"
+        })
+    })
+    .await;
     // Mended, it is taken up.
     api.edit("virtualmachines", "bad-phase", |object| {
         object["status"] = json!({})
@@ -345,5 +361,34 @@ async fn a_deleted_vm_goes_once_its_pod_is_gone() {
         pod,
         "the next of its name is another VM"
     );
+    controller.stop().await;
+}
+
+#[tokio::test]
+async fn what_went_while_nobody_watched_is_forgotten() {
+    let (api, dir) = (
+        FakeApi::start().await,
+        tempfile::tempdir().expect("a directory"),
+    );
+    api.create("virtualmachines", vm("one"));
+    let controller = Controller::start(&api, dir.path());
+    let (_, _runner) = running(&api, dir.path(), "one").await;
+    let known = |name: &str| controller.state.dump()[0]["vms"].get(name).is_some();
+    assert!(known("default/one"));
+    // The server loses its history: the watch cannot go on from where it was.
+    api.refuse("GET /apis/vm.neon.tech/v1/virtualmachines", 1, 410);
+    api.set_down(true);
+    api.delete("virtualmachines", "one", false);
+    api.create("virtualmachines", vm("two"));
+    api.set_down(false);
+    api.wait_pod("two").await;
+    let forgotten = async {
+        while known("default/one") {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(support::DEADLINE, forgotten)
+        .await
+        .expect("forgotten in time");
     controller.stop().await;
 }

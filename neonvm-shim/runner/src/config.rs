@@ -76,7 +76,7 @@ pub struct BootImage {
 }
 
 /// Which accelerator to use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum AccelChoice {
     /// KVM if a probe guest boots with it, else TCG.

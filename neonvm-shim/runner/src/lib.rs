@@ -22,6 +22,7 @@
 //! 4. CPU and memory never wait for one another (`core::sizer::tests::memory_that_is_stuck_does_not_hold_cpus`).
 
 pub mod accel;
+pub mod cli;
 pub mod config;
 pub mod core;
 pub mod node;

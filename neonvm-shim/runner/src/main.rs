@@ -5,11 +5,9 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use neonvm_runner::accel;
-use neonvm_runner::shell::run::{End, RunError, run};
+use neonvm_runner::cli::{NodeArgs, run_detached, run_node};
 use neonvm_runner::shell::supervisor::OnCancel;
-use telemetry::clock::Clock;
 use telemetry::exit::Exit;
-use tracing::error;
 
 /// Runs one virtual machine.
 #[derive(Debug, Parser)]
@@ -30,6 +28,8 @@ enum Command {
         #[arg(long, value_name = "MILLISECONDS")]
         stop_on_term: Option<u64>,
     },
+    /// Run the VMs of the pods that are bound to this node.
+    Node(NodeArgs),
     /// Find out whether KVM boots a guest here.
     Probe {
         /// QEMU.
@@ -37,9 +37,6 @@ enum Command {
         qemu: PathBuf,
     },
 }
-
-/// Exit status of a VM that failed, as pods know it.
-const VM_FAILED: u8 = 1;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<ExitCode> {
@@ -55,29 +52,20 @@ async fn main() -> anyhow::Result<ExitCode> {
             }
             Ok(Exit::Drained.into())
         }
+        Command::Node(args) => match run_node(args, cancel).await {
+            Ok(()) => Ok(Exit::Drained.into()),
+            Err(problem) => {
+                tracing::error!(error = telemetry::chain(&problem), "cannot run");
+                Ok(Exit::Dependency.into())
+            }
+        },
         Command::Run {
             rundir,
             stop_on_term,
         } => {
             let on_cancel =
                 stop_on_term.map_or(OnCancel::Leave, |grace_ms| OnCancel::Stop { grace_ms });
-            match run(&rundir, on_cancel, Clock::new(), cancel).await {
-                Ok(End::Exited(report)) if report.success => Ok(Exit::Drained.into()),
-                Ok(End::Exited(_)) => Ok(ExitCode::from(VM_FAILED)),
-                Ok(End::Left) => Ok(Exit::Drained.into()),
-                Err(problem) => {
-                    error!(error = telemetry::chain(&problem), "cannot run");
-                    Ok(exit_code(&problem).into())
-                }
-            }
+            Ok(run_detached(&rundir, on_cancel, cancel).await)
         }
-    }
-}
-
-fn exit_code(problem: &RunError) -> Exit {
-    match problem {
-        RunError::Held(_) => Exit::TryAgain,
-        RunError::Disk(_) | RunError::Qemu(..) | RunError::Bind(..) => Exit::Dependency,
-        _ => Exit::Config,
     }
 }

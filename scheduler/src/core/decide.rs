@@ -133,7 +133,9 @@ impl Decision {
     #[must_use]
     pub fn limits(&self) -> Vec<(Resource, Limit)> {
         let limits = Resource::ALL.into_iter();
-        limits.filter_map(|r| Some((r, self.verdicts.get(r).outcome.limit()?))).collect()
+        limits
+            .filter_map(|r| Some((r, self.verdicts.get(r).outcome.limit()?)))
+            .collect()
     }
 }
 
@@ -181,7 +183,7 @@ pub fn decide(
         verdicts,
         claim: ground.claim,
         overclaimed: ground.overclaimed.any(|it| it),
-        garbled: vm.view.autoscaled && vm.view.approved() == Noted::Garbled,
+        garbled: vm.view.autoscaled && vm.view.approved == Noted::Garbled,
         autoscaled: is_autoscaled(ledger, vm),
     })
 }
@@ -196,28 +198,41 @@ struct Ground {
 impl Ground {
     fn of(vm: &VmEntry, request: &AgentRequest) -> Self {
         let view = &vm.view;
-        let mut written = match view.approved() {
+        let mut written = match view.approved {
             Noted::Value(approved) if view.autoscaled => approved,
             _ => view.in_use,
         };
         let Some(last_permit) = request.last_permit else {
             // First contact tells what the VM has already; that is accepted as it is.
             written = written.field_max(view.in_use);
-            return Self { held: written, overclaimed: Both::same(false), claim: None };
+            return Self {
+                held: written,
+                overclaimed: Both::same(false),
+                claim: None,
+            };
         };
-        let pending = vm.holds.iter().fold(written, |sum, hold| sum.field_max(hold.target));
+        let pending = vm
+            .holds
+            .iter()
+            .fold(written, |sum, hold| sum.field_max(hold.target));
         // An agent lowers its use before it tells, so what it asks for bounds what it may be using.
         let used = last_permit.field_min(request.resources);
         Self {
             held: written.field_max(last_permit),
-            overclaimed: Both::<u64>::from(last_permit).zip(pending.into()).map(|_, (l, p)| l > p),
+            overclaimed: Both::<u64>::from(last_permit)
+                .zip(pending.into())
+                .map(|_, (l, p)| l > p),
             claim: used.has_field_above(view.floor()).then_some(used),
         }
     }
 }
 
 fn is_autoscaled(ledger: &Ledger, vm: &VmEntry) -> bool {
-    vm.view.autoscaled && !ledger.rules().ignored_namespaces.contains(&vm.view.key.namespace)
+    vm.view.autoscaled
+        && !ledger
+            .rules()
+            .ignored_namespaces
+            .contains(&vm.view.key.namespace)
 }
 
 /// What forbids any grant, whatever the room.
@@ -231,7 +246,7 @@ fn forbidden(ledger: &Ledger, pod: &PodView, node: &str, vm: &VmEntry) -> Option
     if !is_autoscaled(ledger, vm) {
         return Some(Limit::NotAutoscaled);
     }
-    if vm.view.approved() == Noted::Garbled {
+    if vm.view.approved == Noted::Garbled {
         return Some(Limit::Garbled);
     }
     // Both pods of a migrating VM share one approved annotation, and room was looked at on one node only.
@@ -243,7 +258,13 @@ fn forbidden(ledger: &Ledger, pod: &PodView, node: &str, vm: &VmEntry) -> Option
 
 fn verdict(input: GrantInput, forbidden: Option<Limit>) -> Verdict {
     let GrantInput { asked, held, .. } = input;
-    let done = |permit: u64, room: u64, outcome: Outcome| Verdict { asked, held, permit, room, outcome };
+    let done = |permit: u64, room: u64, outcome: Outcome| Verdict {
+        asked,
+        held,
+        permit,
+        room,
+        outcome,
+    };
     if asked <= held {
         return done(asked, 0, Outcome::Accepted);
     }

@@ -174,10 +174,12 @@ impl VmWrite {
     #[must_use]
     pub fn operations(&self) -> Value {
         let at = |key: &str| format!("/metadata/annotations/{}", pointer_escape(key));
-        let mut operations =
-            vec![json!({"op": "test", "path": "/metadata/resourceVersion", "value": self.base.to_string()})];
+        let mut operations = vec![
+            json!({"op": "test", "path": "/metadata/resourceVersion", "value": self.base.to_string()}),
+        ];
         if let Some(before) = &self.approved_before {
-            operations.push(json!({"op": "test", "path": at(ANNOTATION_APPROVED), "value": before}));
+            operations
+                .push(json!({"op": "test", "path": at(ANNOTATION_APPROVED), "value": before}));
         }
         if !self.has_annotations {
             operations.push(json!({"op": "add", "path": "/metadata/annotations", "value": {}}));
@@ -213,6 +215,10 @@ pub struct StateDump {
     pub pods: BTreeMap<String, Value>,
     /// VMs by `namespace/name`.
     pub vms: BTreeMap<String, Value>,
+    /// How many pods there are, shown or not.
+    pub pods_total: usize,
+    /// How many VMs there are, shown or not.
+    pub vms_total: usize,
     /// Pods that wait for room, and bindings under way.
     pub placement: Value,
     /// Requests, writes and reads under way.
@@ -227,7 +233,10 @@ mod tests {
     fn the_patch_is_one_compare_and_set() {
         let write = VmWrite {
             id: 1,
-            vm: NamespacedName { namespace: "default".into(), name: "pg".into() },
+            vm: NamespacedName {
+                namespace: "default".into(),
+                name: "pg".into(),
+            },
             base: 41,
             approved_before: None,
             has_annotations: false,
@@ -248,7 +257,11 @@ mod tests {
             r#"{"op":"add","path":"/metadata/annotations","value":{}},"#
         );
         assert_eq!(write.operations().to_string(), format!("{first}{notes}"));
-        let again = VmWrite { approved_before: Some("x".into()), has_annotations: true, ..write };
+        let again = VmWrite {
+            approved_before: Some("x".into()),
+            has_annotations: true,
+            ..write
+        };
         let first = concat!(
             r#"[{"op":"test","path":"/metadata/resourceVersion","value":"41"},"#,
             r#"{"op":"test","path":"/metadata/annotations/internal.autoscaling.neon.tech~1resources-approved","value":"x"},"#

@@ -111,12 +111,22 @@ impl PodView {
     /// [`Unreadable`] when it has no name.
     pub fn read(object: &Value) -> Result<Self, Unreadable> {
         let meta = metadata(object)?;
-        let text = |path| object.pointer(path).and_then(Value::as_str).unwrap_or_default();
+        let text = |path| {
+            object
+                .pointer(path)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+        };
         let vm = owner(&meta, "VirtualMachine").map(|owner| owner.name.clone());
         let role = owner(&meta, "VirtualMachineMigration").map_or(PodRole::Settled, |owner| {
-            if owner.controller == Some(true) { PodRole::Target } else { PodRole::Source }
+            if owner.controller == Some(true) {
+                PodRole::Target
+            } else {
+                PodRole::Source
+            }
         });
-        let opted_in = meta.label_is_true(LABEL_AUTO_MIGRATION) || meta.label_is_true(LABEL_ALWAYS_MIGRATE);
+        let opted_in =
+            meta.label_is_true(LABEL_AUTO_MIGRATION) || meta.label_is_true(LABEL_ALWAYS_MIGRATE);
         let requests = native_requests(object);
         let node = text("/spec/nodeName");
         Ok(Self {
@@ -132,7 +142,11 @@ impl PodView {
                 && (role == PodRole::Source || (opted_in && role != PodRole::Target)),
             unschedulable_noted: unschedulable_noted(object),
             fallback: fallback(&meta, requests.as_ref().ok().copied()),
-            size: if vm.is_some() { vm_size(&meta) } else { requests.map(plain_size) },
+            size: if vm.is_some() {
+                vm_size(&meta)
+            } else {
+                requests.map(plain_size)
+            },
             vm,
             uid: meta.uid,
         })
@@ -145,9 +159,14 @@ fn owner<'a>(meta: &'a ObjectMeta, kind: &str) -> Option<&'a protocol::object::O
 }
 
 fn unschedulable_noted(object: &Value) -> bool {
-    let status = object.get("status").and_then(|raw| PodStatus::deserialize(raw).ok());
+    let status = object
+        .get("status")
+        .and_then(|raw| PodStatus::deserialize(raw).ok());
     status.is_some_and(|status| {
-        status.conditions.iter().any(|c| c.kind == "PodScheduled" && c.status == "False")
+        status
+            .conditions
+            .iter()
+            .any(|c| c.kind == "PodScheduled" && c.status == "False")
     })
 }
 
@@ -165,16 +184,23 @@ fn native_requests(object: &Value) -> Result<Resources, PodProblem> {
     let Some(containers) = object.pointer("/spec/containers") else {
         return Ok(Resources::default());
     };
-    let containers =
-        containers.as_array().ok_or_else(|| PodProblem::Spec("containers is not a list".into()))?;
+    let containers = containers
+        .as_array()
+        .ok_or_else(|| PodProblem::Spec("containers is not a list".into()))?;
     let sum = |name: &'static str, value: fn(&Quantity) -> i128| -> Result<u64, PodProblem> {
         containers.iter().try_fold(0_u64, |sum, container| {
-            let Some(raw) = container.pointer("/resources/requests").and_then(|map| map.get(name)) else {
+            let Some(raw) = container
+                .pointer("/resources/requests")
+                .and_then(|map| map.get(name))
+            else {
                 return Ok(sum);
             };
-            let quantity = Quantity::from_json(raw).map_err(|error| PodProblem::Spec(error.to_string()))?;
-            let amount = u64::try_from(value(&quantity)).map_err(|_| PodProblem::RequestRange(name))?;
-            sum.checked_add(amount).ok_or(PodProblem::RequestRange(name))
+            let quantity =
+                Quantity::from_json(raw).map_err(|error| PodProblem::Spec(error.to_string()))?;
+            let amount =
+                u64::try_from(value(&quantity)).map_err(|_| PodProblem::RequestRange(name))?;
+            sum.checked_add(amount)
+                .ok_or(PodProblem::RequestRange(name))
         })
     };
     let cpu = sum("cpu", Quantity::milli_value)?;
@@ -209,7 +235,10 @@ fn vm_size(meta: &ObjectMeta) -> Result<PodSize, PodProblem> {
         mem: factor(Resource::Mem, overcommit.memory)?,
     };
     if !meta.label_is_true(LABEL_ENABLED) {
-        return Ok(PodSize { overcommit_milli, ..plain_size(actual) });
+        return Ok(PodSize {
+            overcommit_milli,
+            ..plain_size(actual)
+        });
     }
     let unit = annotation(meta, ANNOTATION_SCALING_UNIT)?;
     let requested = annotation(meta, ANNOTATION_REQUESTED)?;
@@ -226,7 +255,9 @@ fn vm_size(meta: &ObjectMeta) -> Result<PodSize, PodProblem> {
 
 fn factor(resource: Resource, quantity: Option<Quantity>) -> Result<u32, PodProblem> {
     quantity.map_or(Ok(NO_OVERCOMMIT_MILLI), |quantity| {
-        let milli = u32::try_from(quantity.milli_value()).ok().filter(|milli| *milli > 0);
+        let milli = u32::try_from(quantity.milli_value())
+            .ok()
+            .filter(|milli| *milli > 0);
         milli.ok_or(PodProblem::OvercommitRange(resource))
     })
 }
@@ -254,7 +285,10 @@ mod tests {
     }
 
     fn size(object: &Value) -> PodSize {
-        PodView::read(object).expect("has a name").size.expect("is readable")
+        PodView::read(object)
+            .expect("has a name")
+            .size
+            .expect("is readable")
     }
 
     fn with_owner(object: &Value, vm_controller: bool, migration_controller: bool) -> PodView {
@@ -276,16 +310,25 @@ mod tests {
                 {"resources": {"requests": {"cpu": "500m", "memory": "1Gi"}, "limits": {"cpu": 9}}}]}});
         let got = size(&plain);
         assert_eq!(got.reserved, Resources::new(750, 1280 << 20));
-        assert_eq!((got.requested, got.unit), (got.reserved, Resources::default()));
+        assert_eq!(
+            (got.requested, got.unit),
+            (got.reserved, Resources::default())
+        );
         let view = PodView::read(&plain).expect("has a name");
         assert!(!view.migratable && view.vm.is_none() && view.role == PodRole::Settled);
 
         // The autoscaling annotations of a VM that is not autoscaled are not even parsed.
         let unscaled = vm_pod(json!({ANNOTATION_APPROVED: "garbage"}), json!({}));
         assert_eq!(size(&unscaled).reserved, Resources::new(1000, 2 * GIB));
-        let both = vm_pod(json!({ANNOTATION_VM_OVERCOMMIT: r#"{"cpu":"2500m","memory":1.5}"#}), json!({}));
+        let both = vm_pod(
+            json!({ANNOTATION_VM_OVERCOMMIT: r#"{"cpu":"2500m","memory":1.5}"#}),
+            json!({}),
+        );
         assert_eq!(size(&both).overcommit_milli, Both::new(2500, 1500));
-        let cpu = vm_pod(json!({ANNOTATION_VM_OVERCOMMIT: r#"{"cpu":"2500m"}"#}), json!({}));
+        let cpu = vm_pod(
+            json!({ANNOTATION_VM_OVERCOMMIT: r#"{"cpu":"2500m"}"#}),
+            json!({}),
+        );
         assert_eq!(size(&cpu).overcommit_milli, Both::new(2500, 1000));
     }
 
@@ -302,7 +345,10 @@ mod tests {
             ANNOTATION_VM_RESOURCES: USE.replace(r#""use":1}"#, r#""use":"1500m"}"#).replace(r#""use":2}"#, r#""use":3}"#),
             ANNOTATION_REQUESTED: r#"{"vCPUs":1,"mem":"2Gi"}"#, ANNOTATION_APPROVED: r#"{"vCPUs":2,"mem":"4Gi"}"#}));
         let got = size(&approved);
-        assert_eq!((got.reserved, got.requested), (Resources::new(2000, 4 * GIB), Resources::new(1000, 2 * GIB)));
+        assert_eq!(
+            (got.reserved, got.requested),
+            (Resources::new(2000, 4 * GIB), Resources::new(1000, 2 * GIB))
+        );
 
         let mut object = approved.clone();
         object["metadata"]["labels"][LABEL_AUTO_MIGRATION] = json!("true");
@@ -322,11 +368,23 @@ mod tests {
     #[test]
     fn what_does_not_parse_is_counted_at_the_most_it_can_be() {
         for (annotations, expected) in [
-            (json!({ANNOTATION_APPROVED: "{"}), Resources::new(4000, 8 * GIB)),
-            (json!({ANNOTATION_VM_OVERCOMMIT: r#"{"cpu":0}"#}), Resources::new(4000, 8 * GIB)),
-            (json!({ANNOTATION_VM_OVERCOMMIT: r#"{"cpu":-1}"#}), Resources::new(4000, 8 * GIB)),
+            (
+                json!({ANNOTATION_APPROVED: "{"}),
+                Resources::new(4000, 8 * GIB),
+            ),
+            (
+                json!({ANNOTATION_VM_OVERCOMMIT: r#"{"cpu":0}"#}),
+                Resources::new(4000, 8 * GIB),
+            ),
+            (
+                json!({ANNOTATION_VM_OVERCOMMIT: r#"{"cpu":-1}"#}),
+                Resources::new(4000, 8 * GIB),
+            ),
             (json!({ANNOTATION_VM_RESOURCES: "[]"}), Resources::default()),
-            (json!({ANNOTATION_SCALING_UNIT: r#"{"vCPUs":-1,"mem":1}"#}), Resources::new(4000, 8 * GIB)),
+            (
+                json!({ANNOTATION_SCALING_UNIT: r#"{"vCPUs":-1,"mem":1}"#}),
+                Resources::new(4000, 8 * GIB),
+            ),
         ] {
             let view = PodView::read(&autoscaled(annotations.clone())).expect("has a name");
             assert!(view.size.is_err(), "{annotations}");
@@ -334,7 +392,8 @@ mod tests {
         }
         let mut no_resources = autoscaled(json!({}));
         no_resources["metadata"]["annotations"] = json!({});
-        no_resources["spec"]["containers"] = json!([{"resources": {"requests": {"cpu": 2, "memory": "1Gi"}}}]);
+        no_resources["spec"]["containers"] =
+            json!([{"resources": {"requests": {"cpu": 2, "memory": "1Gi"}}}]);
         let view = PodView::read(&no_resources).expect("has a name");
         assert_eq!(view.size, Err(PodProblem::NoVmResources));
         assert_eq!(view.fallback, Resources::new(2000, GIB));
@@ -342,13 +401,27 @@ mod tests {
 
     #[test]
     fn odd_requests_are_problems_of_the_pod() {
-        for requests in [json!({"cpu": -1}), json!({"cpu": "x"}), json!({"cpu": 5_000_000}), json!({"memory": []})] {
+        for requests in [
+            json!({"cpu": -1}),
+            json!({"cpu": "x"}),
+            json!({"cpu": 5_000_000}),
+            json!({"memory": []}),
+        ] {
             let pod = json!({"metadata": {"name": "a", "namespace": "d", "uid": "1"},
                 "spec": {"containers": [{"resources": {"requests": requests}}]}});
-            assert!(PodView::read(&pod).expect("has a name").size.is_err(), "{pod}");
+            assert!(
+                PodView::read(&pod).expect("has a name").size.is_err(),
+                "{pod}"
+            );
         }
-        for spec in [json!({"containers": 7}), json!({"containers": [7, null]}), json!(null), json!("x")] {
-            let pod = json!({"metadata": {"name": "a", "namespace": "d", "uid": "1"}, "spec": spec});
+        for spec in [
+            json!({"containers": 7}),
+            json!({"containers": [7, null]}),
+            json!(null),
+            json!("x"),
+        ] {
+            let pod =
+                json!({"metadata": {"name": "a", "namespace": "d", "uid": "1"}, "spec": spec});
             assert!(PodView::read(&pod).is_ok(), "{pod}");
         }
     }

@@ -20,15 +20,19 @@
 //! * an older state of a VM never replaces a newer one (`tests::an_older_vm_state_is_ignored`);
 //! * a hold outlives errors and time-outs (`tests::a_grant_hold_ends_only_when_a_later_version_is_seen`).
 
+mod fit;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use protocol::permit::NamespacedName;
 use protocol::units::Resources;
 use serde::Serialize;
 
+pub use fit::Fit;
+
 use super::amount::{Both, NO_OVERCOMMIT_MILLI, shares};
-use super::score::{Curve, score};
-use super::view::{NodeView, PodProblem, PodRole, PodView, VmView};
+use super::score::Curve;
+use super::view::{NodeView, PodRole, PodView, VmView};
 
 /// What pods take of one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -73,7 +77,9 @@ pub struct VmEntry {
 impl VmEntry {
     fn counted(&self) -> Resources {
         let claimed = self.claim.unwrap_or_default().field_max(self.view.floor());
-        self.holds.iter().fold(claimed, |sum, hold| sum.field_max(hold.target))
+        self.holds
+            .iter()
+            .fold(claimed, |sum, hold| sum.field_max(hold.target))
     }
 }
 
@@ -88,21 +94,6 @@ pub struct PodEntry {
     orphan_floor: Resources,
     #[serde(skip)]
     charge: Option<Charge>,
-}
-
-/// The answer of [`Ledger::filter`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Fit {
-    /// There is room.
-    Fits,
-    /// Not enough of at least one resource; how much is missing, after over-commit.
-    NoRoom(Both<u128>),
-    /// Another scheduler's pod.
-    ForeignScheduler,
-    /// No such node.
-    UnknownNode,
-    /// The pod's size is not known.
-    Unreadable(PodProblem),
 }
 
 /// Rules of counting that the configuration sets.
@@ -202,14 +193,21 @@ impl Ledger {
     /// The largest total of each resource over the nodes that are there now.
     #[must_use]
     pub fn max_seen(&self) -> Both<u64> {
-        self.nodes.values().fold(Both::default(), |max, node| max.max(node.total))
+        self.nodes
+            .values()
+            .fold(Both::default(), |max, node| max.max(node.total))
     }
 
     // ---- pods ----
 
     /// A pod appeared or changed.
     pub fn pod_applied(&mut self, view: PodView) {
-        if let Some(old) = self.uids.get(&view.key).filter(|uid| **uid != view.uid).cloned() {
+        if let Some(old) = self
+            .uids
+            .get(&view.key)
+            .filter(|uid| **uid != view.uid)
+            .cloned()
+        {
             // The name was given to a new pod, so the old one is gone whether or not we were told.
             self.pod_deleted(&old);
         }
@@ -238,12 +236,18 @@ impl Ledger {
 
     /// A pod is gone.
     pub fn pod_deleted(&mut self, uid: &str) {
-        let Some(entry) = self.pods.remove(uid) else { return };
+        let Some(entry) = self.pods.remove(uid) else {
+            return;
+        };
         if let Some(charge) = entry.charge {
             self.discharge(&charge);
             self.room_epoch += 1;
         }
-        if self.uids.get(&entry.view.key).is_some_and(|known| known == uid) {
+        if self
+            .uids
+            .get(&entry.view.key)
+            .is_some_and(|known| known == uid)
+        {
             self.uids.remove(&entry.view.key);
         }
         self.unlink(vm_key(&entry.view), uid);
@@ -262,7 +266,7 @@ impl Ledger {
     }
 
     /// All pods by uid.
-    pub fn pods(&self) -> impl Iterator<Item = &PodEntry> {
+    pub fn pods(&self) -> impl ExactSizeIterator<Item = &PodEntry> {
         self.pods.values()
     }
 
@@ -285,14 +289,23 @@ impl Ledger {
                 if entry.view.uid != view.uid {
                     entry.claim = None;
                 }
-                entry.holds.retain(|hold| hold.base >= view.version && entry.view.uid == view.uid);
+                entry
+                    .holds
+                    .retain(|hold| hold.base >= view.version && entry.view.uid == view.uid);
                 entry.view = view;
-                if entry.claim.is_some_and(|claim| !claim.has_field_above(entry.view.floor())) {
+                if entry
+                    .claim
+                    .is_some_and(|claim| !claim.has_field_above(entry.view.floor()))
+                {
                     entry.claim = None;
                 }
             }
             None => {
-                let entry = VmEntry { view, claim: None, holds: Vec::new() };
+                let entry = VmEntry {
+                    view,
+                    claim: None,
+                    holds: Vec::new(),
+                };
                 self.vms.insert(key.clone(), entry);
             }
         }
@@ -305,7 +318,11 @@ impl Ledger {
         if self.vms.get(key).is_none_or(|entry| entry.view.uid != uid) {
             return;
         }
-        let counted = self.vms.remove(key).map(|entry| entry.counted()).unwrap_or_default();
+        let counted = self
+            .vms
+            .remove(key)
+            .map(|entry| entry.counted())
+            .unwrap_or_default();
         for pod in self.vm_pods.get(key).cloned().unwrap_or_default() {
             if let Some(entry) = self.pods.get_mut(&pod) {
                 entry.orphan_floor = entry.orphan_floor.field_max(counted);
@@ -321,7 +338,7 @@ impl Ledger {
     }
 
     /// All VMs by name.
-    pub fn vms(&self) -> impl Iterator<Item = &VmEntry> {
+    pub fn vms(&self) -> impl ExactSizeIterator<Item = &VmEntry> {
         self.vms.values()
     }
 
@@ -329,7 +346,8 @@ impl Ledger {
     #[must_use]
     pub fn live_pods_of(&self, vm: &NamespacedName) -> usize {
         let pods = self.vm_pods.get(vm).into_iter().flatten();
-        pods.filter(|uid| self.pods.get(*uid).is_some_and(|pod| !pod.view.terminal)).count()
+        pods.filter(|uid| self.pods.get(*uid).is_some_and(|pod| !pod.view.terminal))
+            .count()
     }
 
     /// Records what an agent says beyond what is approved, or that it says nothing of the kind.
@@ -390,7 +408,10 @@ impl Ledger {
         let milli = overcommit_of(pod);
         let share = shares(amount, milli);
         if self.rules.ignored_namespaces.contains(&pod.key.namespace) {
-            return Load { ignored: share, ..Load::default() };
+            return Load {
+                ignored: share,
+                ..Load::default()
+            };
         }
         let leaving = pod.vm.is_some() && pod.role == PodRole::Source;
         Load {
@@ -408,11 +429,18 @@ impl Ledger {
     }
 
     fn recharge(&mut self, uid: &str) {
-        let Some(entry) = self.pods.get(uid) else { return };
+        let Some(entry) = self.pods.get(uid) else {
+            return;
+        };
         let node = entry.view.node.as_ref().or(entry.bind_hold.as_ref());
         let node = node.filter(|_| !entry.view.terminal).cloned();
-        let fresh = node.map(|node| Charge { node, load: self.charge_of(&entry.view) });
-        let Some(entry) = self.pods.get_mut(uid) else { return };
+        let fresh = node.map(|node| Charge {
+            node,
+            load: self.charge_of(&entry.view),
+        });
+        let Some(entry) = self.pods.get_mut(uid) else {
+            return;
+        };
         if entry.charge == fresh {
             return;
         }
@@ -449,66 +477,6 @@ impl Ledger {
         }
     }
 
-    // ---- placement ----
-
-    /// Whether `pod` has room on `node` beside all the pods counted there.
-    #[must_use]
-    pub fn fits(&self, pod: &PodView, node: &str) -> Fit {
-        let load = self.load(node);
-        let own = self.pods.get(&pod.uid).and_then(|entry| entry.charge.as_ref());
-        let own = own.filter(|charge| charge.node == node).map(|charge| charge.load);
-        let others = combine(load, own.unwrap_or_default(), |sum, part| sum - part);
-        self.fits_beside(pod, node, others.reserved.zip(others.ignored).map(|_, (a, b)| a + b))
-    }
-
-    /// The same beside exactly the pods another scheduler believes to be there: pods we know count as we know them,
-    /// others by their object, and those that do not parse not at all. Source: spec/scheduler.md §1.1.
-    #[must_use]
-    pub fn filter<'a>(
-        &self,
-        pod: &PodView,
-        node: &str,
-        believed: impl IntoIterator<Item = &'a PodView>,
-    ) -> Fit {
-        let others = believed.into_iter().filter(|other| other.uid != pod.uid);
-        let sum = others.fold(Both::<u128>::default(), |sum, other| {
-            let known = self.pods.get(&other.uid).map(|entry| &entry.view);
-            let unknown = || other.size.is_ok().then_some(other);
-            known.or_else(unknown).map_or(sum, |view| {
-                let share = shares(self.counted(view).into(), overcommit_of(view));
-                sum.zip(share).map(|_, (a, b)| a + b)
-            })
-        });
-        self.fits_beside(pod, node, sum)
-    }
-
-    fn fits_beside(&self, pod: &PodView, node: &str, others: Both<u128>) -> Fit {
-        if pod.scheduler_name != self.rules.scheduler_name {
-            return Fit::ForeignScheduler;
-        }
-        if let Err(problem) = &pod.size {
-            return Fit::Unreadable(problem.clone());
-        }
-        let Some(node) = self.nodes.get(node) else { return Fit::UnknownNode };
-        let share = shares(self.counted(pod).into(), overcommit_of(pod));
-        let missing = others.zip(share).zip(node.total).map(|_, ((others, share), total)| {
-            (others + share).saturating_sub(u128::from(total))
-        });
-        if missing.any(|missing| missing > 0) { Fit::NoRoom(missing) } else { Fit::Fits }
-    }
-
-    /// Score of a pod on a node, 0 to 100; 0 for an unknown node.
-    #[must_use]
-    pub fn score(&self, pod: &PodView, node: &str) -> u8 {
-        let Some(view) = self.nodes.get(node) else { return 0 };
-        let own = self.pods.get(&pod.uid).and_then(|entry| entry.charge.as_ref());
-        let own = own.filter(|charge| charge.node == node).map(|charge| charge.load.reserved);
-        let share = shares(self.counted(pod).into(), overcommit_of(pod));
-        let reserved = self.load(node).reserved.zip(own.unwrap_or_default()).zip(share);
-        let reserved = reserved.map(|_, ((sum, own), share)| sum - own + share);
-        score(self.rules.curve, reserved, view.total, self.max_seen())
-    }
-
     // ---- book-keeping ----
 
     /// Grows whenever room may have appeared somewhere.
@@ -537,7 +505,9 @@ impl Ledger {
         }
         let names: BTreeSet<&String> = fresh.keys().chain(self.loads.keys()).collect();
         let due = |name: &String| fresh.get(name).copied().unwrap_or_default();
-        let wrong = names.into_iter().filter(|name| due(name) != self.load(name));
+        let wrong = names
+            .into_iter()
+            .filter(|name| due(name) != self.load(name));
         let wrong: Vec<String> = wrong.cloned().collect();
         if wrong.is_empty() { Ok(()) } else { Err(wrong) }
     }
@@ -547,18 +517,27 @@ impl Ledger {
 #[must_use]
 pub fn vm_key(pod: &PodView) -> Option<NamespacedName> {
     let name = pod.vm.clone()?;
-    Some(NamespacedName { namespace: pod.key.namespace.clone(), name })
+    Some(NamespacedName {
+        namespace: pod.key.namespace.clone(),
+        name,
+    })
 }
 
 /// A pod's over-commit factors; none when its size is not known.
 #[must_use]
 pub fn overcommit_of(pod: &PodView) -> Both<u32> {
-    pod.size.as_ref().map_or(Both::same(NO_OVERCOMMIT_MILLI), |size| size.overcommit_milli)
+    pod.size
+        .as_ref()
+        .map_or(Both::same(NO_OVERCOMMIT_MILLI), |size| {
+            size.overcommit_milli
+        })
 }
 
 /// Whether replacing one charge by another leaves more room on some node.
 fn frees(old: &Charge, fresh: Option<&Charge>) -> bool {
-    let Some(fresh) = fresh.filter(|fresh| fresh.node == old.node) else { return true };
+    let Some(fresh) = fresh.filter(|fresh| fresh.node == old.node) else {
+        return true;
+    };
     let less = |old: Both<u128>, fresh: Both<u128>| fresh.cpu < old.cpu || fresh.mem < old.mem;
     less(old.load.reserved, fresh.load.reserved) || less(old.load.ignored, fresh.load.ignored)
 }
@@ -574,5 +553,4 @@ fn combine(sum: Load, part: Load, f: fn(u128, u128) -> u128) -> Load {
 }
 
 #[cfg(test)]
-#[path = "ledger_tests.rs"]
 mod tests;

@@ -44,6 +44,9 @@ pub use permits::{MAX_CONFLICTS, MAX_UNCLEAR, MAX_WAITING, Oddities, Timing};
 pub use placement::NO_ROOM_MESSAGE;
 use placement::Placement;
 
+/// Pods and VMs that a snapshot holds, each; building it takes the core's time.
+pub const MAX_SHOWN: usize = 5000;
+
 /// What the core is told once.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
@@ -94,7 +97,10 @@ impl Core {
             Event::NodeDeleted(name) => self.ledger.node_deleted(&name),
             Event::PodsListed(pods) => {
                 let here: BTreeSet<String> = pods.iter().map(|pod| pod.uid.clone()).collect();
-                let gone = self.ledger.pods().filter(|pod| !here.contains(&pod.view.uid));
+                let gone = self
+                    .ledger
+                    .pods()
+                    .filter(|pod| !here.contains(&pod.view.uid));
                 let gone: Vec<String> = gone.map(|pod| pod.view.uid.clone()).collect();
                 gone.iter().for_each(|uid| self.pod_deleted(uid));
                 pods.into_iter().for_each(|pod| self.pod_applied(pod));
@@ -119,17 +125,29 @@ impl Core {
             Event::VmDeleted(key, uid) => self.vm_deleted(&key, &uid),
             Event::Permit(ticket, _) if !self.is_ready() => {
                 let result = Err(PermitRefusal::NotReady);
-                let answer = Answer { ticket, node: None, result, decision: None, news: false };
+                let answer = Answer {
+                    ticket,
+                    node: None,
+                    result,
+                    decision: None,
+                    news: false,
+                };
                 self.out.push_back(Action::Answer(answer));
             }
             Event::Permit(ticket, request) => {
-                self.with_permits(now, |permits, bench| permits.request(bench, ticket, request));
+                self.with_permits(now, |permits, bench| {
+                    permits.request(bench, ticket, request)
+                });
             }
             Event::WriteDone(id, outcome) | Event::ReadDone(id, outcome) => {
                 self.with_permits(now, |permits, bench| permits.call_done(bench, id, outcome));
             }
             Event::BindDone(id, outcome) => {
-                let mut bench = Bench { now, ledger: &mut self.ledger, out: &mut self.out };
+                let mut bench = Bench {
+                    now,
+                    ledger: &mut self.ledger,
+                    out: &mut self.out,
+                };
                 self.placement.bind_done(&mut bench, id, &outcome);
             }
         }
@@ -139,7 +157,11 @@ impl Core {
     pub fn poll_action(&mut self, now: Timestamp) -> Option<Action> {
         if self.out.is_empty() && self.is_ready() {
             self.with_permits(now, |permits, bench| permits.tick(bench));
-            let mut bench = Bench { now, ledger: &mut self.ledger, out: &mut self.out };
+            let mut bench = Bench {
+                now,
+                ledger: &mut self.ledger,
+                out: &mut self.out,
+            };
             self.placement.tick(&mut bench);
         }
         self.out.pop_front()
@@ -163,7 +185,11 @@ impl Core {
     pub fn waiting_for(&self) -> Vec<&'static str> {
         let Synced { nodes, pods, vms } = self.synced;
         let lists = [(nodes, "nodes"), (pods, "pods"), (vms, "virtualmachines")];
-        lists.into_iter().filter(|(done, _)| !done).map(|(_, name)| name).collect()
+        lists
+            .into_iter()
+            .filter(|(done, _)| !done)
+            .map(|(_, name)| name)
+            .collect()
     }
 
     /// The sums; read-only.
@@ -183,12 +209,13 @@ impl Core {
         self.permits.oddities()
     }
 
-    /// The whole state, for people.
+    /// The whole state, for people; of pods and of VMs at most [`MAX_SHOWN`] each.
     #[must_use]
     pub fn snapshot(&self, now: Timestamp) -> StateDump {
         let ledger = &self.ledger;
         // Sums are wider than JSON's integers; what no machine can have is cut.
-        let cut = |sum: amount::Both<u128>| sum.map(|_, sum| u64::try_from(sum).unwrap_or(u64::MAX));
+        let cut =
+            |sum: amount::Both<u128>| sum.map(|_, sum| u64::try_from(sum).unwrap_or(u64::MAX));
         let nodes = ledger.nodes().map(|node| {
             let load = ledger.load(&node.name);
             let value = json!({"total": node.total, "watermark": ledger.watermark(node),
@@ -197,7 +224,7 @@ impl Core {
                 "cordoned": node.cordoned, "problem": node.problem});
             (node.name.clone(), value)
         });
-        let pods = ledger.pods().map(|entry| {
+        let pods = ledger.pods().take(MAX_SHOWN).map(|entry| {
             let value = json!({"entry": entry, "counted": ledger.counted(&entry.view)});
             (entry.view.key.to_string(), value)
         });
@@ -206,23 +233,38 @@ impl Core {
             ready: self.is_ready(),
             nodes: nodes.collect(),
             pods: pods.collect(),
-            vms: ledger.vms().map(|vm| (vm.view.key.to_string(), json!(vm))).collect(),
+            vms: ledger
+                .vms()
+                .take(MAX_SHOWN)
+                .map(|vm| (vm.view.key.to_string(), json!(vm)))
+                .collect(),
+            pods_total: ledger.pods().len(),
+            vms_total: ledger.vms().len(),
             placement: self.placement.dump(),
             permits: self.permits.dump(),
         }
     }
 
     fn with_permits(&mut self, now: Timestamp, f: impl FnOnce(&mut Permits, &mut Bench<'_>)) {
-        let mut bench = Bench { now, ledger: &mut self.ledger, out: &mut self.out };
+        let mut bench = Bench {
+            now,
+            ledger: &mut self.ledger,
+            out: &mut self.out,
+        };
         f(&mut self.permits, &mut bench);
     }
 
     fn nodes_listed(&mut self, nodes: Vec<view::NodeView>) {
         let here: BTreeSet<String> = nodes.iter().map(|node| node.name.clone()).collect();
-        let gone = self.ledger.nodes().filter(|node| !here.contains(&node.name));
+        let gone = self
+            .ledger
+            .nodes()
+            .filter(|node| !here.contains(&node.name));
         let gone: Vec<String> = gone.map(|node| node.name.clone()).collect();
         gone.iter().for_each(|name| self.ledger.node_deleted(name));
-        nodes.into_iter().for_each(|node| self.ledger.node_applied(node));
+        nodes
+            .into_iter()
+            .for_each(|node| self.ledger.node_applied(node));
         self.synced.nodes = true;
     }
 
@@ -239,7 +281,11 @@ impl Core {
     }
 
     fn vm_deleted(&mut self, key: &NamespacedName, uid: &str) {
-        if self.ledger.vm(key).is_some_and(|entry| entry.view.uid == uid) {
+        if self
+            .ledger
+            .vm(key)
+            .is_some_and(|entry| entry.view.uid == uid)
+        {
             self.ledger.vm_deleted(key, uid);
             self.permits.vm_gone(key);
         }

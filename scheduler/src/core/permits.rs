@@ -14,19 +14,21 @@
 //! request is answered within [`Timing::request_budget`].
 //!
 //! Invariants: durable before said, and no room given twice (`tests/interleavings.rs`); every request is answered
-//! exactly once (`tests::every_request_is_answered_once`).
+//! exactly once (`refusals::every_request_is_answered_once`).
+
+mod tell;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use protocol::permit::{AgentRequest, NamespacedName, PermitRefusal, PluginResponse};
+use protocol::permit::{AgentRequest, NamespacedName, PermitRefusal};
 use protocol::time::{Span, Timestamp};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::decide::{Decision, Limit, Outcome, decide};
+use super::decide::{Decision, Limit, decide};
 use super::event::{Action, Answer, CallId, CallOutcome, TicketId, VmWrite, annotation_text};
-use super::ledger::{GrantHold, Ledger, vm_key};
-use super::view::{Noted, VmView};
+use super::ledger::{GrantHold, Ledger, VmEntry, vm_key};
+use super::view::{Noted, PodView};
 
 /// Requests that may wait for one VM. An agent has one under way; more are repeats it has given up on.
 pub const MAX_WAITING: usize = 8;
@@ -38,10 +40,6 @@ pub const MAX_UNCLEAR: usize = 4;
 const SETTLE_FIRST: Span = Span::from_millis(500);
 /// Longest such pause.
 const SETTLE_LAST: Span = Span::from_secs(30);
-/// The same denial of the same VM is news again after this long.
-const DENIAL_QUIET: Span = Span::from_secs(60);
-/// A different denial of the same VM is news after this long.
-const DENIAL_GAP: Span = Span::from_secs(10);
 
 /// How long things may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -160,7 +158,10 @@ impl Permits {
 
     /// For people.
     pub(super) fn dump(&self) -> Value {
-        let desks = self.desks.iter().map(|(vm, desk)| (vm.to_string(), json!(desk)));
+        let desks = self
+            .desks
+            .iter()
+            .map(|(vm, desk)| (vm.to_string(), json!(desk)));
         json!({"waiting": self.tickets.len(), "calls": self.calls.len(), "oddities": self.oddities,
             "desks": desks.collect::<BTreeMap<_, _>>()})
     }
@@ -174,13 +175,23 @@ impl Permits {
         let vm = match admit(bench.ledger, &request) {
             Ok(vm) => vm,
             Err((refusal, node)) => {
-                let answer =
-                    Answer { ticket: id, node, result: Err(refusal), decision: None, news: false };
+                let answer = Answer {
+                    ticket: id,
+                    node,
+                    result: Err(refusal),
+                    decision: None,
+                    news: false,
+                };
                 bench.out.push_back(Action::Answer(answer));
                 return;
             }
         };
-        let ticket = Ticket { request, vm: vm.clone(), conflicts: 0, in_flight: false };
+        let ticket = Ticket {
+            request,
+            vm: vm.clone(),
+            conflicts: 0,
+            in_flight: false,
+        };
         self.tickets.insert(id, ticket);
         let desk = self.desks.entry(vm.clone()).or_default();
         if desk.waiting.len() >= MAX_WAITING {
@@ -189,7 +200,8 @@ impl Permits {
         desk.waiting.push_back(id);
         self.pump(bench, &vm);
         if self.tickets.contains_key(&id) {
-            self.timers.insert((bench.now + self.timing.request_budget, Timer::Ticket(id)));
+            self.timers
+                .insert((bench.now + self.timing.request_budget, Timer::Ticket(id)));
         }
     }
 
@@ -212,75 +224,66 @@ impl Permits {
     }
 
     fn serve(&mut self, bench: &mut Bench<'_>, id: TicketId) {
-        let Some(ticket) = self.tickets.get(&id).cloned() else { return };
-        // Everything is looked up again: a wait may have changed any of it.
-        match admit(bench.ledger, &ticket.request) {
-            Ok(vm) if vm == ticket.vm => {}
-            Ok(_) => return self.refuse(bench, id, PermitRefusal::PodNotFound),
-            Err((refusal, _)) => return self.refuse(bench, id, refusal),
-        }
-        let found = bench.ledger.pod_named(&ticket.request.pod).zip(bench.ledger.vm(&ticket.vm));
-        let Some((pod, entry)) = found else {
-            return self.refuse(bench, id, PermitRefusal::PatchFailed);
+        let Some(ticket) = self.tickets.get(&id) else {
+            return;
         };
-        let node = pod.view.node.clone().unwrap_or_default();
-        let decision = decide(bench.ledger, &pod.view, &node, entry, &ticket.request);
-        let view = entry.view.clone();
-        match decision {
-            Err(refusal) => self.refuse(bench, id, refusal),
-            Ok(decision) => {
-                if decision.overclaimed && ticket.conflicts == 0 {
-                    self.oddities.overclaims += 1;
+        let ledger = &*bench.ledger;
+        // Everything is looked up again: a wait may have changed any of it.
+        let planned = match admit(ledger, &ticket.request) {
+            Err((refusal, _)) => Err(Some(refusal)),
+            Ok(vm) if vm != ticket.vm => Err(Some(PermitRefusal::PodNotFound)),
+            Ok(vm) => {
+                let found = ledger.pod_named(&ticket.request.pod).zip(ledger.vm(&vm));
+                found.map_or(Err(None), |(pod, entry)| {
+                    plan(ledger, &pod.view, entry, &ticket.request).map_err(Some)
+                })
+            }
+        };
+        match planned {
+            Ok(plan) => self.carry_out(bench, id, plan),
+            Err(Some(refusal)) => self.refuse(bench, id, refusal),
+            Err(None) => {
+                // The watch of VMs is behind that of pods; one look decides whether there is such a VM.
+                let vm = ticket.vm.clone();
+                if self.decide_again(bench, id).is_some() {
+                    self.read(bench, &vm, Some(id));
                 }
-                bench.ledger.set_claim(&ticket.vm, decision.claim);
-                self.carry_out(bench, id, &view, &ticket.request, decision);
             }
         }
     }
 
     /// Writes what a decision needs written, and answers now or when it is.
-    fn carry_out(
-        &mut self,
-        bench: &mut Bench<'_>,
-        id: TicketId,
-        view: &VmView,
-        request: &AgentRequest,
-        decision: Decision,
-    ) {
-        let decision = Box::new(decision);
-        if !decision.autoscaled {
-            // Its annotations are not ours to write and not counted, so nothing beyond its use was permitted.
-            return self.permit(bench, id, decision);
+    fn carry_out(&mut self, bench: &mut Bench<'_>, id: TicketId, plan: Plan) {
+        let Plan {
+            decision,
+            sent,
+            stands,
+        } = plan;
+        let first = |ticket: &Ticket| ticket.conflicts == 0;
+        if decision.overclaimed && self.tickets.get(&id).is_some_and(first) {
+            self.oddities.overclaims += 1;
         }
-        let write = VmWrite {
-            id: 0,
-            vm: view.key.clone(),
-            base: view.version,
-            approved_before: view.approved_text.clone(),
-            has_annotations: view.has_annotations,
-            unit: annotation_text(request.compute_unit),
-            requested: annotation_text(request.resources),
-            approved: annotation_text(decision.permit),
-        };
-        let sent = Sent { hold: GrantHold { base: view.version, target: decision.permit }, write };
-        let settled = bench.ledger.vm(&view.key).is_some_and(|entry| entry.holds.is_empty());
-        if settled && view.approved() == Noted::Value(decision.permit) {
-            // What the answer rests on is written; the wish and the unit may follow. With a write of unclear fate it
-            // may not be written any more.
-            self.permit(bench, id, decision);
-            if notes_differ(view, &sent.write) {
-                self.send(bench, sent, None);
-            }
-            return;
-        }
-        let crowded = self.desks.get(&view.key).is_some_and(|desk| desk.unclear.len() >= MAX_UNCLEAR);
-        if crowded {
+        let vm = &decision.vm;
+        bench.ledger.set_claim(vm, decision.claim);
+        let desk = self.desks.get(vm);
+        if !stands && desk.is_some_and(|desk| desk.unclear.len() >= MAX_UNCLEAR) {
             return self.refuse(bench, id, PermitRefusal::PatchFailed);
         }
-        if let Some(ticket) = self.tickets.get_mut(&id) {
-            ticket.in_flight = true;
+        match (stands, sent) {
+            (true, sent) => {
+                self.permit(bench, id, decision);
+                if let Some(sent) = sent {
+                    self.send(bench, sent, None);
+                }
+            }
+            (false, Some(sent)) => {
+                if let Some(ticket) = self.tickets.get_mut(&id) {
+                    ticket.in_flight = true;
+                }
+                self.send(bench, sent, Some((id, decision)));
+            }
+            (false, None) => self.refuse(bench, id, PermitRefusal::PatchFailed),
         }
-        self.send(bench, sent, Some((id, decision)));
     }
 
     fn next_call(&mut self, vm: &NamespacedName) -> CallId {
@@ -309,7 +312,8 @@ impl Permits {
     }
 
     fn fly(&mut self, now: Timestamp, vm: NamespacedName, flight: Flight) {
-        self.timers.insert((now + self.timing.call_budget, Timer::Call(flight.id())));
+        self.timers
+            .insert((now + self.timing.call_budget, Timer::Call(flight.id())));
         self.desks.entry(vm).or_default().flight = Some(flight);
     }
 
@@ -323,8 +327,12 @@ impl Permits {
             _ => None,
         };
         if let Some(view) = observed {
-            // True whoever waits for it, unless the object has gone since.
-            if bench.ledger.vm(&view.key).is_some_and(|entry| entry.view.uid == view.uid) {
+            // True whoever waits for it, unless the object has gone since; then it has no pods either.
+            let known = bench
+                .ledger
+                .vm(&view.key)
+                .map(|entry| entry.view.uid == view.uid);
+            if known.unwrap_or_else(|| bench.ledger.live_pods_of(&view.key) > 0) {
                 bench.ledger.vm_observed(view);
             }
         }
@@ -361,8 +369,10 @@ impl Permits {
                 self.end_hold(bench, &sent);
                 let again = ticket.and_then(|(id, _)| self.decide_again(bench, id));
                 // The state it met instead is needed to go on, and settles what is unclear.
-                let unsettled =
-                    self.desks.get(&sent.write.vm).is_some_and(|desk| !desk.unclear.is_empty());
+                let unsettled = self
+                    .desks
+                    .get(&sent.write.vm)
+                    .is_some_and(|desk| !desk.unclear.is_empty());
                 if again.is_some() || unsettled {
                     self.read(bench, &sent.write.vm, again);
                 }
@@ -397,6 +407,7 @@ impl Permits {
     fn decide_again(&mut self, bench: &mut Bench<'_>, id: TicketId) -> Option<TicketId> {
         let ticket = self.tickets.get_mut(&id)?;
         ticket.conflicts += 1;
+        ticket.in_flight = true;
         if ticket.conflicts > MAX_CONFLICTS {
             self.refuse(bench, id, PermitRefusal::PatchFailed);
             return None;
@@ -404,7 +415,12 @@ impl Permits {
         Some(id)
     }
 
-    fn read_done(&mut self, bench: &mut Bench<'_>, ticket: Option<TicketId>, outcome: &CallOutcome) {
+    fn read_done(
+        &mut self,
+        bench: &mut Bench<'_>,
+        ticket: Option<TicketId>,
+        outcome: &CallOutcome,
+    ) {
         let Some(id) = ticket else { return };
         match outcome {
             CallOutcome::Done(_) => self.serve(bench, id),
@@ -415,12 +431,17 @@ impl Permits {
     /// Drops writes whose fate the newest state proves; plans to send the others again.
     fn forget_settled(&mut self, bench: &Bench<'_>, vm: &NamespacedName) {
         let version = bench.ledger.vm(vm).map(|entry| entry.view.version);
-        let Some(desk) = self.desks.get_mut(vm) else { return };
-        desk.unclear.retain(|sent| version.is_some_and(|version| sent.write.base >= version));
+        let Some(desk) = self.desks.get_mut(vm) else {
+            return;
+        };
+        desk.unclear
+            .retain(|sent| version.is_some_and(|version| sent.write.base >= version));
         if desk.unclear.is_empty() {
             desk.settle_attempts = 0;
         } else if desk.flight.is_none() {
-            let pause = SETTLE_FIRST.0.saturating_mul(1 << desk.settle_attempts.min(10));
+            let pause = SETTLE_FIRST
+                .0
+                .saturating_mul(1 << desk.settle_attempts.min(10));
             let at = bench.now + Span(pause.min(SETTLE_LAST.0));
             self.timers.insert((at, Timer::Settle(vm.clone())));
         }
@@ -428,8 +449,11 @@ impl Permits {
 
     fn settle(&mut self, bench: &mut Bench<'_>, vm: &NamespacedName) {
         let version = bench.ledger.vm(vm).map(|entry| entry.view.version);
-        let Some(desk) = self.desks.get_mut(vm) else { return };
-        desk.unclear.retain(|sent| version.is_some_and(|version| sent.write.base >= version));
+        let Some(desk) = self.desks.get_mut(vm) else {
+            return;
+        };
+        desk.unclear
+            .retain(|sent| version.is_some_and(|version| sent.write.base >= version));
         if desk.flight.is_some() {
             return;
         }
@@ -459,12 +483,17 @@ impl Permits {
             if *at > bench.now {
                 return;
             }
-            let Some((_, timer)) = self.timers.pop_first() else { return };
+            let Some((_, timer)) = self.timers.pop_first() else {
+                return;
+            };
             match timer {
                 Timer::Ticket(id) => {
                     let in_flight = self.tickets.get(&id).is_some_and(|ticket| ticket.in_flight);
-                    let refusal =
-                        if in_flight { PermitRefusal::PatchFailed } else { PermitRefusal::TimedOut };
+                    let refusal = if in_flight {
+                        PermitRefusal::PatchFailed
+                    } else {
+                        PermitRefusal::TimedOut
+                    };
                     self.refuse(bench, id, refusal);
                 }
                 Timer::Call(id) if self.calls.contains_key(&id) => {
@@ -476,57 +505,59 @@ impl Permits {
             }
         }
     }
-
-    fn permit(&mut self, bench: &mut Bench<'_>, id: TicketId, decision: Box<Decision>) {
-        if self.tickets.remove(&id).is_none() {
-            return;
-        }
-        let granted = decision
-            .verdicts
-            .any(|verdict| matches!(verdict.outcome, Outcome::Granted | Outcome::Partial(_)));
-        let news = self.is_news(bench, &decision) || granted;
-        let result = if decision.garbled && decision.is_increase() {
-            Err(PermitRefusal::BadPod)
-        } else {
-            Ok(PluginResponse { permit: decision.permit, migrate: None })
-        };
-        let node = Some(decision.node.clone());
-        let answer = Answer { ticket: id, node, result, decision: Some(decision), news };
-        bench.out.push_back(Action::Answer(answer));
-    }
-
-    /// Whether a denial is to be told, and if so tells it on the VM.
-    fn is_news(&mut self, bench: &mut Bench<'_>, decision: &Decision) -> bool {
-        let limits: Vec<Limit> = decision.limits().into_iter().map(|(_, limit)| limit).collect();
-        let Some(entry) = bench.ledger.vm(&decision.vm).filter(|_| !limits.is_empty()) else {
-            return false;
-        };
-        let uid = entry.view.uid.clone();
-        let desk = self.desks.entry(decision.vm.clone()).or_default();
-        if let Some((at, told)) = &desk.denied {
-            let quiet = if *told == limits { DENIAL_QUIET } else { DENIAL_GAP };
-            if *at + quiet > bench.now {
-                return false;
-            }
-        }
-        desk.denied = Some((bench.now, limits));
-        bench.out.push_back(Action::ScaleUpDenied { uid, decision: Box::new(decision.clone()) });
-        true
-    }
-
-    fn refuse(&mut self, bench: &mut Bench<'_>, id: TicketId, refusal: PermitRefusal) {
-        let Some(ticket) = self.tickets.remove(&id) else { return };
-        let pod = bench.ledger.pod_named(&ticket.request.pod);
-        let node = pod.and_then(|pod| pod.view.node.clone());
-        let answer = Answer { ticket: id, node, result: Err(refusal), decision: None, news: true };
-        bench.out.push_back(Action::Answer(answer));
-    }
 }
 
-fn notes_differ(view: &VmView, write: &VmWrite) -> bool {
-    view.unit_text.as_ref() != Some(&write.unit)
-        || view.requested_text.as_ref() != Some(&write.requested)
-        || view.approved_text.as_ref() != Some(&write.approved)
+/// A decision and what it needs.
+struct Plan {
+    decision: Box<Decision>,
+    /// What is to be written, if anything.
+    sent: Option<Sent>,
+    /// Whether what the answer rests on is written already.
+    stands: bool,
+}
+
+fn plan(
+    ledger: &Ledger,
+    pod: &PodView,
+    vm: &VmEntry,
+    request: &AgentRequest,
+) -> Result<Plan, PermitRefusal> {
+    let node = pod.node.as_deref().unwrap_or_default();
+    let decision = Box::new(decide(ledger, pod, node, vm, request)?);
+    let view = &vm.view;
+    if !decision.autoscaled {
+        // Its annotations are not ours to write and not counted, so nothing beyond its use was permitted.
+        return Ok(Plan {
+            decision,
+            sent: None,
+            stands: true,
+        });
+    }
+    let write = VmWrite {
+        id: 0,
+        vm: view.key.clone(),
+        base: view.version,
+        approved_before: view.approved_text.clone(),
+        has_annotations: view.has_annotations,
+        unit: annotation_text(request.compute_unit),
+        requested: annotation_text(request.resources),
+        approved: annotation_text(decision.permit),
+    };
+    // With a write of unclear fate, what is seen approved may not be so any more.
+    let stands = vm.holds.is_empty() && view.approved == Noted::Value(decision.permit);
+    let noted = stands
+        && view.unit_text.as_ref() == Some(&write.unit)
+        && view.requested_text.as_ref() == Some(&write.requested)
+        && view.approved_text.as_ref() == Some(&write.approved);
+    let hold = GrantHold {
+        base: view.version,
+        target: decision.permit,
+    };
+    Ok(Plan {
+        decision,
+        sent: (!noted).then_some(Sent { write, hold }),
+        stands,
+    })
 }
 
 /// The VM a request is about, or the refusal, with the node if it is known.
@@ -535,11 +566,20 @@ fn admit(
     request: &AgentRequest,
 ) -> Result<NamespacedName, (PermitRefusal, Option<String>)> {
     request.validate().map_err(|refusal| (refusal, None))?;
-    let pod = ledger.pod_named(&request.pod).ok_or((PermitRefusal::PodNotFound, None))?;
-    let node = pod.view.node.clone().ok_or((PermitRefusal::NodeUnknown, None))?;
+    let pod = ledger
+        .pod_named(&request.pod)
+        .ok_or((PermitRefusal::PodNotFound, None))?;
+    let node = pod
+        .view
+        .node
+        .clone()
+        .ok_or((PermitRefusal::NodeUnknown, None))?;
     vm_key(&pod.view).ok_or((PermitRefusal::NotAVm, Some(node)))
 }
 
 #[cfg(test)]
-#[path = "permits_tests.rs"]
+mod refusals;
+#[cfg(test)]
+mod rig;
+#[cfg(test)]
 mod tests;

@@ -61,7 +61,10 @@ pub(super) struct Placement {
 
 impl Placement {
     pub(super) fn new(enabled: bool) -> Self {
-        Self { enabled, ..Self::default() }
+        Self {
+            enabled,
+            ..Self::default()
+        }
     }
 
     /// A pod appeared or changed.
@@ -95,7 +98,10 @@ impl Placement {
 
     /// For people.
     pub(super) fn dump(&self) -> Value {
-        let pending = self.pending.iter().map(|((_, pod), entry)| (pod.to_string(), json!(entry)));
+        let pending = self
+            .pending
+            .iter()
+            .map(|((_, pod), entry)| (pod.to_string(), json!(entry)));
         json!({"enabled": self.enabled, "pending": pending.collect::<BTreeMap<_, _>>()})
     }
 
@@ -113,7 +119,9 @@ impl Placement {
         }
         let ranks: Vec<Rank> = self.pending.keys().cloned().collect();
         for rank in ranks {
-            let Some(entry) = self.pending.get_mut(&rank) else { continue };
+            let Some(entry) = self.pending.get_mut(&rank) else {
+                continue;
+            };
             let epoch = bench.ledger.room_epoch();
             let room = entry.tried_epoch.is_none_or(|tried| tried < epoch) && !entry.unclear;
             if entry.flight.is_none() && (room || entry.next_try <= bench.now) {
@@ -127,7 +135,9 @@ impl Placement {
     /// A binding ended.
     pub(super) fn bind_done(&mut self, bench: &mut Bench<'_>, id: CallId, outcome: &BindOutcome) {
         let mut entries = self.pending.values_mut();
-        let Some(entry) = entries.find(|entry| entry.flight == Some(id)) else { return };
+        let Some(entry) = entries.find(|entry| entry.flight == Some(id)) else {
+            return;
+        };
         entry.flight = None;
         match outcome {
             BindOutcome::Bound => {
@@ -146,11 +156,23 @@ impl Placement {
 }
 
 fn pause(attempts: u32) -> Span {
-    Span(FIRST_PAUSE.0.saturating_mul(1 << attempts.saturating_sub(1).min(10)).min(LAST_PAUSE.0))
+    Span(
+        FIRST_PAUSE
+            .0
+            .saturating_mul(1 << attempts.saturating_sub(1).min(10))
+            .min(LAST_PAUSE.0),
+    )
 }
 
-fn attempt(bench: &mut Bench<'_>, pod: &NamespacedName, entry: &mut Pending, last_call: &mut CallId) {
-    let Some(known) = bench.ledger.pod(&entry.uid) else { return };
+fn attempt(
+    bench: &mut Bench<'_>,
+    pod: &NamespacedName,
+    entry: &mut Pending,
+    last_call: &mut CallId,
+) {
+    let Some(known) = bench.ledger.pod(&entry.uid) else {
+        return;
+    };
     entry.attempts += 1;
     entry.next_try = bench.now + pause(entry.attempts);
     let choice = match &known.bind_hold {
@@ -164,14 +186,23 @@ fn attempt(bench: &mut Bench<'_>, pod: &NamespacedName, entry: &mut Pending, las
             entry.flight = Some(*last_call);
             bench.ledger.set_bind_hold(&entry.uid, Some(node.clone()));
             let uid = entry.uid.clone();
-            bench.out.push_back(Action::Bind { id: *last_call, pod: pod.clone(), uid, node });
+            bench.out.push_back(Action::Bind {
+                id: *last_call,
+                pod: pod.clone(),
+                uid,
+                node,
+            });
         }
         Err(message) => {
             let told = entry.told.is_some_and(|at| at + TOLD_QUIET > bench.now);
             if !told {
                 entry.told = Some(bench.now);
                 let uid = entry.uid.clone();
-                bench.out.push_back(Action::Unschedulable { pod: pod.clone(), uid, message });
+                bench.out.push_back(Action::Unschedulable {
+                    pod: pod.clone(),
+                    uid,
+                    message,
+                });
             }
         }
     }
@@ -179,7 +210,9 @@ fn attempt(bench: &mut Bench<'_>, pod: &NamespacedName, entry: &mut Pending, las
 
 /// The best node with room, the first by name among equals; or why there is none.
 fn best_node(ledger: &Ledger, pod: &PodView) -> Result<String, String> {
-    let open = ledger.nodes().filter(|node| !node.cordoned && node.problem.is_none());
+    let open = ledger
+        .nodes()
+        .filter(|node| !node.cordoned && node.problem.is_none());
     let mut best: Option<(u8, &str)> = None;
     for node in open {
         match ledger.fits(pod, &node.name) {
@@ -193,9 +226,9 @@ fn best_node(ledger: &Ledger, pod: &PodView) -> Result<String, String> {
             Fit::NoRoom(_) | Fit::UnknownNode | Fit::ForeignScheduler => {}
         }
     }
-    best.map(|(_, name)| name.to_owned()).ok_or_else(|| NO_ROOM_MESSAGE.to_owned())
+    best.map(|(_, name)| name.to_owned())
+        .ok_or_else(|| NO_ROOM_MESSAGE.to_owned())
 }
 
 #[cfg(test)]
-#[path = "placement_tests.rs"]
 mod tests;

@@ -24,12 +24,20 @@ pub struct Curve {
 /// Over its total in either resource, or with a total of 0: 0.
 #[must_use]
 pub fn score(curve: Curve, reserved: Both<u128>, total: Both<u64>, max_seen: Both<u64>) -> u8 {
-    let parts = reserved.zip(total).zip(max_seen).map(|_, ((reserved, total), seen)| {
-        if reserved > u128::from(total) {
-            return 0.0;
-        }
-        of_resource(curve, to_float(reserved), to_float(u128::from(total)), to_float(u128::from(seen)))
-    });
+    let parts = reserved
+        .zip(total)
+        .zip(max_seen)
+        .map(|_, ((reserved, total), seen)| {
+            if reserved > u128::from(total) {
+                return 0.0;
+            }
+            of_resource(
+                curve,
+                to_float(reserved),
+                to_float(u128::from(total)),
+                to_float(u128::from(seen)),
+            )
+        });
     let worst = parts.cpu.min(parts.mem);
     #[expect(
         clippy::cast_possible_truncation,
@@ -40,7 +48,10 @@ pub fn score(curve: Curve, reserved: Both<u128>, total: Both<u64>, max_seen: Bot
     score
 }
 
-#[expect(clippy::cast_precision_loss, reason = "a score of 0 to 100 needs no 53 bits")]
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "a score of 0 to 100 needs no 53 bits"
+)]
 fn to_float(amount: u128) -> f64 {
     amount as f64
 }
@@ -51,7 +62,11 @@ fn of_resource(curve: Curve, reserved: f64, total: f64, max_seen: f64) -> f64 {
     }
     let fraction = reserved / total;
     let size = (total / max_seen).min(1.0);
-    let Curve { min_usage_score: low, max_usage_score: high, score_peak: peak } = curve;
+    let Curve {
+        min_usage_score: low,
+        max_usage_score: high,
+        score_peak: peak,
+    } = curve;
     let shape = if fraction < peak {
         low + fraction * (1.0 - low) / peak
     } else if fraction > peak {
@@ -66,7 +81,11 @@ fn of_resource(curve: Curve, reserved: f64, total: f64, max_seen: f64) -> f64 {
 mod tests {
     use super::*;
 
-    const CURVE: Curve = Curve { min_usage_score: 0.5, max_usage_score: 0.0, score_peak: 0.8 };
+    const CURVE: Curve = Curve {
+        min_usage_score: 0.5,
+        max_usage_score: 0.0,
+        score_peak: 0.8,
+    };
     const GIB: u64 = 1 << 30;
 
     /// One resource varies (`reserved`, `total`, `max_seen` in tenths); the other sits at its peak on the largest node.
@@ -89,9 +108,23 @@ mod tests {
     #[test]
     fn vectors_of_scores() {
         for (tenths, expected) in [
-            (0, 50), (10, 56), (25, 65), (40, 75), (50, 81), (75, 96), (80, 100), (85, 75), (90, 50), (95, 25), (100, 0),
+            (0, 50),
+            (10, 56),
+            (25, 65),
+            (40, 75),
+            (50, 81),
+            (75, 96),
+            (80, 100),
+            (85, 75),
+            (90, 50),
+            (95, 25),
+            (100, 0),
         ] {
-            assert_eq!(one(tenths, 10, 10), (expected, expected), "{tenths} tenths of 10");
+            assert_eq!(
+                one(tenths, 10, 10),
+                (expected, expected),
+                "{tenths} tenths of 10"
+            );
         }
         assert_eq!(one(80, 10, 20).0, 50);
         assert_eq!(one(40, 10, 20).0, 37);
@@ -106,13 +139,19 @@ mod tests {
         let both = score(CURVE, Both::new(7_500, u128::from(5 * GIB)), total, total);
         assert_eq!(both, 81);
         assert_eq!(score(CURVE, Both::same(0), Both::same(0), Both::same(0)), 0);
-        assert_eq!(score(CURVE, Both::same(0), Both::new(10, 0), Both::new(10, 10)), 0);
+        assert_eq!(
+            score(CURVE, Both::same(0), Both::new(10, 0), Both::new(10, 10)),
+            0
+        );
     }
 
     #[test]
     fn a_peak_at_either_end_is_no_division_by_zero() {
         for peak in [0.0, 1.0] {
-            let curve = Curve { score_peak: peak, ..CURVE };
+            let curve = Curve {
+                score_peak: peak,
+                ..CURVE
+            };
             for reserved in [0, 5, 10] {
                 let got = score(curve, Both::same(reserved), Both::same(10), Both::same(10));
                 assert!(got <= 100);

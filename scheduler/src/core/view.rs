@@ -30,7 +30,9 @@ pub struct Unreadable(pub String);
 
 /// Metadata of an object. Members that are not of their type are read as absent.
 pub(super) fn metadata(object: &Value) -> Result<ObjectMeta, Unreadable> {
-    let raw = object.get("metadata").ok_or_else(|| Unreadable("no metadata".into()))?;
+    let raw = object
+        .get("metadata")
+        .ok_or_else(|| Unreadable("no metadata".into()))?;
     let meta = ObjectMeta::deserialize(raw).or_else(|_| salvage(raw))?;
     if meta.name.is_empty() || meta.uid.is_empty() {
         return Err(Unreadable("name or uid is empty".into()));
@@ -40,12 +42,21 @@ pub(super) fn metadata(object: &Value) -> Result<ObjectMeta, Unreadable> {
 
 /// Keeps what identifies and classifies an object when its metadata does not decode as a whole.
 fn salvage(raw: &Value) -> Result<ObjectMeta, Unreadable> {
-    let text = |key: &str| raw.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let text = |key: &str| {
+        raw.get(key)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned()
+    };
     let map = |key: &str| -> BTreeMap<String, String> {
-        raw.get(key).and_then(Value::as_object).map_or_else(BTreeMap::new, |members| {
-            let pairs = members.iter();
-            pairs.filter_map(|(k, v)| Some((k.clone(), v.as_str()?.to_owned()))).collect()
-        })
+        raw.get(key)
+            .and_then(Value::as_object)
+            .map_or_else(BTreeMap::new, |members| {
+                let pairs = members.iter();
+                pairs
+                    .filter_map(|(k, v)| Some((k.clone(), v.as_str()?.to_owned())))
+                    .collect()
+            })
     };
     if !raw.is_object() {
         return Err(Unreadable("metadata is not an object".into()));
@@ -55,7 +66,9 @@ fn salvage(raw: &Value) -> Result<ObjectMeta, Unreadable> {
         namespace: text("namespace"),
         uid: text("uid"),
         resource_version: text("resourceVersion"),
-        deletion_timestamp: raw.get("deletionTimestamp").and_then(|v| WallTime::deserialize(v).ok()),
+        deletion_timestamp: raw
+            .get("deletionTimestamp")
+            .and_then(|v| WallTime::deserialize(v).ok()),
         labels: map("labels"),
         annotations: map("annotations"),
         owner_references: raw
@@ -67,7 +80,10 @@ fn salvage(raw: &Value) -> Result<ObjectMeta, Unreadable> {
 }
 
 pub(super) fn key_of(meta: &ObjectMeta) -> NamespacedName {
-    NamespacedName { namespace: meta.namespace.clone(), name: meta.name.clone() }
+    NamespacedName {
+        namespace: meta.namespace.clone(),
+        name: meta.name.clone(),
+    }
 }
 
 /// Why a node cannot take anything.
@@ -106,7 +122,9 @@ impl NodeView {
         let mut problem = None;
         let allocatable = object.pointer("/status/allocatable");
         let mut read = |name: &'static str, value: fn(&Quantity) -> i128| {
-            let found = allocatable.and_then(|map| map.get(name)).ok_or(NodeProblem::Missing(name));
+            let found = allocatable
+                .and_then(|map| map.get(name))
+                .ok_or(NodeProblem::Missing(name));
             let amount = found.and_then(|raw| {
                 let quantity = Quantity::from_json(raw).map_err(|_| NodeProblem::Bad(name))?;
                 u64::try_from(value(&quantity)).map_err(|_| NodeProblem::Bad(name))
@@ -116,12 +134,18 @@ impl NodeView {
                 0
             })
         };
-        let total = Both::new(read("cpu", Quantity::milli_value), read("memory", Quantity::value));
+        let total = Both::new(
+            read("cpu", Quantity::milli_value),
+            read("memory", Quantity::value),
+        );
         Ok(Self {
             name: meta.name,
             total,
             labels: meta.labels,
-            cordoned: object.pointer("/spec/unschedulable").and_then(Value::as_bool).unwrap_or(false),
+            cordoned: object
+                .pointer("/spec/unschedulable")
+                .and_then(Value::as_bool)
+                .unwrap_or(false),
             problem,
         })
     }
@@ -158,6 +182,8 @@ pub struct VmView {
     pub requested_text: Option<String>,
     /// Annotation resources-approved as it stands.
     pub approved_text: Option<String>,
+    /// Annotation resources-approved, decoded.
+    pub approved: Noted,
     /// The size wanted now by `spec.guest`.
     pub in_use: Resources,
     /// The largest size by `spec.guest`.
@@ -169,8 +195,17 @@ pub struct VmView {
     pub problem: Option<VmProblem>,
 }
 
+impl Noted {
+    fn of(text: Option<&String>) -> Self {
+        text.map_or(Self::Absent, |text| {
+            serde_json::from_str(text).map_or(Self::Garbled, Self::Value)
+        })
+    }
+}
+
 /// State of one annotation that holds resources.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Noted {
     /// Not there.
     Absent,
@@ -192,7 +227,9 @@ impl VmView {
             Err(why) => (None, Some(why)),
         };
         let version = meta.resource_version.parse().unwrap_or_else(|_| {
-            problem = Some(VmProblem::Version(meta.resource_version.chars().take(64).collect()));
+            problem = Some(VmProblem::Version(
+                meta.resource_version.chars().take(64).collect(),
+            ));
             0
         });
         let noted = |key: &str| meta.annotations.get(key).cloned();
@@ -200,9 +237,12 @@ impl VmView {
             key: key_of(&meta),
             version,
             autoscaled: meta.label_is_true(LABEL_ENABLED),
-            has_annotations: object.pointer("/metadata/annotations").is_some_and(Value::is_object),
+            has_annotations: object
+                .pointer("/metadata/annotations")
+                .is_some_and(Value::is_object),
             unit_text: noted(ANNOTATION_SCALING_UNIT),
             requested_text: noted(ANNOTATION_REQUESTED),
+            approved: Noted::of(meta.annotations.get(ANNOTATION_APPROVED)),
             approved_text: noted(ANNOTATION_APPROVED),
             in_use: guest.as_ref().map(VmResources::in_use).unwrap_or_default(),
             largest: guest.as_ref().map(largest).unwrap_or_default(),
@@ -210,16 +250,6 @@ impl VmView {
             problem,
             uid: meta.uid,
         })
-    }
-
-    /// The approved annotation, decoded.
-    #[must_use]
-    pub fn approved(&self) -> Noted {
-        match self.approved_text.as_deref().map(serde_json::from_str) {
-            None => Noted::Absent,
-            Some(Ok(value)) => Noted::Value(value),
-            Some(Err(_)) => Noted::Garbled,
-        }
     }
 
     /// The least the VM must be counted at by this object alone: what is approved if it is autoscaled, what its spec
@@ -230,7 +260,7 @@ impl VmView {
         if self.problem.is_some() {
             return used.field_max(self.largest);
         }
-        match self.approved() {
+        match self.approved {
             Noted::Value(approved) if self.autoscaled => used.field_max(approved),
             Noted::Garbled if self.autoscaled => used.field_max(self.largest),
             _ => used,
@@ -239,16 +269,28 @@ impl VmView {
 }
 
 fn plugged(object: &Value) -> (String, Resources) {
-    let quantity = |path| object.pointer(path).and_then(|raw| Quantity::from_json(raw).ok());
+    let quantity = |path| {
+        object
+            .pointer(path)
+            .and_then(|raw| Quantity::from_json(raw).ok())
+    };
     let cpu = quantity("/status/cpus").and_then(|q| u32::try_from(q.milli_value()).ok());
     let mem = quantity("/status/memorySize").and_then(|q| q.as_u64());
-    let pod = object.pointer("/status/podName").and_then(Value::as_str).unwrap_or_default();
-    let size = Resources { cpu: MilliCpu(cpu.unwrap_or(0)), mem: Bytes(mem.unwrap_or(0)) };
+    let pod = object
+        .pointer("/status/podName")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
+    let size = Resources {
+        cpu: MilliCpu(cpu.unwrap_or(0)),
+        mem: Bytes(mem.unwrap_or(0)),
+    };
     (pod.to_owned(), size)
 }
 
 fn read_guest(object: &Value) -> Result<VmResources, VmProblem> {
-    let guest = object.pointer("/spec/guest").ok_or_else(|| VmProblem::Guest("absent".into()))?;
+    let guest = object
+        .pointer("/spec/guest")
+        .ok_or_else(|| VmProblem::Guest("absent".into()))?;
     let mut guest = guest.clone();
     if let Some(members) = guest.as_object_mut() {
         members
@@ -262,7 +304,10 @@ fn read_guest(object: &Value) -> Result<VmResources, VmProblem> {
 pub(super) fn largest(resources: &VmResources) -> Resources {
     let slots = u64::try_from(resources.memory_slots.max).unwrap_or(0);
     let slot = resources.memory_slot_size.as_u64().unwrap_or(0);
-    Resources { cpu: resources.cpus.max, mem: Bytes(slot.saturating_mul(slots)) }
+    Resources {
+        cpu: resources.cpus.max,
+        mem: Bytes(slot.saturating_mul(slots)),
+    }
 }
 
 #[cfg(test)]
@@ -284,7 +329,7 @@ mod tests {
         assert_eq!(view.in_use, Resources::new(500, 2 << 30));
         assert_eq!(view.largest, Resources::new(4000, 8 << 30));
         assert!(view.autoscaled && !view.has_annotations && view.problem.is_none());
-        assert_eq!(view.approved(), Noted::Absent);
+        assert_eq!(view.approved, Noted::Absent);
         assert_eq!(view.floor(), view.in_use);
     }
 
@@ -293,7 +338,7 @@ mod tests {
         let mut object = vm();
         object["metadata"]["annotations"] = json!({ANNOTATION_APPROVED: "{"});
         let view = VmView::read(&object).expect("has a name");
-        assert_eq!(view.approved(), Noted::Garbled);
+        assert_eq!(view.approved, Noted::Garbled);
         assert_eq!(view.floor(), view.largest);
     }
 
@@ -302,10 +347,11 @@ mod tests {
         let mut object = vm();
         object["spec"]["guest"]["cpus"] = json!("many");
         object["metadata"]["resourceVersion"] = json!("abc");
-        object["metadata"]["annotations"] = json!({"a": 7, ANNOTATION_APPROVED: "{\"vCPUs\":1,\"mem\":\"1Gi\"}"});
+        object["metadata"]["annotations"] =
+            json!({"a": 7, ANNOTATION_APPROVED: "{\"vCPUs\":1,\"mem\":\"1Gi\"}"});
         let view = VmView::read(&object).expect("has a name");
         assert_eq!(view.problem, Some(VmProblem::Version("abc".into())));
-        assert_eq!(view.approved(), Noted::Value(Resources::new(1000, 1 << 30)));
+        assert_eq!(view.approved, Noted::Value(Resources::new(1000, 1 << 30)));
         assert!(VmView::read(&json!({"metadata": {"name": "x"}})).is_err());
         assert!(VmView::read(&json!([])).is_err());
     }
@@ -318,7 +364,11 @@ mod tests {
         let view = NodeView::read(&node).expect("has a name");
         assert_eq!(view.total, Both::new(3800, 16 << 30));
         assert!(view.cordoned && view.problem.is_none());
-        for bad in [json!({"cpu": "x", "memory": "1Gi"}), json!({"cpu": -1, "memory": "1Gi"}), json!({"memory": "1Gi"})] {
+        for bad in [
+            json!({"cpu": "x", "memory": "1Gi"}),
+            json!({"cpu": -1, "memory": "1Gi"}),
+            json!({"memory": "1Gi"}),
+        ] {
             let mut object = node.clone();
             object["status"]["allocatable"] = bad;
             let view = NodeView::read(&object).expect("has a name");

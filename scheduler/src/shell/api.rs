@@ -67,14 +67,19 @@ impl Caller {
         call: impl Future<Output = kube::Result<T>>,
     ) -> Result<T, Failure> {
         let result = match tokio::time::timeout(self.timeout, call).await {
-            Err(_) => Err(Failure::Unclear(format!("no answer within {:?}", self.timeout))),
+            Err(_) => Err(Failure::Unclear(format!(
+                "no answer within {:?}",
+                self.timeout
+            ))),
             Ok(Err(kube::Error::Api(status))) => {
                 Err(Failure::Status(status.code, status.message.clone()))
             }
             Ok(Err(error)) => Err(Failure::Unclear(telemetry::chain(&error))),
             Ok(Ok(value)) => Ok(value),
         };
-        let outcome = result.as_ref().map_or_else(Failure::outcome, |_| "success".into());
+        let outcome = result
+            .as_ref()
+            .map_or_else(Failure::outcome, |_| "success".into());
         self.metrics.k8s_op(op.0, op.1, &outcome);
         result
     }
@@ -85,7 +90,10 @@ impl Caller {
             return CallOutcome::Refused("the patch does not encode".into());
         };
         let vms = self.vms(&write.vm.namespace);
-        let params = PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() };
+        let params = PatchParams {
+            field_manager: Some(FIELD_MANAGER.into()),
+            ..PatchParams::default()
+        };
         let patch = Patch::<()>::Json(patch);
         let call = vms.patch(&write.vm.name, &params, &patch);
         of_object(self.call(("Patch", "VirtualMachine"), call).await)
@@ -94,7 +102,10 @@ impl Caller {
     /// Reads a VM.
     pub(super) async fn read_vm(&self, vm: &NamespacedName) -> CallOutcome {
         let vms = self.vms(&vm.namespace);
-        of_object(self.call(("Get", "VirtualMachine"), vms.get(&vm.name)).await)
+        of_object(
+            self.call(("Get", "VirtualMachine"), vms.get(&vm.name))
+                .await,
+        )
     }
 
     /// Binds a pod to a node.
@@ -137,7 +148,8 @@ impl Caller {
             kind: Some("Pod".into()),
             ..reference(pod, uid)
         };
-        self.event(about, "FailedScheduling", message.to_owned()).await;
+        self.event(about, "FailedScheduling", message.to_owned())
+            .await;
     }
 
     /// Says on a VM why an increase was not granted whole.
@@ -147,7 +159,8 @@ impl Caller {
             kind: Some("VirtualMachine".into()),
             ..reference(&decision.vm, uid)
         };
-        self.event(about, "ScaleUpDenied", denial_text(decision)).await;
+        self.event(about, "ScaleUpDenied", denial_text(decision))
+            .await;
     }
 
     async fn event(&self, about: ObjectReference, reason: &str, message: String) {
@@ -167,14 +180,19 @@ impl Caller {
             count: Some(1),
             first_timestamp: Some(now.clone()),
             last_timestamp: Some(now),
-            source: Some(EventSource { component: Some(self.reporter.clone()), host: None }),
+            source: Some(EventSource {
+                component: Some(self.reporter.clone()),
+                host: None,
+            }),
             reporting_component: Some(self.reporter.clone()),
             ..CoreEvent::default()
         };
         let events: Api<CoreEvent> = Api::namespaced(self.client.clone(), &namespace);
         let params = PostParams::default();
         // An event is for people; what it says is in the log and the metrics as well.
-        let _said = self.call(("Create", "Event"), events.create(&params, &event)).await;
+        let _said = self
+            .call(("Create", "Event"), events.create(&params, &event))
+            .await;
     }
 }
 
@@ -205,32 +223,51 @@ fn of_object(result: Result<DynamicObject, Failure>) -> CallOutcome {
         Err(Failure::Status(404, _)) => CallOutcome::NotFound,
         Err(Failure::Status(409 | 422, _)) => CallOutcome::Conflict,
         Err(Failure::Status(code, message)) if is_clear(code) => CallOutcome::Refused(message),
-        Err(Failure::Status(_, message) | Failure::Unclear(message)) => CallOutcome::Unclear(message),
+        Err(Failure::Status(_, message) | Failure::Unclear(message)) => {
+            CallOutcome::Unclear(message)
+        }
     }
 }
 
 /// The patch that sets PodScheduled=False, unless it says so already or the pod is another one or bound.
-fn condition_patch(object: &DynamicObject, uid: &str, message: &str, now: WallTime) -> Option<Value> {
-    let bound = object.data.pointer("/spec/nodeName").and_then(Value::as_str).unwrap_or_default();
+fn condition_patch(
+    object: &DynamicObject,
+    uid: &str,
+    message: &str,
+    now: WallTime,
+) -> Option<Value> {
+    let bound = object
+        .data
+        .pointer("/spec/nodeName")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
     if object.metadata.uid.as_deref() != Some(uid) || !bound.is_empty() {
         return None;
     }
     let condition = json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
         "message": message, "lastTransitionTime": now, "lastProbeTime": null});
-    let status = object.data.get("status").filter(|status| status.is_object());
+    let status = object
+        .data
+        .get("status")
+        .filter(|status| status.is_object());
     let mut conditions: Vec<Value> = status
         .and_then(|status| status.get("conditions"))
         .and_then(Value::as_array)
         .cloned()
         .unwrap_or_default();
-    let place = conditions.iter().position(|known| known["type"] == "PodScheduled");
+    let place = conditions
+        .iter()
+        .position(|known| known["type"] == "PodScheduled");
     match place {
-        Some(at) if conditions[at]["message"] == message && conditions[at]["status"] == "False" => return None,
+        Some(at) if conditions[at]["message"] == message && conditions[at]["status"] == "False" => {
+            return None;
+        }
         Some(at) => conditions[at] = condition,
         None => conditions.push(condition),
     }
     let version = object.metadata.resource_version.clone().unwrap_or_default();
-    let mut operations = vec![json!({"op": "test", "path": "/metadata/resourceVersion", "value": version})];
+    let mut operations =
+        vec![json!({"op": "test", "path": "/metadata/resourceVersion", "value": version})];
     if status.is_none() {
         operations.push(json!({"op": "add", "path": "/status", "value": {}}));
     }
@@ -240,8 +277,14 @@ fn condition_patch(object: &DynamicObject, uid: &str, message: &str, now: WallTi
 
 /// `no room on node n1: asked 1 CPU / 4Gi, held 500m CPU / 2Gi, permitted 750m CPU / 4Gi (cpu: no_room, room 300)`.
 fn denial_text(decision: &Decision) -> String {
-    let asked = decision.verdicts.map(|_, verdict| verdict.asked).to_resources();
-    let held = decision.verdicts.map(|_, verdict| verdict.held).to_resources();
+    let asked = decision
+        .verdicts
+        .map(|_, verdict| verdict.asked)
+        .to_resources();
+    let held = decision
+        .verdicts
+        .map(|_, verdict| verdict.held)
+        .to_resources();
     let limits = decision.limits().into_iter().map(|(resource, limit)| {
         let room = decision.verdicts.get(resource).room;
         format!("{}: {}, room {room}", resource.as_str(), limit.as_str())

@@ -44,7 +44,10 @@ pub(super) struct Metrics {
 }
 
 pub(super) fn labels(pairs: &[(&str, &str)]) -> Labels {
-    pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    pairs
+        .iter()
+        .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+        .collect()
 }
 
 impl Metrics {
@@ -81,16 +84,48 @@ impl Metrics {
         let mem = "Memory of a node in bytes, by field";
         registry.register("node_mem_resources_current", mem, self.node_mem.clone());
         let counters = [
-            ("resource_requests", "Permit requests by HTTP status", &self.requests),
-            ("resource_requests_results", "Decoded permit requests by HTTP status and node", &self.results),
-            ("k8s_ops", "Calls to the API that change something", &self.k8s_ops),
+            (
+                "resource_requests",
+                "Permit requests by HTTP status",
+                &self.requests,
+            ),
+            (
+                "resource_requests_results",
+                "Decoded permit requests by HTTP status and node",
+                &self.results,
+            ),
+            (
+                "k8s_ops",
+                "Calls to the API that change something",
+                &self.k8s_ops,
+            ),
             ("watchers_events", "Events of watches", &self.watch_events),
             ("watchers_errors", "Errors of watches", &self.watch_errors),
-            ("watchers_client_calls", "Calls made by watches", &self.watch_calls),
-            ("watchers_relist_requests", "Lists taken anew after the first", &self.relists),
-            ("permit_decisions", "Increases decided, by resource and outcome", &self.decisions),
-            ("permit_limits", "What kept increases from being granted whole", &self.denials),
-            ("unreadable_objects", "Objects read with a problem, by kind", &self.unreadable),
+            (
+                "watchers_client_calls",
+                "Calls made by watches",
+                &self.watch_calls,
+            ),
+            (
+                "watchers_relist_requests",
+                "Lists taken anew after the first",
+                &self.relists,
+            ),
+            (
+                "permit_decisions",
+                "Increases decided, by resource and outcome",
+                &self.decisions,
+            ),
+            (
+                "permit_limits",
+                "What kept increases from being granted whole",
+                &self.denials,
+            ),
+            (
+                "unreadable_objects",
+                "Objects read with a problem, by kind",
+                &self.unreadable,
+            ),
         ];
         for (name, help, counter) in counters {
             registry.register(name, help, counter.clone());
@@ -98,11 +133,19 @@ impl Metrics {
         let alive = "Watches that run";
         registry.register("watchers_alive_current", alive, self.watch_alive.clone());
         let failing = "Watches that fail now";
-        registry.register("watchers_failing_current", failing, self.watch_failing.clone());
+        registry.register(
+            "watchers_failing_current",
+            failing,
+            self.watch_failing.clone(),
+        );
         let odd = "What should be rare, since start, by kind";
         registry.register("oddities_current", odd, self.oddities.clone());
         let refused = "Connections to the permit server closed because too many were open";
-        registry.register("connections_refused", refused, self.connections_refused.clone());
+        registry.register(
+            "connections_refused",
+            refused,
+            self.connections_refused.clone(),
+        );
         let took = "From a permit request's arrival to its answer";
         registry.register("answer_duration_seconds", took, self.answer_seconds.clone());
     }
@@ -110,9 +153,13 @@ impl Metrics {
     /// An HTTP request was answered; `node` is given for decoded ones.
     pub(super) fn answered(&self, status: u16, node: Option<&str>) {
         let code = status.to_string();
-        self.requests.get_or_create(&labels(&[("code", &code)])).inc();
+        self.requests
+            .get_or_create(&labels(&[("code", &code)]))
+            .inc();
         if let Some(node) = node {
-            self.results.get_or_create(&labels(&[("code", &code), ("node", node)])).inc();
+            self.results
+                .get_or_create(&labels(&[("code", &code), ("node", node)]))
+                .inc();
         }
     }
 
@@ -121,7 +168,9 @@ impl Metrics {
         let key = labels(&[("resource", resource), ("outcome", outcome)]);
         self.decisions.get_or_create(&key).inc();
         if let Some(limit) = limit {
-            self.denials.get_or_create(&labels(&[("resource", resource), ("limit", limit)])).inc();
+            self.denials
+                .get_or_create(&labels(&[("resource", resource), ("limit", limit)]))
+                .inc();
         }
     }
 
@@ -132,19 +181,25 @@ impl Metrics {
 
     pub(super) fn watch_alive(&self, instance: &str, alive: bool) {
         let value = if alive { 1.0 } else { 0.0 };
-        self.watch_alive.get_or_create(&labels(&[("watcher_instance", instance)])).set(value);
+        self.watch_alive
+            .get_or_create(&labels(&[("watcher_instance", instance)]))
+            .set(value);
     }
 
     pub(super) fn watch_failing(&self, instance: &str, failing: bool) {
         let value = if failing { 1.0 } else { 0.0 };
-        self.watch_failing.get_or_create(&labels(&[("watcher_instance", instance)])).set(value);
+        self.watch_failing
+            .get_or_create(&labels(&[("watcher_instance", instance)]))
+            .set(value);
     }
 
     pub(super) fn watch_listed(&self, instance: &str, again: bool) {
         let key = labels(&[("watcher_instance", instance), ("method", "List")]);
         self.watch_calls.get_or_create(&key).inc();
         if again {
-            self.relists.get_or_create(&labels(&[("watcher_instance", instance)])).inc();
+            self.relists
+                .get_or_create(&labels(&[("watcher_instance", instance)]))
+                .inc();
         }
     }
 
@@ -159,7 +214,9 @@ impl Metrics {
     }
 
     pub(super) fn unreadable(&self, kind: &str) {
-        self.unreadable.get_or_create(&labels(&[("kind", kind)])).inc();
+        self.unreadable
+            .get_or_create(&labels(&[("kind", kind)]))
+            .inc();
     }
 
     pub(super) fn connection_refused(&self) {
@@ -174,7 +231,10 @@ impl Metrics {
             ("conflicts", oddities.conflicts),
         ];
         for (kind, value) in values {
-            let gauge = self.oddities.get_or_create(&labels(&[("kind", kind)])).clone();
+            let gauge = self
+                .oddities
+                .get_or_create(&labels(&[("kind", kind)]))
+                .clone();
             gauge.set(float(u128::from(value)));
         }
     }
@@ -182,7 +242,10 @@ impl Metrics {
     /// Shows the figures of a node anew, or removes them when it is gone or its labels changed.
     pub(super) fn node(&self, core: &Core, name: &str, extra: &BTreeMap<String, String>) {
         let ledger = core.ledger();
-        let mut shown = self.nodes_shown.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut shown = self
+            .nodes_shown
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
         let Some(node) = ledger.node(name) else {
             self.forget(shown.remove(name).unwrap_or_default());
             return;
@@ -205,11 +268,15 @@ impl Metrics {
         for (field, amount) in fields {
             let mut key = base.clone();
             key.push(("field".into(), field.into()));
-            self.node_cpu.get_or_create(&key).set(float(amount.cpu) / 1000.0);
+            self.node_cpu
+                .get_or_create(&key)
+                .set(float(amount.cpu) / 1000.0);
             self.node_mem.get_or_create(&key).set(float(amount.mem));
             fresh.push(key);
         }
-        let old = shown.insert(name.to_owned(), fresh.clone()).unwrap_or_default();
+        let old = shown
+            .insert(name.to_owned(), fresh.clone())
+            .unwrap_or_default();
         self.forget(old.into_iter().filter(|key| !fresh.contains(key)).collect());
     }
 

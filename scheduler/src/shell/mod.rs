@@ -80,16 +80,25 @@ pub struct StateHandle(Arc<Mutex<Shown>>);
 #[derive(Debug, Default)]
 struct Shown {
     dump: Arc<Value>,
+    wanted: bool,
     started: bool,
     waiting_for: Vec<&'static str>,
 }
 
 impl StateHandle {
-    /// The newest state dump; `null` before the first. Never waits for the core.
+    /// The newest state dump; `null` before the first. Never waits for the core: of a large state it may be one from
+    /// before, and the next look sees a newer one.
     #[must_use]
     pub fn dump(&self) -> Value {
-        let dump = Arc::clone(&self.lock().dump);
+        let mut shown = self.lock();
+        shown.wanted = true;
+        let dump = Arc::clone(&shown.dump);
+        drop(shown);
         (*dump).clone()
+    }
+
+    fn take_wanted(&self) -> bool {
+        std::mem::take(&mut self.lock().wanted)
     }
 
     /// Whether all lists are there.
@@ -161,9 +170,20 @@ pub async fn run(params: Params, cancel: CancellationToken) -> Result<(), RunErr
     ));
     let stop = cancel.child_token();
     let _stop_server = stop.clone().drop_guard();
-    let server = server::serve(params.permit_listener, commands, metrics, params.clock, stop.clone());
+    let server = server::serve(
+        params.permit_listener,
+        commands,
+        metrics,
+        params.clock,
+        stop.clone(),
+    );
     let mut server = tokio::spawn(server);
-    warn_when_late(params.state, config.startup_event_handling_timeout_seconds, &inner, params.takeover_wait);
+    warn_when_late(
+        params.state,
+        config.startup_event_handling_timeout_seconds,
+        &inner,
+        params.takeover_wait,
+    );
 
     tokio::select! {
         ended = &mut server => {
@@ -180,7 +200,10 @@ pub async fn run(params: Params, cancel: CancellationToken) -> Result<(), RunErr
 }
 
 fn failed(part: &'static str, ended: Result<(), tokio::task::JoinError>) -> RunError {
-    ended.map_or_else(|source| RunError::Crashed { part, source }, |()| RunError::Ended(part))
+    ended.map_or_else(
+        |source| RunError::Crashed { part, source },
+        |()| RunError::Ended(part),
+    )
 }
 
 async fn watch_all(
@@ -198,7 +221,13 @@ async fn watch_all(
     }
     let watches = watch::Kind::ALL.map(|kind| {
         let (client, commands) = (client.clone(), commands.clone());
-        tokio::spawn(watch::run(kind, client, commands, metrics.clone(), cancel.clone()))
+        tokio::spawn(watch::run(
+            kind,
+            client,
+            commands,
+            metrics.clone(),
+            cancel.clone(),
+        ))
     });
     // Each ends only with `cancel` or with the owner; a crash of one is passed on as our own.
     let (first, _, rest) = futures::future::select_all(watches).await;
@@ -222,7 +251,9 @@ async fn serve_admin(
         return Ok(());
     };
     let ready = state.clone();
-    let mut admin = admin.state(move || state.dump()).ready(move || ready.ready());
+    let mut admin = admin
+        .state(move || state.dump())
+        .ready(move || ready.ready());
     if let Some(log) = log {
         admin = admin.log(log);
     }

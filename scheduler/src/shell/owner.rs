@@ -14,9 +14,9 @@ use tokio_util::sync::CancellationToken;
 use super::StateHandle;
 use super::api::Caller;
 use super::metrics::Metrics;
-use crate::core::Core;
 use crate::core::decide::{Decision, Outcome};
 use crate::core::event::{Action, Answer, CallOutcome, Event, TicketId};
+use crate::core::{Core, Oddities};
 
 /// Commands that may wait for the owner; senders wait when it is full.
 pub(super) const COMMAND_QUEUE: usize = 4096;
@@ -26,6 +26,8 @@ const BATCH: usize = 256;
 const CALLS_AT_ONCE: usize = 256;
 /// Notes for people (events, conditions) under way at a time; more are dropped.
 const NOTES_AT_ONCE: usize = 32;
+/// With more pods than this the state is shown only when somebody looked at it since it was shown last.
+const SHOWN_ALWAYS: usize = 2000;
 /// Showing the state may take this part of the owner's time at most.
 const SHOWING_PART: u32 = 20;
 
@@ -56,6 +58,8 @@ pub(super) struct Owner {
     notes: JoinSet<()>,
     gate: Arc<Semaphore>,
     commands: mpsc::Sender<Command>,
+    oddities: Option<Oddities>,
+    waiting_for: Option<Vec<&'static str>>,
     changed: bool,
     show_after: Instant,
 }
@@ -82,18 +86,31 @@ impl Owner {
             notes: JoinSet::new(),
             gate: Arc::new(Semaphore::new(CALLS_AT_ONCE)),
             commands,
+            oddities: None,
+            waiting_for: None,
             changed: true,
             show_after: clock.instant_of(Timestamp(0)),
         }
     }
 
     /// Runs until `cancel`.
-    pub(super) async fn run(mut self, mut inbox: mpsc::Receiver<Command>, cancel: CancellationToken) {
+    pub(super) async fn run(
+        mut self,
+        mut inbox: mpsc::Receiver<Command>,
+        cancel: CancellationToken,
+    ) {
         loop {
             self.act();
             self.show();
-            let wake = self.core.poll_deadline().map(|at| self.clock.instant_of(at));
-            let wake = if self.changed { wake.into_iter().chain([self.show_after]).min() } else { wake };
+            let wake = self
+                .core
+                .poll_deadline()
+                .map(|at| self.clock.instant_of(at));
+            let wake = if self.changed {
+                wake.into_iter().chain([self.show_after]).min()
+            } else {
+                wake
+            };
             let sleep = async {
                 match wake {
                     Some(at) => tokio::time::sleep_until(at.into()).await,
@@ -127,7 +144,8 @@ impl Owner {
             Command::Permit(request, reply) => {
                 self.last_ticket += 1;
                 self.waiting.insert(self.last_ticket, reply);
-                self.core.handle(now, Event::Permit(self.last_ticket, request));
+                self.core
+                    .handle(now, Event::Permit(self.last_ticket, request));
             }
         }
     }
@@ -141,7 +159,8 @@ impl Owner {
                     let caller = self.caller.clone();
                     self.call(async move {
                         let outcome = caller.write_vm(&write).await;
-                        if let CallOutcome::Refused(error) | CallOutcome::Unclear(error) = &outcome {
+                        if let CallOutcome::Refused(error) | CallOutcome::Unclear(error) = &outcome
+                        {
                             tracing::warn!(vm = %write.vm, error, "write of the VM failed");
                         }
                         Event::WriteDone(write.id, outcome)
@@ -160,7 +179,7 @@ impl Owner {
                     });
                 }
                 Action::Unschedulable { pod, uid, message } => {
-                    tracing::info!(%pod, message, "no node for a pod");
+                    tracing::info!(%pod, why = message, "no node for a pod");
                     let caller = self.caller.clone();
                     self.note(async move { caller.unschedulable(&pod, &uid, &message).await });
                 }
@@ -194,7 +213,12 @@ impl Owner {
             self.count(decision);
         }
         log(&answer);
-        let Answer { ticket, node, result, .. } = answer;
+        let Answer {
+            ticket,
+            node,
+            result,
+            ..
+        } = answer;
         if let Some(reply) = self.waiting.remove(&ticket) {
             // The agent may have hung up; its next request tells the same.
             let _sent = reply.send(Reply { node, result });
@@ -210,7 +234,10 @@ impl Owner {
                 Outcome::Partial(_) => "partial",
                 Outcome::Denied(_) => "denied",
             };
-            let limit = verdict.outcome.limit().map(crate::core::decide::Limit::as_str);
+            let limit = verdict
+                .outcome
+                .limit()
+                .map(crate::core::decide::Limit::as_str);
             self.metrics.decided(resource, word, limit);
         }
     }
@@ -220,10 +247,19 @@ impl Owner {
         for node in self.core.take_touched() {
             self.metrics.node(&self.core, &node, &self.node_labels);
         }
-        self.metrics.oddities(self.core.oddities());
-        self.state.set_waiting_for(self.core.waiting_for());
+        let oddities = self.core.oddities();
+        if self.oddities != Some(oddities) {
+            self.oddities = Some(oddities);
+            self.metrics.oddities(oddities);
+        }
+        let waiting_for = self.core.waiting_for();
+        if self.waiting_for.as_ref() != Some(&waiting_for) {
+            self.state.set_waiting_for(waiting_for.clone());
+            self.waiting_for = Some(waiting_for);
+        }
         let began = self.clock.instant_of(self.clock.now());
-        if !self.changed || began < self.show_after {
+        let large = self.core.ledger().pods().len() > SHOWN_ALWAYS;
+        if !self.changed || began < self.show_after || (large && !self.state.take_wanted()) {
             return;
         }
         self.state.publish(&self.core.snapshot(self.clock.now()));
@@ -235,8 +271,14 @@ impl Owner {
 
 fn log(answer: &Answer) {
     let Some(decision) = &answer.decision else {
-        if let Err(refusal) = &answer.result {
-            tracing::warn!(status = refusal.status(), %refusal, node = answer.node, "permit refused");
+        match &answer.result {
+            Err(refusal) if refusal.status() == 500 => {
+                tracing::warn!(status = 500, %refusal, node = answer.node, "permit refused");
+            }
+            Err(refusal) => {
+                tracing::debug!(status = refusal.status(), %refusal, "permit refused");
+            }
+            Ok(_) => {}
         }
         return;
     };

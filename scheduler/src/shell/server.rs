@@ -51,7 +51,11 @@ pub(super) async fn serve(
     clock: Clock,
     cancel: CancellationToken,
 ) {
-    let desk = Desk { commands, metrics: metrics.clone(), clock };
+    let desk = Desk {
+        commands,
+        metrics: metrics.clone(),
+        clock,
+    };
     let router = Router::new().fallback(answer).with_state(desk);
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let tracker = TaskTracker::new();
@@ -73,7 +77,10 @@ pub(super) async fn serve(
                 });
             }
             Err(error) => {
-                tracing::warn!(error = telemetry::chain(&error), "accepting a connection failed");
+                tracing::warn!(
+                    error = telemetry::chain(&error),
+                    "accepting a connection failed"
+                );
                 tokio::select! {
                     () = cancel.cancelled() => break,
                     () = pause() => {}
@@ -95,8 +102,11 @@ async fn converse(stream: TcpStream, router: Router, cancel: CancellationToken) 
     // Answers are small and awaited.
     let _set = stream.set_nodelay(true);
     let mut builder = hyper::server::conn::http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
-    let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    builder
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_TIMEOUT);
+    let connection =
+        builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
     let mut connection = std::pin::pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
@@ -121,7 +131,9 @@ async fn answer(State(desk): State<Desk>, request: Request) -> Response {
     };
     let status = result.as_ref().map_or_else(PermitRefusal::status, |_| 200);
     desk.metrics.answered(status, node.as_deref());
-    desk.metrics.answer_seconds.observe(desk.clock.now().since(began).as_secs_f64());
+    desk.metrics
+        .answer_seconds
+        .observe(desk.clock.now().since(began).as_secs_f64());
     respond(result)
 }
 
@@ -143,7 +155,11 @@ async fn ask(
     request: AgentRequest,
 ) -> (Option<String>, Result<PluginResponse, PermitRefusal>) {
     let (reply, answer) = oneshot::channel();
-    if commands.send(Command::Permit(request, reply)).await.is_err() {
+    if commands
+        .send(Command::Permit(request, reply))
+        .await
+        .is_err()
+    {
         return (None, Err(PermitRefusal::Panicked));
     }
     match answer.await {
@@ -156,8 +172,8 @@ fn respond(result: Result<PluginResponse, PermitRefusal>) -> Response {
     match result {
         Ok(response) => axum::Json(response).into_response(),
         Err(refusal) => {
-            let status = StatusCode::from_u16(refusal.status())
-                .unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+            let status =
+                StatusCode::from_u16(refusal.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
             let plain = [(header::CONTENT_TYPE, "text/plain; charset=utf-8")];
             (status, plain, Body::from(refusal.to_string())).into_response()
         }
@@ -170,7 +186,9 @@ mod tests {
 
     async fn text(response: Response) -> (u16, String) {
         let status = response.status().as_u16();
-        let bytes = axum::body::to_bytes(response.into_body(), MAX_BODY_BYTES).await.expect("reads");
+        let bytes = axum::body::to_bytes(response.into_body(), MAX_BODY_BYTES)
+            .await
+            .expect("reads");
         (status, String::from_utf8(bytes.to_vec()).expect("is text"))
     }
 
@@ -185,7 +203,10 @@ mod tests {
         let expected = (500, "request handler panicked".to_owned());
         let (commands, inbox) = mpsc::channel(1);
         drop(inbox);
-        assert_eq!(text(respond(ask(&commands, request()).await.1)).await, expected);
+        assert_eq!(
+            text(respond(ask(&commands, request()).await.1)).await,
+            expected
+        );
         // It may also go while the request waits.
         let (commands, mut inbox) = mpsc::channel(1);
         let owner = async move { drop(inbox.recv().await) };

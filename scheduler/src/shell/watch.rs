@@ -96,7 +96,11 @@ async fn follow(kind: Kind, client: Client, commands: &mpsc::Sender<Command>, me
             Err(error) => {
                 metrics.watch_error(kind.as_str(), source_of(&error));
                 let error = telemetry::chain(&error);
-                tracing::warn!(kind = kind.as_str(), error, "watch failed; it is taken up again");
+                tracing::warn!(
+                    kind = kind.as_str(),
+                    error,
+                    "watch failed; it is taken up again"
+                );
                 None
             }
         };
@@ -126,14 +130,22 @@ fn view<T>(
     let value = serde_json::to_value(object).unwrap_or_default();
     let name = || {
         let namespace = object.metadata.namespace.clone().unwrap_or_default();
-        format!("{namespace}/{}", object.metadata.name.clone().unwrap_or_default())
+        format!(
+            "{namespace}/{}",
+            object.metadata.name.clone().unwrap_or_default()
+        )
     };
     match read(&value) {
         Ok(view) => {
             if let Some(problem) = problem(&view) {
                 metrics.unreadable(kind.as_str());
                 let object = name();
-                tracing::warn!(kind = kind.as_str(), object, problem, "counted at the most it can be");
+                tracing::warn!(
+                    kind = kind.as_str(),
+                    object,
+                    problem,
+                    "counted at the most it can be"
+                );
             }
             Some(view)
         }
@@ -158,7 +170,13 @@ fn pod(object: &DynamicObject, metrics: &Metrics) -> Option<PodView> {
 
 fn vm(object: &DynamicObject, metrics: &Metrics) -> Option<VmView> {
     let problem = |view: &VmView| view.problem.as_ref().map(ToString::to_string);
-    view(Kind::VirtualMachines, object, metrics, VmView::read, problem)
+    view(
+        Kind::VirtualMachines,
+        object,
+        metrics,
+        VmView::read,
+        problem,
+    )
 }
 
 fn list(kind: Kind, objects: &[DynamicObject], metrics: &Metrics) -> Event {

@@ -66,19 +66,27 @@ impl FakeApi {
             copies: true,
             writes: 0,
         };
-        let api = Self { objects: Arc::new(Mutex::new(objects)), changed: watch::channel(0).0, address };
+        let api = Self {
+            objects: Arc::new(Mutex::new(objects)),
+            changed: watch::channel(0).0,
+            address,
+        };
         let router = Router::new().fallback(serve).with_state(api.clone());
         tokio::spawn(async move { axum::serve(listener, router).await });
         api
     }
 
     pub(crate) fn client(&self) -> kube::Client {
-        let uri: Uri = format!("http://{}", self.address).parse().expect("is a URI");
+        let uri: Uri = format!("http://{}", self.address)
+            .parse()
+            .expect("is a URI");
         kube::Client::try_from(kube::Config::new(uri)).expect("makes a client")
     }
 
     fn lock(&self) -> MutexGuard<'_, Objects> {
-        self.objects.lock().expect("nothing panics while it is held")
+        self.objects
+            .lock()
+            .expect("nothing panics while it is held")
     }
 
     pub(crate) fn set_fault(&self, fault: Fault) {
@@ -108,16 +116,24 @@ impl FakeApi {
     pub(crate) fn put(&self, kind: &str, mut object: Value) {
         let mut objects = self.lock();
         let key = key_of(kind, &object);
-        let old = objects.by_key.get(&key).map(|old| old["metadata"]["uid"].clone());
+        let old = objects
+            .by_key
+            .get(&key)
+            .map(|old| old["metadata"]["uid"].clone());
         objects.version += 1;
-        object["metadata"]["uid"] = old.unwrap_or_else(|| json!(format!("uid-{}", objects.version)));
+        object["metadata"]["uid"] =
+            old.unwrap_or_else(|| json!(format!("uid-{}", objects.version)));
         self.store(objects, key, object);
     }
 
     fn store(&self, mut objects: MutexGuard<'_, Objects>, key: Key, mut object: Value) {
         objects.version += 1;
         object["metadata"]["resourceVersion"] = json!(objects.version.to_string());
-        let what = if objects.by_key.contains_key(&key) { "MODIFIED" } else { "ADDED" };
+        let what = if objects.by_key.contains_key(&key) {
+            "MODIFIED"
+        } else {
+            "ADDED"
+        };
         let entry = (objects.version, key.0.clone(), what, object.clone());
         objects.log.push(entry);
         objects.by_key.insert(key, object);
@@ -128,7 +144,9 @@ impl FakeApi {
     pub(crate) fn delete(&self, kind: &str, namespace: &str, name: &str) {
         let mut objects = self.lock();
         let key = (kind.to_owned(), namespace.to_owned(), name.to_owned());
-        let Some(mut object) = objects.by_key.remove(&key) else { return };
+        let Some(mut object) = objects.by_key.remove(&key) else {
+            return;
+        };
         objects.version += 1;
         object["metadata"]["resourceVersion"] = json!(objects.version.to_string());
         let entry = (objects.version, key.0, "DELETED", object);
@@ -154,7 +172,13 @@ impl FakeApi {
     }
 
     /// Changes an object in place, as another client would.
-    pub(crate) fn edit(&self, kind: &str, namespace: &str, name: &str, change: impl FnOnce(&mut Value)) {
+    pub(crate) fn edit(
+        &self,
+        kind: &str,
+        namespace: &str,
+        name: &str,
+        change: impl FnOnce(&mut Value),
+    ) {
         let objects = self.lock();
         let key = (kind.to_owned(), namespace.to_owned(), name.to_owned());
         let mut object = objects.by_key.get(&key).cloned().expect("is there");
@@ -172,7 +196,9 @@ impl FakeApi {
         if fault == Fault::Swallow {
             return hang();
         }
-        let Some(mut object) = objects.by_key.get(&key).cloned() else { return status(404, "not found") };
+        let Some(mut object) = objects.by_key.get(&key).cloned() else {
+            return status(404, "not found");
+        };
         if let Err(why) = apply(&mut object, operations) {
             return status(422, &why);
         }
@@ -190,12 +216,23 @@ impl FakeApi {
     }
 
     fn copy_annotations(&self, namespace: &str, vm: &str) {
-        let Some(object) = self.get("virtualmachines", namespace, vm) else { return };
-        let from = object["metadata"]["annotations"].as_object().cloned().unwrap_or_default();
+        let Some(object) = self.get("virtualmachines", namespace, vm) else {
+            return;
+        };
+        let from = object["metadata"]["annotations"]
+            .as_object()
+            .cloned()
+            .unwrap_or_default();
         for pod in self.all("pods") {
             let owner = &pod["metadata"]["ownerReferences"][0]["name"];
             if owner == vm && pod["metadata"]["namespace"] == namespace {
-                let (name, from) = (pod["metadata"]["name"].as_str().expect("is text").to_owned(), from.clone());
+                let (name, from) = (
+                    pod["metadata"]["name"]
+                        .as_str()
+                        .expect("is text")
+                        .to_owned(),
+                    from.clone(),
+                );
                 self.edit("pods", namespace, &name, |pod| {
                     for (key, value) in from {
                         pod["metadata"]["annotations"][key] = value;
@@ -206,17 +243,32 @@ impl FakeApi {
     }
 
     fn bind(&self, namespace: &str, pod: &str, binding: &Value) -> Response {
-        let Some(object) = self.get("pods", namespace, pod) else { return status(404, "not found") };
-        if object["metadata"]["uid"] != binding["metadata"]["uid"] || object["spec"]["nodeName"].is_string() {
+        let Some(object) = self.get("pods", namespace, pod) else {
+            return status(404, "not found");
+        };
+        if object["metadata"]["uid"] != binding["metadata"]["uid"]
+            || object["spec"]["nodeName"].is_string()
+        {
             return status(409, "conflict");
         }
-        self.edit("pods", namespace, pod, |pod| pod["spec"]["nodeName"] = binding["target"]["name"].clone());
-        (StatusCode::CREATED, axum::Json(json!({"kind": "Status", "status": "Success"}))).into_response()
+        self.edit("pods", namespace, pod, |pod| {
+            pod["spec"]["nodeName"] = binding["target"]["name"].clone()
+        });
+        (
+            StatusCode::CREATED,
+            axum::Json(json!({"kind": "Status", "status": "Success"})),
+        )
+            .into_response()
     }
 }
 
 fn key_of(kind: &str, object: &Value) -> Key {
-    let text = |key: &str| object["metadata"][key].as_str().unwrap_or_default().to_owned();
+    let text = |key: &str| {
+        object["metadata"][key]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
+    };
     (kind.to_owned(), text("namespace"), text("name"))
 }
 
@@ -230,7 +282,11 @@ fn status(code: u16, message: &str) -> Response {
     let reason = if code == 404 { "NotFound" } else { "Invalid" };
     let body = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code,
         "reason": reason, "message": message});
-    (StatusCode::from_u16(code).expect("is a status"), axum::Json(body)).into_response()
+    (
+        StatusCode::from_u16(code).expect("is a status"),
+        axum::Json(body),
+    )
+        .into_response()
 }
 
 /// JSON patch: `test`, `add` and `replace`; a missing parent is an error.
@@ -246,7 +302,9 @@ fn apply(object: &mut Value, operations: &Value) -> Result<(), String> {
             }
             Some("add" | "replace") => {
                 let (parent, last) = path.rsplit_once('/').ok_or("no parent")?;
-                let parent = object.pointer_mut(parent).ok_or_else(|| format!("no parent of {path}"))?;
+                let parent = object
+                    .pointer_mut(parent)
+                    .ok_or_else(|| format!("no parent of {path}"))?;
                 let members = parent.as_object_mut().ok_or("parent is no object")?;
                 members.insert(last.replace("~1", "/").replace("~0", "~"), value);
             }
@@ -258,23 +316,35 @@ fn apply(object: &mut Value, operations: &Value) -> Result<(), String> {
 
 async fn serve(State(api): State<FakeApi>, request: Request) -> Response {
     let (method, uri) = (request.method().clone(), request.uri().clone());
-    let body = axum::body::to_bytes(request.into_body(), 1 << 20).await.unwrap_or_default();
+    let body = axum::body::to_bytes(request.into_body(), 1 << 20)
+        .await
+        .unwrap_or_default();
     let body: Value = serde_json::from_slice(&body).unwrap_or_default();
-    let path = uri.path().trim_start_matches("/apis/vm.neon.tech/v1/").trim_start_matches("/api/v1/");
+    let path = uri
+        .path()
+        .trim_start_matches("/apis/vm.neon.tech/v1/")
+        .trim_start_matches("/api/v1/");
     let parts: Vec<&str> = path.split('/').collect();
     let query = uri.query().unwrap_or_default();
-    let owned = |kind: &str, namespace: &str, name: &str| (kind.to_owned(), namespace.to_owned(), name.to_owned());
+    let owned = |kind: &str, namespace: &str, name: &str| {
+        (kind.to_owned(), namespace.to_owned(), name.to_owned())
+    };
     match (method, parts.as_slice()) {
         (Method::GET, [kind]) if query.contains("watch=true") => follow(&api, kind, query),
         (Method::GET, [kind]) => list(&api, kind).await,
-        (Method::GET, ["namespaces", namespace, kind, name]) => match api.get(kind, namespace, name) {
-            Some(object) => axum::Json(object).into_response(),
-            None => status(404, "not found"),
-        },
-        (Method::PATCH, ["namespaces", namespace, kind, name] | ["namespaces", namespace, kind, name, "status"]) => {
-            api.patch(owned(kind, namespace, name), &body)
+        (Method::GET, ["namespaces", namespace, kind, name]) => {
+            match api.get(kind, namespace, name) {
+                Some(object) => axum::Json(object).into_response(),
+                None => status(404, "not found"),
+            }
         }
-        (Method::POST, ["namespaces", namespace, "pods", name, "binding"]) => api.bind(namespace, name, &body),
+        (
+            Method::PATCH,
+            ["namespaces", namespace, kind, name] | ["namespaces", namespace, kind, name, "status"],
+        ) => api.patch(owned(kind, namespace, name), &body),
+        (Method::POST, ["namespaces", namespace, "pods", name, "binding"]) => {
+            api.bind(namespace, name, &body)
+        }
         (Method::POST, ["namespaces", namespace, "events"]) => {
             let mut event = body;
             let count = api.all("events").len();
@@ -301,23 +371,35 @@ async fn list(api: &FakeApi, kind: &str) -> Response {
 }
 
 fn follow(api: &FakeApi, kind: &str, query: &str) -> Response {
-    let from = query.split('&').find_map(|pair| pair.strip_prefix("resourceVersion="));
+    let from = query
+        .split('&')
+        .find_map(|pair| pair.strip_prefix("resourceVersion="));
     let from: u64 = from.and_then(|text| text.parse().ok()).unwrap_or(0);
-    let start = (api.clone(), api.changed.subscribe(), kind.to_owned(), from, false);
-    let lines = futures::stream::unfold(start, |(api, mut changed, kind, from, ended)| async move {
-        if ended {
-            return None;
-        }
-        loop {
-            let (text, next, gone) = since(&api, &kind, from);
-            if !text.is_empty() {
-                return Some((Ok::<_, Infallible>(Bytes::from(text)), (api, changed, kind, next, gone)));
-            }
-            if changed.changed().await.is_err() {
+    let start = (
+        api.clone(),
+        api.changed.subscribe(),
+        kind.to_owned(),
+        from,
+        false,
+    );
+    let lines =
+        futures::stream::unfold(start, |(api, mut changed, kind, from, ended)| async move {
+            if ended {
                 return None;
             }
-        }
-    });
+            loop {
+                let (text, next, gone) = since(&api, &kind, from);
+                if !text.is_empty() {
+                    return Some((
+                        Ok::<_, Infallible>(Bytes::from(text)),
+                        (api, changed, kind, next, gone),
+                    ));
+                }
+                if changed.changed().await.is_err() {
+                    return None;
+                }
+            }
+        });
     Body::from_stream(lines).into_response()
 }
 
@@ -331,7 +413,11 @@ fn since(api: &FakeApi, kind: &str, from: u64) -> (String, u64, bool) {
     }
     let mut text = String::new();
     let mut last = from;
-    for (version, _, what, object) in objects.log.iter().filter(|(v, k, _, _)| *v > from && k == kind) {
+    for (version, _, what, object) in objects
+        .log
+        .iter()
+        .filter(|(v, k, _, _)| *v > from && k == kind)
+    {
         text.push_str(&json!({"type": what, "object": object}).to_string());
         text.push('\n');
         last = *version;

@@ -1,5 +1,7 @@
 //! A running scheduler with its peer, and the objects tests put there.
 
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
 pub(crate) mod api;
 
 use std::net::SocketAddr;
@@ -54,7 +56,8 @@ fn guest(in_use: Resources) -> Value {
 /// The pod of that VM on a node.
 pub(crate) fn vm_pod(vm: &str, in_use: Resources, node: Option<&str>) -> Value {
     let mut pod = plain_pod(&format!("{vm}-pod"), 0, 0, node);
-    pod["metadata"]["labels"] = json!({"autoscaling.neon.tech/enabled": "true", "vm.neon.tech/name": vm});
+    pod["metadata"]["labels"] =
+        json!({"autoscaling.neon.tech/enabled": "true", "vm.neon.tech/name": vm});
     pod["metadata"]["annotations"] = json!({"vm.neon.tech/resources": guest(in_use).to_string()});
     pod["metadata"]["ownerReferences"] = json!([{"apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachine",
         "name": vm, "uid": "u", "controller": true}]);
@@ -64,8 +67,16 @@ pub(crate) fn vm_pod(vm: &str, in_use: Resources, node: Option<&str>) -> Value {
 /// Annotation resources-approved of a VM, decoded.
 pub(crate) fn approved(api: &FakeApi, vm: &str) -> Option<Resources> {
     let vm = api.get("virtualmachines", "default", vm)?;
-    let text = vm.pointer("/metadata/annotations/internal.autoscaling.neon.tech~1resources-approved")?;
+    let text =
+        vm.pointer("/metadata/annotations/internal.autoscaling.neon.tech~1resources-approved")?;
     serde_json::from_str(text.as_str()?).ok()
+}
+
+/// A client for the permit server. TLS is not used, but the client wants to know whose it would be.
+pub(crate) fn http_client() -> reqwest::Client {
+    // A second installation changes nothing.
+    let _installed = rustls::crypto::ring::default_provider().install_default();
+    reqwest::Client::new()
 }
 
 /// One scheduler in this process.
@@ -82,7 +93,9 @@ impl Running {
     /// Starts one and waits until it is ready.
     pub(crate) async fn start(api: &FakeApi) -> Self {
         let running = Self::start_unready(api, Config::default()).await;
-        running.until("ready", |running| running.state.ready().is_ok()).await;
+        running
+            .until("ready", |running| running.state.ready().is_ok())
+            .await;
         running
     }
 
@@ -105,7 +118,14 @@ impl Running {
             log: None,
         };
         let task = tokio::spawn(scheduler::run(params, cancel.clone()));
-        Self { permits, metrics, state, http: reqwest::Client::new(), cancel, task }
+        Self {
+            permits,
+            metrics,
+            state,
+            http: http_client(),
+            cancel,
+            task,
+        }
     }
 
     /// Waits for a state, with a deadline.
@@ -117,22 +137,38 @@ impl Running {
             }
         };
         let state = || self.state.dump();
-        tokio::time::timeout(PATIENCE, waiting).await.unwrap_or_else(|_| panic!("never {what}: {}", state()));
+        tokio::time::timeout(PATIENCE, waiting)
+            .await
+            .unwrap_or_else(|_| panic!("never {what}: {}", state()));
     }
 
     /// What a node carries by the state dump, thousandths and bytes.
     pub(crate) fn reserved(&self, node: &str) -> (u64, u64) {
         let dump = self.state.dump();
         let reserved = &dump["nodes"][node]["reserved"];
-        (reserved["cpu"].as_u64().unwrap_or(0), reserved["mem"].as_u64().unwrap_or(0))
+        (
+            reserved["cpu"].as_u64().unwrap_or(0),
+            reserved["mem"].as_u64().unwrap_or(0),
+        )
     }
 
     /// Posts a body and gives status, content type and body of the answer.
     pub(crate) async fn post(&self, body: impl Into<reqwest::Body>) -> (u16, String, String) {
         let url = format!("http://{}/", self.permits);
-        let answer = self.http.post(url).body(body).send().await.expect("is answered");
+        let answer = self
+            .http
+            .post(url)
+            .body(body)
+            .send()
+            .await
+            .expect("is answered");
         let status = answer.status().as_u16();
-        let kind = answer.headers().get("content-type").and_then(|v| v.to_str().ok()).unwrap_or("").to_owned();
+        let kind = answer
+            .headers()
+            .get("content-type")
+            .and_then(|v| v.to_str().ok())
+            .unwrap_or("")
+            .to_owned();
         (status, kind, answer.text().await.expect("reads"))
     }
 
@@ -143,7 +179,9 @@ impl Running {
         last_permit: Option<Resources>,
         resources: Resources,
     ) -> Result<Resources, (u16, String)> {
-        let (status, _, text) = self.post(request(vm, last_permit, resources).to_string()).await;
+        let (status, _, text) = self
+            .post(request(vm, last_permit, resources).to_string())
+            .await;
         if status != 200 {
             return Err((status, text));
         }
@@ -152,8 +190,16 @@ impl Running {
     }
 
     pub(crate) async fn get(&self, path: &str) -> (u16, String) {
-        let answer = self.http.get(format!("http://{}{path}", self.metrics)).send().await.expect("is answered");
-        (answer.status().as_u16(), answer.text().await.expect("reads"))
+        let answer = self
+            .http
+            .get(format!("http://{}{path}", self.metrics))
+            .send()
+            .await
+            .expect("is answered");
+        (
+            answer.status().as_u16(),
+            answer.text().await.expect("reads"),
+        )
     }
 
     /// Ends as a process does that is killed: nothing is finished.

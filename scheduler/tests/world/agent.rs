@@ -17,7 +17,12 @@ pub(crate) struct Agent {
 
 impl Agent {
     pub(crate) fn new(pod: String) -> Self {
-        Self { permit: None, pod, attempt: 0, waiting: false }
+        Self {
+            permit: None,
+            pod,
+            attempt: 0,
+            waiting: false,
+        }
     }
 
     /// Whether it still waits for the answer to that attempt.
@@ -29,31 +34,57 @@ impl Agent {
 impl World {
     /// An agent that waits for nothing asks for more, less or the same.
     pub(super) fn agent_asks(&mut self, which: u8, how: u8) {
-        let Some(name) = nth(&self.agents, which) else { return };
-        let Some(agent) = self.agents.get_mut(&name).filter(|agent| !agent.waiting) else { return };
+        let Some(name) = nth(&self.agents, which) else {
+            return;
+        };
+        let Some(agent) = self.agents.get_mut(&name).filter(|agent| !agent.waiting) else {
+            return;
+        };
         let vm = self.vms.get_mut(&name).expect("an agent has a VM");
-        let part = |units: u8, of: Resources| UNIT.saturating_mul(u32::from(units)).field_max(UNIT).field_min(of);
+        let part = |units: u8, of: Resources| {
+            UNIT.saturating_mul(u32::from(units))
+                .field_max(UNIT)
+                .field_min(of)
+        };
         let wish = match (agent.permit, how % 8) {
             (None, _) | (_, 0 | 1) => vm.in_use,
             (_, 2 | 3) => {
                 // One field or both go down; the object first, then the scheduler is told.
                 let low = part(how / 8 % 4, vm.in_use);
-                let low = if how % 8 == 2 { low } else { Resources { cpu: low.cpu, ..vm.in_use } };
+                let low = if how % 8 == 2 {
+                    low
+                } else {
+                    Resources {
+                        cpu: low.cpu,
+                        ..vm.in_use
+                    }
+                };
                 if low != vm.in_use {
                     vm.in_use = low;
                     self.vm_changed(&name);
                 }
                 low
             }
-            (_, 4) => Resources { mem: UNIT.saturating_mul(u32::from(how / 8 % 16)).mem, ..vm.in_use }.field_max(vm.in_use),
+            (_, 4) => Resources {
+                mem: UNIT.saturating_mul(u32::from(how / 8 % 16)).mem,
+                ..vm.in_use
+            }
+            .field_max(vm.in_use),
             // One that is no whole number of units.
             (_, 5) => Resources::new(vm.in_use.cpu.0 + 390, vm.in_use.mem.0 + (777 << 20)),
-            _ => UNIT.saturating_mul(u32::from(how / 8 % 16)).field_max(vm.in_use),
+            _ => UNIT
+                .saturating_mul(u32::from(how / 8 % 16))
+                .field_max(vm.in_use),
         };
-        let Some(agent) = self.agents.get_mut(&name) else { return };
+        let Some(agent) = self.agents.get_mut(&name) else {
+            return;
+        };
         let request = AgentRequest {
             proto_version: 7,
-            pod: NamespacedName { namespace: "d".into(), name: agent.pod.clone() },
+            pod: NamespacedName {
+                namespace: "d".into(),
+                name: agent.pod.clone(),
+            },
             compute_unit: UNIT,
             resources: wish,
             last_permit: agent.permit,
@@ -71,8 +102,13 @@ impl World {
         if self.answers.is_empty() {
             return;
         }
-        let (name, attempt, _, answer) = self.answers.remove(usize::from(which) % self.answers.len());
-        let Some(agent) = self.agents.get_mut(&name).filter(|agent| agent.waits_for(attempt)) else {
+        let (name, attempt, _, answer) =
+            self.answers.remove(usize::from(which) % self.answers.len());
+        let Some(agent) = self
+            .agents
+            .get_mut(&name)
+            .filter(|agent| agent.waits_for(attempt))
+        else {
             return;
         };
         if how.is_multiple_of(4) {
@@ -84,7 +120,10 @@ impl World {
         let Ok(response) = answer.result else { return };
         agent.permit = Some(response.permit);
         let vm = self.vms.get_mut(&name).expect("an agent has a VM");
-        assert!(!vm.in_use.has_field_above(response.permit), "a permit below what is in use");
+        assert!(
+            !vm.in_use.has_field_above(response.permit),
+            "a permit below what is in use"
+        );
         if how.is_multiple_of(2) && vm.in_use != response.permit {
             vm.in_use = response.permit;
             self.vm_changed(&name);
@@ -93,7 +132,9 @@ impl World {
 
     /// An agent hangs up on a request; if it has not arrived yet it never will.
     pub(super) fn agent_gives_up(&mut self, which: u8, how: u8) {
-        let Some(name) = nth(&self.agents, which) else { return };
+        let Some(name) = nth(&self.agents, which) else {
+            return;
+        };
         if !how.is_multiple_of(3) {
             return;
         }
@@ -105,7 +146,9 @@ impl World {
 
     /// A new agent takes a VM over and knows nothing.
     pub(super) fn agent_restarts(&mut self, which: u8) {
-        let Some(name) = nth(&self.agents, which) else { return };
+        let Some(name) = nth(&self.agents, which) else {
+            return;
+        };
         self.requests.retain(|(vm, _, _)| *vm != name);
         if let Some(agent) = self.agents.get_mut(&name) {
             agent.permit = None;

@@ -31,7 +31,12 @@ const LOG: usize = 120;
 enum Call {
     Write(VmWrite),
     Read(u64, NamespacedName),
-    Bind { id: u64, pod: String, uid: String, node: String },
+    Bind {
+        id: u64,
+        pod: String,
+        uid: String,
+        node: String,
+    },
 }
 
 /// One random step. The numbers choose among what is there.
@@ -240,7 +245,9 @@ impl World {
             Call::Write(write) => Event::WriteDone(write.id, self.execute_write(write)),
             Call::Read(id, vm) => {
                 let found = self.vms.get(&vm.name);
-                let outcome = found.map_or(CallOutcome::NotFound, |vm| CallOutcome::Done(Box::new(vm.view())));
+                let outcome = found.map_or(CallOutcome::NotFound, |vm| {
+                    CallOutcome::Done(Box::new(vm.view()))
+                });
                 Event::ReadDone(*id, outcome)
             }
             Call::Bind { id, pod, uid, node } => {
@@ -260,12 +267,17 @@ impl World {
     }
 
     fn execute_write(&mut self, write: &VmWrite) -> CallOutcome {
-        let Some(vm) = self.vms.get_mut(&write.vm.name) else { return CallOutcome::NotFound };
+        let Some(vm) = self.vms.get_mut(&write.vm.name) else {
+            return CallOutcome::NotFound;
+        };
         if vm.version != write.base {
             self.note("write met a newer version");
             return CallOutcome::Conflict;
         }
-        assert_eq!(vm.approved, write.approved_before, "the patch tests what is there");
+        assert_eq!(
+            vm.approved, write.approved_before,
+            "the patch tests what is there"
+        );
         vm.unit = Some(write.unit.clone());
         vm.requested = Some(write.requested.clone());
         vm.approved = Some(write.approved.clone());
@@ -281,8 +293,14 @@ impl World {
     }
 
     fn controller_syncs(&mut self, which: u8) {
-        let Some(name) = nth(&self.pods, which) else { return };
-        let vm = self.pods[&name].vm.as_ref().and_then(|vm| self.vms.get(vm)).cloned();
+        let Some(name) = nth(&self.pods, which) else {
+            return;
+        };
+        let vm = self.pods[&name]
+            .vm
+            .as_ref()
+            .and_then(|vm| self.vms.get(vm))
+            .cloned();
         if let (Some(vm), Some(pod)) = (vm, self.pods.get_mut(&name)) {
             pod.sync(&vm);
             self.pod_changed(&name);
@@ -306,7 +324,8 @@ impl World {
         let vm = VmObject::new(serial, overcommit_milli);
         let pod = PodObject::of(&vm);
         let (vm_name, pod_name) = (vm.name.clone(), pod.name.clone());
-        self.agents.insert(vm_name.clone(), Agent::new(pod_name.clone()));
+        self.agents
+            .insert(vm_name.clone(), Agent::new(pod_name.clone()));
         self.vms.insert(vm_name.clone(), vm);
         self.pods.insert(pod_name.clone(), pod);
         self.vm_changed(&vm_name);
@@ -314,8 +333,12 @@ impl World {
     }
 
     fn delete(&mut self, which: u8) {
-        let Some(name) = nth(&self.pods, which) else { return };
-        let Some(pod) = self.pods.remove(&name) else { return };
+        let Some(name) = nth(&self.pods, which) else {
+            return;
+        };
+        let Some(pod) = self.pods.remove(&name) else {
+            return;
+        };
         self.streams[0].push_back(Event::PodDeleted(pod.uid));
         if let Some(vm) = pod.vm.and_then(|vm| self.vms.remove(&vm)) {
             self.agents.remove(&vm.name);
@@ -346,7 +369,11 @@ impl World {
     }
 
     fn list_all(&mut self) {
-        let nodes = self.nodes.iter().map(|(name, total)| objects::node(name, *total)).collect();
+        let nodes = self
+            .nodes
+            .iter()
+            .map(|(name, total)| objects::node(name, *total))
+            .collect();
         self.core.handle(self.time(), Event::NodesListed(nodes));
         self.break_watch(0);
         self.break_watch(1);
@@ -361,7 +388,10 @@ impl World {
         let at = usize::from(which) % self.requests.len();
         let (vm, attempt, request) = self.requests[at].clone();
         // A connection that was given up is noticed before its request is looked at.
-        let stale = !self.agents.get(&vm).is_some_and(|agent| agent.waits_for(attempt));
+        let stale = !self
+            .agents
+            .get(&vm)
+            .is_some_and(|agent| agent.waits_for(attempt));
         // Now and then a request arrives twice.
         if stale || !how.is_multiple_of(8) {
             self.requests.remove(at);
@@ -370,16 +400,25 @@ impl World {
             return;
         }
         self.last_ticket += 1;
-        self.log(|| format!("request of {vm}: {} over {:?}", request.resources, request.last_permit));
-        self.tickets.insert(self.last_ticket, (vm, attempt, request.clone()));
-        self.core.handle(self.time(), Event::Permit(self.last_ticket, request));
+        self.log(|| {
+            format!(
+                "request of {vm}: {} over {:?}",
+                request.resources, request.last_permit
+            )
+        });
+        self.tickets
+            .insert(self.last_ticket, (vm, attempt, request.clone()));
+        self.core
+            .handle(self.time(), Event::Permit(self.last_ticket, request));
     }
 
     fn deliver_outcome(&mut self, which: u8) {
         if self.outcomes.is_empty() {
             return;
         }
-        let outcome = self.outcomes.remove(usize::from(which) % self.outcomes.len());
+        let outcome = self
+            .outcomes
+            .remove(usize::from(which) % self.outcomes.len());
         self.log(|| format!("outcome: {outcome:?}"));
         self.core.handle(self.time(), outcome);
     }
@@ -392,7 +431,12 @@ impl World {
                 Action::WriteVm(write) => self.calls.push(Call::Write(write)),
                 Action::ReadVm { id, vm } => self.calls.push(Call::Read(id, vm)),
                 Action::Bind { id, pod, uid, node } => {
-                    self.calls.push(Call::Bind { id, pod: pod.name, uid, node });
+                    self.calls.push(Call::Bind {
+                        id,
+                        pod: pod.name,
+                        uid,
+                        node,
+                    });
                 }
                 Action::Unschedulable { .. } => self.note("unschedulable"),
                 Action::ScaleUpDenied { .. } => self.note("denied"),
@@ -401,7 +445,10 @@ impl World {
     }
 
     fn answered(&mut self, answer: Answer) {
-        let asked = self.tickets.remove(&answer.ticket).expect("each request is answered once");
+        let asked = self
+            .tickets
+            .remove(&answer.ticket)
+            .expect("each request is answered once");
         let (vm, attempt, request) = asked;
         match &answer.result {
             Err(_) => self.note("refused"),
@@ -411,8 +458,13 @@ impl World {
                 self.check_permit(&request, permit);
                 // I2: what is said is written, whatever the core believes.
                 if let Some(object) = self.vms.get(&vm) {
-                    let written = object.approved_resources().expect("a permit without any approval");
-                    assert!(!permit.has_field_above(written), "said {permit}, written {written}");
+                    let written = object
+                        .approved_resources()
+                        .expect("a permit without any approval");
+                    assert!(
+                        !permit.has_field_above(written),
+                        "said {permit}, written {written}"
+                    );
                 }
             }
         }
@@ -421,10 +473,16 @@ impl World {
 
     /// N13: per resource, a decrease is permitted exactly and an increase between what was held and what is asked.
     fn check_permit(&mut self, request: &AgentRequest, permit: Resources) {
-        assert!(!permit.has_field_above(request.resources), "more than was asked");
+        assert!(
+            !permit.has_field_above(request.resources),
+            "more than was asked"
+        );
         let old = request.last_permit.unwrap_or_default();
         let floor = old.field_min(request.resources);
-        assert!(!permit.has_field_below(floor), "{permit} takes away from {old} of {request:?}");
+        assert!(
+            !permit.has_field_below(floor),
+            "{permit} takes away from {old} of {request:?}"
+        );
         if permit != request.resources && permit != floor {
             self.note("partial");
             if permit.exact_multiple_of(UNIT).is_none() {
@@ -467,7 +525,10 @@ impl World {
     fn check_all(&self) {
         assert_eq!(self.core.ledger().audit(), Ok(()));
         for (node, total) in &self.nodes {
-            let here = self.pods.values().filter(|pod| pod.node.as_ref() == Some(node));
+            let here = self
+                .pods
+                .values()
+                .filter(|pod| pod.node.as_ref() == Some(node));
             let mut used = Both::<u128>::default();
             for pod in here {
                 let share = shares(self.truth(pod).into(), Both::same(pod.overcommit_milli));
@@ -476,23 +537,39 @@ impl World {
             let held = self.core.ledger().load(node).reserved;
             let both = used.zip(held).zip(*total);
             both.map(|resource, ((used, held), total)| {
-                assert!(used <= u128::from(total), "{node}: {resource:?} overcommitted: {used} of {total}");
-                assert!(used <= held, "{node}: {resource:?} in use {used}, but only {held} held");
+                assert!(
+                    used <= u128::from(total),
+                    "{node}: {resource:?} overcommitted: {used} of {total}"
+                );
+                assert!(
+                    used <= held,
+                    "{node}: {resource:?} in use {used}, but only {held} held"
+                );
             });
         }
         for (name, agent) in &self.agents {
             let vm = &self.vms[name];
             if let Some(permit) = agent.permit {
-                assert!(!vm.in_use.has_field_above(permit), "{name} uses more than it may");
-                let approved = vm.approved_resources().expect("a permit without any approval");
-                assert!(!permit.has_field_above(approved), "{name} was permitted more than is written");
+                assert!(
+                    !vm.in_use.has_field_above(permit),
+                    "{name} uses more than it may"
+                );
+                let approved = vm
+                    .approved_resources()
+                    .expect("a permit without any approval");
+                assert!(
+                    !permit.has_field_above(approved),
+                    "{name} was permitted more than is written"
+                );
             }
         }
     }
 
     /// What a pod may really be using now or at any moment without asking.
     fn truth(&self, pod: &PodObject) -> Resources {
-        let Some(vm) = pod.vm.as_ref().and_then(|vm| self.vms.get(vm)) else { return pod.requests };
+        let Some(vm) = pod.vm.as_ref().and_then(|vm| self.vms.get(vm)) else {
+            return pod.requests;
+        };
         let agent = self.agents.get(&vm.name).and_then(|agent| agent.permit);
         vm.in_use.field_max(agent.unwrap_or_default())
     }

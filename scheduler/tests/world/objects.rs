@@ -55,19 +55,30 @@ impl VmObject {
     }
 
     pub(crate) fn key(&self) -> NamespacedName {
-        NamespacedName { namespace: "d".into(), name: self.name.clone() }
+        NamespacedName {
+            namespace: "d".into(),
+            name: self.name.clone(),
+        }
     }
 
     pub(crate) fn approved_resources(&self) -> Option<Resources> {
-        self.approved.as_ref().map(|text| serde_json::from_str(text).expect("is readable"))
+        self.approved
+            .as_ref()
+            .map(|text| serde_json::from_str(text).expect("is readable"))
     }
 
     fn annotations(&self) -> Value {
         let mut annotations = json!({});
         for (key, value) in [
             ("autoscaling.neon.tech/scaling-unit", &self.unit),
-            ("internal.autoscaling.neon.tech/resources-requested", &self.requested),
-            ("internal.autoscaling.neon.tech/resources-approved", &self.approved),
+            (
+                "internal.autoscaling.neon.tech/resources-requested",
+                &self.requested,
+            ),
+            (
+                "internal.autoscaling.neon.tech/resources-approved",
+                &self.approved,
+            ),
         ] {
             if let Some(value) = value {
                 annotations[key] = json!(value);
@@ -130,7 +141,8 @@ impl PodObject {
             let mut annotations = vm.annotations();
             annotations["vm.neon.tech/resources"] = json!(vm.guest().to_string());
             let factor = format!("{}m", self.overcommit_milli);
-            annotations["vm.neon.tech/overcommit"] = json!(json!({"cpu": factor, "memory": factor}).to_string());
+            annotations["vm.neon.tech/overcommit"] =
+                json!(json!({"cpu": factor, "memory": factor}).to_string());
             object["metadata"]["annotations"] = annotations;
             object["metadata"]["labels"] = json!({"autoscaling.neon.tech/enabled": "true"});
             object["metadata"]["ownerReferences"] = json!([

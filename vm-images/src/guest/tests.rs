@@ -16,7 +16,6 @@ fn n46_inittab_starts_everything_and_ends_it_in_order() {
 ::respawn:/usr/lib/bellows/service vm-monitor
 ::respawn:/usr/lib/bellows/service sshd
 ::once:/usr/lib/bellows/ready POSTGRES READY
-::respawn:/sbin/uevent /usr/lib/bellows/hotplug
 ::respawn:/sbin/acpid -f -l /dev/null
 ttyS0::respawn:/sbin/getty -n -L -l /usr/lib/bellows/console 115200 ttyS0 vt100
 ::ctrlaltdel:/sbin/poweroff

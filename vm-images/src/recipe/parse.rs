@@ -50,7 +50,7 @@ pub(super) fn recipe(table: Table, sha256: Digest) -> Result<Recipe, Problems> {
         .table("runtime", p)
         .map(|fields| runtime_part(fields, p));
     let content = match (guest, runtime) {
-        (Some(guest), None) => Some(RecipeContent::Guest(guest)),
+        (Some(guest), None) => Some(RecipeContent::Guest(Box::new(guest))),
         (None, Some(runtime)) => Some(RecipeContent::Runtime(runtime)),
         (guest, _) => {
             let problem = if guest.is_some() {

@@ -1,9 +1,12 @@
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
 use std::time::Duration;
 
 use super::*;
+use crate::progress::{Reporter, Step};
 
 fn store() -> (tempfile::TempDir, Store) {
     let dir = tempfile::tempdir().unwrap();
@@ -73,7 +76,7 @@ fn n46_a_published_image_is_found_by_name_and_digest() {
         image.dir.join("bin/qemu-img")
     );
     assert_eq!(image.program("qemu-nbd"), None);
-    assert_eq!(store.images().unwrap(), [image.clone()]);
+    assert_eq!(store.images().unwrap(), std::slice::from_ref(&image));
     store.verify(&image).unwrap();
 }
 
@@ -120,7 +123,7 @@ fn n46_collection_keeps_what_is_named_or_in_use() {
     let collected = store
         .collect(&BTreeSet::from([used.digest.clone()]))
         .unwrap();
-    assert_eq!(collected.blobs, [old.digest.clone()]);
+    assert_eq!(collected.blobs, std::slice::from_ref(&old.digest));
     assert!(collected.bytes > 0);
     assert!(store.image(&old.digest).is_err());
     assert!(store.image(&used.digest).is_ok() && store.image(&newest.digest).is_ok());
@@ -128,6 +131,40 @@ fn n46_collection_keeps_what_is_named_or_in_use() {
         store.collect(&BTreeSet::new()).unwrap().blobs,
         [used.digest]
     );
+}
+
+#[test]
+fn n46_a_forgotten_image_and_its_layers_go_with_the_next_collection() {
+    let (_dir, store) = store();
+    let image = publish(&store, "a/b:1", "one");
+    let kept = publish(&store, "c", "two");
+    let key = digest::of_bytes(b"key");
+    let layers = ["a/b:1", "c"].map(|name| {
+        let guard = silent(|r| store.lock(r)).unwrap();
+        let work = store.work_dir(&guard).unwrap();
+        let dir = work.path().join("out");
+        fs::create_dir(&dir).unwrap();
+        let manifest = LayerManifest {
+            files: Default::default(),
+            facts: name.to_owned(),
+        };
+        store
+            .publish_layer(&guard, (name, "base", &key), &dir, &manifest)
+            .unwrap()
+            .digest
+    });
+    assert!(store.collect(&BTreeSet::new()).unwrap().blobs.is_empty());
+    assert!(store.remove("a/b:1").unwrap());
+    assert!(!store.remove("a/b:1").unwrap() && store.resolve("a/b:1").unwrap().is_none());
+    let gone: BTreeSet<_> = store
+        .collect(&BTreeSet::new())
+        .unwrap()
+        .blobs
+        .into_iter()
+        .collect();
+    assert_eq!(gone, BTreeSet::from([image.digest, layers[0].clone()]));
+    assert!(store.layer::<String>("c", "base", &key).is_some());
+    assert_eq!(store.resolve("c").unwrap(), Some(kept));
 }
 
 #[test]

@@ -108,7 +108,11 @@ impl CacheState {
     ///
     /// Once the setting has been seen, a database that does not answer is a failure: its cache may still be as large as
     /// before, so a shrink must not count on it.
-    pub fn note(&mut self, mode: CacheMode, outcome: Result<CacheChange, CacheFailure>) -> CacheVerdict {
+    pub fn note(
+        &mut self,
+        mode: CacheMode,
+        outcome: Result<CacheChange, CacheFailure>,
+    ) -> CacheVerdict {
         let seen = matches!(self, Self::Managed { .. } | Self::Failing { .. });
         match outcome {
             Ok(change) => {
@@ -145,20 +149,30 @@ mod tests {
     use super::*;
 
     fn unreachable() -> CacheFailure {
-        CacheFailure::Unreachable { detail: "refused".into() }
+        CacheFailure::Unreachable {
+            detail: "refused".into(),
+        }
     }
 
     fn absent() -> CacheFailure {
-        CacheFailure::NoSuchSetting { setting: "neon.file_cache_size_limit".into() }
+        CacheFailure::NoSuchSetting {
+            setting: "neon.file_cache_size_limit".into(),
+        }
     }
 
-    const SET: CacheChange = CacheChange { was: None, now: Bytes::mib(1) };
+    const SET: CacheChange = CacheChange {
+        was: None,
+        now: Bytes::mib(1),
+    };
 
     #[test]
     fn auto_goes_on_without_a_setting_or_a_database() {
         for why in [unreachable(), absent()] {
             let mut state = CacheState::initial(CacheMode::Auto);
-            assert_eq!(state.note(CacheMode::Auto, Err(why.clone())), CacheVerdict::GoOn);
+            assert_eq!(
+                state.note(CacheMode::Auto, Err(why.clone())),
+                CacheVerdict::GoOn
+            );
             assert_eq!(state, CacheState::NotManaged { why });
             assert!(state.is_absent());
         }
@@ -173,24 +187,41 @@ mod tests {
             assert_eq!(verdict, CacheVerdict::Fail(unreachable()));
             assert!(!state.is_absent());
         }
-        assert_eq!(state.note(CacheMode::Auto, Err(absent())), CacheVerdict::GoOn);
+        assert_eq!(
+            state.note(CacheMode::Auto, Err(absent())),
+            CacheVerdict::GoOn
+        );
     }
 
     #[test]
     fn a_refusal_always_fails_and_on_excuses_nothing() {
-        let refused = CacheFailure::Refused { detail: "permission denied".into() };
+        let refused = CacheFailure::Refused {
+            detail: "permission denied".into(),
+        };
         let mut state = CacheState::initial(CacheMode::Auto);
-        assert!(matches!(state.note(CacheMode::Auto, Err(refused)), CacheVerdict::Fail(_)));
+        assert!(matches!(
+            state.note(CacheMode::Auto, Err(refused)),
+            CacheVerdict::Fail(_)
+        ));
         for why in [unreachable(), absent()] {
             let mut state = CacheState::initial(CacheMode::On);
-            assert!(matches!(state.note(CacheMode::On, Err(why)), CacheVerdict::Fail(_)));
+            assert!(matches!(
+                state.note(CacheMode::On, Err(why)),
+                CacheVerdict::Fail(_)
+            ));
         }
     }
 
     #[test]
     fn texts() {
         assert_eq!(SET.to_string(), "file cache limit set to 1 MiB");
-        let change = CacheChange { was: Some(Bytes::mib(698)), now: Bytes::mib(232) };
-        assert_eq!(change.to_string(), "file cache limit set from 698 MiB to 232 MiB");
+        let change = CacheChange {
+            was: Some(Bytes::mib(698)),
+            now: Bytes::mib(232),
+        };
+        assert_eq!(
+            change.to_string(),
+            "file cache limit set from 698 MiB to 232 MiB"
+        );
     }
 }

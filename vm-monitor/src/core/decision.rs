@@ -126,7 +126,12 @@ pub struct Basis<'a> {
 /// Source: spec/monitor.md §3, §5.
 #[must_use]
 pub fn judge(basis: Basis<'_>, mem: u64, now: Timestamp) -> Verdict {
-    let Basis { rules, watched, window, threshold: was } = basis;
+    let Basis {
+        rules,
+        watched,
+        window,
+        threshold: was,
+    } = basis;
     if watched == Watched::Nothing {
         return Verdict::Approve(Approval::NotWatched);
     }
@@ -143,9 +148,18 @@ pub fn judge(basis: Basis<'_>, mem: u64, now: Timestamp) -> Verdict {
     let total = rules.usable(mem);
     let (threshold, buffer) = (rules.threshold(total), rules.downscale_buffer);
     if threshold.0 < in_use.0.saturating_add(buffer.0) {
-        return Verdict::Refuse(Refusal::TooLow { threshold, in_use, buffer });
+        return Verdict::Refuse(Refusal::TooLow {
+            threshold,
+            in_use,
+            buffer,
+        });
     }
-    Verdict::Approve(Approval::Fits { watched, was, threshold, total })
+    Verdict::Approve(Approval::Fits {
+        watched,
+        was,
+        threshold,
+        total,
+    })
 }
 
 /// Bytes as MiB with one decimal, for people.
@@ -173,7 +187,12 @@ impl fmt::Display for Approval {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotWatched => f.write_str("no memory is watched"),
-            Self::Fits { watched, was, threshold, total } => {
+            Self::Fits {
+                watched,
+                was,
+                threshold,
+                total,
+            } => {
                 write!(f, "{} set ", watched.noun())?;
                 change(f, *was, *threshold)?;
                 write!(f, ", for a new total of {}", Mib(*total))
@@ -189,7 +208,11 @@ impl fmt::Display for Refusal {
             Self::TooFewSamples { have, need } => {
                 write!(f, "not enough memory samples yet: have {have}, need {need}")
             }
-            Self::TooLow { threshold, in_use, buffer } => write!(
+            Self::TooLow {
+                threshold,
+                in_use,
+                buffer,
+            } => write!(
                 f,
                 "memory threshold would be too low: {} (new threshold) < {} (in use) + {} (buffer for a shrink)",
                 Mib(*threshold),
@@ -228,20 +251,31 @@ mod tests {
 
     fn ask(window: &Window, mem: u64, now: Timestamp) -> Verdict {
         let rules = Rules::default();
-        let basis = Basis { rules: &rules, watched: Watched::Cgroup, window, threshold: None };
+        let basis = Basis {
+            rules: &rules,
+            watched: Watched::Cgroup,
+            window,
+            threshold: None,
+        };
         judge(basis, mem, now)
     }
 
     #[test]
     fn n27_shrink_to_1_gib_at_685_mib_is_approved_at_686_refused() {
         let verdict = ask(&window(&[685; 5]), 1 << 30, NOW);
-        assert!(matches!(verdict, Verdict::Approve(Approval::Fits { .. })), "{verdict:?}");
+        assert!(
+            matches!(verdict, Verdict::Approve(Approval::Fits { .. })),
+            "{verdict:?}"
+        );
         let verdict = ask(&window(&[686; 5]), 1 << 30, NOW);
         let Verdict::Refuse(refusal @ Refusal::TooLow { .. }) = verdict else {
             panic!("{verdict:?}");
         };
         let text = refusal.to_string();
-        assert!(text.contains("785.4 MiB (new threshold) < 686 MiB (in use) + 100 MiB"), "{text}");
+        assert!(
+            text.contains("785.4 MiB (new threshold) < 686 MiB (in use) + 100 MiB"),
+            "{text}"
+        );
     }
 
     #[test]
@@ -268,7 +302,10 @@ mod tests {
             ask(&window(&[9000, 9000]), 1 << 30, NOW),
             Verdict::Refuse(Refusal::TooLow { .. })
         ));
-        assert!(matches!(ask(&window(&[1, 1]), 1 << 30, NOW), Verdict::Approve(_)));
+        assert!(matches!(
+            ask(&window(&[1, 1]), 1 << 30, NOW),
+            Verdict::Approve(_)
+        ));
     }
 
     #[test]
@@ -281,7 +318,12 @@ mod tests {
     fn n27_nothing_watched_is_approved_and_says_so() {
         let rules = Rules::default();
         let empty = Window::default();
-        let basis = Basis { rules: &rules, watched: Watched::Nothing, window: &empty, threshold: None };
+        let basis = Basis {
+            rules: &rules,
+            watched: Watched::Nothing,
+            window: &empty,
+            threshold: None,
+        };
         let Verdict::Approve(approval) = judge(basis, 1 << 30, NOW) else {
             panic!("refused");
         };

@@ -77,7 +77,11 @@ pub fn parse_ppm(text: &str) -> Option<u32> {
         return None;
     }
     let fraction: u32 = format!("{fraction:0<6}").parse().ok()?;
-    whole.parse::<u32>().ok()?.checked_mul(1_000_000)?.checked_add(fraction)
+    whole
+        .parse::<u32>()
+        .ok()?
+        .checked_mul(1_000_000)?
+        .checked_add(fraction)
 }
 
 #[cfg(test)]
@@ -103,7 +107,11 @@ mod tests {
 
     #[test]
     fn parameter_rule() {
-        let with = |fraction_ppm, spread_ppm| Sizing { fraction_ppm, spread_ppm, ..Sizing::default() };
+        let with = |fraction_ppm, spread_ppm| Sizing {
+            fraction_ppm,
+            spread_ppm,
+            ..Sizing::default()
+        };
         assert!(Sizing::default().check().is_ok());
         assert_eq!(with(0, 0).check(), Err(SizingError::Fraction));
         assert_eq!(with(1_000_000, 0).check(), Err(SizingError::Fraction));

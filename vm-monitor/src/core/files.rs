@@ -110,11 +110,15 @@ pub struct PressureLine<'a> {
 pub fn pressure_lines(text: &str) -> impl Iterator<Item = PressureLine<'_>> {
     text.lines().filter_map(|line| {
         let mut words = line.split_ascii_whitespace();
-        let kind = words.next().filter(|kind| matches!(*kind, "some" | "full"))?;
+        let kind = words
+            .next()
+            .filter(|kind| matches!(*kind, "some" | "full"))?;
         let (mut avg10, mut total_us) = (None, None);
         for (key, value) in words.filter_map(|word| word.split_once('=')) {
             match key {
-                "avg10" => avg10 = Some(value).filter(|v| v.parse::<f64>().is_ok_and(f64::is_finite)),
+                "avg10" => {
+                    avg10 = Some(value).filter(|v| v.parse::<f64>().is_ok_and(f64::is_finite))
+                }
                 "total" => total_us = value.parse().ok(),
                 _ => {}
             }
@@ -161,7 +165,10 @@ mod tests {
 
     #[test]
     fn load_keeps_its_digits() {
-        assert_eq!(load_averages("0.26 0.75 0.80 1/150 4242\n"), Some(("0.26", "0.75")));
+        assert_eq!(
+            load_averages("0.26 0.75 0.80 1/150 4242\n"),
+            Some(("0.26", "0.75"))
+        );
         assert_eq!(load_averages("0.26"), None);
         assert_eq!(load_averages("nan 1.0"), None);
     }
@@ -171,8 +178,14 @@ mod tests {
         let text = "some avg10=1.50 avg60=0.00 avg300=0.00 total=77\nfull avg10=0.25 total=5\nnone x=1\nsome total=3\n";
         let lines: Vec<_> = pressure_lines(text).collect();
         assert_eq!(lines.len(), 2);
-        assert_eq!((lines[0].kind, lines[0].avg10, lines[0].total_us), ("some", "1.50", 77));
-        assert_eq!((lines[1].kind, lines[1].avg10, lines[1].total_us), ("full", "0.25", 5));
+        assert_eq!(
+            (lines[0].kind, lines[0].avg10, lines[0].total_us),
+            ("some", "1.50", 77)
+        );
+        assert_eq!(
+            (lines[1].kind, lines[1].avg10, lines[1].total_us),
+            ("full", "0.25", 5)
+        );
     }
 
     proptest! {

@@ -77,7 +77,8 @@ impl Refused {
 /// [`Refused`].
 pub fn negotiate(first_frame: &str) -> Result<Version, Refused> {
     let range: VersionRange = serde_json::from_str(first_frame).map_err(|error| {
-        let error = format!("first frame is not a version range like {{\"min\":1,\"max\":1}}: {error}");
+        let error =
+            format!("first frame is not a version range like {{\"min\":1,\"max\":1}}: {error}");
         Refused::new(HandshakeFailure::NotARange, &error)
     })?;
     SPOKEN
@@ -98,7 +99,11 @@ mod tests {
                     assert_eq!(got, Ok(Version::V1), "{min}..{max}");
                 } else {
                     let refused = got.expect_err("does not meet 1..1");
-                    assert_eq!(refused.failure, HandshakeFailure::NoCommonVersion, "{min}..{max}");
+                    assert_eq!(
+                        refused.failure,
+                        HandshakeFailure::NoCommonVersion,
+                        "{min}..{max}"
+                    );
                     assert!(matches!(refused.answer, VersionResponse::Error(_)));
                 }
             }
@@ -107,7 +112,16 @@ mod tests {
 
     #[test]
     fn n32_what_is_no_range_is_told_so() {
-        for text in ["", "1", "[]", "[1,1]", "{}", r#"{"min":1}"#, r#"{"min":"1","max":1}"#, r#"{"min":-1,"max":1}"#] {
+        for text in [
+            "",
+            "1",
+            "[]",
+            "[1,1]",
+            "{}",
+            r#"{"min":1}"#,
+            r#"{"min":"1","max":1}"#,
+            r#"{"min":-1,"max":1}"#,
+        ] {
             let refused = negotiate(text).expect_err(text);
             assert_eq!(refused.failure, HandshakeFailure::NotARange, "{text:?}");
         }

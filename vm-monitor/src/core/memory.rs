@@ -103,8 +103,14 @@ impl Window {
     /// The mean of the readings, none without readings.
     #[must_use]
     pub fn mean(&self) -> Option<Bytes> {
-        let count = u64::try_from(self.samples.len()).ok().filter(|count| *count > 0)?;
-        let sum: u128 = self.samples.iter().map(|(_, used)| u128::from(used.0)).sum();
+        let count = u64::try_from(self.samples.len())
+            .ok()
+            .filter(|count| *count > 0)?;
+        let sum: u128 = self
+            .samples
+            .iter()
+            .map(|(_, used)| u128::from(used.0))
+            .sum();
         u64::try_from(sum / u128::from(count)).ok().map(Bytes)
     }
 
@@ -137,7 +143,10 @@ mod tests {
         // 785.4 MiB, to the byte below.
         assert_eq!(threshold, Bytes(823_551_590));
         assert_eq!(rules.usable(50 << 20), Bytes(0), "never below nothing");
-        assert_eq!(rules.threshold(Bytes(u64::MAX)).0, u64::MAX / 1000 * 850 + u64::MAX % 1000 * 850 / 1000);
+        assert_eq!(
+            rules.threshold(Bytes(u64::MAX)).0,
+            u64::MAX / 1000 * 850 + u64::MAX % 1000 * 850 / 1000
+        );
     }
 
     #[test]

@@ -262,7 +262,10 @@ impl Monitor {
     /// Something happened.
     pub fn handle(&mut self, now: Timestamp, event: Event) {
         match event {
-            Event::AgentReady { connection, machine_total } => {
+            Event::AgentReady {
+                connection,
+                machine_total,
+            } => {
                 self.agent_ready(now, connection, machine_total);
             }
             Event::HandshakeFailed(failure) => {
@@ -271,7 +274,10 @@ impl Monitor {
             }
             Event::AgentGone { connection } => self.agent_gone(connection),
             Event::Received { connection, what } => {
-                if self.session.is_some_and(|session| session.connection == connection) {
+                if self
+                    .session
+                    .is_some_and(|session| session.connection == connection)
+                {
                     self.received(connection, what);
                 }
             }
@@ -290,7 +296,10 @@ impl Monitor {
         if self.setup.watched == Watched::Nothing {
             return None;
         }
-        let session = self.session.as_mut().filter(|session| now >= session.next_sample_at)?;
+        let session = self
+            .session
+            .as_mut()
+            .filter(|session| now >= session.next_sample_at)?;
         // Readings that were missed are not made up for.
         let next = session.next_sample_at + interval;
         session.next_sample_at = if next > now { next } else { now + interval };
@@ -300,7 +309,9 @@ impl Monitor {
     /// When to ask for an action though nothing has happened.
     #[must_use]
     pub fn poll_deadline(&self) -> Option<Timestamp> {
-        let session = self.session.filter(|_| self.setup.watched != Watched::Nothing)?;
+        let session = self
+            .session
+            .filter(|_| self.setup.watched != Watched::Nothing)?;
         Some(session.next_sample_at)
     }
 
@@ -328,9 +339,16 @@ impl Monitor {
         if let Some(old) = self.session.take() {
             self.counters.replaced += 1;
             let reason = CloseReason::Replaced;
-            self.outbox.push_back(Action::Close { connection: old.connection, reason });
+            self.outbox.push_back(Action::Close {
+                connection: old.connection,
+                reason,
+            });
         }
-        self.session = Some(Session { connection, next_id: MONITOR_FIRST_ID, next_sample_at: now });
+        self.session = Some(Session {
+            connection,
+            next_id: MONITOR_FIRST_ID,
+            next_sample_at: now,
+        });
         self.window.clear();
         self.waiting.clear();
         self.total = total;
@@ -343,7 +361,10 @@ impl Monitor {
     }
 
     fn agent_gone(&mut self, connection: ConnectionId) {
-        if self.session.is_some_and(|session| session.connection == connection) {
+        if self
+            .session
+            .is_some_and(|session| session.connection == connection)
+        {
             tracing::info!(connection = connection.0, "agent gone");
             self.session = None;
             self.waiting.clear();
@@ -393,10 +414,18 @@ impl Monitor {
         match body {
             AgentBody::HealthCheck => self.send(connection, id, MonitorBody::HealthCheck),
             AgentBody::DownscaleRequest { target } => {
-                self.enqueue(Request::Downscale { connection, id, mem: target.mem });
+                self.enqueue(Request::Downscale {
+                    connection,
+                    id,
+                    mem: target.mem,
+                });
             }
             AgentBody::UpscaleNotification { granted } => {
-                self.enqueue(Request::Upscale { connection, id, mem: granted.mem });
+                self.enqueue(Request::Upscale {
+                    connection,
+                    id,
+                    mem: granted.mem,
+                });
             }
             AgentBody::InvalidMessage { error } | AgentBody::InternalError { error } => {
                 tracing::debug!(id, error = %shorten(error), "the agent complains");
@@ -426,18 +455,31 @@ impl Monitor {
         else {
             return;
         };
-        let too_soon = self.asked_at.is_some_and(|at| now.since(at) < rules.upscale_interval);
+        let too_soon = self
+            .asked_at
+            .is_some_and(|at| now.since(at) < rules.upscale_interval);
         let unknown = self.window.len() < rules.min_samples || self.window.failure().is_some();
         if mean < threshold || too_soon || unknown {
             return;
         }
         let (connection, id) = (session.connection, session.next_id);
-        session.next_id = if id + 2 < MAX_ID { id + 2 } else { MONITOR_FIRST_ID };
+        session.next_id = if id + 2 < MAX_ID {
+            id + 2
+        } else {
+            MONITOR_FIRST_ID
+        };
         // The first of a run is news; the following ones, one a second, are not.
-        let is_first = self.asked_at.is_none_or(|at| now.since(at) >= rules.max_age);
+        let is_first = self
+            .asked_at
+            .is_none_or(|at| now.since(at) >= rules.max_age);
         self.asked_at = Some(now);
         if is_first {
-            tracing::info!(id, mean = mean.0, threshold = threshold.0, "asking for more memory");
+            tracing::info!(
+                id,
+                mean = mean.0,
+                threshold = threshold.0,
+                "asking for more memory"
+            );
         }
         self.send(connection, id, MonitorBody::UpscaleRequest);
     }

@@ -17,9 +17,17 @@ pub(super) enum Request {
     /// A connection has begun on a machine of this size.
     Start { total: Bytes },
     /// May the VM shrink to `mem` bytes?
-    Downscale { connection: ConnectionId, id: u64, mem: u64 },
+    Downscale {
+        connection: ConnectionId,
+        id: u64,
+        mem: u64,
+    },
     /// The VM has grown to `mem` bytes.
-    Upscale { connection: ConnectionId, id: u64, mem: u64 },
+    Upscale {
+        connection: ConnectionId,
+        id: u64,
+        mem: u64,
+    },
 }
 
 /// A request whose file cache is being set.
@@ -28,9 +36,17 @@ pub(super) enum Job {
     /// For the start of a connection.
     Start,
     /// For an approved shrink.
-    Downscale { connection: ConnectionId, id: u64, approval: Approval },
+    Downscale {
+        connection: ConnectionId,
+        id: u64,
+        approval: Approval,
+    },
     /// For a growth.
-    Upscale { connection: ConnectionId, id: u64, total: Bytes },
+    Upscale {
+        connection: ConnectionId,
+        id: u64,
+        total: Bytes,
+    },
 }
 
 impl Monitor {
@@ -56,14 +72,31 @@ impl Monitor {
     /// Begins waiting requests until one has to wait for the file cache.
     pub(super) fn start_next_job(&mut self, now: Timestamp) {
         while self.job.is_none() {
-            let Some(request) = self.waiting.pop_front() else { return };
+            let Some(request) = self.waiting.pop_front() else {
+                return;
+            };
             match request {
                 Request::Start { total } => self.set_cache_then(total, Job::Start),
-                Request::Upscale { connection, id, mem } => {
+                Request::Upscale {
+                    connection,
+                    id,
+                    mem,
+                } => {
                     let total = self.setup.rules.usable(mem);
-                    self.set_cache_then(total, Job::Upscale { connection, id, total });
+                    self.set_cache_then(
+                        total,
+                        Job::Upscale {
+                            connection,
+                            id,
+                            total,
+                        },
+                    );
                 }
-                Request::Downscale { connection, id, mem } => self.downscale(now, connection, id, mem),
+                Request::Downscale {
+                    connection,
+                    id,
+                    mem,
+                } => self.downscale(now, connection, id, mem),
             }
         }
     }
@@ -78,13 +111,24 @@ impl Monitor {
         match judge(basis, mem, now) {
             Verdict::Approve(approval) => {
                 let total = self.setup.rules.usable(mem);
-                self.set_cache_then(total, Job::Downscale { connection, id, approval });
+                self.set_cache_then(
+                    total,
+                    Job::Downscale {
+                        connection,
+                        id,
+                        approval,
+                    },
+                );
             }
             Verdict::Refuse(refusal) => {
                 self.counters.downscales.add("refused");
                 let status = shorten(refusal.to_string());
                 tracing::info!(id, mem, status, "downscale refused");
-                self.send(connection, id, MonitorBody::DownscaleResult { ok: false, status });
+                self.send(
+                    connection,
+                    id,
+                    MonitorBody::DownscaleResult { ok: false, status },
+                );
             }
             Verdict::Fail(failure) => {
                 self.counters.downscales.add("failed");
@@ -101,7 +145,8 @@ impl Monitor {
         let operation = OperationId(self.next_operation);
         self.next_operation += 1;
         let size = self.setup.sizing.size(total);
-        self.outbox.push_back(Action::SetFileCache { operation, size });
+        self.outbox
+            .push_back(Action::SetFileCache { operation, size });
         self.job = Some((operation, job));
     }
 
@@ -137,10 +182,18 @@ impl Monitor {
         match job {
             // What went wrong is in the state and the log; the agent did not ask.
             Job::Start => {}
-            Job::Downscale { connection, id, approval } => {
+            Job::Downscale {
+                connection,
+                id,
+                approval,
+            } => {
                 self.finish_downscale(connection, id, &approval, cache);
             }
-            Job::Upscale { connection, id, total } => {
+            Job::Upscale {
+                connection,
+                id,
+                total,
+            } => {
                 self.finish_upscale(connection, id, total, cache);
             }
         }
@@ -162,10 +215,19 @@ impl Monitor {
             CacheVerdict::GoOn => None,
             CacheVerdict::Fail(why) => {
                 self.counters.downscales.add("failed");
-                return self.fail(connection, id, &Failure::FileCache { detail: why.to_string() });
+                return self.fail(
+                    connection,
+                    id,
+                    &Failure::FileCache {
+                        detail: why.to_string(),
+                    },
+                );
             }
         };
-        if let Approval::Fits { threshold, total, .. } = approval {
+        if let Approval::Fits {
+            threshold, total, ..
+        } = approval
+        {
             self.threshold = Some(*threshold);
             self.total = Some(*total);
         }
@@ -179,10 +241,20 @@ impl Monitor {
         let status = shorten(status);
         self.counters.downscales.add("approved");
         tracing::info!(id, status, "downscale approved");
-        self.send(connection, id, MonitorBody::DownscaleResult { ok: true, status });
+        self.send(
+            connection,
+            id,
+            MonitorBody::DownscaleResult { ok: true, status },
+        );
     }
 
-    fn finish_upscale(&mut self, connection: ConnectionId, id: u64, total: Bytes, cache: CacheVerdict) {
+    fn finish_upscale(
+        &mut self,
+        connection: ConnectionId,
+        id: u64,
+        total: Bytes,
+        cache: CacheVerdict,
+    ) {
         // A newer agent's connection has its threshold from the machine itself.
         if !self.serves(connection) {
             return;
@@ -192,7 +264,13 @@ impl Monitor {
         self.threshold = Some(self.setup.rules.threshold(total));
         if let CacheVerdict::Fail(why) = cache {
             self.counters.upscales.add("failed");
-            return self.fail(connection, id, &Failure::FileCache { detail: why.to_string() });
+            return self.fail(
+                connection,
+                id,
+                &Failure::FileCache {
+                    detail: why.to_string(),
+                },
+            );
         }
         self.counters.upscales.add("confirmed");
         tracing::info!(id, total = total.0, "upscale confirmed");
@@ -200,7 +278,8 @@ impl Monitor {
     }
 
     fn serves(&self, connection: ConnectionId) -> bool {
-        self.session.is_some_and(|session| session.connection == connection)
+        self.session
+            .is_some_and(|session| session.connection == connection)
     }
 
     fn fail(&mut self, connection: ConnectionId, id: u64, failure: &Failure) {

@@ -44,7 +44,10 @@ impl Bench {
 
     fn connect(&mut self, connection: ConnectionId) {
         let machine_total = Some(Bytes::gib(4));
-        self.tell(Event::AgentReady { connection, machine_total });
+        self.tell(Event::AgentReady {
+            connection,
+            machine_total,
+        });
     }
 
     fn tell(&mut self, event: Event) {
@@ -55,7 +58,8 @@ impl Bench {
     fn act(&mut self) {
         while let Some(action) = self.core.poll_action(self.now) {
             if action == Action::Sample {
-                self.core.handle(self.now, Event::Sampled(self.usage.clone()));
+                self.core
+                    .handle(self.now, Event::Sampled(self.usage.clone()));
             } else {
                 self.done.push(action);
             }
@@ -74,7 +78,10 @@ impl Bench {
     fn say(&mut self, body: AgentBody, id: u64) {
         let text = AgentFrame { body, id }.encode();
         let what = Received::Text(text);
-        self.tell(Event::Received { connection: AGENT, what });
+        self.tell(Event::Received {
+            connection: AGENT,
+            what,
+        });
     }
 
     fn ask_downscale(&mut self, mem: u64, id: u64) {
@@ -106,19 +113,39 @@ impl Bench {
         self.done.iter().filter_map(frame).collect()
     }
 
+    /// How many requests of its own and how many answers it has sent.
+    fn sent_counts(&self) -> (usize, usize) {
+        let (mut own, mut answers) = (0, 0);
+        for action in &self.done {
+            match action {
+                Action::Send { frame, .. } if frame.body == MonitorBody::UpscaleRequest => own += 1,
+                Action::Send { .. } => answers += 1,
+                _ => {}
+            }
+        }
+        (own, answers)
+    }
+
     fn upscale_requests(&self) -> Vec<u64> {
         let sent = self.sent();
-        let asks = sent.iter().filter(|frame| frame.body == MonitorBody::UpscaleRequest);
+        let asks = sent
+            .iter()
+            .filter(|frame| frame.body == MonitorBody::UpscaleRequest);
         asks.map(|frame| frame.id).collect()
     }
 }
 
 fn change(mib: u64) -> CacheChange {
-    CacheChange { was: None, now: Bytes::mib(mib) }
+    CacheChange {
+        was: None,
+        now: Bytes::mib(mib),
+    }
 }
 
 fn unreachable() -> CacheFailure {
-    CacheFailure::Unreachable { detail: "connection refused".into() }
+    CacheFailure::Unreachable {
+        detail: "connection refused".into(),
+    }
 }
 
 #[test]
@@ -131,8 +158,13 @@ fn n27_downscale_by_what_is_in_use() {
     bench.run_for(Span::from_millis(500));
     bench.ask_downscale(GIB, 4);
     let sent = bench.sent();
-    let [first, second] = &sent[..] else { panic!("{sent:?}") };
-    assert!(matches!(&first.body, MonitorBody::DownscaleResult { ok: true, .. }), "{first:?}");
+    let [first, second] = &sent[..] else {
+        panic!("{sent:?}")
+    };
+    assert!(
+        matches!(&first.body, MonitorBody::DownscaleResult { ok: true, .. }),
+        "{first:?}"
+    );
     let MonitorBody::DownscaleResult { ok: false, status } = &second.body else {
         panic!("{second:?}");
     };
@@ -151,8 +183,15 @@ fn n27_the_file_cache_shrinks_before_the_answer() {
     };
     // (1024 - 100 - 256) / 1.1 = 607.3
     assert_eq!(wanted, Bytes::mib(607));
-    assert_eq!(bench.core.snapshot(bench.now).threshold, before, "not before the cache is small");
-    bench.finish_cache(Ok(CacheChange { was: Some(Bytes::mib(3072)), now: wanted }));
+    assert_eq!(
+        bench.core.snapshot(bench.now).threshold,
+        before,
+        "not before the cache is small"
+    );
+    bench.finish_cache(Ok(CacheChange {
+        was: Some(Bytes::mib(3072)),
+        now: wanted,
+    }));
     let MonitorBody::DownscaleResult { ok: true, status } = &bench.sent()[0].body else {
         panic!("{:?}", bench.sent());
     };
@@ -161,7 +200,10 @@ fn n27_the_file_cache_shrinks_before_the_answer() {
         "file cache limit set from 3072 MiB to 607 MiB; \
          cgroup memory threshold set from 3481.6 MiB to 785.4 MiB, for a new total of 924 MiB"
     );
-    assert_eq!(bench.core.snapshot(bench.now).threshold, Some(Bytes(823_551_590)));
+    assert_eq!(
+        bench.core.snapshot(bench.now).threshold,
+        Some(Bytes(823_551_590))
+    );
 }
 
 #[test]
@@ -170,7 +212,10 @@ fn n28_upscale_grows_the_cache_then_the_threshold_then_confirms() {
     bench.tell_upscale(8 * GIB, 2);
     assert_eq!(bench.sent(), []);
     bench.finish_cache(Ok(change(6069)));
-    let confirmation = MonitorFrame { body: MonitorBody::UpscaleConfirmation, id: 2 };
+    let confirmation = MonitorFrame {
+        body: MonitorBody::UpscaleConfirmation,
+        id: 2,
+    };
     assert_eq!(bench.sent(), [confirmation]);
     let rules = Rules::default();
     let dump = bench.core.snapshot(bench.now);
@@ -183,22 +228,34 @@ fn a_cache_that_cannot_be_set_is_an_internal_error_but_growth_counts() {
     let before = bench.core.snapshot(bench.now).threshold;
     bench.ask_downscale(GIB, 2);
     bench.finish_cache(Err(unreachable()));
-    assert_eq!(bench.core.snapshot(bench.now).threshold, before, "a failed shrink changes nothing");
+    assert_eq!(
+        bench.core.snapshot(bench.now).threshold,
+        before,
+        "a failed shrink changes nothing"
+    );
     bench.tell_upscale(8 * GIB, 4);
     bench.finish_cache(Err(unreachable()));
     let sent = bench.sent();
     for (frame, id) in sent.iter().zip([2, 4]) {
-        assert!(matches!(frame.body, MonitorBody::InternalError { .. }), "{frame:?}");
+        assert!(
+            matches!(frame.body, MonitorBody::InternalError { .. }),
+            "{frame:?}"
+        );
         assert_eq!(frame.id, id);
     }
     assert_eq!(sent.len(), 2);
-    assert!(bench.core.snapshot(bench.now).threshold > before, "the memory is there");
+    assert!(
+        bench.core.snapshot(bench.now).threshold > before,
+        "the memory is there"
+    );
 }
 
 #[test]
 fn auto_without_the_setting_goes_on_and_still_tries_each_time() {
     let mut bench = Bench::new(CacheMode::Auto, Watched::Cgroup);
-    let absent = || CacheFailure::NoSuchSetting { setting: "neon.file_cache_size_limit".into() };
+    let absent = || CacheFailure::NoSuchSetting {
+        setting: "neon.file_cache_size_limit".into(),
+    };
     bench.connect(AGENT);
     bench.finish_cache(Err(absent()));
     bench.run_for(Span::from_millis(500));
@@ -206,7 +263,13 @@ fn auto_without_the_setting_goes_on_and_still_tries_each_time() {
     bench.finish_cache(Err(absent()));
     let sent = bench.sent();
     assert!(
-        matches!(&sent[..], [MonitorFrame { body: MonitorBody::DownscaleResult { ok: true, .. }, id: 2 }]),
+        matches!(
+            &sent[..],
+            [MonitorFrame {
+                body: MonitorBody::DownscaleResult { ok: true, .. },
+                id: 2
+            }]
+        ),
         "{sent:?}"
     );
 }
@@ -219,7 +282,10 @@ fn nothing_managed_approves_and_says_so() {
     let MonitorBody::DownscaleResult { ok: true, status } = &bench.sent()[0].body else {
         panic!("{:?}", bench.sent());
     };
-    assert_eq!(status, "approved: neither memory nor a file cache is managed");
+    assert_eq!(
+        status,
+        "approved: neither memory nor a file cache is managed"
+    );
     assert_eq!(bench.core.poll_deadline(), None, "and nothing is read");
 }
 
@@ -228,21 +294,35 @@ fn n27_unreadable_memory_refuses_with_the_reason_and_asks_for_nothing() {
     let mut bench = Bench::served(CacheMode::Off);
     bench.usage = Ok(Bytes::gib(4));
     bench.run_for(Span::from_millis(100));
-    bench.usage = Err(ReadFailure::new("/sys/fs/cgroup/db/memory.stat", "no such file"));
+    bench.usage = Err(ReadFailure::new(
+        "/sys/fs/cgroup/db/memory.stat",
+        "no such file",
+    ));
     bench.run_for(Span::from_secs(10));
     bench.ask_downscale(GIB, 2);
     let sent = bench.sent();
-    let [MonitorFrame { body: MonitorBody::DownscaleResult { ok: false, status }, .. }] = &sent[..]
+    let [
+        MonitorFrame {
+            body: MonitorBody::DownscaleResult { ok: false, status },
+            ..
+        },
+    ] = &sent[..]
     else {
         panic!("{sent:?}");
     };
-    assert!(status.contains("/sys/fs/cgroup/db/memory.stat: no such file"), "{status}");
+    assert!(
+        status.contains("/sys/fs/cgroup/db/memory.stat: no such file"),
+        "{status}"
+    );
     // Once it can be read again, all is well.
     bench.usage = Ok(Bytes::mib(100));
     bench.run_for(Span::from_millis(600));
     bench.ask_downscale(GIB, 4);
     let sent = bench.sent();
-    assert!(matches!(&sent[1].body, MonitorBody::DownscaleResult { ok: true, .. }), "{sent:?}");
+    assert!(
+        matches!(&sent[1].body, MonitorBody::DownscaleResult { ok: true, .. }),
+        "{sent:?}"
+    );
 }
 
 #[test]
@@ -250,9 +330,18 @@ fn a_monitor_that_was_suspended_says_so() {
     let mut bench = Bench::served(CacheMode::Off);
     bench.now = bench.now + Span::from_secs(9);
     let target = Allocation { cpu: 1.0, mem: GIB };
-    let what = Received::Text(AgentFrame { body: AgentBody::DownscaleRequest { target }, id: 2 }.encode());
+    let what = Received::Text(
+        AgentFrame {
+            body: AgentBody::DownscaleRequest { target },
+            id: 2,
+        }
+        .encode(),
+    );
     // The request is handled before the overdue reading.
-    bench.tell(Event::Received { connection: AGENT, what });
+    bench.tell(Event::Received {
+        connection: AGENT,
+        what,
+    });
     let sent = bench.sent();
     assert!(
         matches!(&sent[0].body, MonitorBody::InternalError { error } if error.contains("9")),
@@ -267,10 +356,16 @@ fn n29_asks_when_the_mean_reaches_the_threshold() {
     let began = bench.now;
     while bench.upscale_requests().is_empty() {
         bench.run_for(Span::from_millis(100));
-        assert!(bench.now.since(began) <= Span::from_millis(500), "five readings are enough");
+        assert!(
+            bench.now.since(began) <= Span::from_millis(500),
+            "five readings are enough"
+        );
     }
     assert_eq!(bench.upscale_requests(), [3]);
-    assert!(bench.now.since(began) >= Span::from_millis(400), "one spike is not");
+    assert!(
+        bench.now.since(began) >= Span::from_millis(400),
+        "one spike is not"
+    );
 }
 
 #[test]
@@ -305,11 +400,20 @@ fn the_newest_agent_wins_and_the_old_one_is_not_heard() {
     let mut bench = Bench::served(CacheMode::Off);
     bench.connect(ConnectionId(2));
     let reason = CloseReason::Replaced;
-    assert_eq!(bench.done, [Action::Close { connection: AGENT, reason }]);
+    assert_eq!(
+        bench.done,
+        [Action::Close {
+            connection: AGENT,
+            reason
+        }]
+    );
     bench.say(AgentBody::HealthCheck, 2);
     bench.tell(Event::AgentGone { connection: AGENT });
     assert_eq!(bench.sent(), []);
-    assert_eq!(bench.core.snapshot(bench.now).connection, Some(ConnectionId(2)));
+    assert_eq!(
+        bench.core.snapshot(bench.now).connection,
+        Some(ConnectionId(2))
+    );
 }
 
 #[test]
@@ -321,8 +425,15 @@ fn a_shrink_whose_asker_left_leaves_the_threshold() {
     bench.finish_cache(Ok(change(607)));
     assert_eq!(bench.core.snapshot(bench.now).threshold, before);
     assert_eq!(bench.sent(), []);
-    let resets = bench.done.iter().filter(|action| matches!(action, Action::SetFileCache { .. }));
-    assert_eq!(resets.count(), 2, "the newer connection sets the cache for the machine as it is");
+    let resets = bench
+        .done
+        .iter()
+        .filter(|action| matches!(action, Action::SetFileCache { .. }));
+    assert_eq!(
+        resets.count(),
+        2,
+        "the newer connection sets the cache for the machine as it is"
+    );
 }
 
 #[test]
@@ -337,7 +448,13 @@ fn n37_health_checks_overtake_a_slow_database() {
     let mut bench = Bench::served(CacheMode::Auto);
     bench.ask_downscale(GIB, 2);
     bench.say(AgentBody::HealthCheck, 4);
-    assert_eq!(bench.sent(), [MonitorFrame { body: MonitorBody::HealthCheck, id: 4 }]);
+    assert_eq!(
+        bench.sent(),
+        [MonitorFrame {
+            body: MonitorBody::HealthCheck,
+            id: 4
+        }]
+    );
 }
 
 #[test]
@@ -349,7 +466,10 @@ fn n38_too_many_requests_fail_and_all_others_are_answered() {
     }
     let busy = bench.sent();
     assert_eq!(busy.len(), 2);
-    assert!(busy.iter().all(|frame| matches!(frame.body, MonitorBody::InternalError { .. })));
+    assert!(
+        busy.iter()
+            .all(|frame| matches!(frame.body, MonitorBody::InternalError { .. }))
+    );
     for _ in 0..count {
         bench.finish_cache(Ok(change(1)));
     }
@@ -366,35 +486,66 @@ fn n38_bad_frames_are_answered_under_their_id() {
         ("nonsense", 0),
         (r#"{"type":"Migrate","id":8}"#, 8),
         (r#"{"type":"DownscaleRequest","id":10}"#, 10),
-        (r#"{"type":"DownscaleRequest","content":{"target":{"cpu":1,"mem":"1Gi"}},"id":12}"#, 12),
-        (&format!(r#"{{"type":"UpscaleNotification","content":{{"granted":{long}}},"id":14}}"#), 14),
+        (
+            r#"{"type":"DownscaleRequest","content":{"target":{"cpu":1,"mem":"1Gi"}},"id":12}"#,
+            12,
+        ),
+        (
+            &format!(r#"{{"type":"UpscaleNotification","content":{{"granted":{long}}},"id":14}}"#),
+            14,
+        ),
     ];
     for (text, id) in texts {
         let what = Received::Text(text.to_owned());
-        bench.tell(Event::Received { connection: AGENT, what });
+        bench.tell(Event::Received {
+            connection: AGENT,
+            what,
+        });
         let last = bench.sent().pop().expect("an answer");
         assert_eq!(last.id, id, "{text}");
-        let MonitorBody::InvalidMessage { error } = &last.body else { panic!("{last:?}") };
+        let MonitorBody::InvalidMessage { error } = &last.body else {
+            panic!("{last:?}")
+        };
         assert!(error.len() <= TEXT_LIMIT_BYTES && !error.is_empty());
     }
     let bytes = MONITOR_FRAME_LIMIT_BYTES + 1;
-    bench.tell(Event::Received { connection: AGENT, what: Received::TooLarge { bytes } });
-    bench.tell(Event::Received { connection: AGENT, what: Received::NotText });
+    bench.tell(Event::Received {
+        connection: AGENT,
+        what: Received::TooLarge { bytes },
+    });
+    bench.tell(Event::Received {
+        connection: AGENT,
+        what: Received::NotText,
+    });
     assert_eq!(bench.sent().len(), texts.len() + 1);
     bench.say(AgentBody::HealthCheck, 16);
-    assert_eq!(bench.sent().pop().expect("alive").body, MonitorBody::HealthCheck);
+    assert_eq!(
+        bench.sent().pop().expect("alive").body,
+        MonitorBody::HealthCheck
+    );
 }
 
 #[test]
 fn n38_errors_are_never_answered() {
     let mut bench = Bench::served(CacheMode::Off);
     for id in [0, 2, 3, 99] {
-        bench.say(AgentBody::InvalidMessage { error: "what?".into() }, id);
+        bench.say(
+            AgentBody::InvalidMessage {
+                error: "what?".into(),
+            },
+            id,
+        );
         bench.say(AgentBody::InternalError { error: "oh".into() }, id);
     }
-    for text in [r#"{"type":"InvalidMessage"}"#, r#"{"type":"InternalError","content":7,"id":"x"}"#] {
+    for text in [
+        r#"{"type":"InvalidMessage"}"#,
+        r#"{"type":"InternalError","content":7,"id":"x"}"#,
+    ] {
         let what = Received::Text(text.to_owned());
-        bench.tell(Event::Received { connection: AGENT, what });
+        bench.tell(Event::Received {
+            connection: AGENT,
+            what,
+        });
     }
     assert_eq!(bench.done, []);
 }
@@ -418,7 +569,7 @@ fn crossed_conversation(choices: &mut Choices) -> u64 {
     let (mut next_id, mut asked, mut crossed) = (2, std::collections::BTreeMap::new(), 0);
     let steps = 4 + choices.below(8);
     for _ in 0..steps {
-        let own_before = bench.upscale_requests().len();
+        let (own_before, _) = bench.sent_counts();
         match choices.below(5) {
             0 => {
                 bench.ask_downscale(GIB * (1 + choices.below(9)), next_id);
@@ -436,11 +587,15 @@ fn crossed_conversation(choices: &mut Choices) -> u64 {
                 asked.insert(next_id, "HealthCheck");
                 next_id += 2;
             }
-            3 => bench.finish_cache(if choices.below(4) == 0 { Err(unreachable()) } else { Ok(change(1)) }),
+            3 => bench.finish_cache(if choices.below(4) == 0 {
+                Err(unreachable())
+            } else {
+                Ok(change(1))
+            }),
             _ => bench.run_for(Span::from_millis(1000)),
         }
-        let answered = bench.sent().len() - bench.upscale_requests().len();
-        if bench.upscale_requests().len() > own_before && answered < asked.len() {
+        let (own, answered) = bench.sent_counts();
+        if own > own_before && answered < asked.len() {
             crossed += 1;
         }
     }
@@ -451,8 +606,14 @@ fn crossed_conversation(choices: &mut Choices) -> u64 {
     let own: Vec<u64> = bench.upscale_requests();
     let expected: Vec<u64> = (0_u64..).map(|n| 3 + 2 * n).take(own.len()).collect();
     assert_eq!(own, expected, "own ids");
-    for frame in bench.sent().into_iter().filter(|frame| frame.body != MonitorBody::UpscaleRequest) {
-        let question = asked.remove(&frame.id).expect("one answer to each question");
+    for frame in bench
+        .sent()
+        .into_iter()
+        .filter(|frame| frame.body != MonitorBody::UpscaleRequest)
+    {
+        let question = asked
+            .remove(&frame.id)
+            .expect("one answer to each question");
         let fits = match frame.body.wire_type() {
             "InternalError" => question != "HealthCheck",
             "DownscaleResult" => question == "DownscaleRequest",
@@ -468,6 +629,8 @@ fn crossed_conversation(choices: &mut Choices) -> u64 {
 #[test]
 fn n33_crossed_transactions_keep_their_ids() {
     let mut choices = Choices(0x5EED_0BE1_1035);
-    let crossed: u64 = (0..100_000).map(|_| crossed_conversation(&mut choices)).sum();
+    let crossed: u64 = (0..100_000)
+        .map(|_| crossed_conversation(&mut choices))
+        .sum();
     assert!(crossed > 10_000, "only {crossed} transactions crossed");
 }

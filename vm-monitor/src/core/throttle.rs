@@ -58,6 +58,9 @@ mod tests {
         assert_eq!(throttle.note(start), start + Span::from_millis(100));
         assert_eq!(throttle.note(start), start + Span::from_millis(200));
         let later = start + Span::from_secs(10);
-        assert!(throttle.note(later) <= later, "an idle peer has its burst back");
+        assert!(
+            throttle.note(later) <= later,
+            "an idle peer has its burst back"
+        );
     }
 }

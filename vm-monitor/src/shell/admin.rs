@@ -16,9 +16,12 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::config::Config;
+use super::memory::Source;
 use super::owner::Inbox;
 use super::render;
 use crate::core::StateDump;
+use crate::core::decision::Watched;
+use crate::core::files::ReadFailure;
 
 /// Scrapers at once. Each VM has one agent and perhaps a Prometheus.
 const CONNECTIONS_AT_ONCE: usize = 16;
@@ -35,6 +38,7 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 pub struct Admin {
     inbox: mpsc::Sender<Inbox>,
     proc_root: PathBuf,
+    watched: Watched,
     cgroup: Option<PathBuf>,
 }
 
@@ -45,6 +49,7 @@ impl Admin {
         Self {
             inbox,
             proc_root: config.proc_root.clone(),
+            watched: config.watched,
             cgroup: config.cgroup.clone(),
         }
     }
@@ -58,10 +63,20 @@ impl Admin {
         timeout(DUMP_LIMIT, asked).await.ok()?
     }
 
+    /// Why memory use cannot be read now, if so. Readings of the core's own are made only while there is an agent.
+    fn memory_failure(&self) -> Option<ReadFailure> {
+        if self.watched == Watched::Nothing {
+            return None;
+        }
+        let mut source = Source::new(self.watched, self.cgroup.as_deref(), &self.proc_root);
+        source.sample().err()
+    }
+
     async fn page(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
             return page(StatusCode::METHOD_NOT_ALLOWED, TEXT, "GET only\n".into());
         }
+        let unavailable = StatusCode::SERVICE_UNAVAILABLE;
         match request.uri().path() {
             "/healthz" => page(StatusCode::OK, TEXT, "ok\n".into()),
             "/metrics" => {
@@ -70,15 +85,13 @@ impl Admin {
                 let text = render::metrics(&self.proc_root, self.cgroup.as_deref(), dump.as_ref());
                 page(StatusCode::OK, TEXT, text)
             }
-            "/readyz" => match self.dump().await {
-                None => page(StatusCode::SERVICE_UNAVAILABLE, TEXT, "no answer\n".into()),
-                Some(StateDump { read_failure: Some(failure), .. }) => {
-                    page(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{failure}\n"))
-                }
-                Some(_) => page(StatusCode::OK, TEXT, "ready\n".into()),
+            "/readyz" => match (self.memory_failure(), self.dump().await) {
+                (Some(failure), _) => page(unavailable, TEXT, format!("{failure}\n")),
+                (None, None) => page(unavailable, TEXT, "no answer\n".into()),
+                (None, Some(_)) => page(StatusCode::OK, TEXT, "ready\n".into()),
             },
             "/debug/state" => match self.dump().await {
-                None => page(StatusCode::SERVICE_UNAVAILABLE, TEXT, "no answer\n".into()),
+                None => page(unavailable, TEXT, "no answer\n".into()),
                 Some(dump) => {
                     let text = serde_json::to_string_pretty(&dump);
                     page(StatusCode::OK, JSON, text.unwrap_or_default())
@@ -110,7 +123,9 @@ pub async fn serve(listener: TcpListener, admin: Admin, cancel: CancellationToke
                 }
             },
         };
-        let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else { continue };
+        let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else {
+            continue;
+        };
         let (admin, cancel) = (admin.clone(), cancel.clone());
         tokio::spawn(async move {
             let service = hyper::service::service_fn(move |request| {

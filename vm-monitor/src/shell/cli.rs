@@ -29,10 +29,20 @@ use protocol::units::Bytes;
 )]
 pub struct Args {
     /// Address agents dial; the WebSocket is at /monitor
-    #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:10369", env = "VM_MONITOR_ADDR")]
+    #[arg(
+        long,
+        value_name = "ADDR",
+        default_value = "0.0.0.0:10369",
+        env = "VM_MONITOR_ADDR"
+    )]
     addr: String,
     /// Address of /metrics, /healthz, /readyz and /debug/state
-    #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:9100", env = "VM_MONITOR_METRICS_ADDR")]
+    #[arg(
+        long,
+        value_name = "ADDR",
+        default_value = "0.0.0.0:9100",
+        env = "VM_MONITOR_METRICS_ADDR"
+    )]
     metrics_addr: String,
     /// Group to watch: a name under the cgroup root, or the absolute path of any folder with a cgroup v2 group's files
     #[arg(long, value_name = "NAME|PATH", env = "VM_MONITOR_CGROUP")]
@@ -48,13 +58,22 @@ pub struct Args {
     proc_root: PathBuf,
     /// Connection to the database whose file cache is managed. Better given by the environment than on a command line,
     /// if it holds a password
-    #[arg(long, value_name = "CONNECTION", env = "VM_MONITOR_PGCONNSTR", hide_env_values = true)]
+    #[arg(
+        long,
+        value_name = "CONNECTION",
+        env = "VM_MONITOR_PGCONNSTR",
+        hide_env_values = true
+    )]
     pgconnstr: Option<String>,
     /// Whether to manage the file cache, given --pgconnstr
     #[arg(long, value_enum, value_name = "WHEN", default_value_t = Manage::Auto)]
     file_cache: Manage,
     /// Database setting that limits the file cache
-    #[arg(long, value_name = "NAME", default_value = "neon.file_cache_size_limit")]
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "neon.file_cache_size_limit"
+    )]
     file_cache_setting: String,
     /// Database setting the limit is kept below; empty for none
     #[arg(long, value_name = "NAME", default_value = "neon.max_file_cache_size")]
@@ -69,7 +88,12 @@ pub struct Args {
     #[arg(long, value_name = "FRACTION", default_value = "0.1")]
     file_cache_spread: String,
     /// Log filter: a level, or target=level pairs with commas
-    #[arg(long, value_name = "FILTER", default_value = "info", env = "BELLOWS_LOG")]
+    #[arg(
+        long,
+        value_name = "FILTER",
+        default_value = "info",
+        env = "BELLOWS_LOG"
+    )]
     log: String,
     /// Check the configuration, print it with the origin of each value, and exit
     #[arg(long)]
@@ -155,9 +179,14 @@ impl Args {
         let addr = problems.take("--addr", parse_addr(&self.addr));
         let metrics_addr = problems.take("--metrics-addr", parse_addr(&self.metrics_addr));
         if addr.is_some_and(|addr| addr.port() != 0) && addr == metrics_addr {
-            problems.0.push("--addr and --metrics-addr are the same".into());
+            problems
+                .0
+                .push("--addr and --metrics-addr are the same".into());
         }
-        let cgroup = self.cgroup.as_deref().map(|name| group_folder(&self.cgroup_root, name));
+        let cgroup = self
+            .cgroup
+            .as_deref()
+            .map(|name| group_folder(&self.cgroup_root, name));
         let cgroup = cgroup.and_then(|folder| problems.take("--cgroup", folder));
         let file_cache = self.file_cache(problems);
         let watched = match (&self.cgroup, self.without_cgroup) {
@@ -181,7 +210,8 @@ impl Args {
         let setting = setting_name(&self.file_cache_setting);
         let setting = problems.take("--file-cache-setting", setting);
         let max = &self.file_cache_max_setting;
-        let max = (!max.is_empty()).then(|| problems.take("--file-cache-max-setting", setting_name(max)));
+        let max =
+            (!max.is_empty()).then(|| problems.take("--file-cache-max-setting", setting_name(max)));
         let sizing = self.sizing(problems);
         let mode = match self.file_cache {
             Manage::Auto => CacheMode::Auto,
@@ -205,10 +235,14 @@ impl Args {
     }
 
     fn sizing(&self, problems: &mut Problems) -> Option<Sizing> {
-        let fraction = |text: &str| parse_ppm(text).ok_or_else(|| format!("{text:?} is no fraction such as 0.75"));
+        let fraction = |text: &str| {
+            parse_ppm(text).ok_or_else(|| format!("{text:?} is no fraction such as 0.75"))
+        };
         let reserve = self.file_cache_reserve_mib.parse::<u32>();
-        let reserve = reserve.map_err(|error| format!("{:?}: {error}", self.file_cache_reserve_mib));
-        let fraction_ppm = problems.take("--file-cache-fraction", fraction(&self.file_cache_fraction));
+        let reserve =
+            reserve.map_err(|error| format!("{:?}: {error}", self.file_cache_reserve_mib));
+        let fraction_ppm =
+            problems.take("--file-cache-fraction", fraction(&self.file_cache_fraction));
         let spread_ppm = problems.take("--file-cache-spread", fraction(&self.file_cache_spread));
         let reserve = problems.take("--file-cache-reserve-mib", reserve);
         let sizing = Sizing {
@@ -216,18 +250,24 @@ impl Args {
             reserve: Bytes::mib(u64::from(reserve?)),
             spread_ppm: spread_ppm?,
         };
-        problems.take("file cache", sizing.check().map_err(|error| error.to_string()))
+        problems.take(
+            "file cache",
+            sizing.check().map_err(|error| error.to_string()),
+        )
     }
 }
 
 impl Problems {
     fn take<T>(&mut self, option: &str, value: Result<T, String>) -> Option<T> {
-        value.map_err(|problem| self.0.push(format!("{option}: {problem}"))).ok()
+        value
+            .map_err(|problem| self.0.push(format!("{option}: {problem}")))
+            .ok()
     }
 }
 
 fn parse_addr(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| format!("{text:?} is no address and port such as 0.0.0.0:10369"))
+    text.parse()
+        .map_err(|_| format!("{text:?} is no address and port such as 0.0.0.0:10369"))
 }
 
 fn setting_name(text: &str) -> Result<SettingName, String> {
@@ -253,9 +293,13 @@ fn group_folder(root: &Path, name: &str) -> Result<PathBuf, String> {
     if path.is_absolute() {
         return Ok(path.to_owned());
     }
-    let is_plain = path.components().all(|part| matches!(part, Component::Normal(_)));
+    let is_plain = path
+        .components()
+        .all(|part| matches!(part, Component::Normal(_)));
     if name.is_empty() || !is_plain {
-        return Err(format!("{name:?} is neither a name under the cgroup root nor an absolute path"));
+        return Err(format!(
+            "{name:?} is neither a name under the cgroup root nor an absolute path"
+        ));
     }
     Ok(root.join(path))
 }
@@ -309,12 +353,21 @@ mod tests {
         let folder = |words: &[&str]| config(words).cgroup.expect("given");
         assert_eq!(folder(&["--cgroup", "db"]), Path::new("/sys/fs/cgroup/db"));
         assert_eq!(
-            folder(&["--cgroup=system.slice/postgresql.service", "--cgroup-root=/cg"]),
+            folder(&[
+                "--cgroup=system.slice/postgresql.service",
+                "--cgroup-root=/cg"
+            ]),
             Path::new("/cg/system.slice/postgresql.service")
         );
-        assert_eq!(folder(&["--cgroup", "/elsewhere/db"]), Path::new("/elsewhere/db"));
+        assert_eq!(
+            folder(&["--cgroup", "/elsewhere/db"]),
+            Path::new("/elsewhere/db")
+        );
         assert_eq!(config(&["--cgroup", "db"]).watched, Watched::Cgroup);
-        assert_eq!(config(&["--without-cgroup=nothing"]).watched, Watched::Nothing);
+        assert_eq!(
+            config(&["--without-cgroup=nothing"]).watched,
+            Watched::Nothing
+        );
         for bad in ["", "..", "a/../../b", "./a"] {
             assert!(parse_words(&["--cgroup", bad]).is_err(), "{bad:?}");
         }
@@ -330,19 +383,27 @@ mod tests {
             "--file-cache-fraction=1",
             "--log=all=loud",
         ]);
-        let Err(CliError::Config(Problems(problems))) = error else { panic!("{error:?}") };
+        let Err(CliError::Config(Problems(problems))) = error else {
+            panic!("{error:?}")
+        };
         assert_eq!(problems.len(), 6, "{problems:#?}");
     }
 
     #[cfg(feature = "postgres")]
     #[test]
     fn a_database_is_managed_unless_switched_off() {
-        let words = ["--pgconnstr", "host=127.0.0.1 password=hunter2 user=postgres"];
+        let words = [
+            "--pgconnstr",
+            "host=127.0.0.1 password=hunter2 user=postgres",
+        ];
         let cache = config(&words).file_cache.expect("managed");
         assert_eq!(cache.mode, CacheMode::Auto);
         assert_eq!(cache.setting.as_str(), "neon.file_cache_size_limit");
         assert_eq!(cache.sizing, Sizing::default());
-        assert_eq!(config(&[words[0], words[1], "--file-cache=off"]).file_cache, None);
+        assert_eq!(
+            config(&[words[0], words[1], "--file-cache=off"]).file_cache,
+            None
+        );
         let shown = parse_words(&words).expect("sound").origins.to_string();
         assert!(!shown.contains("hunter2"), "{shown}");
         let bad = parse_words(&["--pgconnstr", "port=hunter2"]).expect_err("no port");
@@ -351,10 +412,21 @@ mod tests {
 
     #[test]
     fn origins_are_told() {
-        let origins = parse_words(&["--addr", "127.0.0.1:0"]).expect("sound").origins;
-        assert_eq!(origins["addr"], json!({"value": "127.0.0.1:0", "origin": "command line"}));
-        assert_eq!(origins["metrics_addr"], json!({"value": "0.0.0.0:9100", "origin": "default"}));
-        assert_eq!(origins["cgroup"], json!({"value": null, "origin": "not given"}));
+        let origins = parse_words(&["--addr", "127.0.0.1:0"])
+            .expect("sound")
+            .origins;
+        assert_eq!(
+            origins["addr"],
+            json!({"value": "127.0.0.1:0", "origin": "command line"})
+        );
+        assert_eq!(
+            origins["metrics_addr"],
+            json!({"value": "0.0.0.0:9100", "origin": "default"})
+        );
+        assert_eq!(
+            origins["cgroup"],
+            json!({"value": null, "origin": "not given"})
+        );
     }
 
     #[test]

@@ -15,7 +15,9 @@ impl Clock {
     /// A clock that begins now.
     #[must_use]
     pub fn new() -> Self {
-        Self { origin: Instant::now() }
+        Self {
+            origin: Instant::now(),
+        }
     }
 
     /// The time now.

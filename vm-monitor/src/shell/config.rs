@@ -48,7 +48,9 @@ impl SettingName {
     pub fn parse(text: &str) -> Option<Self> {
         let part = |part: &str| {
             let mut bytes = part.bytes();
-            bytes.next().is_some_and(|first| first.is_ascii_alphabetic() || first == b'_')
+            bytes
+                .next()
+                .is_some_and(|first| first.is_ascii_alphabetic() || first == b'_')
                 && bytes.all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
         };
         let sound = text.len() <= 128 && text.split('.').all(part);
@@ -133,10 +135,28 @@ mod tests {
 
     #[test]
     fn setting_names_cannot_carry_sql() {
-        for good in ["effective_cache_size", "neon.file_cache_size_limit", "_x", "a.b.c"] {
+        for good in [
+            "effective_cache_size",
+            "neon.file_cache_size_limit",
+            "_x",
+            "a.b.c",
+        ] {
             assert_eq!(SettingName::parse(good).expect(good).as_str(), good);
         }
-        for bad in ["", ".", "a.", ".a", "1a", "a b", "a;b", "a'b", "a\"b", "a=1", "größe", &"a".repeat(129)] {
+        for bad in [
+            "",
+            ".",
+            "a.",
+            ".a",
+            "1a",
+            "a b",
+            "a;b",
+            "a'b",
+            "a\"b",
+            "a=1",
+            "größe",
+            &"a".repeat(129),
+        ] {
             assert_eq!(SettingName::parse(bad), None, "{bad:?}");
         }
     }

@@ -67,7 +67,10 @@ impl Goodbye {
             Self::Core(CloseReason::TooLarge) => (CloseCode::Size, "frame is too large"),
             Self::ShuttingDown => (CloseCode::Away, "the monitor is shutting down"),
         };
-        CloseFrame { code, reason: reason.into() }
+        CloseFrame {
+            code,
+            reason: reason.into(),
+        }
     }
 }
 
@@ -122,7 +125,9 @@ pub async fn serve(listener: TcpListener, links: Links, cancel: CancellationToke
 async fn make_ready(stream: TcpStream) -> Result<Option<Socket>, HandshakeFailure> {
     // Frames are small and each one is an answer somebody waits for.
     let _ = stream.set_nodelay(true);
-    let Some(stream) = upgraded(stream).await else { return Ok(None) };
+    let Some(stream) = upgraded(stream).await else {
+        return Ok(None);
+    };
     let config = WebSocketConfig::default()
         .read_buffer_size(4 * 1024)
         .write_buffer_size(0)
@@ -142,7 +147,14 @@ async fn make_ready(stream: TcpStream) -> Result<Option<Socket>, HandshakeFailur
                 // The peer may be gone already; the failure is counted either way.
                 let _ = socket.send(text_of(&refused.answer)).await;
                 let reason = "handshake failed".into();
-                close(&mut socket, CloseFrame { code: CloseCode::Protocol, reason }).await;
+                close(
+                    &mut socket,
+                    CloseFrame {
+                        code: CloseCode::Protocol,
+                        reason,
+                    },
+                )
+                .await;
             }
             Err(refused.failure)
         }
@@ -187,9 +199,14 @@ impl Links {
 
     async fn serve_agent(&self, connection: ConnectionId, mut socket: Socket) {
         let (outgoing, mut from_owner) = mpsc::channel(OUTGOING_LIMIT);
-        let ready = Inbox::Ready { connection, outgoing };
+        let ready = Inbox::Ready {
+            connection,
+            outgoing,
+        };
         if self.inbox.send(ready).await.is_ok() {
-            let goodbye = self.converse(connection, &mut socket, &mut from_owner).await;
+            let goodbye = self
+                .converse(connection, &mut socket, &mut from_owner)
+                .await;
             if let Some(goodbye) = goodbye {
                 close(&mut socket, goodbye.frame()).await;
             }

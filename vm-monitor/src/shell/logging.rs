@@ -21,7 +21,10 @@ pub struct FilterError {
 /// [`FilterError`].
 pub fn parse_filter(text: &str) -> Result<Targets, FilterError> {
     let parsed = text.parse();
-    parsed.map_err(|source| FilterError { text: text.to_owned(), source })
+    parsed.map_err(|source| FilterError {
+        text: text.to_owned(),
+        source,
+    })
 }
 
 /// Starts the process's log. A second call in one process does nothing.

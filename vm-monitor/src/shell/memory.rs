@@ -1,13 +1,13 @@
 //! Reading the kernel's small files.
 //!
-//! They are opened anew each time: a group that is removed and made again (a restarted service) is then read without
-//! further ado, and three system calls cost little beside the kernel's own work of composing the file. The reads are not
-//! handed to another thread, because these files never wait for a disk.
+//! The reads are not handed to another thread, because these files never wait for a disk.
 
 use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
+use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, PROC_SUPER_MAGIC, fstatfs};
 use protocol::units::Bytes;
 
 use crate::core::decision::Watched;
@@ -20,8 +20,10 @@ pub const FILE_LIMIT_BYTES: usize = 16 * 1024;
 #[derive(Debug)]
 pub struct Source {
     watched: Watched,
-    /// The file with the figures, empty when nothing is watched.
-    file: PathBuf,
+    /// The file with the figures.
+    path: PathBuf,
+    /// The same, open, if it is the kernel's.
+    file: Option<File>,
     meminfo: PathBuf,
     buffer: Box<[u8]>,
 }
@@ -31,12 +33,18 @@ impl Source {
     #[must_use]
     pub fn new(watched: Watched, cgroup: Option<&Path>, proc_root: &Path) -> Self {
         let meminfo = proc_root.join("meminfo");
-        let file = match (watched, cgroup) {
+        let path = match (watched, cgroup) {
             (Watched::Cgroup, Some(group)) => group.join("memory.stat"),
             _ => meminfo.clone(),
         };
         let buffer = vec![0; FILE_LIMIT_BYTES].into_boxed_slice();
-        Self { watched, file, meminfo, buffer }
+        Self {
+            watched,
+            path,
+            file: None,
+            meminfo,
+            buffer,
+        }
     }
 
     /// Memory in use now.
@@ -48,7 +56,23 @@ impl Source {
             Watched::Cgroup => files::anon_of_memory_stat,
             Watched::Machine | Watched::Nothing => files::anon_of_meminfo,
         };
-        read_parsed(&self.file, &mut self.buffer, parse)
+        let read = self.read();
+        let failure = |detail: &str| ReadFailure::new(&self.path.to_string_lossy(), detail);
+        let read = read.map_err(|error| failure(&error.to_string()))?;
+        parse(&self.buffer[..read]).map_err(failure)
+    }
+
+    fn read(&mut self) -> io::Result<usize> {
+        if let Some(file) = &self.file {
+            match read_open(file, &mut self.buffer) {
+                Ok(read) => return Ok(read),
+                // The group is gone, and maybe there is a new one of its name.
+                Err(_) => self.file = None,
+            }
+        }
+        let (file, read) = open_and_read(&self.path, &mut self.buffer)?;
+        self.file = Some(file).filter(stays_the_same);
+        Ok(read)
     }
 
     /// The machine's own total, `None` with a line in the log if it cannot be read.
@@ -69,15 +93,19 @@ impl Source {
 /// [`ReadFailure`].
 pub fn machine_memory(proc_root: &Path) -> Result<MachineMemory, ReadFailure> {
     let mut buffer = [0; FILE_LIMIT_BYTES];
-    read_parsed(&proc_root.join("meminfo"), &mut buffer, files::machine_memory)
+    read_parsed(
+        &proc_root.join("meminfo"),
+        &mut buffer,
+        files::machine_memory,
+    )
 }
 
 /// The text of a small file, `None` if there is none or it cannot be read.
 #[must_use]
 pub fn text(path: &Path) -> Option<String> {
     let mut buffer = [0; FILE_LIMIT_BYTES];
-    let read = read_small(path, &mut buffer).ok()?;
-    std::str::from_utf8(read).ok().map(str::to_owned)
+    let (_, read) = open_and_read(path, &mut buffer).ok()?;
+    std::str::from_utf8(&buffer[..read]).ok().map(str::to_owned)
 }
 
 fn read_parsed<T>(
@@ -86,22 +114,46 @@ fn read_parsed<T>(
     parse: fn(&[u8]) -> Result<T, &'static str>,
 ) -> Result<T, ReadFailure> {
     let failure = |detail: &str| ReadFailure::new(&path.to_string_lossy(), detail);
-    let read = read_small(path, buffer).map_err(|error| failure(&error.to_string()))?;
-    parse(read).map_err(failure)
+    let (_, read) = open_and_read(path, buffer).map_err(|error| failure(&error.to_string()))?;
+    parse(&buffer[..read]).map_err(failure)
 }
 
-fn read_small<'a>(path: &Path, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
-    let mut file = File::open(path)?;
+/// Whether a file can be kept open between readings: one of the kernel's cannot be replaced by another of its name
+/// without reads of it failing, where an ordinary one goes on showing what it was.
+fn stays_the_same(file: &File) -> bool {
+    fstatfs(file).is_ok_and(|system| {
+        matches!(
+            system.filesystem_type(),
+            CGROUP2_SUPER_MAGIC | PROC_SUPER_MAGIC
+        )
+    })
+}
+
+fn open_and_read(path: &Path, buffer: &mut [u8]) -> io::Result<(File, usize)> {
+    let file = File::open(path)?;
+    let read = read_open(&file, buffer)?;
+    Ok((file, read))
+}
+
+/// Reads from the beginning; how much there was.
+fn read_open(file: &File, buffer: &mut [u8]) -> io::Result<usize> {
     let mut length = 0;
     while length < buffer.len() {
-        match file.read(&mut buffer[length..]) {
-            Ok(0) => break,
-            Ok(count) => length += count,
+        let at = u64::try_from(length).map_err(io::Error::other)?;
+        match file.read_at(&mut buffer[length..], at) {
+            Ok(count) => {
+                let is_all = count < buffer.len() - length;
+                length += count;
+                // The kernel composes these files whole: less than there was room for means that this was all.
+                if is_all {
+                    break;
+                }
+            }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
     }
-    Ok(&buffer[..length])
+    Ok(length)
 }
 
 #[cfg(test)]
@@ -120,8 +172,42 @@ mod tests {
     }
 
     #[test]
+    fn readings_are_new_each_time_whether_the_file_is_kept_open_or_not() {
+        let mut source = Source::new(Watched::Machine, None, Path::new("/proc"));
+        let before = source.sample().expect("Linux");
+        assert!(source.file.is_some(), "the kernel's file is kept");
+        let more = std::hint::black_box(vec![1_u8; 64 << 20]);
+        let after = source.sample().expect("Linux");
+        assert_ne!(before, after, "{} more bytes", more.len());
+
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("memory.stat");
+        let mut source = Source::new(Watched::Cgroup, Some(folder.path()), Path::new("/proc"));
+        for used in [5_u64, 7] {
+            let draft = folder.path().join("draft");
+            std::fs::write(&draft, format!("active_anon {used}\ninactive_anon 0\n"))
+                .expect("written");
+            std::fs::rename(&draft, &path).expect("replaced");
+            assert_eq!(source.sample(), Ok(Bytes(used)));
+            assert!(source.file.is_none(), "an ordinary file is opened anew");
+        }
+    }
+
+    #[test]
+    fn a_kept_file_that_fails_is_opened_anew() {
+        let mut source = Source::new(Watched::Machine, None, Path::new("/proc"));
+        // A folder opens, and every read of it fails, as with the file of a group that was removed.
+        source.file = Some(File::open("/proc").expect("Linux"));
+        assert!(source.sample().is_ok());
+    }
+
+    #[test]
     fn a_missing_group_is_named() {
-        let mut source = Source::new(Watched::Cgroup, Some(Path::new("/nowhere/db")), Path::new("/proc"));
+        let mut source = Source::new(
+            Watched::Cgroup,
+            Some(Path::new("/nowhere/db")),
+            Path::new("/proc"),
+        );
         let failure = source.sample().expect_err("not there");
         assert_eq!(failure.file, "/nowhere/db/memory.stat");
         assert!(failure.detail.contains("No such file"), "{failure}");

@@ -1,6 +1,7 @@
 //! Everything with a clock, a socket or a file: it moves bytes, asks the core what to do and tells it what happened.
 
 pub mod admin;
+pub mod alarm;
 pub mod cli;
 pub mod clock;
 pub mod config;
@@ -11,4 +12,5 @@ pub mod owner;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 pub mod render;
+mod sys;
 pub mod upgrade;

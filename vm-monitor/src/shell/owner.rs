@@ -1,5 +1,6 @@
 //! The one task that owns the core. Everyone else sends it messages.
 
+use std::io;
 use std::time::Duration;
 
 use protocol::units::Bytes;
@@ -9,11 +10,12 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::admin::{self, Admin};
+use super::alarm::Alarm;
 use super::clock::Clock;
 use super::config::Config;
 use super::link::{self, Goodbye, Links, Outgoing};
 use super::memory::Source;
-use crate::core::cache::{CacheChange, CacheFailure, CacheMode};
+use crate::core::cache::{CacheChange, CacheFailure};
 use crate::core::{Action, ConnectionId, Event, Monitor, OperationId, StateDump};
 use crate::{Bound, RunError};
 
@@ -56,6 +58,7 @@ pub(crate) async fn run(
     cancel: CancellationToken,
 ) -> Result<(), RunError> {
     let clock = Clock::new();
+    let mut alarm = Alarm::new(clock).map_err(RunError::Timer)?;
     let mut source = Source::new(config.watched, config.cgroup.as_deref(), &config.proc_root);
     let (inbox, mut messages) = mpsc::channel(INBOX_LIMIT);
     let mut tasks = JoinSet::new();
@@ -64,19 +67,29 @@ pub(crate) async fn run(
         tracing::warn!(%failure, "memory use is unknown so far: every shrink will be refused");
     }
     let ready_limit = config.ready_limit;
-    let links = Links { inbox: inbox.clone(), clock, ready_limit };
+    let links = Links {
+        inbox: inbox.clone(),
+        clock,
+        ready_limit,
+    };
     let connections = cancel.child_token();
     tasks.spawn(link::serve(bound.monitor, links, connections.clone()));
     let admin = Admin::new(&config, inbox.clone());
     tasks.spawn(admin::serve(bound.metrics, admin, connections.clone()));
 
     let core = Monitor::new(config.setup());
-    let mut owner = Owner { core, clock, source, agent: None, cache };
-    owner.serve(&mut messages, &cancel).await;
+    let mut owner = Owner {
+        core,
+        clock,
+        source,
+        agent: None,
+        cache,
+    };
+    let served = owner.serve(&mut messages, &mut alarm, &cancel).await;
     connections.cancel();
     owner.drain(&mut messages).await;
     tasks.shutdown().await;
-    Ok(())
+    served.map_err(RunError::Timer)
 }
 
 #[cfg(feature = "postgres")]
@@ -86,9 +99,11 @@ async fn start_file_cache(
     inbox: &mpsc::Sender<Inbox>,
     tasks: &mut JoinSet<()>,
 ) -> Result<Option<mpsc::Sender<CacheOrder>>, RunError> {
-    let Some(file_cache) = &config.file_cache else { return Ok(None) };
+    let Some(file_cache) = &config.file_cache else {
+        return Ok(None);
+    };
     let mut database = super::postgres::Database::new(file_cache);
-    if file_cache.mode == CacheMode::On
+    if file_cache.mode == crate::core::cache::CacheMode::On
         && let Some(total) = source.machine_total()
     {
         // Setting it at once shows missing rights now, not at the first shrink.
@@ -121,32 +136,38 @@ async fn start_file_cache(
 }
 
 impl Owner {
-    async fn serve(&mut self, messages: &mut mpsc::Receiver<Inbox>, cancel: &CancellationToken) {
+    async fn serve(
+        &mut self,
+        messages: &mut mpsc::Receiver<Inbox>,
+        alarm: &mut Alarm,
+        cancel: &CancellationToken,
+    ) -> io::Result<()> {
+        let cancelled = cancel.cancelled();
+        tokio::pin!(cancelled);
         loop {
             self.act();
-            let deadline = self.core.poll_deadline().map(|at| self.clock.instant(at));
-            let tick = async {
-                match deadline {
-                    Some(at) => tokio::time::sleep_until(at).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
-                () = cancel.cancelled() => return,
+                () = &mut cancelled => return Ok(()),
                 message = messages.recv() => match message {
                     Some(message) => self.take_in(message),
-                    None => return,
+                    None => return Ok(()),
                 },
-                () = tick => {}
+                rung = alarm.at(self.core.poll_deadline()) => rung?,
             }
         }
     }
 
     fn take_in(&mut self, message: Inbox) {
         match message {
-            Inbox::Ready { connection, outgoing } => {
+            Inbox::Ready {
+                connection,
+                outgoing,
+            } => {
                 let machine_total = self.source.machine_total();
-                self.tell(Event::AgentReady { connection, machine_total });
+                self.tell(Event::AgentReady {
+                    connection,
+                    machine_total,
+                });
                 // The actions for the one before go out over its own channel first.
                 self.act();
                 self.agent = Some((connection, outgoing));
@@ -186,11 +207,18 @@ impl Owner {
     }
 
     fn send(&mut self, connection: ConnectionId, outgoing: Outgoing) {
-        let Some((_, to)) = self.agent.as_ref().filter(|(current, _)| *current == connection) else {
+        let Some((_, to)) = self
+            .agent
+            .as_ref()
+            .filter(|(current, _)| *current == connection)
+        else {
             return;
         };
         if to.try_send(outgoing).is_err() {
-            tracing::warn!(connection = connection.0, "the agent reads too slowly and is given up");
+            tracing::warn!(
+                connection = connection.0,
+                "the agent reads too slowly and is given up"
+            );
             self.agent = None;
             self.tell(Event::AgentGone { connection });
         }
@@ -210,7 +238,9 @@ impl Owner {
 
     /// Says goodbye to the agent and waits until its connection is through.
     async fn drain(&mut self, messages: &mut mpsc::Receiver<Inbox>) {
-        let Some((connection, _)) = self.agent.as_ref() else { return };
+        let Some((connection, _)) = self.agent.as_ref() else {
+            return;
+        };
         let connection = *connection;
         self.send(connection, Outgoing::Close(Goodbye::ShuttingDown));
         let gone = async {

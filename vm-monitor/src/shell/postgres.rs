@@ -81,7 +81,10 @@ impl Database {
         let now = bound.map_or(size, |bound| Bytes(bound.0.min(size.0) >> 20 << 20));
         self.execute(&alter(&name, &setting, now)).await?;
         self.execute(RELOAD).await?;
-        Ok(CacheChange { was: Some(setting.size), now })
+        Ok(CacheChange {
+            was: Some(setting.size),
+            now,
+        })
     }
 
     async fn describe(&mut self, name: &SettingName) -> Result<Option<Setting>, CacheFailure> {
@@ -108,16 +111,26 @@ impl Database {
     }
 
     /// A lost connection is made anew once per statement; all else is final.
-    fn after(&mut self, error: &tokio_postgres::Error, again: &mut bool) -> Result<(), CacheFailure> {
+    fn after(
+        &mut self,
+        error: &tokio_postgres::Error,
+        again: &mut bool,
+    ) -> Result<(), CacheFailure> {
         let detail = chain(error);
         // A server that shuts down says so in an error of its own before it hangs up (class 57P).
-        let is_going = error.code().is_some_and(|code| code.code().starts_with("57P"));
+        let is_going = error
+            .code()
+            .is_some_and(|code| code.code().starts_with("57P"));
         let is_lost = is_going || self.client.as_ref().is_none_or(Client::is_closed);
         if !is_lost {
             return Err(CacheFailure::Refused { detail });
         }
         self.client = None;
-        if std::mem::take(again) { Ok(()) } else { Err(CacheFailure::Unreachable { detail }) }
+        if std::mem::take(again) {
+            Ok(())
+        } else {
+            Err(CacheFailure::Unreachable { detail })
+        }
     }
 
     async fn connected(&mut self) -> Result<&Client, CacheFailure> {
@@ -127,7 +140,9 @@ impl Database {
                 let detail = chain(&error);
                 // A server that answers and turns us away is not one that is away, except while it starts or stops.
                 match error.code() {
-                    Some(code) if !code.code().starts_with("57P") => CacheFailure::Refused { detail },
+                    Some(code) if !code.code().starts_with("57P") => {
+                        CacheFailure::Refused { detail }
+                    }
                     _ => CacheFailure::Unreachable { detail },
                 }
             })?;
@@ -139,13 +154,17 @@ impl Database {
             });
             self.client = Some(client);
         }
-        let none = || CacheFailure::Unreachable { detail: "not connected".into() };
+        let none = || CacheFailure::Unreachable {
+            detail: "not connected".into(),
+        };
         self.client.as_ref().ok_or_else(none)
     }
 }
 
 fn setting_of(row: &Row) -> Result<Setting, CacheFailure> {
-    let refused = |error: tokio_postgres::Error| CacheFailure::Refused { detail: chain(&error) };
+    let refused = |error: tokio_postgres::Error| CacheFailure::Refused {
+        detail: chain(&error),
+    };
     let size: i64 = row.try_get(2).map_err(refused)?;
     Ok(Setting {
         unit: row.try_get(0).map_err(refused)?,
@@ -174,7 +193,11 @@ mod tests {
     use super::*;
 
     fn setting(unit: &str, least: &str) -> Setting {
-        Setting { unit: unit.into(), least: least.into(), size: Bytes(0) }
+        Setting {
+            unit: unit.into(),
+            least: least.into(),
+            size: Bytes(0),
+        }
     }
 
     #[test]

@@ -60,7 +60,11 @@ impl Page {
             let name = "host_memory_total_bytes";
             self.gauge(name, "Memory the kernel has.", memory.total.0);
             let name = "host_memory_available_bytes";
-            self.gauge(name, "Memory programs could still get without swapping.", memory.available.0);
+            self.gauge(
+                name,
+                "Memory programs could still get without swapping.",
+                memory.available.0,
+            );
             let name = "host_memory_cached_bytes";
             self.gauge(name, "Memory in the page cache.", memory.cached.0);
         }
@@ -78,18 +82,34 @@ impl Page {
         }
         let (mut percent, mut total) = (String::new(), String::new());
         for (scope, resource, path) in sources {
-            let Some(text) = memory::text(&path) else { continue };
+            let Some(text) = memory::text(&path) else {
+                continue;
+            };
             for line in files::pressure_lines(&text) {
-                let labels = format!("scope=\"{scope}\",resource=\"{resource}\",kind=\"{}\"", line.kind);
-                let _ = writeln!(percent, "host_pressure_percent{{{labels},window=\"10s\"}} {}", line.avg10);
+                let labels = format!(
+                    "scope=\"{scope}\",resource=\"{resource}\",kind=\"{}\"",
+                    line.kind
+                );
+                let _ = writeln!(
+                    percent,
+                    "host_pressure_percent{{{labels},window=\"10s\"}} {}",
+                    line.avg10
+                );
                 let (seconds, micros) = (line.total_us / 1_000_000, line.total_us % 1_000_000);
-                let _ = writeln!(total, "host_pressure_stalled_seconds_total{{{labels}}} {seconds}.{micros:06}");
+                let _ = writeln!(
+                    total,
+                    "host_pressure_stalled_seconds_total{{{labels}}} {seconds}.{micros:06}"
+                );
             }
         }
         if percent.is_empty() {
             return;
         }
-        self.head("host_pressure_percent", "gauge", "Share of time tasks were stalled (PSI).");
+        self.head(
+            "host_pressure_percent",
+            "gauge",
+            "Share of time tasks were stalled (PSI).",
+        );
         self.0.push_str(&percent);
         let name = "host_pressure_stalled_seconds_total";
         self.head(name, "counter", "Time tasks were stalled since boot (PSI).");
@@ -98,7 +118,11 @@ impl Page {
 
     fn watch(&mut self, dump: &StateDump) {
         let is_connected = u8::from(dump.connection.is_some());
-        self.gauge("vm_monitor_agent_connected", "Whether an agent is being served.", is_connected);
+        self.gauge(
+            "vm_monitor_agent_connected",
+            "Whether an agent is being served.",
+            is_connected,
+        );
         if let Some(mean) = dump.mean {
             let help = "Mean of the newest readings of anonymous memory.";
             self.gauge("vm_monitor_memory_in_use_bytes", help, mean.0);
@@ -111,15 +135,27 @@ impl Page {
             let help = "Limit last set for the database's file cache.";
             self.gauge("vm_monitor_file_cache_bytes", help, size.0);
         }
-        self.gauge("vm_monitor_requests_waiting", "Requests not answered yet.", dump.waiting);
+        self.gauge(
+            "vm_monitor_requests_waiting",
+            "Requests not answered yet.",
+            dump.waiting,
+        );
     }
 
     fn counters(&mut self, dump: &StateDump) {
         let counters = &dump.counters;
         let name = "vm_monitor_connections_total";
-        self.counter(name, "Agents that completed a handshake.", counters.connections);
+        self.counter(
+            name,
+            "Agents that completed a handshake.",
+            counters.connections,
+        );
         let name = "vm_monitor_connections_replaced_total";
-        self.counter(name, "Connections ended by a newer agent.", counters.replaced);
+        self.counter(
+            name,
+            "Connections ended by a newer agent.",
+            counters.replaced,
+        );
         let name = "vm_monitor_upscale_requests_total";
         let asked = counters.sent.get("UpscaleRequest");
         self.counter(name, "Times more memory was asked for.", asked);
@@ -136,10 +172,30 @@ impl Page {
                 "type",
                 &counters.received,
             ),
-            ("vm_monitor_frames_sent_total", "Frames to agents by type.", "type", &counters.sent),
-            ("vm_monitor_downscales_total", "Shrinks asked for.", "outcome", &counters.downscales),
-            ("vm_monitor_upscales_total", "Growth told of.", "outcome", &counters.upscales),
-            ("vm_monitor_memory_reads_total", "Readings of memory use.", "outcome", &counters.samples),
+            (
+                "vm_monitor_frames_sent_total",
+                "Frames to agents by type.",
+                "type",
+                &counters.sent,
+            ),
+            (
+                "vm_monitor_downscales_total",
+                "Shrinks asked for.",
+                "outcome",
+                &counters.downscales,
+            ),
+            (
+                "vm_monitor_upscales_total",
+                "Growth told of.",
+                "outcome",
+                &counters.upscales,
+            ),
+            (
+                "vm_monitor_memory_reads_total",
+                "Readings of memory use.",
+                "outcome",
+                &counters.samples,
+            ),
             (
                 "vm_monitor_file_cache_sets_total",
                 "Attempts to set the file cache.",
@@ -161,11 +217,19 @@ mod tests {
 
     fn folder() -> tempfile::TempDir {
         let folder = tempfile::tempdir().expect("a folder");
-        let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).expect("written");
+        let write = |name: &str, text: &str| {
+            std::fs::write(folder.path().join(name), text).expect("written")
+        };
         write("loadavg", "0.26 1.75 0.80 1/150 4242\n");
-        write("meminfo", "MemTotal: 1000 kB\nMemAvailable: 600 kB\nCached: 50 kB\n");
+        write(
+            "meminfo",
+            "MemTotal: 1000 kB\nMemAvailable: 600 kB\nCached: 50 kB\n",
+        );
         std::fs::create_dir(folder.path().join("pressure")).expect("made");
-        write("pressure/memory", "some avg10=1.50 avg60=0.00 avg300=0.00 total=1000077\n");
+        write(
+            "pressure/memory",
+            "some avg10=1.50 avg60=0.00 avg300=0.00 total=1000077\n",
+        );
         folder
     }
 
@@ -181,8 +245,16 @@ mod tests {
             ("host_memory_available_bytes", "614400"),
             ("host_memory_cached_bytes", "51200"),
         ] {
-            assert_eq!(page.matches(&format!("# TYPE {name} gauge\n")).count(), 1, "{page}");
-            assert_eq!(page.matches(&format!("\n{name} {value}\n")).count(), 1, "{page}");
+            assert_eq!(
+                page.matches(&format!("# TYPE {name} gauge\n")).count(),
+                1,
+                "{page}"
+            );
+            assert_eq!(
+                page.matches(&format!("\n{name} {value}\n")).count(),
+                1,
+                "{page}"
+            );
         }
     }
 

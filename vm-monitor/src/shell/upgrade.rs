@@ -52,7 +52,9 @@ fn answer(request: &Request<Incoming>) -> Response<Empty<Bytes>> {
     let mut response = Response::new(Empty::new());
     *response.status_mut() = StatusCode::NOT_FOUND;
     // One request to a connection. (hyper's own switch for this would say `close` on an upgrade, too.)
-    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    response
+        .headers_mut()
+        .insert(CONNECTION, HeaderValue::from_static("close"));
     if request.uri().path() != PATH {
         return response;
     }
@@ -66,7 +68,9 @@ fn answer(request: &Request<Incoming>) -> Response<Empty<Bytes>> {
         .get(&KEY)
         .and_then(|key| derive_accept_key(key.as_bytes()).parse().ok())
         .filter(|_| wanted);
-    let Some(accept) = accept else { return response };
+    let Some(accept) = accept else {
+        return response;
+    };
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     let headers = response.headers_mut();
     headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
@@ -77,7 +81,10 @@ fn answer(request: &Request<Incoming>) -> Response<Empty<Bytes>> {
 
 /// Whether a header's comma-separated values have this one, whatever its case.
 fn has_token(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
-    let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
+    let values = headers
+        .get_all(name)
+        .iter()
+        .filter_map(|value| value.to_str().ok());
     let mut tokens = values.flat_map(|value| value.split(','));
     tokens.any(|found| found.trim().eq_ignore_ascii_case(token))
 }

@@ -1,5 +1,9 @@
 //! A real monitor on loopback ports, with folders that hold a group's and the kernel's files, and an agent to talk to it.
-#![allow(dead_code, unreachable_pub, reason = "each test file uses its part of it")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each test file uses its part of it"
+)]
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -48,7 +52,10 @@ impl Files {
                        Buffers:            1000 kB\nCached:           200000 kB\nActive(anon):      10240 kB\n\
                        Inactive(anon):    20480 kB\n";
         files.write(&files.proc_root().join("meminfo"), meminfo);
-        files.write(&files.proc_root().join("loadavg"), "0.26 1.75 0.80 1/150 4242\n");
+        files.write(
+            &files.proc_root().join("loadavg"),
+            "0.26 1.75 0.80 1/150 4242\n",
+        );
         let pressure = "some avg10=1.50 avg60=0.10 avg300=0.00 total=77\nfull avg10=0.50 avg60=0.00 avg300=0.00 total=5\n";
         files.write(&files.proc_root().join("pressure/memory"), pressure);
         files.write(&files.cgroup().join("memory.pressure"), pressure);
@@ -114,7 +121,13 @@ impl Guest {
         let metrics = bound.metrics.local_addr().expect("bound");
         let cancel = CancellationToken::new();
         let task = tokio::spawn(vm_monitor::run(config, bound, cancel.clone()));
-        Self { files, addr, metrics, cancel, task }
+        Self {
+            files,
+            addr,
+            metrics,
+            cancel,
+            task,
+        }
     }
 
     /// Ends the monitor; its files are left.
@@ -127,18 +140,12 @@ impl Guest {
 
     /// A connected agent that has shaken hands.
     pub async fn agent(&self) -> Agent {
-        let mut agent = self.dial().await;
-        agent.send_text(r#"{"min":1,"max":1}"#).await;
-        assert_eq!(agent.text().await, r#"{"version":1}"#);
-        agent
+        Agent::connect(self.addr).await
     }
 
     /// A WebSocket that has not shaken hands.
     pub async fn dial(&self) -> Agent {
-        let url = format!("ws://{}/monitor", self.addr);
-        let (socket, response) = soon("dial", connect_async(url)).await.expect("upgraded");
-        assert_eq!(response.status(), 101);
-        Agent { socket, next_id: 2 }
+        Agent::dial(self.addr).await
     }
 
     /// Body of a page on the metrics port, which must have this status.
@@ -149,7 +156,11 @@ impl Guest {
     }
 
     /// The state as `/debug/state` shows it, once `is_so`.
-    pub async fn state_when(&self, what: &str, is_so: impl Fn(&serde_json::Value) -> bool) -> serde_json::Value {
+    pub async fn state_when(
+        &self,
+        what: &str,
+        is_so: impl Fn(&serde_json::Value) -> bool,
+    ) -> serde_json::Value {
         soon(what, async {
             loop {
                 let text = self.page("/debug/state", 200).await;
@@ -167,7 +178,8 @@ impl Guest {
     pub async fn settle(&self, bytes: u64) {
         self.files.set_usage(bytes);
         let five = serde_json::to_value([protocol::units::Bytes(bytes); 5]).expect("encodes");
-        let is_so = |state: &serde_json::Value| state["samples"] == five && state["read_failure"].is_null();
+        let is_so =
+            |state: &serde_json::Value| state["samples"] == five && state["read_failure"].is_null();
         self.state_when("five readings", is_so).await;
     }
 }
@@ -194,6 +206,23 @@ pub struct Agent {
 }
 
 impl Agent {
+    /// Dials a monitor and shakes hands.
+    pub async fn connect(addr: SocketAddr) -> Self {
+        let mut agent = Self::dial(addr).await;
+        agent.send_text(r#"{"min":1,"max":1}"#).await;
+        assert_eq!(agent.text().await, r#"{"version":1}"#);
+        agent
+    }
+
+    /// Dials a monitor.
+    pub async fn dial(addr: SocketAddr) -> Self {
+        let url = format!("ws://{addr}/monitor");
+        let dialled = soon("dial", connect_async(url)).await;
+        let (socket, response) = dialled.expect("upgraded");
+        assert_eq!(response.status(), 101);
+        Self { socket, next_id: 2 }
+    }
+
     pub async fn send(&mut self, message: Message) {
         soon("send", self.socket.send(message)).await.expect("sent");
     }

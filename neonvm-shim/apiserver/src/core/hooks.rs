@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::error::{ApiError, Cause};
 use super::kind::Kind;
+use super::native;
 
 /// Group of the project's own kinds.
 const VM_GROUP: &str = "vm.neon.tech";
@@ -18,6 +19,13 @@ pub fn normalise(kind: &Kind, value: &mut Value) -> Result<(), Vec<Cause>> {
     }
     if kind.extras().is_some_and(|extras| extras.string_data) {
         fold_string_data(value)?;
+    }
+    if kind.builtin.is_some() {
+        let mut problems = Vec::new();
+        native::canonical_quantities(value, &kind.storage_version().schema, "", &mut problems);
+        if !problems.is_empty() {
+            return Err(problems);
+        }
     }
     Ok(())
 }

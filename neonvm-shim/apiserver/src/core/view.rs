@@ -7,12 +7,21 @@ use super::kind::Kind;
 use super::object::Object;
 use super::registry::Registry;
 use super::request::Selection;
+use super::schema::{Schema, apply_defaults};
 
 /// Kind key of the objects that define further kinds.
 pub const CRD_KIND: &str = "customresourcedefinitions.apiextensions.k8s.io";
 
 /// Namespace (empty for cluster-wide kinds) and name.
 pub type Place = (String, String);
+
+/// An object with the defaults of a schema, the same one if it has them all.
+#[must_use]
+pub fn with_defaults(object: &Arc<Object>, schema: &Schema) -> Arc<Object> {
+    let mut value = object.value.clone();
+    apply_defaults(&mut value, schema);
+    if value == object.value { Arc::clone(object) } else { Object::new(value, object.revision) }
+}
 
 /// One committed step of one object.
 #[derive(Debug, Clone)]
@@ -104,10 +113,23 @@ impl View {
         if kind == CRD_KIND
             && let Ok(defined) = Kind::parse(&object.value, false)
         {
-            // A CRD whose names clash is kept, with a condition that says so, but not served.
-            let _ = Arc::make_mut(&mut self.registry).insert(defined);
+            self.redefine(defined);
         }
         self.kinds.entry(kind.to_owned()).or_default().insert(place, object)
+    }
+
+    /// Serves a kind, and gives its objects the defaults its schema has now. Their revisions stay: to clients it is as
+    /// if the defaults were filled in when reading.
+    fn redefine(&mut self, defined: Kind) {
+        let schema = Arc::clone(&defined.storage_version().schema);
+        let objects = self.kinds.get_mut(&defined.key());
+        // A definition whose names clash is refused before it comes here; an old one that does is not served.
+        if Arc::make_mut(&mut self.registry).insert(defined).is_err() {
+            return;
+        }
+        for object in objects.into_iter().flat_map(BTreeMap::values_mut) {
+            *object = with_defaults(object, &schema);
+        }
     }
 
     /// Takes an object away.

@@ -171,3 +171,84 @@ impl History {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::core::object::Object;
+    use crate::core::registry::Registry;
+
+    const KIND: &str = "configmaps";
+
+    fn hub(revision: u64) -> Hub {
+        Hub::new(View::new(Registry::default(), revision))
+    }
+
+    fn change(revision: u64, text: &str) -> Change {
+        Change {
+            kind: KIND.to_owned(),
+            place: ("default".to_owned(), "a".to_owned()),
+            before: None,
+            after: Object::new(json!({"metadata": {"name": "a"}, "data": {"k": text}}), revision),
+            removed: false,
+        }
+    }
+
+    fn watch(hub: &Hub, since: u64) -> Result<Watch, WatchRefused> {
+        hub.watch(KIND, Some(since), |_| ()).map(|(watch, ())| watch)
+    }
+
+    fn revisions(changes: &[Arc<Change>]) -> Vec<u64> {
+        changes.iter().map(|change| change.after.revision).collect()
+    }
+
+    #[test]
+    fn a_watch_gets_what_it_missed_and_then_what_comes() {
+        let hub = hub(10);
+        hub.publish(vec![change(11, "x"), change(12, "y")]);
+        let mut running = watch(&hub, 11).expect("held");
+        assert_eq!(revisions(&running.backlog), [12]);
+        hub.publish(vec![change(13, "z")]);
+        assert!(matches!(running.live.try_recv(), Ok(Notice::Change(seen)) if seen.after.revision == 13));
+        hub.bookmark();
+        assert!(matches!(running.live.try_recv(), Ok(Notice::Bookmark(13))));
+        assert_eq!(watch(&hub, 9).expect_err("before the start"), WatchRefused::Gone(10));
+        assert_eq!(watch(&hub, 14).expect_err("not reached"), WatchRefused::Future(13));
+        assert_eq!(hub.watch("secrets", Some(9), |_| ()).expect_err("also for quiet kinds"), WatchRefused::Gone(10));
+        assert!(hub.watch("secrets", Some(10), |_| ()).is_ok());
+    }
+
+    #[test]
+    fn history_is_bounded_in_number_and_bytes() {
+        let hub_of_many = hub(0);
+        let last = HISTORY_EVENTS as u64 + 100;
+        hub_of_many.publish((1..=last).map(|revision| change(revision, "x")).collect());
+        assert_eq!(watch(&hub_of_many, 99).expect_err("dropped"), WatchRefused::Gone(100));
+        assert_eq!(watch(&hub_of_many, 100).expect("held").backlog.len(), HISTORY_EVENTS);
+        let hub_of_big = hub(0);
+        let big = "x".repeat(HISTORY_BYTES / 4);
+        hub_of_big.publish((1..=6).map(|revision| change(revision, &big)).collect());
+        assert_eq!(watch(&hub_of_big, 2).expect_err("dropped"), WatchRefused::Gone(3));
+    }
+
+    #[test]
+    fn a_watcher_that_falls_behind_is_closed_after_what_it_has_and_others_are_not() {
+        let hub = hub(0);
+        let mut slow = watch(&hub, 0).expect("starts");
+        let mut quick = watch(&hub, 0).expect("starts");
+        for revision in 1..=WATCH_QUEUE as u64 + 5 {
+            hub.publish(vec![change(revision, "x")]);
+            assert!(matches!(quick.live.try_recv(), Ok(Notice::Change(seen)) if seen.after.revision == revision));
+        }
+        let mut seen = 0;
+        while let Ok(Notice::Change(change)) = slow.live.try_recv() {
+            seen += 1;
+            assert_eq!(change.after.revision, seen, "in order, without a gap");
+        }
+        assert_eq!(seen, WATCH_QUEUE as u64);
+        assert!(matches!(slow.live.try_recv(), Err(mpsc::error::TryRecvError::Disconnected)));
+        assert_eq!(hub.watchers(), 1);
+    }
+}

@@ -32,6 +32,7 @@ pub async fn serve(
     let acceptor = TlsAcceptor::from(tls);
     let connections = TaskTracker::new();
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let cut_off = CancellationToken::new();
     loop {
         let accepted = tokio::select! {
             () = cancel.cancelled() => break,
@@ -49,15 +50,19 @@ pub async fn serve(
         };
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { break };
         let connection = connection(stream, acceptor.clone(), router.clone(), cancel.clone());
+        let cut = cut_off.clone();
         connections.spawn(async move {
-            connection.await;
+            // A client that neither reads nor goes away must not hold up the stop.
+            cut.run_until_cancelled(connection).await;
             drop(place);
         });
     }
     drop(listener);
     connections.close();
     if tokio::time::timeout(DRAIN_TIMEOUT, connections.wait()).await.is_err() {
-        tracing::warn!(left = connections.len(), "connections were cut off at the stop");
+        tracing::warn!(left = connections.len(), "connections are cut off at the stop");
+        cut_off.cancel();
+        connections.wait().await;
     }
 }
 

@@ -56,7 +56,7 @@ struct Said {
 pub struct Announcer {
     tokens: u32,
     refilled: Timestamp,
-    said: BTreeMap<(&'static str, String), Said>,
+    said: BTreeMap<(String, &'static str, String), Said>,
     serial: u32,
 }
 
@@ -80,7 +80,7 @@ impl Announcer {
         while message.len() > MESSAGE_LIMIT {
             message.pop();
         }
-        let key = (note.reason(), message);
+        let key = (about.uid.to_owned(), note.reason(), message);
         if let Some(said) = self.said.get_mut(&key)
             && at.now.since(said.last) < SAME_WITHIN
         {
@@ -93,7 +93,7 @@ impl Announcer {
         }
         self.serial = self.serial.wrapping_add(1);
         let name = format!("{}.{:x}{:04x}", about.name, at.wall.0, self.serial & 0xffff);
-        let event = event(&name, note, &key.1, about, at.wall);
+        let event = event(&name, note, &key.2, about, at.wall);
         self.remember(
             key,
             Said {
@@ -114,7 +114,7 @@ impl Announcer {
         }
     }
 
-    fn remember(&mut self, key: (&'static str, String), said: Said) {
+    fn remember(&mut self, key: (String, &'static str, String), said: Said) {
         if self.said.len() >= REMEMBERED {
             let oldest = self.said.iter().min_by_key(|(_, said)| said.last);
             if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {

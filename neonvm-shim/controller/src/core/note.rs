@@ -89,7 +89,10 @@ impl Note {
     /// Whether its event is a warning.
     #[must_use]
     pub fn is_warning(&self) -> bool {
-        matches!(self, Self::Problem { .. } | Self::Failed { .. } | Self::Unreadable { .. })
+        matches!(
+            self,
+            Self::Problem { .. } | Self::Failed { .. } | Self::Unreadable { .. }
+        )
     }
 }
 

@@ -289,13 +289,7 @@ impl Draft<'_> {
             self.status.phase = VmPhase::Running;
             self.measured(state);
             self.propagate(state);
-            if self.stored.phase == VmPhase::Scaling {
-                self.notes.push(Note::Scaled {
-                    from: self.input.scaling_from.unwrap_or_else(|| size_of(state)),
-                    to: size_of(state),
-                    revision: self.revision(),
-                });
-            }
+            self.scaled(state);
             return;
         }
         let began_before = self.stored.phase == VmPhase::Scaling;
@@ -310,6 +304,16 @@ impl Draft<'_> {
             }
         } else {
             self.measured(state);
+        }
+    }
+
+    /// Tells of a resize that is done, also of one that was done before phase Scaling could be written.
+    fn scaled(&mut self, state: &RunnerState) {
+        let to = size_of(state);
+        let from = self.input.scaling_from;
+        if self.stored.phase == VmPhase::Scaling || from.is_some_and(|from| from != to) {
+            let (from, revision) = (from.unwrap_or(to), self.revision());
+            self.notes.push(Note::Scaled { from, to, revision });
         }
     }
 

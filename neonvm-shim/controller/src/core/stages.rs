@@ -1,19 +1,22 @@
 //! Where the time of a resize goes, as far as the controller sees it: from the watch event to the order, what the runner
 //! stamped, and from its report to the status written.
 
+use std::collections::VecDeque;
+
 use protocol::runner::RunnerState;
-use protocol::time::Span;
 use protocol::trace::{Stage, StageRecord, TraceId};
 use protocol::units::Resources;
 
-use super::observe::ordered;
 use super::plan::Moment;
 
-/// Follows the newest resize.
+/// Resizes followed at once: the newest, and one whose status is being written while the next is already ordered.
+const FOLLOWED: usize = 2;
+
+/// Follows the newest resizes.
 #[derive(Debug, Clone, Default)]
 pub struct StageWatch {
     wanted: Option<(Resources, Moment)>,
-    sent: Option<Sent>,
+    sent: VecDeque<Sent>,
     done: Vec<StageRecord>,
 }
 
@@ -22,7 +25,19 @@ struct Sent {
     trace: TraceId,
     change: String,
     reported: Option<Moment>,
-    written: bool,
+}
+
+impl Sent {
+    fn record(&self, stage: Stage, start_unix_us: i64, duration_us: u64) -> StageRecord {
+        let (trace, change) = (self.trace.clone(), self.change.clone());
+        StageRecord {
+            trace,
+            stage,
+            start_unix_us,
+            duration_us,
+            change,
+        }
+    }
 }
 
 impl StageWatch {
@@ -35,27 +50,24 @@ impl StageWatch {
 
     /// The order was given at `at` to a runner that had `before`.
     pub fn sent(&mut self, trace: &TraceId, to: Resources, before: Resources, at: Moment) {
-        if self.sent.as_ref().is_some_and(|sent| sent.trace == *trace) {
+        if self.sent.iter().any(|sent| sent.trace == *trace) {
             return;
         }
         let change = format!("{before} -> {to}");
-        if let Some((size, received)) = self.wanted.filter(|(size, _)| *size == to) {
-            debug_assert_eq!(size, to);
-            self.push(
-                trace,
-                Stage::Controller,
-                received,
-                at.now.since(received.now),
-                &change,
-            );
-        }
-        let trace = trace.clone();
-        self.sent = Some(Sent {
-            trace,
+        let sent = Sent {
+            trace: trace.clone(),
             change,
             reported: None,
-            written: false,
-        });
+        };
+        if let Some((_, received)) = self.wanted.filter(|(size, _)| *size == to) {
+            let took = at.now.since(received.now);
+            self.done
+                .push(sent.record(Stage::Controller, received.wall.0, took.0));
+        }
+        if self.sent.len() == FOLLOWED {
+            self.sent.pop_front();
+        }
+        self.sent.push_back(sent);
     }
 
     /// The runner reported at `at`.
@@ -63,65 +75,38 @@ impl StageWatch {
         let Some(report) = state.resize.as_ref().filter(|report| report.done) else {
             return;
         };
-        let Some(sent) = self.sent.as_mut() else {
+        let found = self
+            .sent
+            .iter_mut()
+            .find(|sent| sent.trace == report.order.trace);
+        let Some(sent) = found.filter(|sent| sent.reported.is_none()) else {
             return;
         };
-        if sent.trace != report.order.trace || sent.reported.is_some() {
-            return;
-        }
         sent.reported = Some(at);
-        let change = sent.change.clone();
         for stamp in &report.stages {
-            self.done.push(StageRecord {
-                trace: report.order.trace.clone(),
-                stage: stamp.stage,
-                start_unix_us: stamp.start_unix_us,
-                duration_us: stamp.duration_us,
-                change: change.clone(),
-            });
-        }
-        if self
-            .wanted
-            .is_some_and(|(size, _)| size != ordered(&report.order))
-        {
-            tracing::debug!(
-                revision = report.order.trace.revision,
-                "done, and already superseded"
-            );
+            self.done
+                .push(sent.record(stamp.stage, stamp.start_unix_us, stamp.duration_us));
         }
     }
 
-    /// A status that says "this size is reached" was written at `at`.
-    pub fn written(&mut self, at: Moment) {
-        let Some(sent) = self.sent.as_mut() else {
+    /// A status that says "this revision is reached" (0: a wish without one) was written at `at`.
+    pub fn written(&mut self, revision: i64, at: Moment) {
+        let found = self
+            .sent
+            .iter()
+            .position(|sent| sent.trace.revision == revision);
+        let Some((index, reported)) = found.and_then(|i| Some((i, self.sent[i].reported?))) else {
             return;
         };
-        let Some(reported) = sent.reported.filter(|_| !sent.written) else {
-            return;
-        };
-        sent.written = true;
-        let (trace, change) = (sent.trace.clone(), sent.change.clone());
-        self.push(
-            &trace,
-            Stage::Status,
-            reported,
-            at.now.since(reported.now),
-            &change,
-        );
+        if let Some(sent) = self.sent.remove(index) {
+            let took = at.now.since(reported.now);
+            self.done
+                .push(sent.record(Stage::Status, reported.wall.0, took.0));
+        }
     }
 
     /// Hands out finished records.
     pub fn take(&mut self) -> Vec<StageRecord> {
         std::mem::take(&mut self.done)
-    }
-
-    fn push(&mut self, trace: &TraceId, stage: Stage, start: Moment, took: Span, change: &str) {
-        self.done.push(StageRecord {
-            trace: trace.clone(),
-            stage,
-            start_unix_us: start.wall.0,
-            duration_us: took.0,
-            change: change.to_owned(),
-        });
     }
 }

@@ -7,8 +7,6 @@
 
 mod done;
 mod dump;
-#[cfg(test)]
-mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -396,7 +394,10 @@ impl VmCore {
 
     fn saw_vm(&mut self, at: Moment, vm: VirtualMachine) {
         if let Some(held) = &self.vm {
-            let versions = (&vm.metadata.resource_version, &held.metadata.resource_version);
+            let versions = (
+                &vm.metadata.resource_version,
+                &held.metadata.resource_version,
+            );
             if held.metadata.uid != vm.metadata.uid {
                 let seed = self.seed;
                 *self = Self::new(self.settings.clone(), seed);
@@ -410,7 +411,8 @@ impl VmCore {
                 // The server answers again. What only it can refuse is not hurried by our own writes, though: a refusal
                 // told in the status would lead to the next refusal at once.
                 let with_the_vm = [Kind::ReadVm, Kind::PatchVm, Kind::WriteStatus];
-                self.pace.hurry_only(at.now, |kind| edited || with_the_vm.contains(&kind));
+                self.pace
+                    .hurry_only(at.now, |kind| edited || with_the_vm.contains(&kind));
             }
         }
         self.stages.wanted(vm.spec.guest.in_use(), at);
@@ -508,3 +510,6 @@ fn is_older(version: &str, than: &str) -> bool {
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,11 +15,12 @@ use telemetry::chain;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
+use super::events::Letter;
 use super::mailbox::Mailbox;
 use super::worker::{Common, Worker};
 use super::{RunError, decode, moment, pause};
-use crate::core::announce::Announcer;
-use crate::core::{Event, Moment, Settings, VmCore};
+use crate::core::announce::{About, Announcer};
+use crate::core::{Event, Moment, Note, Settings, VmCore};
 
 /// How often failing objects are counted and logged.
 const FAILING_REFRESH: Duration = Duration::from_secs(15);
@@ -133,7 +134,7 @@ impl Hub {
 
     fn saw_vm(&mut self, object: DynamicObject) {
         let received = moment(&self.common.clock);
-        let key = key_of(&object);
+        let (key, uid) = (key_of(&object), object.uid().unwrap_or_default());
         let text = text_of(&key);
         let decoded = serde_json::to_value(object)
             .map_err(|source| decode::DecodeError {
@@ -143,15 +144,7 @@ impl Hub {
             .and_then(decode::vm);
         let vm = match decoded {
             Ok(vm) => Box::new(vm),
-            Err(error) => {
-                let why = chain(&error);
-                tracing::warn!(
-                    vm = text,
-                    error = why,
-                    "this object cannot be read and is left alone"
-                );
-                return self.common.state.unreadable(&text, Some(why));
-            }
+            Err(error) => return self.left_alone(&key, &uid, chain(&error), received),
         };
         self.common.state.unreadable(&text, None);
         if let Some(running) = self.vms.get_mut(&key) {
@@ -160,6 +153,31 @@ impl Hub {
             running.mailbox.put(received, Event::Vm(vm));
         } else {
             self.start(key, vm, received, Duration::ZERO);
+        }
+    }
+
+    /// A VM that cannot be read: said once per reason, and nothing done to it.
+    fn left_alone(&mut self, key: &Key, uid: &str, why: String, at: Moment) {
+        let text = text_of(key);
+        tracing::warn!(
+            vm = text,
+            error = why,
+            "this object cannot be read and is left alone"
+        );
+        self.common.state.unreadable(&text, Some(why.clone()));
+        let about = About {
+            namespace: &key.0,
+            name: &key.1,
+            uid,
+        };
+        if let Some(what) = self
+            .announcer
+            .announce(&Note::Unreadable { why }, about, at)
+        {
+            self.common.events.send(Letter {
+                namespace: key.0.clone(),
+                what,
+            });
         }
     }
 

@@ -65,6 +65,12 @@ impl Paths {
         self.dir.join("qemu.log")
     }
 
+    /// The runner's own messages, if who started it sends them there.
+    #[must_use]
+    pub fn runner_log(&self) -> PathBuf {
+        self.dir.join("runner.log")
+    }
+
     /// QEMU's process id, written by QEMU.
     #[must_use]
     pub fn pid_file(&self) -> PathBuf {
@@ -387,6 +393,16 @@ pub(crate) mod tests {
             Accel::Tcg,
             include_str!("../../testdata/args-plug-tcg.txt"),
         );
+    }
+
+    #[test]
+    fn cpus_beyond_the_smallest_size_are_removable_from_the_start() {
+        let config = config();
+        let shape = shape(&config.spec.guest, CpuControl::Plug, Accel::Kvm).expect("sound");
+        let args = qemu_args(&config, &shape, Accel::Kvm, &Paths::new("/run/vm")).join(" ");
+        assert!(args.contains("-smp cpus=1,maxcpus=4,"), "{args}");
+        let cpu = "-device max-x86_64-cpu,id=cpu1,socket-id=1,core-id=0,thread-id=0";
+        assert!(args.ends_with(cpu), "{args}");
     }
 
     #[test]

@@ -1,8 +1,11 @@
 //! The decisions of runner and node driver: synchronous, without clock, socket or file.
 
+pub mod addresses;
 pub mod args;
 pub mod budget;
 pub mod exit;
+pub mod packed;
+pub mod pod;
 pub mod quota;
 pub mod shape;
 pub mod sizer;

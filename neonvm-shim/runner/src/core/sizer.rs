@@ -26,7 +26,7 @@ use protocol::units::{Bytes, MilliCpu, Resources};
 use serde::Serialize;
 
 use super::budget::PlugBudget;
-use super::quota::{QuotaInput, quota};
+use super::quota::{BOOT_ALLOWANCE, QuotaInput, quota};
 use super::shape::{CpuControl, Shape};
 
 /// First pause between two looks while something is expected.
@@ -488,11 +488,21 @@ impl Sizer {
             self.leaving.clear();
             self.leaving_since = None;
             self.cpu.rest(now);
+        } else if plugged < wanted && self.boots_alone(now) {
+            self.cpu.rest(now);
         } else if plugged < wanted {
             self.plug(wanted - plugged);
         } else {
             self.unplug(now, plugged - wanted);
         }
+    }
+
+    /// Whether the guest still boots on one CPU (see [`super::shape`]).
+    fn boots_alone(&self, now: Timestamp) -> bool {
+        let boots = self
+            .booting_since
+            .is_some_and(|since| now < since + BOOT_ALLOWANCE);
+        boots && self.budget.is_some()
     }
 
     fn plug(&mut self, count: u32) {
@@ -585,8 +595,11 @@ impl Sizer {
     }
 
     fn see_guest(&mut self, now: Timestamp, state: GuestState) {
-        self.booting_since = None;
+        let booted = self.booting_since.take().is_some();
         self.guest = Some(state);
+        if booted {
+            self.decide_cpus(now);
+        }
         let rested = self
             .at_rest_since
             .is_some_and(|since| now >= since + MEMORY_AT_REST);

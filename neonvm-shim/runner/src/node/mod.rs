@@ -1,1 +1,27 @@
-//! stub
+//! The node driver: a kubelet as small as it can be. Pods bound to this node that carry the label `vm.neon.tech/name`
+//! become runners; what becomes of them is written to the pods' status; the node keeps its Node object and Lease.
+//!
+//! ```text
+//!  watch of pods ──> one worker per pod ──> runner process (own session) ──> QEMU
+//!                        │                        ▲
+//!                        └── status, events       └── control.sock (state by long-poll, stop)
+//! ```
+//!
+//! The driver is level-triggered and keeps nothing that matters in memory: what runs is found again in the state
+//! directory. When it ends, and however it ends, runners and guests go on; [`stop_all`] is the only way to end them all.
+
+mod api;
+mod images;
+mod link;
+mod object;
+mod params;
+mod prepare;
+mod stop;
+mod watch;
+mod worker;
+
+pub use images::{ImageError, Store};
+pub use object::{Machine, machine};
+pub use params::{Allocatable, NodeParams};
+pub use stop::{Stopped, stop_all};
+pub use watch::{NodeError, run};

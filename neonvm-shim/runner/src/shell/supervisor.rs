@@ -370,6 +370,7 @@ impl Supervisor {
         let logs = [
             (self.paths.console_log(), CONSOLE_LOG_BYTES),
             (self.paths.qemu_log(), QEMU_LOG_BYTES),
+            (self.paths.runner_log(), QEMU_LOG_BYTES),
         ];
         for (path, bound) in logs {
             if let Err(error) = rotate(&path, bound) {

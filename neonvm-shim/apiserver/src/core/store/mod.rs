@@ -16,9 +16,8 @@ use super::object::{Entropy, Object, owner_uids};
 use super::ownership::Manager;
 use super::registry::Registry;
 use super::request::{Target, Verb, WriteOptions};
-use super::schema::apply_defaults;
 use super::time::WallTime;
-use super::view::{Change, Place, View};
+use super::view::{Change, Place, View, with_defaults};
 
 /// Key of the Namespace kind.
 pub const NAMESPACE_KIND: &str = "namespaces";
@@ -101,9 +100,7 @@ impl Store {
         let known = self.view.registry.kinds().find(|known| known.key() == kind).cloned();
         let object = match known {
             Some(known) if known.builtin.is_none() => {
-                let mut value = object.value.clone();
-                apply_defaults(&mut value, &known.storage_version().schema);
-                if value == object.value { object } else { Object::new(value, object.revision) }
+                with_defaults(&object, &known.storage_version().schema)
             }
             _ => object,
         };

@@ -403,6 +403,21 @@ fn a_definition_serves_a_kind_and_takes_its_objects_along() {
 }
 
 #[test]
+fn a_member_added_to_a_definition_has_its_default_in_old_objects() {
+    let mut store = store();
+    create(&mut store, DEFINITIONS, definition()).expect("created");
+    create(&mut store, "example.org/things", json!({"metadata": {"name": "a"}, "spec": {}})).expect("created");
+    let revision = get(&store, "example.org/things/a").expect("there")["metadata"]["resourceVersion"].clone();
+    let path = "apiextensions.k8s.io/customresourcedefinitions/things.example.org";
+    let mut newer = get(&store, path).expect("there").clone();
+    newer["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["colour"] =
+        json!({"type": "string", "default": "red"});
+    update(&mut store, path, newer).expect("updated");
+    let thing = get(&store, "example.org/things/a").expect("there");
+    assert_eq!((&thing["spec"]["colour"], &thing["metadata"]["resourceVersion"]), (&json!("red"), &revision));
+}
+
+#[test]
 fn a_broken_definition_is_refused_with_its_problems() {
     let mut store = store();
     let mut body = definition();

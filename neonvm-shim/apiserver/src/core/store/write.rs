@@ -8,6 +8,7 @@ use super::{Body, Context, NAMESPACE_KIND, POD_KIND, Store, crd, method_not_allo
 use crate::core::error::{ApiError, Cause, Reason};
 use crate::core::hooks;
 use crate::core::metadata;
+use crate::core::native;
 use crate::core::object::{Object, copy_meta, finalizers, is_deleting, meta, remove_meta};
 use crate::core::ownership;
 use crate::core::patch::{self, PatchError};
@@ -76,6 +77,7 @@ impl Store {
         if meta(&value, "resourceVersion").is_some_and(|version| !version.is_empty()) {
             return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
         }
+        self.settle(context, &mut value)?;
         if kind.namespaced {
             self.check_namespace(&context.namespace)?;
         }
@@ -83,7 +85,6 @@ impl Store {
         if self.view.get(&key, &context.namespace, &name).is_some() {
             return Err(ApiError::already_exists(&context.form.asked.group, &context.form.asked.resource, &name));
         }
-        self.settle(context, &mut value)?;
         for member in ["deletionTimestamp", "deletionGracePeriodSeconds", "generation", "resourceVersion"] {
             remove_meta(&mut value, member);
         }
@@ -291,10 +292,11 @@ impl Store {
             let generation = old.value["metadata"]["generation"].as_i64().unwrap_or(0);
             value["metadata"]["generation"] = Value::from(generation + 1);
         }
-        if same_content(&old.value, &value) {
+        self.own(context, Some(&old.value), &mut value);
+        // Owners count too: applying what is already there still makes the applier an owner.
+        if value == old.value {
             return Ok(Arc::clone(old));
         }
-        self.own(context, Some(&old.value), &mut value);
         let place: Place = (context.namespace.clone(), name);
         let waits = !finalizers(&value).is_empty()
             || value["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) > 0;
@@ -314,7 +316,13 @@ impl Store {
         report_dropped(context, &dropped)?;
         apply_defaults(value, &schema);
         let name = meta(value, "name").unwrap_or_default().to_owned();
-        hooks::refuse(&kind, &name, hooks::normalise(&kind, value))
+        hooks::refuse(&kind, &name, hooks::normalise(&kind, value))?;
+        native::check(&kind.key(), value).map_err(|why| {
+            let (asked, version) = (&context.form.asked.kind, &context.form.version);
+            ApiError::bad_request(format!(
+                "{asked} in version \"{version}\" cannot be handled as a {asked}: {why}"
+            ))
+        })
     }
 
     /// Checks an object against its schema and the metadata rules.
@@ -508,14 +516,4 @@ fn spec_part(value: &Value) -> Map<String, Value> {
     let members = value.as_object().into_iter().flatten();
     let kept = members.filter(|(name, _)| !matches!(name.as_str(), "metadata" | "status"));
     kept.map(|(name, member)| (name.clone(), member.clone())).collect()
-}
-
-/// Equal apart from what the server itself stamps on each write.
-fn same_content(old: &Value, new: &Value) -> bool {
-    let stripped = |value: &Value| {
-        let mut value = value.clone();
-        remove_meta(&mut value, "managedFields");
-        value
-    };
-    stripped(old) == stripped(new)
 }

@@ -6,6 +6,7 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use serde_json::Value;
 
 use crate::core::error::{ApiError, Reason};
+use crate::core::protobuf::{Messages, ProtobufError};
 use crate::core::request::PatchKind;
 
 /// Largest body, as the real server bounds it.
@@ -20,11 +21,17 @@ pub(super) fn media_type(headers: &HeaderMap) -> &str {
 /// Reads the body; an empty one is `null`.
 ///
 /// # Errors
-/// 413 over the bound, 415 for a media type that is neither JSON nor YAML, 400 for text that does not parse.
-pub(super) async fn read(request: Request, patch: Option<PatchKind>) -> Result<Value, ApiError> {
-    let yaml_allowed = match (patch, media_type(request.headers())) {
+/// 413 over the bound, 415 for a media type that is not read (protobuf only of some core kinds), 400 for text that does not parse.
+pub(super) async fn read(
+    request: Request,
+    patch: Option<PatchKind>,
+    messages: &Messages,
+) -> Result<Value, ApiError> {
+    let media_type = media_type(request.headers());
+    let is_protobuf = patch.is_none() && media_type == "application/vnd.kubernetes.protobuf";
+    let yaml_allowed = match (patch, media_type) {
         (Some(PatchKind::Apply), _) => true,
-        (Some(_), _) | (None, "application/json") => false,
+        (Some(_), _) | (None, "application/json" | "application/vnd.kubernetes.protobuf") => false,
         (None, "" | "*/*" | "application/yaml" | "application/x-yaml" | "text/yaml") => true,
         (None, other) => {
             let why = format!(
@@ -44,6 +51,12 @@ pub(super) async fn read(request: Request, patch: Option<PatchKind>) -> Result<V
     };
     if bytes.is_empty() {
         return Ok(Value::Null);
+    }
+    if is_protobuf {
+        return messages.decode(&bytes).map_err(|error| match error {
+            ProtobufError::UnknownKind(_) => ApiError::new(Reason::UnsupportedMediaType, error.to_string()),
+            ProtobufError::Malformed(_) => ApiError::bad_request(error.to_string()),
+        });
     }
     parse(&bytes, yaml_allowed)
 }

@@ -1,21 +1,71 @@
 //! Paths that are no objects: version, discovery, OpenAPI.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 
-use axum::http::{Method, StatusCode};
-use axum::response::Response;
-use serde_json::json;
+use axum::http::{Method, StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use serde_json::{Value, json};
 
 use super::App;
 use super::accept::Accept;
 use crate::core::discovery;
 use crate::core::error::ApiError;
 use crate::core::openapi;
+use crate::core::registry::Registry;
 use crate::core::store::method_not_allowed;
 
 /// Version of the Kubernetes API that clients are told.
 const MAJOR: &str = "1";
 const MINOR: &str = "32";
+
+/// OpenAPI documents already made for a registry: they are large, and clients ask for them again and again.
+#[derive(Debug, Default)]
+pub struct Documents {
+    made: Mutex<Made>,
+}
+
+#[derive(Debug, Default)]
+struct Made {
+    registry: Arc<Registry>,
+    texts: BTreeMap<String, Arc<str>>,
+}
+
+impl Documents {
+    fn answer(
+        &self,
+        registry: &Arc<Registry>,
+        key: &str,
+        make: impl FnOnce() -> Option<Value>,
+    ) -> Result<Response, ApiError> {
+        let known = self.known(registry, key);
+        let text = match known {
+            Some(text) => text,
+            None => {
+                // Only documents that exist are kept, so strangers cannot fill the map.
+                let text: Arc<str> = make().ok_or_else(ApiError::unknown_path)?.to_string().into();
+                let mut made = self.lock();
+                if Arc::ptr_eq(&made.registry, registry) {
+                    made.texts.insert(key.to_owned(), Arc::clone(&text));
+                }
+                text
+            }
+        };
+        Ok((StatusCode::OK, [(header::CONTENT_TYPE, "application/json")], text.to_string()).into_response())
+    }
+
+    fn known(&self, registry: &Arc<Registry>, key: &str) -> Option<Arc<str>> {
+        let mut made = self.lock();
+        if !Arc::ptr_eq(&made.registry, registry) {
+            *made = Made { registry: Arc::clone(registry), texts: BTreeMap::new() };
+        }
+        made.texts.get(key).cloned()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Made> {
+        self.made.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
 
 /// Answers a path of this module.
 pub(super) fn answer(
@@ -48,12 +98,14 @@ pub(super) fn answer(
         ["apis", group, version] => {
             discovery::resources(&registry, group, version).ok_or_else(ApiError::unknown_path)?
         }
-        ["openapi", "v3"] => openapi::index(&registry, hash),
+        ["openapi", "v3"] => return app.documents.answer(&registry, "", || Some(openapi::index(&registry, hash))),
         ["openapi", "v3", "api", version] => {
-            openapi::document(&registry, "", version).ok_or_else(ApiError::unknown_path)?
+            let make = || openapi::document(&registry, "", version);
+            return app.documents.answer(&registry, version, make);
         }
         ["openapi", "v3", "apis", group, version] => {
-            openapi::document(&registry, group, version).ok_or_else(ApiError::unknown_path)?
+            let make = || openapi::document(&registry, group, version);
+            return app.documents.answer(&registry, &format!("{group}/{version}"), make);
         }
         [""] => json!({"paths": ["/api", "/api/v1", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]}),
         _ => return Err(ApiError::unknown_path()),
@@ -62,17 +114,17 @@ pub(super) fn answer(
 }
 
 /// A short hash of a document.
-fn hash(document: &serde_json::Value) -> String {
+fn hash(document: &Value) -> String {
     use sha2::Digest as _;
     let digest = sha2::Sha256::digest(document.to_string());
     digest.iter().take(8).map(|byte| format!("{byte:02X}")).collect()
 }
 
-fn aggregated_response(value: &serde_json::Value) -> Response {
+fn aggregated_response(value: &Value) -> Response {
     let mut response = super::json(StatusCode::OK, value);
     let content = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
     response.headers_mut().insert(
-        axum::http::header::CONTENT_TYPE,
+        header::CONTENT_TYPE,
         axum::http::HeaderValue::from_static(content),
     );
     response

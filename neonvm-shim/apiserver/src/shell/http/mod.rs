@@ -17,11 +17,13 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use self::accept::Accept;
+pub use self::docs::Documents;
 use self::respond::Output;
 use super::engine::Engine;
 use super::hub::Hub;
 use crate::core::codec::Form;
 use crate::core::error::{ApiError, Reason};
+use crate::core::protobuf::Messages;
 use crate::core::request::{DeleteOptions, PatchKind, Query, Target, Verb, WriteOptions};
 use crate::core::store::{self, Call};
 
@@ -34,6 +36,10 @@ pub struct App {
     pub hub: Arc<Hub>,
     /// The only token that is let in.
     pub token: String,
+    /// How core kinds look in protobuf.
+    pub messages: Messages,
+    /// OpenAPI documents made so far.
+    pub documents: Documents,
     /// Ends running watches.
     pub cancel: CancellationToken,
 }
@@ -80,6 +86,9 @@ async fn dispatch(app: &Arc<App>, request: Request) -> Result<Response, ApiError
     let names: Vec<&str> = segments.iter().map(String::as_str).collect();
     let accept = Accept::parse(request.headers());
     let (group, version, rest) = match names.as_slice() {
+        ["apis", "authorization.k8s.io", "v1", "selfsubjectaccessreviews"] if request.method() == Method::POST => {
+            return review(app, request).await;
+        }
         ["api", version, _, ..] => ("", *version, &segments[2..]),
         ["apis", group, version, _, ..] => (*group, *version, &segments[3..]),
         other => return docs::answer(app, request.method(), other, &accept),
@@ -103,6 +112,16 @@ async fn dispatch(app: &Arc<App>, request: Request) -> Result<Response, ApiError
     }
 }
 
+/// Whoever has the token may do everything; `kubectl auth can-i` and dashboards ask.
+async fn review(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
+    let mut review = body::read(request, None, &app.messages).await?;
+    if !review.is_object() {
+        return Err(ApiError::bad_request("the body must be a SelfSubjectAccessReview"));
+    }
+    review["status"] = serde_json::json!({"allowed": true, "reason": "the bearer token allows everything"});
+    Ok(json(StatusCode::CREATED, &review))
+}
+
 /// One request for objects.
 struct Exchange {
     app: Arc<App>,
@@ -122,7 +141,7 @@ impl Exchange {
             "PATCH" => Some(patch_kind(&request)?),
             _ => None,
         };
-        let body = body::read(request, patch_kind).await?;
+        let body = body::read(request, patch_kind, &self.app.messages).await?;
         let (verb, dry_run) = match (method.as_str(), has_name) {
             ("POST", true) => (Verb::Bind(body), options.dry_run),
             ("POST", false) => (Verb::Create(body), options.dry_run),

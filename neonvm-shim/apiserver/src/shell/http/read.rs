@@ -26,7 +26,7 @@ pub(super) fn get(exchange: &Exchange) -> Result<Response, ApiError> {
     let found = exchange.app.hub.with(|view| view.get(&kind, namespace, name).cloned());
     let asked = &exchange.form.asked;
     let object = found.ok_or_else(|| ApiError::not_found(&asked.group, &asked.resource, name))?;
-    if exchange.output.shape == Shape::Object && !exchange.output.yaml && exchange.form.is_stored_form() {
+    if exchange.is_plain() {
         let text = object.json.to_string();
         return Ok((StatusCode::OK, [(header::CONTENT_TYPE, "application/json")], text).into_response());
     }
@@ -52,8 +52,31 @@ pub(super) fn list(exchange: &Exchange) -> Result<Response, ApiError> {
             metadata["remainingItemCount"] = Value::from(page.remaining);
         }
     }
+    if exchange.is_plain() {
+        let text = plain_list(exchange, &page.objects, &metadata);
+        return Ok((StatusCode::OK, [(header::CONTENT_TYPE, "application/json")], text).into_response());
+    }
     let objects: Vec<&Object> = page.objects.iter().map(AsRef::as_ref).collect();
     exchange.encode(StatusCode::OK, &exchange.shaped_list(&objects, &metadata)?)
+}
+
+/// A list from the texts the objects already have.
+fn plain_list(exchange: &Exchange, objects: &[Arc<Object>], metadata: &Value) -> String {
+    let bytes: usize = objects.iter().map(|object| object.json.len() + 1).sum();
+    let mut text = String::with_capacity(bytes + 256);
+    let kind = Value::from(exchange.form.asked.list_kind.as_str());
+    let api_version = Value::from(exchange.form.api_version());
+    text.push_str(&format!(
+        "{{\"kind\":{kind},\"apiVersion\":{api_version},\"metadata\":{metadata},\"items\":["
+    ));
+    for (index, object) in objects.iter().enumerate() {
+        if index > 0 {
+            text.push(',');
+        }
+        text.push_str(&object.json);
+    }
+    text.push_str("]}");
+    text
 }
 
 /// `resourceVersion` of a list: any state we have is new enough, but none from the future and no old one exactly.
@@ -144,6 +167,11 @@ impl Continue {
 }
 
 impl Exchange {
+    /// Whether objects are answered just as they are kept.
+    fn is_plain(&self) -> bool {
+        self.output.shape == Shape::Object && !self.output.yaml && self.form.is_stored_form()
+    }
+
     /// The selectors of a list, watch or deletecollection.
     pub(super) fn selection(&self) -> Result<Selection, ApiError> {
         let bad = |error: crate::core::selector::SelectorError| ApiError::bad_request(error.to_string());

@@ -302,7 +302,11 @@ fn volumes_and_mounts_belong_together() {
         json!({"name": "map", "mountPath": "/vm/mounts/m", "readOnly": true})
     );
     assert_eq!(mounts[8]["mountPath"], "/vm/mounts/tls");
+}
 
+#[test]
+fn volumes_that_are_not_wanted_are_left_out() {
+    let mut vm = sample_vm();
     vm.spec.enable_ssh = false;
     let mut settings = Settings::one_machine();
     settings.skip_cgroup_management = true;

@@ -77,6 +77,9 @@ impl VmCore {
                     .unwrap_or_default();
                 self.wrote_status(at, &before, status);
                 for note in notes {
+                    if matches!(note, Note::Scaled { .. }) {
+                        self.scaling_from = None;
+                    }
                     self.note(note.clone());
                 }
                 self.saw_own(at, *vm);
@@ -124,8 +127,13 @@ impl VmCore {
         }
         if now.phase == VmPhase::Running {
             self.restarts.running(at.now);
-            self.scaling_from = None;
-            self.stages.written(at);
+            let revision = now
+                .current_revision
+                .map_or(0, |current| current.revision.value);
+            self.stages.written(revision, at);
+            if before.phase == VmPhase::Pending {
+                self.scaling_from = None;
+            }
         }
         let ended = |phase| matches!(phase, VmPhase::Succeeded | VmPhase::Failed);
         if ended(now.phase) && !ended(before.phase) {

@@ -511,6 +511,46 @@ fn n20_the_quota_follows_every_order() {
     );
 }
 
+#[test]
+fn under_tcg_further_cpus_wait_for_the_guest_but_not_for_ever() {
+    let guest = guest([1000, 3000, 4000], [1, 1, 8], GIB);
+    let shape = shape(&guest, CpuControl::Plug, Accel::Tcg).expect("sound");
+    let now = Timestamp(1_000_000);
+    let plugs = |answers: bool, later: Span| {
+        let mut world = World::with(CpuControl::Plug, Accel::Tcg, [1000, 3000, 4000]);
+        world.plugged = 1;
+        world.sizer = Sizer::new(
+            shape.clone(),
+            shape.budget,
+            order(3000, GIB, 0),
+            None,
+            Some(now),
+            now,
+        );
+        world.sizer.handle(now, Event::QmpUp);
+        let slots = world.slots();
+        world.sizer.handle(now, Event::Cpus(Ok(slots)));
+        if answers {
+            world.report();
+        }
+        world.now = now + later;
+        let mut actions = Vec::new();
+        while let Some(action) = world.sizer.poll_action(world.now) {
+            if action == Action::QueryCpus {
+                let slots = world.slots();
+                world.sizer.handle(world.now, Event::Cpus(Ok(slots)));
+            }
+            actions.push(action);
+        }
+        actions
+            .iter()
+            .any(|action| matches!(action, Action::Plug { slots, .. } if slots.len() == 2))
+    };
+    assert!(!plugs(false, Span::from_secs(8)));
+    assert!(plugs(true, Span(0)));
+    assert!(plugs(false, BOOT_ALLOWANCE));
+}
+
 proptest! {
     /// From any sequence of orders, taken at any moment, the last one is reached.
     #[test]

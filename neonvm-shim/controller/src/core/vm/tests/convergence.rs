@@ -129,7 +129,7 @@ fn happen(world: &mut World, what: &Happening) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 192, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
 
     #[test]
     fn plan_converges_and_never_has_two_pods(

@@ -513,15 +513,32 @@ fn a_server_that_answers_again_is_asked_at_once() {
     world.finish_resize(&pod);
     for _ in 0..20 {
         while let Some(action) = world.core.poll_action(world.at) {
-            let result = Err(Refusal::Failed { message: "connection refused".into(), permanent: false });
-            let done = Event::Done { kind: action.kind(), began: world.at, result };
+            let result = Err(Refusal::Failed {
+                message: "connection refused".into(),
+                permanent: false,
+            });
+            let done = Event::Done {
+                kind: action.kind(),
+                began: world.at,
+                result,
+            };
             world.core.handle(world.at, done);
         }
         world.pass(Span::from_secs(16));
     }
     while let Some(action) = world.core.poll_action(world.at) {
-        let result = Err(Refusal::Failed { message: "connection refused".into(), permanent: false });
-        world.core.handle(world.at, Event::Done { kind: action.kind(), began: world.at, result });
+        let result = Err(Refusal::Failed {
+            message: "connection refused".into(),
+            permanent: false,
+        });
+        world.core.handle(
+            world.at,
+            Event::Done {
+                kind: action.kind(),
+                began: world.at,
+                result,
+            },
+        );
     }
     assert!(world.core.poll_action(world.at).is_none(), "a long pause");
     let vm = Box::new(world.vm());
@@ -535,17 +552,125 @@ fn a_refusal_told_in_the_status_does_not_lead_to_the_next_at_once() {
     let mut world = World::new(&sample_vm());
     let mut refused = 0_u32;
     for _ in 0..2_000 {
-        let Some(action) = world.core.poll_action(world.at) else { break };
+        let Some(action) = world.core.poll_action(world.at) else {
+            break;
+        };
         let kind = action.kind();
         let result = if let Action::CreatePod { .. } = action {
             refused += 1;
             // Words that differ every time, as some servers' do.
-            Err(Refusal::Failed { message: format!("refused, request {refused}"), permanent: true })
+            Err(Refusal::Failed {
+                message: format!("refused, request {refused}"),
+                permanent: true,
+            })
         } else {
             world.carry_out(&action)
         };
-        world.core.handle(world.at, Event::Done { kind, began: world.at, result });
+        world.core.handle(
+            world.at,
+            Event::Done {
+                kind,
+                began: world.at,
+                result,
+            },
+        );
         world.show();
     }
     assert!(refused <= 2, "{refused} attempts without any time passing");
+}
+
+#[test]
+fn a_resize_that_outruns_the_status_is_told_all_the_same_and_from_where_it_began() {
+    let (mut world, pod) = running();
+    while world.core.poll_note().is_some() {}
+    for (milli, from) in [(750, 250), (1250, 750)] {
+        world.edit(|vm| ask(vm, milli, 1, i64::from(milli), 1));
+        // Something else is being written while the order goes out and is carried out.
+        world.edit(|vm| {
+            vm.metadata
+                .annotations
+                .insert("n".into(), milli.to_string());
+        });
+        let sync = world.core.poll_action(world.at).expect("the sync");
+        let result = world.carry_out(&sync);
+        let done = Event::Done {
+            kind: sync.kind(),
+            began: world.at,
+            result,
+        };
+        world.core.handle(world.at, done);
+        let order = world.core.poll_action(world.at).expect("the order");
+        let write = world.core.poll_action(world.at).expect("phase Scaling");
+        assert_eq!(
+            (order.kind(), write.kind()),
+            (Kind::SetSize, Kind::WriteStatus)
+        );
+        let result = world.carry_out(&order);
+        let done = Event::Done {
+            kind: order.kind(),
+            began: world.at,
+            result,
+        };
+        world.core.handle(world.at, done);
+        world.finish_resize(&pod);
+        let refused = Err(Refusal::Conflict);
+        let done = Event::Done {
+            kind: write.kind(),
+            began: world.at,
+            result: refused,
+        };
+        world.core.handle(world.at, done);
+        world.pass(Span::from_millis(100));
+        world.settle();
+        let notes: Vec<Note> = std::iter::from_fn(|| world.core.poll_note()).collect();
+        let [
+            Note::Scaled {
+                from: before, to, ..
+            },
+        ] = notes.as_slice()
+        else {
+            panic!("{notes:?}")
+        };
+        assert_eq!((before.cpu.0, to.cpu.0), (from, milli));
+    }
+}
+
+#[test]
+fn the_last_stage_is_stamped_though_the_next_resize_is_already_ordered() {
+    let (mut world, pod) = running();
+    world.edit(|vm| ask(vm, 1000, 1, 5, 1));
+    world.settle();
+    world.finish_resize(&pod);
+    world.core.take_stages();
+    let write = world
+        .core
+        .poll_action(world.at)
+        .expect("the end of the first");
+    let result = world.carry_out(&write);
+    world.edit(|vm| ask(vm, 500, 1, 6, 2));
+    let order = world.core.poll_action(world.at).expect("the second");
+    assert_eq!(
+        (write.kind(), order.kind()),
+        (Kind::WriteStatus, Kind::SetSize)
+    );
+    let second = world.carry_out(&order);
+    let done = Event::Done {
+        kind: order.kind(),
+        began: world.at,
+        result: second,
+    };
+    world.core.handle(world.at, done);
+    let done = Event::Done {
+        kind: write.kind(),
+        began: world.at,
+        result,
+    };
+    world.core.handle(world.at, done);
+    let stages: Vec<(i64, Stage)> = world
+        .core
+        .take_stages()
+        .iter()
+        .map(|r| (r.trace.revision, r.stage))
+        .collect();
+    assert_eq!(stages, [(6, Stage::Controller), (5, Stage::Status)]);
 }

@@ -303,48 +303,22 @@ impl World {
             Action::ReadPod { name } => Ok(self.pod_reply(name)),
             Action::EnsureSshSecret { .. } => Ok(Reply::SecretReady),
             Action::CreatePod { name, pod } => {
-                assert_eq!(self.status().pod_name, *name, "the name is stored first");
-                if !self.pods.contains_key(name) {
-                    let mut pod = pod.clone();
-                    pod["metadata"]["uid"] = json!(format!("uid-{name}"));
-                    pod["metadata"]["creationTimestamp"] = json!(self.at.wall);
-                    self.pods.insert(name.clone(), pod);
-                    self.created.push(name.clone());
-                    self.touch_pod(name);
-                }
-                let alive = self
-                    .pods
-                    .keys()
-                    .filter(|name| !self.pod(name).is_terminal())
-                    .count();
-                self.most_pods = self.most_pods.max(alive);
+                self.create_pod(name, pod);
                 Ok(self.pod_reply(name))
             }
             Action::PatchPodMetadata { name, ops } => {
-                let Some(pod) = self.pods.get_mut(name) else {
-                    return Ok(Reply::PodGone(name.clone()));
-                };
-                apply(pod, ops);
-                self.touch_pod(name);
-                Ok(self.pod_reply(name))
+                Ok(self.change_pod(name, |pod| apply(pod, ops)))
             }
             Action::DeletePod { name, .. } => {
-                if let Some(pod) = self.pods.get_mut(name) {
-                    pod["metadata"]["deletionTimestamp"] = json!(self.at.wall);
-                    self.touch_pod(name);
-                }
-                Ok(self.pod_reply(name))
+                let at = self.at.wall;
+                Ok(self.change_pod(name, |pod| pod["metadata"]["deletionTimestamp"] = json!(at)))
             }
-            Action::OrphanPod { name, .. } => {
-                if let Some(pod) = self.pods.get_mut(name) {
-                    pod["metadata"]
-                        .as_object_mut()
-                        .expect("an object")
-                        .remove("ownerReferences");
-                    self.touch_pod(name);
-                }
-                Ok(self.pod_reply(name))
-            }
+            Action::OrphanPod { name, .. } => Ok(self.change_pod(name, |pod| {
+                pod["metadata"]
+                    .as_object_mut()
+                    .expect("an object")
+                    .remove("ownerReferences");
+            })),
             Action::SetSize { pod, order } => {
                 let Some(state) = self.runners.get_mut(pod) else {
                     return Err(Refusal::Failed {
@@ -353,15 +327,42 @@ impl World {
                     });
                 };
                 state.generation += 1;
+                let (order, stages) = (order.clone(), vec![]);
                 state.resize = Some(ResizeReport {
-                    order: order.clone(),
+                    order,
                     done: false,
-                    stages: vec![],
+                    stages,
                     problem: None,
                 });
                 Ok(Reply::Runner(Box::new(state.clone())))
             }
         }
+    }
+
+    fn create_pod(&mut self, name: &str, pod: &Value) {
+        assert_eq!(self.status().pod_name, name, "the name is stored first");
+        if !self.pods.contains_key(name) {
+            let mut pod = pod.clone();
+            pod["metadata"]["uid"] = json!(format!("uid-{name}"));
+            pod["metadata"]["creationTimestamp"] = json!(self.at.wall);
+            self.pods.insert(name.to_owned(), pod);
+            self.created.push(name.to_owned());
+            self.touch_pod(name);
+        }
+        let alive = self
+            .pods
+            .keys()
+            .filter(|name| !self.pod(name).is_terminal())
+            .count();
+        self.most_pods = self.most_pods.max(alive);
+    }
+
+    fn change_pod(&mut self, name: &str, change: impl FnOnce(&mut Value)) -> Reply {
+        if let Some(pod) = self.pods.get_mut(name) {
+            change(pod);
+            self.touch_pod(name);
+        }
+        self.pod_reply(name)
     }
 
     fn pod_reply(&self, name: &str) -> Reply {

@@ -24,10 +24,12 @@ fn core(nodes: &[(&str, u64)]) -> Core {
 }
 
 fn pod(name: &str, cpu: u64, node: &str) -> PodView {
-    PodView::read(&json!({"metadata": {"name": name, "namespace": "d", "uid": format!("uid-{name}"),
+    PodView::read(
+        &json!({"metadata": {"name": name, "namespace": "d", "uid": format!("uid-{name}"),
             "creationTimestamp": "2026-01-01T00:00:00Z"},
         "spec": {"schedulerName": "autoscale-scheduler", "nodeName": node,
-            "containers": [{"resources": {"requests": {"cpu": cpu, "memory": "1Gi"}}}]}}))
+            "containers": [{"resources": {"requests": {"cpu": cpu, "memory": "1Gi"}}}]}}),
+    )
     .expect("reads")
 }
 
@@ -45,7 +47,10 @@ fn binds(actions: &[Action]) -> Vec<(String, String, CallId)> {
 }
 
 fn told(actions: &[Action]) -> usize {
-    actions.iter().filter(|action| matches!(action, Action::Unschedulable { .. })).count()
+    actions
+        .iter()
+        .filter(|action| matches!(action, Action::Unschedulable { .. }))
+        .count()
 }
 
 fn reserved(core: &Core, node: &str) -> u128 {
@@ -72,21 +77,37 @@ fn a_pod_goes_to_the_best_node_and_its_room_is_held_at_once() {
 fn only_pods_that_are_ours_and_free_are_placed() {
     let mut core = core(&[("a", 10)]);
     for view in [
-        PodView { scheduler_name: "default-scheduler".into(), ..pod("foreign", 1, "") },
-        PodView { terminal: true, ..pod("ended", 1, "") },
-        PodView { deleting: true, ..pod("leaving", 1, "") },
+        PodView {
+            scheduler_name: "default-scheduler".into(),
+            ..pod("foreign", 1, "")
+        },
+        PodView {
+            terminal: true,
+            ..pod("ended", 1, "")
+        },
+        PodView {
+            deleting: true,
+            ..pod("leaving", 1, "")
+        },
         pod("bound", 1, "a"),
     ] {
         core.handle(MS(0), Event::PodApplied(view));
     }
     assert!(actions(&mut core, 0).is_empty());
-    core.handle(MS(0), Event::NodeApplied(NodeView {
-        cordoned: true,
-        ..core.ledger().node("a").expect("is there").clone()
-    }));
+    core.handle(
+        MS(0),
+        Event::NodeApplied(NodeView {
+            cordoned: true,
+            ..core.ledger().node("a").expect("is there").clone()
+        }),
+    );
     core.handle(MS(0), Event::PodApplied(pod("x", 1, "")));
     let got = actions(&mut core, 0);
-    assert_eq!((binds(&got).len(), told(&got)), (0, 1), "a cordoned node takes nothing new");
+    assert_eq!(
+        (binds(&got).len(), told(&got)),
+        (0, 1),
+        "a cordoned node takes nothing new"
+    );
 }
 
 #[test]
@@ -115,9 +136,17 @@ fn a_pod_without_room_is_told_once_and_placed_when_room_appears() {
         at += 1_000;
         assert!(actions(&mut core, at).is_empty(), "quiet at {at} ms");
     }
-    assert_eq!(told(&actions(&mut core, 75_000)), 1, "and again after a while");
+    assert_eq!(
+        told(&actions(&mut core, 75_000)),
+        1,
+        "and again after a while"
+    );
     core.handle(MS(75_001), Event::PodDeleted("uid-busy".into()));
-    assert_eq!(binds(&actions(&mut core, 75_001)).len(), 1, "at once, without waiting for the pause");
+    assert_eq!(
+        binds(&actions(&mut core, 75_001)).len(),
+        1,
+        "at once, without waiting for the pause"
+    );
 }
 
 #[test]
@@ -125,7 +154,10 @@ fn a_refused_binding_gives_the_room_back_and_is_tried_again() {
     let mut core = core(&[("a", 10)]);
     core.handle(MS(0), Event::PodApplied(pod("x", 6, "")));
     let id = binds(&actions(&mut core, 0))[0].2;
-    core.handle(MS(1), Event::BindDone(id, BindOutcome::Refused("no".into())));
+    core.handle(
+        MS(1),
+        Event::BindDone(id, BindOutcome::Refused("no".into())),
+    );
     assert_eq!(reserved(&core, "a"), 0);
     let at = core.poll_deadline().expect("will try again");
     assert!(at > MS(1) && at <= MS(10_000));
@@ -137,7 +169,10 @@ fn an_unclear_binding_keeps_its_room_and_is_repeated_on_the_same_node_only() {
     let mut core = core(&[("a", 10), ("b", 10)]);
     core.handle(MS(0), Event::PodApplied(pod("x", 6, "")));
     let first = binds(&actions(&mut core, 0))[0].clone();
-    core.handle(MS(1), Event::BindDone(first.2, BindOutcome::Unclear("time-out".into())));
+    core.handle(
+        MS(1),
+        Event::BindDone(first.2, BindOutcome::Unclear("time-out".into())),
+    );
     // The other node would be the better one now.
     core.handle(MS(1), Event::PodApplied(pod("busy", 2, "b")));
     for round in 1..6 {
@@ -146,7 +181,11 @@ fn an_unclear_binding_keeps_its_room_and_is_repeated_on_the_same_node_only() {
         assert_eq!(got[0].1, first.1);
         assert_eq!(reserved(&core, &first.1), 6_000);
         // Even a refusal proves nothing about the first attempt.
-        let outcome = if round % 2 == 0 { BindOutcome::Conflict } else { BindOutcome::Refused("no".into()) };
+        let outcome = if round % 2 == 0 {
+            BindOutcome::Conflict
+        } else {
+            BindOutcome::Refused("no".into())
+        };
         core.handle(MS(round * 20_000), Event::BindDone(got[0].2, outcome));
     }
     core.handle(MS(200_000), Event::PodApplied(pod("x", 6, &first.1)));
@@ -158,7 +197,13 @@ fn pods_are_placed_oldest_first() {
     let mut core = core(&[("a", 10)]);
     let older = WallTime::parse("2025-01-01T00:00:00Z").expect("parses");
     core.handle(MS(0), Event::PodApplied(pod("a-new", 6, "")));
-    core.handle(MS(0), Event::PodApplied(PodView { created: older, ..pod("z-old", 6, "") }));
+    core.handle(
+        MS(0),
+        Event::PodApplied(PodView {
+            created: older,
+            ..pod("z-old", 6, "")
+        }),
+    );
     assert_eq!(binds(&actions(&mut core, 0))[0].0, "z-old");
 }
 
@@ -168,9 +213,15 @@ fn a_pod_deleted_while_it_waits_or_is_bound_is_forgotten() {
     core.handle(MS(0), Event::PodApplied(pod("x", 6, "")));
     let id = binds(&actions(&mut core, 0))[0].2;
     core.handle(MS(1), Event::PodDeleted("uid-x".into()));
-    core.handle(MS(2), Event::BindDone(id, BindOutcome::Unclear("time-out".into())));
+    core.handle(
+        MS(2),
+        Event::BindDone(id, BindOutcome::Unclear("time-out".into())),
+    );
     assert_eq!(reserved(&core, "a"), 0);
     assert!(actions(&mut core, 100_000).is_empty());
-    let name = NamespacedName { namespace: "d".into(), name: "x".into() };
+    let name = NamespacedName {
+        namespace: "d".into(),
+        name: "x".into(),
+    };
     assert!(core.ledger().pod_named(&name).is_none());
 }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::core::view::VmView;
+use crate::core::view::{PodProblem, VmView};
 
 const GIB: u64 = 1 << 30;
 
@@ -12,7 +12,11 @@ fn rules() -> Rules {
         scheduler_name: "autoscale-scheduler".into(),
         ignored_namespaces: BTreeSet::from(["placeholders".to_owned()]),
         watermark_ppm: 800_000,
-        curve: Curve { min_usage_score: 0.5, max_usage_score: 0.0, score_peak: 0.8 },
+        curve: Curve {
+            min_usage_score: 0.5,
+            max_usage_score: 0.0,
+            score_peak: 0.8,
+        },
         count_plugged: true,
     }
 }
@@ -70,13 +74,17 @@ fn vm(version: u64, approved: Option<String>) -> VmView {
         "spec": {"guest": {"cpus": {"min": 1, "max": 8, "use": 1},
             "memorySlots": {"min": 1, "max": 8, "use": 1}, "memorySlotSize": "1Gi"}}});
     if let Some(approved) = approved {
-        object["metadata"]["annotations"]["internal.autoscaling.neon.tech/resources-approved"] = json!(approved);
+        object["metadata"]["annotations"]["internal.autoscaling.neon.tech/resources-approved"] =
+            json!(approved);
     }
     VmView::read(&object).expect("has a name")
 }
 
 fn vm_name() -> NamespacedName {
-    NamespacedName { namespace: "d".into(), name: "pg".into() }
+    NamespacedName {
+        namespace: "d".into(),
+        name: "pg".into(),
+    }
 }
 
 fn reserved(ledger: &Ledger) -> (u128, u128) {
@@ -94,7 +102,10 @@ fn vectors_of_basic_sums() {
     assert_eq!(watermark, Both::new(8_000, 32 * GIB));
     ledger.pod_deleted("uid-b");
     assert_eq!(reserved(&ledger), (2_000, 8));
-    assert_eq!(ledger.load("n").committed, Both::new(2_000, u128::from(8 * GIB)));
+    assert_eq!(
+        ledger.load("n").committed,
+        Both::new(2_000, u128::from(8 * GIB))
+    );
 
     let swap = |ledger: &mut Ledger| {
         ledger.pod_deleted("uid-a");
@@ -102,7 +113,10 @@ fn vectors_of_basic_sums() {
     };
     let mut copy = ledger.clone();
     swap(&mut copy);
-    assert_eq!((reserved(&copy), reserved(&ledger)), ((3_000, 12), (2_000, 8)));
+    assert_eq!(
+        (reserved(&copy), reserved(&ledger)),
+        ((3_000, 12), (2_000, 8))
+    );
     swap(&mut ledger);
     assert_eq!(reserved(&ledger), (3_000, 12));
     assert_eq!(ledger.audit(), Ok(()));
@@ -122,14 +136,26 @@ fn vectors_of_the_filter() {
     let b = on_n("b", 3, 1);
     let mut two = one.clone();
     two.pod_applied(b.clone());
-    assert_eq!(two.filter(&p(4), "n", [&a]), Fit::Fits, "b is a victim of a dry run");
+    assert_eq!(
+        two.filter(&p(4), "n", [&a]),
+        Fit::Fits,
+        "b is a victim of a dry run"
+    );
     assert_eq!(two.filter(&p(4), "n", [&a, &b]), full(3_000));
 
     let x = plain("placeholders", "x", 3, 1, Some("n"));
-    assert_eq!(one.filter(&p(2), "n", [&a, &x]), full(1_000), "not known, counted by its object");
+    assert_eq!(
+        one.filter(&p(2), "n", [&a, &x]),
+        full(1_000),
+        "not known, counted by its object"
+    );
     let mut known = one.clone();
     known.pod_applied(x.clone());
-    assert_eq!(reserved(&known), (6_000, 1), "an ignored namespace is not in the sums");
+    assert_eq!(
+        reserved(&known),
+        (6_000, 1),
+        "an ignored namespace is not in the sums"
+    );
     assert_eq!(known.filter(&p(2), "n", [&a, &x]), full(1_000));
     assert_eq!(known.fits(&p(2), "n"), full(1_000));
 
@@ -139,13 +165,35 @@ fn vectors_of_the_filter() {
     let stale = vm_pod(Some(size_text(6_000, 1)));
     assert_eq!(newer.filter(&p(3), "n", [&stale]), full(1_000));
 
-    let foreign = PodView { scheduler_name: "default-scheduler".into(), ..p(1) };
+    let foreign = PodView {
+        scheduler_name: "default-scheduler".into(),
+        ..p(1)
+    };
     assert_eq!(one.filter(&foreign, "n", [&a]), Fit::ForeignScheduler);
     assert_eq!(one.filter(&p(1), "elsewhere", []), Fit::UnknownNode);
-    let unreadable = PodView { size: Err(PodProblem::NoVmResources), ..p(1) };
-    assert!(matches!(one.filter(&unreadable, "n", []), Fit::Unreadable(_)));
+    let unreadable = PodView {
+        size: Err(PodProblem::NoVmResources),
+        ..p(1)
+    };
+    assert!(matches!(
+        one.filter(&unreadable, "n", []),
+        Fit::Unreadable(_)
+    ));
     // An unreadable pod that we do not know is skipped, one that we know counts at its most.
-    assert_eq!(one.filter(&p(4), "n", [&a, &PodView { uid: "z".into(), ..unreadable }]), Fit::Fits);
+    assert_eq!(
+        one.filter(
+            &p(4),
+            "n",
+            [
+                &a,
+                &PodView {
+                    uid: "z".into(),
+                    ..unreadable
+                }
+            ]
+        ),
+        Fit::Fits
+    );
 }
 
 #[test]
@@ -154,16 +202,30 @@ fn a_pod_counts_at_the_largest_of_what_may_be_true() {
     ledger.pod_applied(vm_pod(None));
     assert_eq!(reserved(&ledger), (1_000, 1), "its use");
     ledger.vm_observed(vm(5, Some(size_text(2_000, 3))));
-    assert_eq!(reserved(&ledger), (2_000, 3), "approved on the VM, not yet copied to the pod");
+    assert_eq!(
+        reserved(&ledger),
+        (2_000, 3),
+        "approved on the VM, not yet copied to the pod"
+    );
     ledger.pod_applied(vm_pod(Some(size_text(4_000, 2))));
     assert_eq!(reserved(&ledger), (4_000, 3), "field by field");
     ledger.set_claim(&vm_name(), Some(Resources::new(1_000, 5 * GIB)));
     assert_eq!(reserved(&ledger), (4_000, 5), "what the agent says");
-    ledger.add_hold(&vm_name(), GrantHold { base: 5, target: Resources::new(6_000, GIB) });
+    ledger.add_hold(
+        &vm_name(),
+        GrantHold {
+            base: 5,
+            target: Resources::new(6_000, GIB),
+        },
+    );
     assert_eq!(reserved(&ledger), (6_000, 5), "what is being written");
     assert_eq!(ledger.audit(), Ok(()));
     ledger.vm_deleted(&vm_name(), "v");
-    assert_eq!(reserved(&ledger), (6_000, 5), "the guest may run on until its pod is gone");
+    assert_eq!(
+        reserved(&ledger),
+        (6_000, 5),
+        "the guest may run on until its pod is gone"
+    );
     ledger.pod_deleted("uid-pg-1");
     assert_eq!(reserved(&ledger), (0, 0));
 }
@@ -185,7 +247,10 @@ fn a_grant_hold_ends_only_when_a_later_version_is_seen() {
     let mut ledger = ledger(10, 40);
     ledger.pod_applied(vm_pod(None));
     ledger.vm_observed(vm(5, Some(size_text(1_000, 1))));
-    let hold = GrantHold { base: 5, target: Resources::new(3_000, 3 * GIB) };
+    let hold = GrantHold {
+        base: 5,
+        target: Resources::new(3_000, 3 * GIB),
+    };
     ledger.add_hold(&vm_name(), hold);
     assert_eq!(reserved(&ledger), (3_000, 3));
     // Stale and repeated states prove nothing.
@@ -209,7 +274,10 @@ fn an_older_vm_state_is_ignored() {
 
 #[test]
 fn n16_no_order_of_the_same_states_gives_other_sums() {
-    let states = [vm(5, Some(size_text(2_000, 2))), vm(6, Some(size_text(4_000, 3)))];
+    let states = [
+        vm(5, Some(size_text(2_000, 2))),
+        vm(6, Some(size_text(4_000, 3))),
+    ];
     for order in [[0, 1], [1, 0]] {
         for pod_first in [true, false] {
             let mut ledger = ledger(10, 40);
@@ -235,16 +303,27 @@ fn bind_holds_count_until_the_pod_is_seen_bound_or_gone() {
     ledger.set_bind_hold("uid-a", Some("n".into()));
     assert_eq!(reserved(&ledger), (2_000, 2));
     ledger.pod_applied(plain("d", "a", 2, 2, None));
-    assert_eq!(reserved(&ledger), (2_000, 2), "an event from before the binding changes nothing");
+    assert_eq!(
+        reserved(&ledger),
+        (2_000, 2),
+        "an event from before the binding changes nothing"
+    );
     ledger.pod_applied(on_n("a", 2, 2));
-    assert_eq!(ledger.pod("uid-a").and_then(|pod| pod.bind_hold.clone()), None);
+    assert_eq!(
+        ledger.pod("uid-a").and_then(|pod| pod.bind_hold.clone()),
+        None
+    );
     assert_eq!(reserved(&ledger), (2_000, 2));
 
     ledger.pod_applied(plain("d", "b", 3, 3, None));
     ledger.set_bind_hold("uid-b", Some("n".into()));
     ledger.set_bind_hold("uid-b", None);
     ledger.set_bind_hold("uid-b", None);
-    assert_eq!(reserved(&ledger), (2_000, 2), "given up, twice without effect");
+    assert_eq!(
+        reserved(&ledger),
+        (2_000, 2),
+        "given up, twice without effect"
+    );
     ledger.set_bind_hold("uid-b", Some("n".into()));
     ledger.pod_deleted("uid-b");
     assert_eq!(reserved(&ledger), (2_000, 2));
@@ -255,11 +334,20 @@ fn bind_holds_count_until_the_pod_is_seen_bound_or_gone() {
 fn ended_pods_take_nothing_and_leaving_ones_take_room_until_gone() {
     let mut ledger = ledger(10, 40);
     let pod = on_n("a", 2, 2);
-    ledger.pod_applied(PodView { deleting: true, ..pod.clone() });
+    ledger.pod_applied(PodView {
+        deleting: true,
+        ..pod.clone()
+    });
     assert_eq!(reserved(&ledger), (2_000, 2));
-    ledger.pod_applied(PodView { terminal: true, ..pod });
+    ledger.pod_applied(PodView {
+        terminal: true,
+        ..pod
+    });
     assert_eq!(reserved(&ledger), (0, 0));
-    let migrating = PodView { role: PodRole::Source, ..vm_pod(None) };
+    let migrating = PodView {
+        role: PodRole::Source,
+        ..vm_pod(None)
+    };
     ledger.pod_applied(migrating);
     assert_eq!(ledger.load("n").migrating.cpu, 1_000);
 }
@@ -268,9 +356,15 @@ fn ended_pods_take_nothing_and_leaving_ones_take_room_until_gone() {
 fn pods_of_missing_nodes_are_parked_and_count_when_the_node_appears() {
     let mut ledger = Ledger::new(rules());
     ledger.pod_applied(on_n("a", 2, 2));
-    assert_eq!(ledger.fits(&plain("d", "p", 1, 1, None), "n"), Fit::UnknownNode);
+    assert_eq!(
+        ledger.fits(&plain("d", "p", 1, 1, None), "n"),
+        Fit::UnknownNode
+    );
     ledger.node_applied(node(2, 40));
-    assert_eq!(ledger.fits(&plain("d", "p", 1, 1, None), "n"), Fit::NoRoom(Both::new(1_000, 0)));
+    assert_eq!(
+        ledger.fits(&plain("d", "p", 1, 1, None), "n"),
+        Fit::NoRoom(Both::new(1_000, 0))
+    );
     ledger.node_deleted("n");
     assert_eq!(reserved(&ledger), (2_000, 2));
 }
@@ -279,10 +373,17 @@ fn pods_of_missing_nodes_are_parked_and_count_when_the_node_appears() {
 fn a_name_given_to_a_new_pod_ends_the_old_one() {
     let mut ledger = ledger(10, 40);
     ledger.pod_applied(on_n("a", 2, 2));
-    ledger.pod_applied(PodView { uid: "other".into(), ..on_n("a", 3, 3) });
+    ledger.pod_applied(PodView {
+        uid: "other".into(),
+        ..on_n("a", 3, 3)
+    });
     assert_eq!(reserved(&ledger), (3_000, 3));
     ledger.pod_deleted("uid-a");
-    assert_eq!(reserved(&ledger), (3_000, 3), "a late event about the old one changes nothing");
+    assert_eq!(
+        reserved(&ledger),
+        (3_000, 3),
+        "a late event about the old one changes nothing"
+    );
 }
 
 #[test]
@@ -302,10 +403,19 @@ fn room_epochs_grow_when_room_may_have_appeared_and_not_otherwise() {
 #[test]
 fn the_larger_node_wins_between_equally_full_ones() {
     let mut ledger = ledger(10, 10);
-    ledger.node_applied(NodeView { name: "big".into(), ..node(20, 20) });
+    ledger.node_applied(NodeView {
+        name: "big".into(),
+        ..node(20, 20)
+    });
     ledger.pod_applied(on_n("a", 3, 3));
-    ledger.pod_applied(PodView { node: Some("big".into()), ..on_n("b", 7, 7) });
+    ledger.pod_applied(PodView {
+        node: Some("big".into()),
+        ..on_n("b", 7, 7)
+    });
     let pod = plain("d", "p", 1, 1, None);
-    assert_eq!((ledger.score(&pod, "n"), ledger.score(&pod, "big")), (37, 75));
+    assert_eq!(
+        (ledger.score(&pod, "n"), ledger.score(&pod, "big")),
+        (37, 75)
+    );
     assert_eq!(ledger.score(&pod, "elsewhere"), 0);
 }

@@ -1,8 +1,10 @@
-//! Keeps the Node and the scheduler's Pod as they must be, whatever anybody does to them.
+//! Keeps the scheduler's Pod as it must be, whatever anybody does to it: agents find the permit server by it.
 //!
-//! Level-triggered: at every turn both are read and mended where they differ. The Pod is Ready exactly while the permit
+//! Level-triggered: at every turn the object is read and mended where it differs. It is Ready exactly while the permit
 //! server is.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hyper::http::{Method, Request};
@@ -12,7 +14,8 @@ use telemetry::clock::Clock;
 use tokio_util::sync::CancellationToken;
 
 use super::board::Board;
-use super::objects::{self, Machine};
+use super::supervisor::{Stage, Supervisor};
+use super::{Base, objects};
 use crate::instance::Instance;
 
 /// Longest time that a damaged object stays so.
@@ -22,32 +25,47 @@ const LOOK_AT_READINESS: Duration = Duration::from_millis(100);
 /// Content type of a merge patch.
 const MERGE: &str = "application/merge-patch+json";
 
-/// What the registrar needs.
-pub(crate) struct Registrar {
-    pub(crate) client: Client,
-    pub(crate) instance: Instance,
-    pub(crate) machine: Machine,
-    pub(crate) board: Board,
-    pub(crate) clock: Clock,
-    /// Name of the scheduler on the board.
-    pub(crate) scheduler: &'static str,
+/// Its name among the parts.
+const NAME: &str = "announcer";
+
+/// Announces the scheduler as long as it runs.
+pub(crate) fn start(base: &Base, supervisor: &mut Supervisor, client: &Client) {
+    let announcer = Announcer {
+        client: client.clone(),
+        instance: base.instance.clone(),
+        board: base.board.clone(),
+        clock: base.clock,
+        announced: Arc::default(),
+    };
+    let announced = Arc::clone(&announcer.announced);
+    let ready = move || {
+        if announced.load(Ordering::Acquire) {
+            Ok(())
+        } else {
+            Err("the scheduler is not announced yet".to_owned())
+        }
+    };
+    base.board.put(NAME, None, Box::new(ready), None);
+    supervisor.run(
+        NAME,
+        Stage::Deciders,
+        announcer.run(supervisor.token(Stage::Deciders)),
+    );
 }
 
-impl Registrar {
-    /// Makes the Node exist, once, before anything that needs it starts.
-    pub(crate) async fn register_node(&self) -> Result<(), kube::Error> {
-        let status = objects::node_status(&self.instance, &self.machine, &self.now());
-        self.ensure(
-            "/api/v1/nodes",
-            self.instance.node(),
-            objects::node(&self.instance),
-            status,
-        )
-        .await
-    }
+/// What the announcer needs.
+struct Announcer {
+    client: Client,
+    instance: Instance,
+    board: Board,
+    clock: Clock,
+    /// The Pod says Ready.
+    announced: Arc<AtomicBool>,
+}
 
-    /// Mends both objects until `cancel`.
-    pub(crate) async fn run(self, cancel: CancellationToken) -> Result<(), String> {
+impl Announcer {
+    /// Mends the object until `cancel`.
+    async fn run(self, cancel: CancellationToken) -> Result<(), String> {
         let mut turns = tokio::time::interval(LOOK_AGAIN);
         let mut glances = tokio::time::interval(LOOK_AT_READINESS);
         glances.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -58,22 +76,24 @@ impl Registrar {
                 _ = turns.tick() => announced = None,
                 _ = glances.tick() => {}
             }
-            let is_ready = self.board.is_ready(self.scheduler);
+            let is_ready = self.board.is_ready(super::scheduler::NAME);
             if announced == Some(is_ready) {
                 continue;
             }
             match self.turn(is_ready).await {
-                Ok(()) => announced = Some(is_ready),
+                Ok(()) => {
+                    announced = Some(is_ready);
+                    self.announced.store(is_ready, Ordering::Release);
+                }
                 Err(error) => tracing::warn!(
                     error = telemetry::chain(&error),
-                    "node and scheduler pod are not announced"
+                    "the scheduler is not announced"
                 ),
             }
         }
     }
 
     async fn turn(&self, is_ready: bool) -> Result<(), kube::Error> {
-        self.register_node().await?;
         let pods = format!("/api/v1/namespaces/{}/pods", objects::SYSTEM_NAMESPACE);
         let status = objects::scheduler_pod_status(self.instance.address(2), is_ready, &self.now());
         let name = objects::scheduler_pod_name(&self.instance);

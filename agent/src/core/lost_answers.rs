@@ -1,0 +1,247 @@
+//! Named cases of lost answers, reconnects, stale metrics and migrations; most were first found by the properties.
+
+use protocol::permit::{MigrateResponse, PluginResponse};
+use protocol::time::{Span, Timestamp};
+
+use super::actions::Action;
+use super::machine::{Core, Event};
+use super::metrics::SystemMetrics;
+use super::world::{Fate, Step, UNIT, World, config, ready, settle, vm};
+
+#[test]
+fn n15_after_the_migration_flag_nothing_is_patched() {
+    let mut world = ready(2, 45);
+    world.step(&Step::Metrics(180, 0)).expect("runs");
+    let (id, action) = world.flights[0].take().expect("a request is under way");
+    let Action::Plugin(request) = action else {
+        panic!("not a permit request: {action:?}")
+    };
+    let response = PluginResponse {
+        permit: request.target,
+        migrate: Some(MigrateResponse {}),
+    };
+    world
+        .core
+        .handle(world.now, Event::PluginDone(id, Ok(response)));
+    for load in [0, 300, 0, 300] {
+        for _ in 0..40 {
+            let metrics = SystemMetrics {
+                load1: f64::from(load) / 100.0,
+                load5: f64::from(load) / 100.0,
+                ..SystemMetrics::default()
+            };
+            world.core.handle(world.now, Event::SystemMetrics(metrics));
+            while let Some((id, action)) = world.core.poll_action(world.now) {
+                match action {
+                    Action::Plugin(request) => {
+                        assert_eq!(
+                            request.target,
+                            UNIT.saturating_mul(2),
+                            "only reports what is in use"
+                        );
+                        let response = PluginResponse {
+                            permit: request.target,
+                            migrate: Some(MigrateResponse {}),
+                        };
+                        world
+                            .core
+                            .handle(world.now, Event::PluginDone(id, Ok(response)));
+                    }
+                    other => panic!("nothing else may be done: {other:?}"),
+                }
+            }
+            world.now = world.now + Span::from_secs(1);
+        }
+    }
+    let decision = world.core.last_evaluation().expect("decided").decision;
+    assert_eq!(decision.reason, super::Reason::Migrating);
+    assert!(decision.bounded_by.contains(super::Bound::Migration));
+}
+
+#[test]
+fn a_migration_that_never_comes_is_forgotten() {
+    let mut world = ready(2, 45);
+    world.core.plugin.migrating_since = Some(world.now);
+    world.step(&Step::Metrics(180, 0)).expect("runs");
+    let mut seconds = 0;
+    while world.core.plugin.migrating_since.is_some() {
+        world.step(&Step::Wait(1000)).expect("runs");
+        world.step(&Step::Metrics(180, 0)).expect("runs");
+        world.step(&Step::Finish(0, Fate::Done, 9)).expect("runs");
+        seconds += 1;
+        assert!(seconds < 100, "still frozen");
+    }
+    assert!(
+        seconds >= 60,
+        "an answer without the flag was believed after {seconds} s"
+    );
+}
+
+#[test]
+fn stale_metrics_hold_and_never_shrink() {
+    let mut world = ready(4, 90);
+    world.step(&Step::Wait(16_000)).expect("runs");
+    let decision = world.core.last_evaluation().expect("decided").decision;
+    assert_eq!(decision.target, UNIT.saturating_mul(4));
+    assert_eq!(decision.reason, super::Reason::StaleMetrics);
+    world.step(&Step::Metrics(0, 0)).expect("runs");
+    let decision = world.core.last_evaluation().expect("decided").decision;
+    assert_eq!(decision.target, UNIT);
+}
+
+#[test]
+fn reconnect_while_shrinking_does_not_promise_the_monitor_too_much() {
+    let mut world = ready(3, 0);
+    world
+        .step(&Step::Finish(2, Fate::Done, 9))
+        .expect("the monitor agrees to 2");
+    assert!(world.flights[1].is_some(), "the patch to 2 is under way");
+    world.step(&Step::Connect(false, false)).expect("runs");
+    world.step(&Step::Connect(true, true)).expect("runs");
+    world
+        .step(&Step::Finish(1, Fate::Done, 9))
+        .expect("the patch succeeds");
+    assert_eq!(world.core.faults().approved_above_use, 0);
+    settle(&mut world, 0, 0).expect("settles");
+    assert_eq!(world.u, UNIT);
+}
+
+#[test]
+fn a_wish_before_the_connection_is_active_is_harmless() {
+    let mut core = Core::new(config(), vm(1, 8, 2));
+    let now = Timestamp(1_000_000);
+    core.handle(now, Event::MonitorUpscaleRequested);
+    core.next_actions(now);
+    core.handle(now, Event::MonitorActive);
+    core.next_actions(now);
+    assert_eq!(core.faults().total(), 0);
+}
+
+/// Lets the monitor of `ready(from, …)` agree and the patch to `to` units start.
+fn shrinking(from: u32) -> World {
+    let mut world = ready(from, 0);
+    world
+        .step(&Step::Finish(2, Fate::Done, 9))
+        .expect("the monitor agrees");
+    assert!(world.flights[1].is_some(), "the patch is under way");
+    world
+}
+
+#[test]
+fn the_monitor_is_not_told_of_a_growth_while_a_shrink_is_patched() {
+    let mut world = shrinking(2);
+    world.step(&Step::Metrics(45, 0)).expect("runs");
+    assert!(
+        world.flights[2].is_none(),
+        "told of 2 units while the patch to 1 is under way"
+    );
+    world.step(&Step::Finish(1, Fate::Done, 9)).expect("runs");
+    settle(&mut world, 45, 0).expect("settles");
+    assert_eq!(world.u, UNIT.saturating_mul(2));
+}
+
+#[test]
+fn a_shrink_waits_while_the_monitor_is_told_of_a_growth() {
+    let mut world = ready(1, 45);
+    world
+        .step(&Step::Finish(0, Fate::Done, 9))
+        .expect("the increase is permitted");
+    world
+        .step(&Step::Finish(1, Fate::Done, 9))
+        .expect("and patched");
+    assert!(matches!(
+        world.flights[2],
+        Some((_, Action::MonitorUpscale(_)))
+    ));
+    world.step(&Step::Metrics(0, 0)).expect("runs");
+    assert!(
+        world.flights[1].is_none(),
+        "patched down while the monitor may count on 2 units"
+    );
+    world.step(&Step::Finish(2, Fate::Done, 9)).expect("runs");
+    settle(&mut world, 0, 0).expect("settles");
+}
+
+#[test]
+fn a_new_monitor_is_not_asked_for_a_size_that_is_not_there_yet() {
+    let mut world = World::new(1);
+    world.step(&Step::Metrics(225, 0)).expect("runs");
+    world
+        .step(&Step::Finish(0, Fate::Done, 9))
+        .expect("first contact");
+    world
+        .step(&Step::Finish(0, Fate::Done, 9))
+        .expect("the increase is permitted");
+    assert!(
+        world.flights[1].is_some(),
+        "the patch to 8 units is under way"
+    );
+    world.step(&Step::Metrics(0, 0)).expect("runs");
+    world.step(&Step::Connect(true, true)).expect("runs");
+    assert!(world.flights[2].is_none(), "a shrink to 7 would promise 7");
+    settle(&mut world, 0, 0).expect("settles");
+}
+
+#[test]
+fn a_growth_whose_answer_is_lost_is_made_true_when_no_monitor_can_be_asked() {
+    let mut world = World::new(1);
+    world.step(&Step::Metrics(90, 0)).expect("runs");
+    world
+        .step(&Step::Finish(0, Fate::Done, 9))
+        .expect("first contact");
+    world
+        .step(&Step::Finish(0, Fate::Done, 9))
+        .expect("the increase is permitted");
+    world
+        .step(&Step::Finish(1, Fate::AnswerLost, 9))
+        .expect("runs");
+    world
+        .step(&Step::Metrics(0, 0))
+        .expect("nothing is wanted any more");
+    world.step(&Step::Wait(5000)).expect("runs");
+    let Some((_, Action::NeonVm(request))) = &world.flights[1] else {
+        panic!("nothing is repeated")
+    };
+    assert_eq!(
+        request.target,
+        UNIT.saturating_mul(4),
+        "a monitor may have seen 4 units"
+    );
+}
+
+#[test]
+fn a_decrease_whose_report_is_lost_is_not_grown_back_without_asking() {
+    let mut world = shrinking(2);
+    world
+        .step(&Step::Finish(1, Fate::Done, 9))
+        .expect("the patch to 1 succeeds");
+    world
+        .step(&Step::Finish(0, Fate::AnswerLost, 9))
+        .expect("the scheduler gave the rest away");
+    world
+        .step(&Step::Metrics(45, 0))
+        .expect("2 units are wanted again");
+    assert!(world.flights[1].is_none(), "patched up on the old permit");
+    world.step(&Step::Wait(3000)).expect("runs");
+    let Some((_, Action::Plugin(request))) = &world.flights[0] else {
+        panic!("not asked")
+    };
+    assert_eq!(request.last_permit, Some(UNIT));
+    settle(&mut world, 45, 0).expect("settles");
+    assert_eq!(world.u, UNIT.saturating_mul(2));
+}
+
+#[test]
+fn a_monitor_that_starts_before_the_guest_has_grown_is_told() {
+    let mut vm = vm(1, 8, 2);
+    vm.actual = Some(UNIT);
+    let mut core = Core::new(config(), vm);
+    let now = Timestamp(1_000_000);
+    core.handle(now, Event::MonitorActive);
+    let told = core
+        .next_actions(now)
+        .actions
+        .monitor_up
+        .expect("it is told");
+    assert_eq!((told.current, told.target), (UNIT, UNIT.saturating_mul(2)));
+}

@@ -1,0 +1,235 @@
+//! The configuration file's rules, each with a value that breaks it.
+
+use protocol::time::Span;
+use serde_json::{Value, json};
+
+use super::config::{Config, ConfigError, Seconds};
+
+/// The deployed agent's shipped file.
+const SHIPPED: &str = include_str!("../../testdata/shipped-config.json");
+
+fn shipped() -> Value {
+    serde_json::from_str(SHIPPED).expect("is JSON")
+}
+
+fn problems(config: &Value) -> Vec<String> {
+    match Config::from_json(&config.to_string()) {
+        Ok(_) => Vec::new(),
+        Err(ConfigError::Problems(problems)) => problems.iter().map(ToString::to_string).collect(),
+        Err(other) => vec![other.to_string()],
+    }
+}
+
+fn set(config: &mut Value, pointer: &str, value: Value) {
+    let (parent, key) = pointer.rsplit_once('/').expect("a pointer");
+    config.pointer_mut(parent).expect("the parent is there")[key] = value;
+}
+
+#[test]
+fn the_shipped_file_is_accepted_and_kept() {
+    let config = Config::from_json(SHIPPED).expect("valid");
+    assert_eq!(serde_json::to_value(&config).expect("encodes"), {
+        let mut wanted = shipped();
+        // Written in the wire's own form.
+        wanted["scaling"]["computeUnit"] = json!({"vCPUs": "250m", "mem": "1Gi"});
+        for key in ["cpuStableZoneRatio", "cpuMixedZoneRatio"] {
+            wanted["scaling"]["defaultConfig"][key] = json!(0.0);
+        }
+        wanted
+    });
+    assert!(config.event_clients().is_empty());
+    assert_eq!(config.metrics.system.max_age(), Some(Span::from_secs(17)));
+}
+
+#[test]
+fn the_one_machine_file_is_valid() {
+    let config = Config::one_machine().expect("valid");
+    assert_eq!(config.metrics.system.between_requests, Seconds(1));
+    assert_eq!(
+        (config.scheduler.request_port, config.monitor.server_port),
+        (10299, 10301)
+    );
+}
+
+#[test]
+fn every_trap_is_named_with_key_value_and_rule() {
+    let traps = [
+        (
+            "/monitor/serverPort",
+            json!(0),
+            "monitor.serverPort = 0: must be a whole number above 0",
+        ),
+        (
+            "/monitor/serverPort",
+            json!(70000),
+            "monitor.serverPort = 70000: must be a port",
+        ),
+        (
+            "/monitor/responseTimeoutSeconds",
+            json!(-5),
+            "monitor.responseTimeoutSeconds = -5: must be a whole",
+        ),
+        (
+            "/monitor/responseTimeoutSeconds",
+            json!(1.5),
+            "monitor.responseTimeoutSeconds = 1.5: must be a whole",
+        ),
+        (
+            "/monitor/responseTimeoutSeconds",
+            json!("5"),
+            "monitor.responseTimeoutSeconds = \"5\": must be a whole",
+        ),
+        (
+            "/monitor/responseTimeoutSeconds",
+            Value::Null,
+            "monitor.responseTimeoutSeconds = 0: must be",
+        ),
+        (
+            "/refereshStateIntervalSeconds",
+            json!(0),
+            "refereshStateIntervalSeconds = 0: must be",
+        ),
+        (
+            "/scaling/computeUnit",
+            json!({"vCPUs": 0, "mem": "1Gi"}),
+            "scaling.computeUnit.vCPUs = 0: must not be 0",
+        ),
+        (
+            "/scaling/computeUnit",
+            json!({"vCPUs": 1, "mem": "lots"}),
+            "scaling.computeUnit = {",
+        ),
+        (
+            "/scaling/defaultConfig/loadAverageFractionTarget",
+            json!(2.0),
+            "scaling.defaultConfig.loadAverageFractionTarget = 2: must be over 0 and below 2",
+        ),
+        (
+            "/scaling/defaultConfig/memoryUsageFractionTarget",
+            json!(0),
+            "scaling.defaultConfig.memoryUsageFractionTarget = 0: must be over 0 and below 1",
+        ),
+        (
+            "/scaling/defaultConfig/memoryTotalFractionTarget",
+            json!(1),
+            "memoryTotalFractionTarget = 1: must be",
+        ),
+        (
+            "/scaling/defaultConfig/lfcToMemoryRatio",
+            Value::Null,
+            "scaling.defaultConfig.lfcToMemoryRatio = absent: is required",
+        ),
+        (
+            "/scaling/defaultConfig/lfcWindowSizeMinutes",
+            json!(1),
+            "lfcWindowSizeMinutes = 1: must be at least 2",
+        ),
+        (
+            "/scaling/defaultConfig/lfcWindowSizeMinutes",
+            json!(6),
+            "lfcMinWaitBeforeDownscaleMinutes = 5: must be at least",
+        ),
+        (
+            "/scaling/defaultConfig/cpuMixedZoneRatio",
+            json!(-0.1),
+            "cpuMixedZoneRatio = -0.1: must be 0 or more",
+        ),
+        (
+            "/scaling/defaultConfig/enableLFCMetrics",
+            json!("yes"),
+            "enableLFCMetrics = \"yes\": must be true or false",
+        ),
+        (
+            "/scheduler/schedulerName",
+            json!(""),
+            "scheduler.schedulerName = \"\": must not be empty",
+        ),
+        (
+            "/scheduler/surprise",
+            json!(true),
+            "scheduler.surprise = true: is not a known key",
+        ),
+        ("/neonvm", json!([]), "neonvm = []: must be an object"),
+        ("/metrics/lfc/port", json!(null), "metrics.lfc.port = 0"),
+        ("/dumpState/port", json!(0), "dumpState.port = 0"),
+        (
+            "/scalingEvents/cuMultiplier",
+            json!(0),
+            "scalingEvents.cuMultiplier = 0: must not be 0",
+        ),
+        (
+            "/billing/clients/http",
+            json!({"url": ""}),
+            "billing.clients.http.url = \"\": must not be empty",
+        ),
+        (
+            "/billing/clients/carrierPigeon",
+            json!({}),
+            "billing.clients.carrierPigeon = {}: is not a known key",
+        ),
+        (
+            "/scalingEvents/clients/s3",
+            json!({"bucket": "b", "region": "r", "pushEverySeconds": 1, "pushRequestTimeoutSeconds": 1, "maxBatchSize": 1}),
+            "scalingEvents.clients.s3.prefixInBucket = absent: must not be empty",
+        ),
+    ];
+    for (pointer, value, wanted) in traps {
+        let mut config = shipped();
+        set(&mut config, pointer, value.clone());
+        let got = problems(&config);
+        assert!(
+            got.iter().any(|problem| problem.contains(wanted)),
+            "{pointer} = {value}: {got:?}"
+        );
+    }
+}
+
+#[test]
+fn all_problems_come_together() {
+    let mut config = shipped();
+    set(&mut config, "/monitor/serverPort", json!(0));
+    set(&mut config, "/scheduler/requestPort", json!("x"));
+    set(&mut config, "/neonvm/bogus", json!(1));
+    assert_eq!(problems(&config).len(), 3, "{:?}", problems(&config));
+    // With nothing given at all each required key is named.
+    let got = problems(&json!({}));
+    for key in [
+        "scaling.computeUnit.vCPUs",
+        "monitor.serverPort",
+        "scheduler.schedulerName",
+        "metrics.system.port",
+        "neonvm.requestTimeoutSeconds",
+    ] {
+        assert!(
+            got.iter().any(|problem| problem.starts_with(key)),
+            "{key}: {got:?}"
+        );
+    }
+    assert!(got.len() > 40, "{}", got.len());
+    assert!(Config::from_json("[]").is_err() && Config::from_json("{").is_err());
+}
+
+#[test]
+fn event_clients_are_checked_and_named() {
+    let mut config = shipped();
+    let client = json!({"pushEverySeconds": 1, "pushRequestTimeoutSeconds": 1, "maxBatchSize": 1, "url": "http://x"});
+    set(
+        &mut config,
+        "/billing/clients",
+        json!({"http": client, "s3": null}),
+    );
+    let config = Config::from_json(&config.to_string()).expect("valid");
+    assert_eq!(config.event_clients(), ["billing.clients.http"]);
+}
+
+#[test]
+fn no_dump_means_no_server() {
+    let mut config = shipped();
+    config["dumpState"] = Value::Null;
+    assert_eq!(
+        Config::from_json(&config.to_string())
+            .expect("valid")
+            .dump_state,
+        None
+    );
+}

@@ -1,0 +1,275 @@
+//! Lists, watches and the JSON patch, for VirtualMachines and for pods of `kube-system`.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, patch};
+use futures::StreamExt;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::broadcast;
+
+use super::{Seen, Trace};
+
+#[derive(Default)]
+struct Store {
+    version: u64,
+    vms: BTreeMap<String, Value>,
+    pods: BTreeMap<String, Value>,
+    fail_patches: u32,
+    hold_patches: bool,
+}
+
+#[derive(Clone)]
+pub struct Api {
+    pub url: String,
+    store: Arc<Mutex<Store>>,
+    events: broadcast::Sender<(bool, Value)>,
+    trace: Trace,
+}
+
+/// A VM of this node at one unit of 1 to 4.
+pub fn vm(name: &str, ip: &str) -> Value {
+    json!({
+        "apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachine",
+        "metadata": {
+            "name": name, "namespace": "default", "uid": format!("uid-{name}"),
+            "labels": {"autoscaling.neon.tech/enabled": "true"},
+        },
+        "spec": {
+            "schedulerName": "autoscale-scheduler",
+            "guest": {
+                "cpus": {"min": "250m", "max": 1, "use": "250m"},
+                "memorySlotSize": "1Gi",
+                "memorySlots": {"min": 1, "max": 4, "use": 1},
+                "rootDisk": {"image": "x"},
+            },
+        },
+        "status": {"phase": "Running", "node": "node-1", "podName": format!("{name}-pod"), "podIP": ip},
+    })
+}
+
+impl Api {
+    pub async fn start(trace: Trace) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
+        let url = format!("http://{}", listener.local_addr().expect("has an address"));
+        let (events, _) = broadcast::channel(1000);
+        let api = Self {
+            url,
+            store: Arc::default(),
+            events,
+            trace,
+        };
+        let router = Router::new()
+            .route("/apis/vm.neon.tech/v1/virtualmachines", get(list_vms))
+            .route(
+                "/apis/vm.neon.tech/v1/namespaces/default/virtualmachines/{name}",
+                patch(patch_vm),
+            )
+            .route("/api/v1/namespaces/kube-system/pods", get(list_pods))
+            .with_state(api.clone());
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        api
+    }
+
+    fn put(&self, is_vm: bool, mut object: Value) {
+        let mut store = self.store.lock().expect("no test panics here");
+        store.version += 1;
+        object["metadata"]["resourceVersion"] = json!(store.version.to_string());
+        let name = object["metadata"]["name"]
+            .as_str()
+            .expect("has a name")
+            .to_owned();
+        let map = if is_vm {
+            &mut store.vms
+        } else {
+            &mut store.pods
+        };
+        let kind = if map.insert(name, object.clone()).is_some() {
+            "MODIFIED"
+        } else {
+            "ADDED"
+        };
+        let _ = self
+            .events
+            .send((is_vm, json!({"type": kind, "object": object})));
+    }
+
+    pub fn put_vm(&self, vm: Value) {
+        self.put(true, vm);
+    }
+
+    pub fn get_vm(&self, name: &str) -> Value {
+        self.store.lock().expect("no test panics here").vms[name].clone()
+    }
+
+    /// Changes a VM's object.
+    pub fn change_vm(&self, name: &str, change: impl FnOnce(&mut Value)) {
+        let mut vm = self.get_vm(name);
+        change(&mut vm);
+        self.put_vm(vm);
+    }
+
+    pub fn delete_vm(&self, name: &str) {
+        let mut store = self.store.lock().expect("no test panics here");
+        store.version += 1;
+        let mut object = store.vms.remove(name).expect("there is one");
+        object["metadata"]["resourceVersion"] = json!(store.version.to_string());
+        let _ = self
+            .events
+            .send((true, json!({"type": "DELETED", "object": object})));
+    }
+
+    pub fn put_scheduler(&self, ip: &str) {
+        self.put(
+            false,
+            json!({
+                "apiVersion": "v1", "kind": "Pod",
+                "metadata": {
+                    "name": "autoscale-scheduler-1", "namespace": "kube-system",
+                    "labels": {"name": "autoscale-scheduler"},
+                    "creationTimestamp": "2024-01-01T00:00:00Z",
+                },
+                "status": {"podIP": ip, "conditions": [{"type": "Ready", "status": "True"}]},
+            }),
+        );
+    }
+
+    /// The next patches answer 500.
+    pub fn fail_patches(&self, count: u32) {
+        self.store.lock().expect("no test panics here").fail_patches = count;
+    }
+
+    /// A VM's size as `(cpu, slots)`.
+    pub fn size(&self, name: &str) -> (Value, Value) {
+        let vm = self.get_vm(name);
+        let guest = &vm["spec"]["guest"];
+        (
+            guest["cpus"]["use"].clone(),
+            guest["memorySlots"]["use"].clone(),
+        )
+    }
+}
+
+type Parameters = Query<BTreeMap<String, String>>;
+
+async fn list_vms(State(api): State<Api>, Query(query): Parameters) -> Response {
+    list(&api, true, &query)
+}
+
+async fn list_pods(State(api): State<Api>, Query(query): Parameters) -> Response {
+    assert_eq!(
+        query.get("labelSelector").map(String::as_str),
+        Some("name=autoscale-scheduler")
+    );
+    list(&api, false, &query)
+}
+
+fn list(api: &Api, is_vm: bool, query: &BTreeMap<String, String>) -> Response {
+    // Subscribed under the lock, so nothing falls between the list and the events.
+    let store = api.store.lock().expect("no test panics here");
+    let map = if is_vm { &store.vms } else { &store.pods };
+    if query.get("watch").is_none_or(|watch| watch == "false") {
+        let items: Vec<&Value> = map.values().collect();
+        let (version, kind) = if is_vm {
+            ("vm.neon.tech/v1", "VirtualMachineList")
+        } else {
+            ("v1", "PodList")
+        };
+        return axum::Json(json!({
+            "apiVersion": version, "kind": kind,
+            "metadata": {"resourceVersion": store.version.to_string()}, "items": items,
+        }))
+        .into_response();
+    }
+    let from: u64 = query
+        .get("resourceVersion")
+        .and_then(|v| v.parse().ok())
+        .unwrap_or(0);
+    let receiver = api.events.subscribe();
+    let version = |object: &Value| -> u64 {
+        object["metadata"]["resourceVersion"]
+            .as_str()
+            .and_then(|v| v.parse().ok())
+            .unwrap_or(0)
+    };
+    let missed: Vec<Value> = map
+        .values()
+        .filter(|object| version(object) > from)
+        .map(|object| json!({"type": "MODIFIED", "object": object}))
+        .collect();
+    let later = futures::stream::unfold(receiver, move |mut receiver| async move {
+        loop {
+            let (kind, event) = receiver.recv().await.ok()?;
+            if kind == is_vm {
+                return Some((event, receiver));
+            }
+        }
+    });
+    let lines = futures::stream::iter(missed)
+        .chain(later)
+        .map(|event| Ok::<_, std::convert::Infallible>(format!("{event}\n")));
+    Response::builder()
+        .header("content-type", "application/json")
+        .body(Body::from_stream(lines))
+        .expect("is a response")
+}
+
+/// Applies the three replacements, then does what the controller does: copies the revision to the status.
+async fn patch_vm(State(api): State<Api>, Path(name): Path<String>, body: Bytes) -> Response {
+    let refuse = |code: u16, text: &str| {
+        let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": text, "code": code, "reason": "Test", "metadata": {}});
+        (
+            StatusCode::from_u16(code).expect("is a status"),
+            axum::Json(status),
+        )
+            .into_response()
+    };
+    let operations: Vec<Value> = match serde_json::from_slice(&body) {
+        Ok(operations) => operations,
+        Err(error) => return refuse(400, &error.to_string()),
+    };
+    {
+        let mut store = api.store.lock().expect("no test panics here");
+        if store.fail_patches > 0 {
+            store.fail_patches -= 1;
+            return refuse(500, "told to fail");
+        }
+    }
+    let paths: Vec<&str> = operations
+        .iter()
+        .filter_map(|op| op["path"].as_str())
+        .collect();
+    if paths
+        != [
+            "/spec/guest/cpus/use",
+            "/spec/guest/memorySlots/use",
+            "/spec/targetRevision",
+        ]
+        || operations.iter().any(|op| op["op"] != "replace")
+    {
+        return refuse(422, &format!("not the agent's patch: {operations:?}"));
+    }
+    let mut vm = api.get_vm(&name);
+    vm["spec"]["guest"]["cpus"]["use"] = operations[0]["value"].clone();
+    vm["spec"]["guest"]["memorySlots"]["use"] = operations[1]["value"].clone();
+    vm["spec"]["targetRevision"] = operations[2]["value"].clone();
+    vm["status"]["currentRevision"] = operations[2]["value"].clone();
+    api.trace.push(Seen::Patch(
+        operations[0]["value"]
+            .as_str()
+            .expect("CPU is a text")
+            .to_owned(),
+        operations[1]["value"].as_u64().expect("slots are a number"),
+        operations[2]["value"]["revision"]["value"]
+            .as_i64()
+            .expect("has a revision"),
+    ));
+    api.put_vm(vm.clone());
+    axum::Json(vm).into_response()
+}

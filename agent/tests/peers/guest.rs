@@ -1,0 +1,243 @@
+//! A guest: a metrics page, written by hand so that it can misbehave, and a monitor on a WebSocket.
+
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use futures::{SinkExt, StreamExt};
+use protocol::monitor::{AgentBody, AgentFrame, MonitorBody, MonitorFrame};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::broadcast;
+use tokio_tungstenite::tungstenite::Message;
+
+use super::{Seen, Trace};
+
+/// What the metrics page is like.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Page {
+    /// Load and memory in use, GiB of 4.
+    Good(f64, f64),
+    /// Accepts and says nothing.
+    Silent,
+    /// This text.
+    Text(String),
+    /// Lines without end.
+    Endless,
+    /// Status 503.
+    Unavailable,
+}
+
+impl Page {
+    fn text(load: f64, gib: f64) -> String {
+        let total = 4.0 * 1_073_741_824.0;
+        let available = total - gib * 1_073_741_824.0 + 104_857_600.0;
+        let gauge = |name: &str, value: f64| format!("# TYPE {name} gauge\n{name} {value}\n");
+        [
+            ("host_load1", load),
+            ("host_load5", load),
+            ("host_memory_total_bytes", total),
+            ("host_memory_available_bytes", available.min(total)),
+            ("host_memory_cached_bytes", 0.0),
+        ]
+        .map(|(name, value)| gauge(name, value))
+        .concat()
+    }
+}
+
+/// How the monitor behaves.
+#[derive(Debug, Clone, Default)]
+pub struct Manners {
+    /// Refuses every shrink.
+    pub refuses: Arc<AtomicBool>,
+    /// Reads and never answers.
+    pub is_mute: Arc<AtomicBool>,
+    /// Answers every call with a health check's answer.
+    pub confuses: Arc<AtomicBool>,
+    /// Answers the version range with this instead of the right thing.
+    pub greeting: Arc<Mutex<Option<String>>>,
+}
+
+#[derive(Clone)]
+pub struct Guest {
+    pub ip: IpAddr,
+    pub metrics_port: u16,
+    pub monitor_port: u16,
+    pub manners: Manners,
+    page: Arc<Mutex<Page>>,
+    words: broadcast::Sender<String>,
+    connections: Arc<AtomicU32>,
+    trace: Trace,
+}
+
+impl Guest {
+    pub async fn start(trace: Trace, ip: IpAddr) -> Self {
+        let metrics = TcpListener::bind((ip, 0)).await.expect("binds");
+        let monitor = TcpListener::bind((ip, 0)).await.expect("binds");
+        let guest = Self {
+            ip,
+            metrics_port: metrics.local_addr().expect("has an address").port(),
+            monitor_port: monitor.local_addr().expect("has an address").port(),
+            manners: Manners::default(),
+            page: Arc::new(Mutex::new(Page::Good(0.0, 0.0))),
+            words: broadcast::channel(16).0,
+            connections: Arc::default(),
+            trace,
+        };
+        let (pages, words) = (guest.clone(), guest.clone());
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = metrics.accept().await {
+                tokio::spawn(pages.clone().serve_page(stream));
+            }
+        });
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = monitor.accept().await {
+                tokio::spawn(words.clone().serve_monitor(stream));
+            }
+        });
+        guest
+    }
+
+    pub fn set(&self, page: Page) {
+        *self.page.lock().expect("no test panics here") = page;
+    }
+
+    /// Says something to whoever is connected.
+    pub fn say(&self, frame: &MonitorFrame) {
+        self.say_raw(&frame.encode());
+    }
+
+    pub fn say_raw(&self, text: &str) {
+        self.words
+            .send(text.to_owned())
+            .expect("an agent is connected");
+    }
+
+    async fn serve_page(self, mut stream: TcpStream) {
+        let mut request = vec![0_u8; 4096];
+        loop {
+            match stream.read(&mut request).await {
+                Ok(n) if n > 0 => {}
+                _ => return,
+            }
+            self.trace.push(Seen::Scrape);
+            let page = self.page.lock().expect("no test panics here").clone();
+            let body = match page {
+                Page::Good(load, gib) => Page::text(load, gib),
+                Page::Text(text) => text,
+                Page::Unavailable => {
+                    let answer = "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n";
+                    let _ = stream.write_all(answer.as_bytes()).await;
+                    continue;
+                }
+                Page::Silent => {
+                    // Until the other side gives up.
+                    while matches!(stream.read(&mut request).await, Ok(n) if n > 0) {}
+                    return;
+                }
+                Page::Endless => {
+                    let head = "HTTP/1.1 200 OK\r\n\r\n";
+                    let mut written = stream.write_all(head.as_bytes()).await;
+                    while written.is_ok() {
+                        written = stream.write_all(b"host_noise 1\n").await;
+                    }
+                    return;
+                }
+            };
+            let length = body.len();
+            let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{body}");
+            if stream.write_all(answer.as_bytes()).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    async fn serve_monitor(self, stream: TcpStream) {
+        let Ok(mut socket) = tokio_tungstenite::accept_async(stream).await else {
+            return;
+        };
+        let Some(Ok(Message::Text(range))) = socket.next().await else {
+            return;
+        };
+        assert_eq!(range.as_str(), r#"{"min":1,"max":1}"#);
+        let greeting = self
+            .manners
+            .greeting
+            .lock()
+            .expect("no test panics here")
+            .clone();
+        if let Some(greeting) = greeting {
+            self.trace.push(Seen::Refused);
+            let _ = socket.send(Message::text(greeting)).await;
+            // The agent closes, with the code for a broken protocol.
+            while let Some(Ok(message)) = socket.next().await {
+                if let Message::Close(Some(frame)) = message {
+                    assert_eq!(u16::from(frame.code), 1002);
+                }
+            }
+            return;
+        }
+        if socket
+            .send(Message::text(r#"{"version":1}"#))
+            .await
+            .is_err()
+        {
+            return;
+        }
+        let mut words = self.words.subscribe();
+        let number = self.connections.fetch_add(1, Ordering::Relaxed) + 1;
+        self.trace.push(Seen::Connected(number));
+        loop {
+            let out = tokio::select! {
+                word = words.recv() => word.ok(),
+                message = socket.next() => match message {
+                    Some(Ok(Message::Text(text))) => self.heard(&text),
+                    Some(Ok(Message::Ping(_) | Message::Pong(_))) => None,
+                    _ => return,
+                },
+            };
+            if let Some(text) = out
+                && socket.send(Message::text(text)).await.is_err()
+            {
+                return;
+            }
+        }
+    }
+
+    /// Notes a frame of the agent and says what to answer.
+    fn heard(&self, text: &str) -> Option<String> {
+        let AgentFrame { body, id } = AgentFrame::decode(text).expect("the agent's frames decode");
+        let answer = match body {
+            AgentBody::HealthCheck => {
+                self.trace.push(Seen::HealthCheck);
+                MonitorBody::HealthCheck
+            }
+            AgentBody::UpscaleNotification { granted } => {
+                self.trace.push(Seen::Granted(granted));
+                MonitorBody::UpscaleConfirmation
+            }
+            AgentBody::DownscaleRequest { target } => {
+                self.trace.push(Seen::AskedToShrink(target));
+                let ok = !self.manners.refuses.load(Ordering::Relaxed);
+                MonitorBody::DownscaleResult {
+                    ok,
+                    status: "as told".into(),
+                }
+            }
+            AgentBody::InvalidMessage { error } | AgentBody::InternalError { error } => {
+                self.trace.push(Seen::Complaint(error));
+                return None;
+            }
+        };
+        assert_eq!(id % 2, 0, "the agent's ids are even");
+        if self.manners.is_mute.load(Ordering::Relaxed) {
+            return None;
+        }
+        let body = if self.manners.confuses.load(Ordering::Relaxed) {
+            MonitorBody::HealthCheck
+        } else {
+            answer
+        };
+        Some(MonitorFrame { body, id }.encode())
+    }
+}

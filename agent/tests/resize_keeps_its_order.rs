@@ -1,0 +1,308 @@
+//! Growth and shrink over real sockets: who is asked first, who is told last.
+
+mod peers;
+
+use std::sync::atomic::Ordering;
+
+use peers::guest::Page;
+use peers::scheduler::{Mood, PLENTY};
+use peers::{Seen, World, is_patch, position};
+use protocol::monitor::{Allocation, MonitorBody, MonitorFrame};
+use protocol::trace::Stage;
+use protocol::units::Resources;
+use serde_json::json;
+
+fn units(n: u32) -> Resources {
+    Resources::new(250, 1 << 30).saturating_mul(n)
+}
+
+fn allocation(n: u32) -> Allocation {
+    Allocation {
+        cpu: 0.25 * f64::from(n),
+        mem: u64::from(n) << 30,
+    }
+}
+
+fn granted(n: u32) -> impl Fn(&Seen) -> bool {
+    move |seen| *seen == Seen::Granted(allocation(n))
+}
+
+fn permit_for(n: u32) -> impl Fn(&Seen) -> bool {
+    move |seen| matches!(seen, Seen::Permit(request) if request.resources == units(n))
+}
+
+fn patch_to(slots: u64) -> impl Fn(&Seen) -> bool {
+    move |seen| matches!(seen, Seen::Patch(_, to, _) if *to == slots)
+}
+
+async fn until_seen(world: &World, what: &str, wanted: impl Fn(&Seen) -> bool) -> Vec<Seen> {
+    world
+        .trace
+        .until(what, |all| {
+            position(all, &wanted).map(|at| all[..=at].to_vec())
+        })
+        .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn n09_first_contact_is_informative() {
+    let mut world = World::new().await;
+    // A load that asks for all there is, from the first scrape on.
+    world.guest.set(Page::Good(9.0, 0.0));
+    world.start().await;
+    let all = until_seen(&world, "the VM has grown", is_patch).await;
+    let permits: Vec<_> = all
+        .iter()
+        .filter_map(|seen| {
+            if let Seen::Permit(request) = seen {
+                Some(request)
+            } else {
+                None
+            }
+        })
+        .collect();
+    assert_eq!(
+        permits[0].last_permit, None,
+        "the first request carries no permit"
+    );
+    assert_eq!(
+        permits[0].resources,
+        units(1),
+        "and asks for exactly what is in use"
+    );
+    assert_eq!(
+        permits[1].last_permit,
+        Some(units(1)),
+        "the second carries the first permit"
+    );
+    assert_eq!(permits[1].resources, units(4));
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn n07_the_request_is_the_deployed_agents() {
+    let mut world = World::new().await;
+    world.start().await;
+    until_seen(&world, "the first request", |seen| {
+        matches!(seen, Seen::Permit(_))
+    })
+    .await;
+    let text = world.scheduler.first_body();
+    let load = if text.contains(r#""metrics":null"#) {
+        "null"
+    } else {
+        r#"{"loadAvg1M":0.0}"#
+    };
+    assert_eq!(
+        text,
+        format!(
+            r#"{{"protoVersion":7,"pod":{{"namespace":"default","name":"vm-pod"}},"computeUnit":{{"vCPUs":"250m","mem":"1Gi"}},"resources":{{"vCPUs":"250m","mem":"1Gi"}},"lastPermit":null,"metrics":{load}}}"#
+        )
+    );
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn n05_growth_is_permitted_then_patched_then_told() {
+    let mut world = World::new().await;
+    world.start_connected().await;
+    world.guest.set(Page::Good(0.5, 0.0));
+    let all = until_seen(&world, "the monitor is told", granted(2)).await;
+    let permit = position(&all, permit_for(2)).expect("a permit was asked");
+    let patch = position(&all, patch_to(2)).expect("the object was patched");
+    let told = position(&all, granted(2)).expect("the monitor was told");
+    assert!(permit < patch && patch < told, "{all:#?}");
+    assert_eq!(world.api.size("vm"), (json!("500m"), json!(2)));
+    let stages = world.stages.snapshot();
+    for stage in [Stage::Decision, Stage::Permit, Stage::Patch] {
+        let record = stages.iter().find(|record| record.stage == stage);
+        let record = record.unwrap_or_else(|| panic!("no {stage:?} in {stages:#?}"));
+        assert_eq!(
+            (record.trace.vm.as_str(), record.trace.revision),
+            ("default/vm", 1)
+        );
+    }
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn n11_n35_a_shrink_is_approved_then_patched_then_reported() {
+    let mut world = World::new().await;
+    world.start_connected().await;
+    world.guest.set(Page::Good(0.9, 0.0));
+    until_seen(&world, "it has grown", granted(4)).await;
+    let before = world.trace.all().len();
+    world.guest.set(Page::Good(0.0, 0.0));
+    let told_last = |seen: &Seen| matches!(seen, Seen::Permit(request) if request.resources == units(1) && request.last_permit.is_some_and(|p| p != units(1)));
+    let all = world
+        .trace
+        .until("the scheduler knows of the minimum", |all| {
+            position(&all[before..], told_last).map(|at| all[before..=before + at].to_vec())
+        })
+        .await;
+    // Each size is approved before it is patched, one unit at a time, and reported only after its patch.
+    for n in [3_u32, 2, 1] {
+        let asked = |seen: &Seen| *seen == Seen::AskedToShrink(allocation(n));
+        let approved = position(&all, asked).expect("the monitor was asked");
+        if let Some(patched) = position(&all, patch_to(n.into())) {
+            assert!(approved < patched, "{n}: {all:#?}");
+            if let Some(reported) = position(&all, permit_for(n)) {
+                assert!(patched < reported, "{n}: {all:#?}");
+            }
+        }
+    }
+    assert_eq!(world.api.size("vm"), (json!("250m"), json!(1)));
+    let stages = world.stages.snapshot();
+    assert!(
+        stages
+            .iter()
+            .any(|record| record.stage == Stage::MonitorApproval),
+        "{stages:#?}"
+    );
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_shrink_is_not_made() {
+    let mut world = World::new().await;
+    world.guest.manners.refuses.store(true, Ordering::Relaxed);
+    world.config["monitor"]["retryDeniedDownscaleSeconds"] = json!(1);
+    world.start_connected().await;
+    world.guest.set(Page::Good(0.5, 0.0));
+    until_seen(&world, "it has grown", granted(2)).await;
+    world.guest.set(Page::Good(0.0, 0.0));
+    let asked = |seen: &Seen| matches!(seen, Seen::AskedToShrink(_));
+    world
+        .trace
+        .until("it asks again after the cooldown", |all| {
+            (all.iter().filter(|seen| asked(seen)).count() >= 3).then_some(())
+        })
+        .await;
+    assert_eq!(
+        world.api.size("vm"),
+        (json!("500m"), json!(2)),
+        "refused three times, never shrunk"
+    );
+    world.guest.manners.refuses.store(false, Ordering::Relaxed);
+    let before = world.trace.all().len();
+    world
+        .trace
+        .until("it shrinks once allowed", |all| {
+            position(&all[before..], patch_to(1))
+        })
+        .await;
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn n34_a_wish_is_patched_without_waiting_for_metrics() {
+    let mut world = World::new().await;
+    // After the first scrape the next one is an hour away, so only the wish can lead to the patch.
+    world.config["metrics"]["system"]["secondsBetweenRequests"] = json!(3600);
+    world.config["metrics"]["system"]["staleAfterSeconds"] = json!(0);
+    // The first request waits a random part of the period: the source is asked at once only by a short one.
+    world.config["metrics"]["system"]["secondsBetweenRequests"] = json!(1);
+    world.start().await;
+    until_seen(&world, "the first permit", |seen| {
+        matches!(seen, Seen::Permit(_))
+    })
+    .await;
+    until_seen(&world, "the monitor is connected", |seen| {
+        matches!(seen, Seen::Connected(_))
+    })
+    .await;
+    world
+        .trace
+        .until("metrics came", |all| {
+            position(all, |seen| *seen == Seen::Scrape)
+        })
+        .await;
+    peers::until("the agent is connected", || {
+        world.state.dump()["pods"][0]["runner"]["monitor"].is_object()
+    })
+    .await;
+    world.guest.set(Page::Silent);
+    let from = world.trace.now();
+    world.guest.say(&MonitorFrame {
+        body: MonitorBody::UpscaleRequest,
+        id: 3,
+    });
+    let all = until_seen(&world, "the monitor is told", granted(2)).await;
+    let patch = position(&all, patch_to(2)).expect("the object was patched");
+    let timed = world.trace.timed();
+    println!("wish to patch: {} us", timed[patch].0.since(from).0);
+    println!(
+        "wish to notification: {} us",
+        timed[all.len() - 1].0.since(from).0
+    );
+    let reason = world.state.dump()["pods"][0]["lastDecision"]["reason"].clone();
+    assert_eq!(reason, "requested_upscale");
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn n14_a_partial_permit_is_used_and_asked_again() {
+    let mut world = World::new().await;
+    world
+        .scheduler
+        .set(Mood::Grants(Resources::new(500, 2 << 30)));
+    world.start_connected().await;
+    world.guest.set(Page::Good(0.9, 0.0));
+    until_seen(&world, "the part is used", patch_to(2)).await;
+    world
+        .trace
+        .until("it asks again", |all| {
+            (all.iter().filter(|seen| permit_for(4)(seen)).count() >= 2).then_some(())
+        })
+        .await;
+    assert_eq!(
+        world.api.size("vm"),
+        (json!("500m"), json!(2)),
+        "never past the permit"
+    );
+    let bounded = world.state.dump()["pods"][0]["lastDecision"]["boundedBy"].clone();
+    assert!(
+        bounded
+            .as_array()
+            .is_some_and(|all| all.contains(&json!("permit"))),
+        "{bounded}"
+    );
+    world.scheduler.set(Mood::Grants(PLENTY));
+    until_seen(&world, "the rest follows", patch_to(4)).await;
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn n15_after_the_migration_flag_nothing_is_patched() {
+    let mut world = World::new().await;
+    world.config["scheduler"]["requestAtLeastEverySeconds"] = json!(1);
+    world.scheduler.set(Mood::Migrates);
+    world.start().await;
+    until_seen(&world, "the flag was sent", |seen| {
+        matches!(seen, Seen::Permit(_))
+    })
+    .await;
+    peers::until("the flag was read", || {
+        world.state.dump()["pods"][0]["lastDecision"]["reason"] == "migrating"
+    })
+    .await;
+    world.guest.set(Page::Good(9.0, 0.0));
+    let before = world.trace.count(|seen| matches!(seen, Seen::Permit(_)));
+    world
+        .trace
+        .until("it still says that it is there", |all| {
+            (all.iter()
+                .filter(|seen| matches!(seen, Seen::Permit(_)))
+                .count()
+                >= before + 3)
+                .then_some(())
+        })
+        .await;
+    assert_eq!(world.trace.count(is_patch), 0, "no patch after the flag");
+    assert_eq!(
+        world.trace.count(permit_for(4)),
+        0,
+        "and no increase is asked for"
+    );
+    world.stop().await;
+}

@@ -1,0 +1,47 @@
+//! Finds out at start which accelerator guests will have, so that `status` can say so before the first VM. The answer is
+//! remembered in the state directory, where runners look first.
+
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use neonvm_runner::accel;
+use neonvm_runner::config::AccelChoice;
+use vm_images::Store;
+
+use super::Base;
+use crate::commands::image::{RUNTIME_IMAGE, store_dir};
+
+/// QEMU's program in the runtime image.
+const QEMU_PROGRAM: &str = "qemu-system-x86_64";
+
+/// The answer, once it is known.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Learned(Arc<OnceLock<String>>);
+
+impl Learned {
+    /// In words.
+    pub(crate) fn words(&self) -> String {
+        self.0.get().cloned().unwrap_or_else(|| "being found out".into())
+    }
+}
+
+/// Begins to find out; a start does not wait for it.
+pub(crate) fn learn(base: &Base, choice: AccelChoice) -> Learned {
+    let learned = Learned::default();
+    let (answer, state) = (learned.clone(), base.state.path().to_owned());
+    tokio::spawn(async move {
+        let _ = answer.0.set(find_out(choice, &state).await);
+    });
+    learned
+}
+
+async fn find_out(choice: AccelChoice, knowledge: &Path) -> String {
+    let image = store_dir()
+        .ok()
+        .filter(|dir| dir.is_dir())
+        .and_then(|dir| Store::open(dir).ok()?.resolve(RUNTIME_IMAGE).ok().flatten());
+    match image.and_then(|image| image.program(QEMU_PROGRAM)) {
+        Some(qemu) => accel::resolve(choice, &qemu, Some(knowledge)).await.reason(),
+        None => format!("not known: no image {RUNTIME_IMAGE}; build it: bellows image build"),
+    }
+}

@@ -1,0 +1,104 @@
+//! The agent: decides how big each VM of this machine should be.
+
+use std::net::IpAddr;
+use std::path::Path;
+
+use agent::{Config, Params, RunError, StateHandle};
+use kube::Client;
+
+use super::Base;
+use super::supervisor::{Stage, Supervisor};
+use crate::fail::{Fail, Outcome};
+
+/// Its name among the parts.
+const NAME: &str = "agent";
+
+/// Reads a configuration file, or takes the built-in one.
+///
+/// # Errors
+/// 64 with every problem of the file.
+pub(crate) fn config(file: Option<&Path>) -> Outcome<Config> {
+    let Some(path) = file else {
+        return Config::one_machine().map_err(|error| Fail::bug(telemetry::chain(&error)));
+    };
+    Config::from_file(&path.display().to_string()).map_err(|error| {
+        Fail::usage(format!(
+            "--agent-config {}: {}",
+            path.display(),
+            telemetry::chain(&error)
+        ))
+    })
+}
+
+pub(crate) async fn start(
+    base: &Base,
+    supervisor: &mut Supervisor,
+    client: &Client,
+    config: Config,
+) -> Outcome {
+    let state = StateHandle::new();
+    let address = IpAddr::V4(base.instance.agent());
+    let params = Params {
+        clock: base.clock,
+        stages: base.stages.clone(),
+        state: state.clone(),
+        ..Params::new(
+            config,
+            base.instance.node().to_owned(),
+            client.clone(),
+            address,
+        )
+    };
+    let bound = agent::bind(params).await.map_err(|error| explain(&error))?;
+    let addresses = bound
+        .addresses()
+        .map_err(|error| Fail::bug(format!("the agent's addresses are unknown: {error}")))?;
+    let ready = state.clone();
+    base.board.put(
+        NAME,
+        Some(format!("http://{}/metrics", addresses.metrics)),
+        Box::new(move || ready.ready()),
+        Some(Box::new(move || state.dump())),
+    );
+    let token = supervisor.token(Stage::Deciders);
+    supervisor.run(NAME, Stage::Deciders, async move {
+        bound
+            .run(token)
+            .await
+            .map_err(|error| telemetry::chain(&error))
+    });
+    Ok(())
+}
+
+fn explain(error: &RunError) -> Fail {
+    let what = format!("the agent does not start: {}", telemetry::chain(error));
+    match error {
+        RunError::EventClients(_) => Fail::usage(what).fix("remove these clients from the configuration"),
+        RunError::Bind { source, .. } if source.kind() == std::io::ErrorKind::AddrInUse => Fail::try_again(what)
+            .fix("end the process that listens there, or use another --state-dir, which gets other addresses"),
+        RunError::Bind { .. } | RunError::Server { .. } => Fail::missing(what),
+        RunError::Crashed(_) => Fail::bug(what),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_built_in_config_is_good_and_a_bad_one_is_usage() {
+        assert_eq!(
+            config(None).unwrap().scheduler.scheduler_name,
+            crate::vm::SCHEDULER_NAME
+        );
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("c.json");
+        std::fs::write(&path, r#"{"surprise": 1}"#).unwrap();
+        let fail = config(Some(&path)).unwrap_err();
+        assert_eq!(fail.exit() as u8, 64);
+        assert!(
+            fail.what().contains("surprise") && fail.what().contains("scaling"),
+            "{fail}"
+        );
+    }
+}

@@ -1,0 +1,101 @@
+//! The node driver: pods become runners, runners own QEMU. Its runners are this same program.
+
+use std::ffi::OsString;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use hyper::http::Request;
+use kube::Client;
+use neonvm_runner::config::AccelChoice;
+use neonvm_runner::node::{Allocatable, NodeParams};
+use serde_json::Value;
+
+use super::supervisor::{Stage, Supervisor};
+use super::{Base, UpArgs};
+use crate::commands::image::store_dir;
+use crate::fail::{Fail, Outcome};
+
+/// Its name among the parts.
+const NAME: &str = "node";
+/// How often the Node object is looked for until it is there.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// Cgroup under which each QEMU gets its own.
+const CGROUP_PARENT: &str = "bellows";
+
+pub(crate) fn start(
+    base: &Base,
+    supervisor: &mut Supervisor,
+    client: &Client,
+    allocatable: Allocatable,
+    args: &UpArgs,
+) -> Outcome {
+    let registered = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&registered);
+    let ready = move || {
+        if seen.load(Ordering::Acquire) {
+            Ok(())
+        } else {
+            Err("the Node object is not registered yet".to_owned())
+        }
+    };
+    base.board.put(NAME, None, Box::new(ready), None);
+    let params = NodeParams {
+        client: client.clone(),
+        node_name: base.instance.node().to_owned(),
+        state_dir: base.state.path().to_owned(),
+        store_dir: store_dir()?,
+        loopback: [127, base.instance.block()],
+        runner_command: runner_command()?,
+        programs: None,
+        accel: args.accel.choice(),
+        cpu_quota_percent: args.cpu_quota_percent,
+        cgroup_parent: Some(CGROUP_PARENT.to_owned()),
+        ssh_public_key: None,
+        allocatable,
+        clock: base.clock,
+    };
+    let (token, client) = (supervisor.token(Stage::Node), client.clone());
+    let path = format!("/api/v1/nodes/{}", base.instance.node());
+    supervisor.run(NAME, Stage::Node, async move {
+        let driver = neonvm_runner::node::run(params, token);
+        tokio::pin!(driver);
+        tokio::select! {
+            ended = &mut driver => return ended.map_err(|error| telemetry::chain(&error)),
+            () = until_registered(&client, &path) => registered.store(true, Ordering::Release),
+        }
+        driver.await.map_err(|error| telemetry::chain(&error))
+    });
+    Ok(())
+}
+
+/// Waits until the Node object says what it can give.
+async fn until_registered(client: &Client, path: &str) {
+    loop {
+        if let Ok(request) = Request::get(path).body(Vec::new())
+            && let Ok(node) = client.request::<Value>(request).await
+            && node["status"]["allocatable"]["cpu"].is_string()
+        {
+            return;
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+}
+
+/// `bellows runner run`, by the path of this program.
+fn runner_command() -> Outcome<Vec<OsString>> {
+    let exe = std::env::current_exe()
+        .map_err(|error| Fail::bug(format!("the path of this program is unknown: {error}")))?;
+    Ok(vec![exe.into(), "runner".into(), "run".into()])
+}
+
+impl super::AccelArg {
+    /// The runner's word for it.
+    pub(super) fn choice(self) -> AccelChoice {
+        match self {
+            Self::Auto => AccelChoice::Auto,
+            Self::Kvm => AccelChoice::Kvm,
+            Self::Tcg => AccelChoice::Tcg,
+        }
+    }
+}

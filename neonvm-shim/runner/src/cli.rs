@@ -1,0 +1,155 @@
+//! The runner as a process: what `neonvm-runner run` and the hidden subcommand of another program do alike.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use nix::unistd::setsid;
+use protocol::runner::{ExitReason, ExitReport};
+use protocol::units::{Bytes, MilliCpu};
+use telemetry::clock::Clock;
+use telemetry::exit::Exit;
+use tokio_util::sync::CancellationToken;
+use tracing::error;
+
+use crate::config::AccelChoice;
+use crate::core::args::Paths;
+use crate::node::{self, Allocatable, NodeError, NodeParams, machine};
+use crate::shell::record::write_json;
+use crate::shell::run::{End, RunError, run};
+use crate::shell::supervisor::OnCancel;
+
+/// Exit status of a runner whose VM failed, as pods know it.
+const VM_FAILED: u8 = 1;
+
+/// Runs the runner of a directory to its end and returns the process's exit status: 0 when the VM succeeded or was left
+/// running, 1 when it failed, 64 for a directory or spec that cannot be run, 69 when a program or address is missing,
+/// 75 when another runner holds the directory.
+///
+/// The process becomes the leader of a session of its own, so that no terminal and no parent takes it along. A VM that could
+/// not be started is written down in the directory as one that failed, so that nobody tries it for ever.
+pub async fn run_detached(dir: &Path, on_cancel: OnCancel, cancel: CancellationToken) -> ExitCode {
+    // Fails only if we lead one already.
+    let _ = setsid();
+    match run(dir, on_cancel, Clock::new(), cancel).await {
+        Ok(End::Exited(report)) if !report.success => ExitCode::from(VM_FAILED),
+        Ok(End::Exited(_) | End::Left) => Exit::Drained.into(),
+        Err(problem) => {
+            let text = telemetry::chain(&problem);
+            error!(error = text, dir = %dir.display(), "cannot run");
+            if !matches!(problem, RunError::Held(_)) {
+                let report = ExitReport {
+                    success: false,
+                    reason: ExitReason::StartFailed,
+                    code: None,
+                    message: text,
+                };
+                if let Err(problem) = write_json(&Paths::new(dir).exit(), &report) {
+                    error!(
+                        error = telemetry::chain(&problem),
+                        "the failure is not written down"
+                    );
+                }
+            }
+            exit_code(&problem).into()
+        }
+    }
+}
+
+fn exit_code(problem: &RunError) -> Exit {
+    match problem {
+        RunError::Held(_) => Exit::TryAgain,
+        RunError::Disk(_) | RunError::Qemu(..) | RunError::Bind(..) => Exit::Dependency,
+        _ => Exit::Config,
+    }
+}
+
+/// Flags of `neonvm-runner node`.
+#[derive(Debug, clap::Args)]
+pub struct NodeArgs {
+    /// Name of the Node object; the host's name by default.
+    #[arg(long)]
+    node_name: Option<String>,
+    /// Directory of the instance's state.
+    #[arg(long, env = "BELLOWS_STATE_DIR", default_value = "/var/lib/bellows")]
+    state_dir: PathBuf,
+    /// Directory of the image store.
+    #[arg(long)]
+    store_dir: PathBuf,
+    /// N of the loopback block 127.N.0.0/16 that pods get addresses of.
+    #[arg(long, default_value_t = 88, value_parser = clap::value_parser!(u8).range(1..))]
+    loopback: u8,
+    /// Accelerator.
+    #[arg(long, value_enum, default_value = "auto")]
+    accel: AccelChoice,
+    /// CPU quota in per cent of a VM's CPU limit.
+    #[arg(long, default_value_t = 100)]
+    cpu_quota_percent: u32,
+    /// Cgroup under which VMs get theirs.
+    #[arg(long, default_value = "bellows")]
+    cgroup_parent: String,
+    /// CPU kept from pods, in thousandths.
+    #[arg(long, default_value_t = 0)]
+    reserve_milli_cpu: u32,
+    /// Memory kept from pods, in MiB.
+    #[arg(long, default_value_t = 512)]
+    reserve_mib: u64,
+    /// Pods the node takes.
+    #[arg(long, default_value_t = 110)]
+    max_pods: u32,
+}
+
+/// Runs the node driver alone, against the API of `KUBECONFIG` or the cluster it is in, with this program as runner.
+///
+/// # Errors
+/// When there is no API to be found, or the driver cannot begin.
+pub async fn run_node(args: NodeArgs, cancel: CancellationToken) -> Result<(), CliError> {
+    let host = || {
+        nix::unistd::gethostname()
+            .ok()
+            .and_then(|name| name.into_string().ok())
+    };
+    let node_name = args.node_name.or_else(host).ok_or(CliError::NoName)?;
+    let client = kube::Client::try_default()
+        .await
+        .map_err(|error| CliError::Api(Box::new(error)))?;
+    let program = std::env::current_exe().map_err(CliError::Program)?;
+    let has = machine();
+    let allocatable = Allocatable {
+        cpu: MilliCpu(has.cpu.0.saturating_sub(args.reserve_milli_cpu)),
+        memory: Bytes(has.memory.0.saturating_sub(args.reserve_mib << 20)),
+        pods: args.max_pods,
+    };
+    let params = NodeParams {
+        client,
+        node_name,
+        state_dir: args.state_dir,
+        store_dir: args.store_dir,
+        loopback: [127, args.loopback],
+        runner_command: vec![program.into(), "run".into()],
+        programs: None,
+        accel: args.accel,
+        cpu_quota_percent: args.cpu_quota_percent,
+        cgroup_parent: Some(args.cgroup_parent),
+        ssh_public_key: None,
+        allocatable,
+        clock: Clock::new(),
+    };
+    node::run(params, cancel).await.map_err(CliError::Node)
+}
+
+/// Why the node driver did not begin.
+#[derive(Debug, thiserror::Error)]
+pub enum CliError {
+    /// The host has no name.
+    #[error("this host has no name; give one with --node-name")]
+    NoName,
+    /// No API.
+    #[error("no Kubernetes API is configured (KUBECONFIG)")]
+    Api(#[source] Box<kube::Error>),
+    /// This program.
+    #[error("cannot find this program")]
+    Program(#[source] std::io::Error),
+    /// The driver.
+    #[error("the node driver cannot begin")]
+    Node(#[source] NodeError),
+}

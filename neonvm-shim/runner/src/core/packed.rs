@@ -1,0 +1,121 @@
+//! Specs in a pod's arguments: `-vmspec BASE64(GZIP(JSON))`, as one argument with `=` or as two. Source: spec/neonvm.md §3.1.
+
+use std::io::Read;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use flate2::read::GzDecoder;
+use protocol::vm::VmSpec;
+
+/// Longest spec unpacked. A spec of every member is a few kilobytes; a bomb is more.
+const MAX_SPEC_BYTES: u64 = 4 << 20;
+
+/// Why a pod's arguments hold no spec.
+#[derive(Debug, thiserror::Error)]
+pub enum PackedError {
+    /// The argument is not there.
+    #[error("the runner's arguments hold no -vmspec")]
+    Missing,
+    /// It is not base64.
+    #[error("-vmspec is not base64")]
+    Base64(#[source] base64::DecodeError),
+    /// It is not gzip, or too long.
+    #[error("-vmspec is not gzip")]
+    Gzip(#[source] std::io::Error),
+    /// It is longer than any spec.
+    #[error("-vmspec unpacks to more than {MAX_SPEC_BYTES} bytes")]
+    TooLong,
+    /// It is not a spec.
+    #[error("-vmspec is not a VirtualMachine spec")]
+    Json(#[source] serde_json::Error),
+}
+
+/// The spec in a runner container's arguments.
+///
+/// # Errors
+/// [`PackedError`].
+pub fn vm_spec(args: &[String]) -> Result<VmSpec, PackedError> {
+    let text = argument(args, "vmspec").ok_or(PackedError::Missing)?;
+    let packed = STANDARD.decode(text.trim()).map_err(PackedError::Base64)?;
+    let mut json = Vec::new();
+    GzDecoder::new(packed.as_slice())
+        .take(MAX_SPEC_BYTES + 1)
+        .read_to_end(&mut json)
+        .map_err(PackedError::Gzip)?;
+    if u64::try_from(json.len()).unwrap_or(u64::MAX) > MAX_SPEC_BYTES {
+        return Err(PackedError::TooLong);
+    }
+    serde_json::from_slice(&json).map_err(PackedError::Json)
+}
+
+/// The value of a flag in any of Go's spellings: one dash or two, `=` or the next argument.
+fn argument<'a>(args: &'a [String], name: &str) -> Option<&'a str> {
+    let mut words = args.iter();
+    while let Some(word) = words.next() {
+        let Some(flag) = word.strip_prefix("--").or_else(|| word.strip_prefix('-')) else {
+            continue;
+        };
+        if let Some((key, value)) = flag.split_once('=') {
+            if key == name {
+                return Some(value);
+            }
+        } else if flag == name {
+            return words.next().map(String::as_str);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+    use proptest::prelude::*;
+    use std::io::Write;
+
+    fn pack(bytes: &[u8]) -> String {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(bytes).unwrap();
+        STANDARD.encode(encoder.finish().unwrap())
+    }
+
+    fn args(list: &[&str]) -> Vec<String> {
+        list.iter().map(|arg| (*arg).to_owned()).collect()
+    }
+
+    #[test]
+    fn every_spelling_of_the_flag_is_read() {
+        let packed = pack(br#"{"guest":{"cpus":{"min":"250m","max":2,"use":1}}}"#);
+        for list in [
+            args(&["runner", "-vmspec", &packed, "-vmstatus", "x"]),
+            args(&[&format!("--vmspec={packed}")]),
+            args(&["-a=b", &format!("-vmspec={packed}")]),
+        ] {
+            assert_eq!(vm_spec(&list).unwrap().guest.cpus.min.0, 250, "{list:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let of = |list: &[&str]| vm_spec(&args(list)).unwrap_err();
+        assert!(matches!(of(&[]), PackedError::Missing));
+        assert!(matches!(of(&["-vmspec"]), PackedError::Missing));
+        assert!(matches!(of(&["-vmspec", "***"]), PackedError::Base64(_)));
+        assert!(matches!(of(&["-vmspec", "AAAA"]), PackedError::Gzip(_)));
+        assert!(matches!(
+            of(&["-vmspec", &pack(b"[")]),
+            PackedError::Json(_)
+        ));
+        let bomb = pack(&vec![b' '; 5 << 20]);
+        assert!(matches!(of(&["-vmspec", &bomb]), PackedError::TooLong));
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200), raw in ".{0,60}") {
+            let _ = vm_spec(&args(&["-vmspec", &pack(&bytes)]));
+            let _ = vm_spec(&args(&["-vmspec", &raw]));
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! What the driver asks of the API about one pod.
+
+use k8s_openapi::api::core::v1::{Event, Pod, Secret};
+use kube::Api;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use protocol::time::WallTime;
+use serde_json::{Value, json};
+
+/// Component name in events.
+const COMPONENT: &str = "bellows-node";
+
+/// A pod's identity.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct PodId {
+    pub(super) namespace: String,
+    pub(super) name: String,
+    pub(super) uid: String,
+}
+
+impl PodId {
+    /// `namespace/name`.
+    pub(super) fn key(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+
+    /// The name of its directory. Neither part can hold an underscore.
+    pub(super) fn dir_name(&self) -> String {
+        format!("{}_{}", self.namespace, self.name)
+    }
+}
+
+/// Writes our members of a pod's status. A pod that is gone is no error.
+pub(super) async fn patch_status(
+    client: &kube::Client,
+    pod: &PodId,
+    status: &Value,
+) -> Result<(), kube::Error> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace);
+    // The uid makes the patch fail on a successor of the same name.
+    let patch = json!({ "metadata": { "uid": pod.uid }, "status": status });
+    absent_is_fine(
+        pods.patch_status(&pod.name, &PatchParams::default(), &Patch::Merge(&patch))
+            .await,
+    )
+}
+
+/// Deletes a pod for good. A pod that is gone, or has a successor of the same name, is no error.
+pub(super) async fn delete(client: &kube::Client, pod: &PodId) -> Result<(), kube::Error> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace);
+    let params = DeleteParams {
+        grace_period_seconds: Some(0),
+        preconditions: Some(Preconditions {
+            uid: Some(pod.uid.clone()),
+            resource_version: None,
+        }),
+        ..DeleteParams::default()
+    };
+    match pods.delete(&pod.name, &params).await {
+        Err(error) if super::object::is_conflict(&error) => Ok(()),
+        other => absent_is_fine(other),
+    }
+}
+
+fn absent_is_fine<T>(result: Result<T, kube::Error>) -> Result<(), kube::Error> {
+    match result {
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+/// Writes an event about a pod.
+pub(super) async fn event(
+    client: &kube::Client,
+    pod: &PodId,
+    warning: bool,
+    reason: &str,
+    message: &str,
+    now: WallTime,
+) -> Result<(), kube::Error> {
+    let events: Api<Event> = Api::namespaced(client.clone(), &pod.namespace);
+    let event = json!({
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": { "name": format!("{}.{:x}", pod.name, now.0), "namespace": pod.namespace },
+        "involvedObject": {
+            "apiVersion": "v1", "kind": "Pod", "name": pod.name, "namespace": pod.namespace, "uid": pod.uid,
+        },
+        "type": if warning { "Warning" } else { "Normal" },
+        "reason": reason,
+        "message": message,
+        "source": { "component": COMPONENT },
+        "reportingComponent": COMPONENT,
+        "reportingInstance": "",
+        "firstTimestamp": now.to_string(),
+        "lastTimestamp": now.to_string(),
+        "count": 1,
+    });
+    let event = serde_json::from_value(event).map_err(kube::Error::SerdeError)?;
+    events
+        .create(&PostParams::default(), &event)
+        .await
+        .map(drop)
+}
+
+/// The public key in a VM's ssh secret, if there is one.
+pub(super) async fn ssh_key(client: &kube::Client, namespace: &str, vm: &str) -> Option<String> {
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
+    // Without the secret the guest runs all the same; only ssh does not let anybody in.
+    let secret = secrets.get_opt(&format!("ssh-neonvm-{vm}")).await.ok()??;
+    let key = secret.data?.remove("ssh-publickey")?;
+    String::from_utf8(key.0).ok()
+}

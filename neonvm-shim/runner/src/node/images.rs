@@ -1,0 +1,257 @@
+//! Reads the image store: `refs/<name>` holds a digest, `blobs/<digest>/` the files with their `manifest.json`.
+
+use std::fs;
+use std::io;
+use std::path::{Component, Path, PathBuf};
+
+use protocol::image::{
+    Digest, GuestContent, ImageContent, ImageManifest, MANIFEST_FILE, MANIFEST_FORMAT,
+};
+
+use crate::config::{BootImage, Programs};
+
+/// The image that holds QEMU.
+const QEMU_IMAGE: &str = "bellows/qemu";
+/// Longest manifest read.
+const MAX_MANIFEST_BYTES: u64 = 8 << 20;
+
+/// Why an image cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ImageError {
+    /// There is none of this name.
+    #[error("image {0:?} is not in the store; build it with `bellows image build {0}`")]
+    Missing(String),
+    /// The name leads out of the store.
+    #[error("{0:?} is not an image name")]
+    Name(String),
+    /// A file of the store cannot be read.
+    #[error("image {name:?}: cannot read {path}; build it again with `bellows image build {name}`")]
+    Read {
+        /// The image.
+        name: String,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file of the store makes no sense.
+    #[error("image {name:?} is damaged ({what}); build it again with `bellows image build {name}`")]
+    Damaged {
+        /// The image.
+        name: String,
+        /// What does not fit.
+        what: String,
+    },
+    /// It is of the other kind.
+    #[error("image {0:?} is not {1}")]
+    Kind(String, &'static str),
+}
+
+/// The store.
+#[derive(Debug, Clone)]
+pub struct Store {
+    dir: PathBuf,
+}
+
+impl Store {
+    /// The store in a directory.
+    #[must_use]
+    pub fn new(dir: impl Into<PathBuf>) -> Self {
+        Self { dir: dir.into() }
+    }
+
+    /// An image to boot.
+    ///
+    /// # Errors
+    /// [`ImageError`].
+    pub fn guest(&self, name: &str) -> Result<BootImage, ImageError> {
+        let (dir, manifest) = self.manifest(name)?;
+        match manifest.content {
+            ImageContent::Guest(guest) => Ok(boot_image(&dir, guest)),
+            ImageContent::Runtime(_) => Err(ImageError::Kind(name.to_owned(), "bootable")),
+        }
+    }
+
+    /// QEMU's programs.
+    ///
+    /// # Errors
+    /// [`ImageError`].
+    pub fn programs(&self) -> Result<Programs, ImageError> {
+        let (dir, manifest) = self.manifest(QEMU_IMAGE)?;
+        let ImageContent::Runtime(runtime) = manifest.content else {
+            return Err(ImageError::Kind(QEMU_IMAGE.to_owned(), "a set of programs"));
+        };
+        let program = |program: &str| {
+            let path = runtime.programs.get(program).map(|path| dir.join(path));
+            path.ok_or_else(|| ImageError::Damaged {
+                name: QEMU_IMAGE.to_owned(),
+                what: format!("it has no program {program}"),
+            })
+        };
+        Ok(Programs {
+            qemu_system: program("qemu-system-x86_64")?,
+            qemu_img: program("qemu-img")?,
+        })
+    }
+
+    fn manifest(&self, name: &str) -> Result<(PathBuf, ImageManifest), ImageError> {
+        let relative = Path::new(name);
+        let plain = relative
+            .components()
+            .all(|part| matches!(part, Component::Normal(_)));
+        if name.is_empty() || !plain || name.contains('\0') {
+            return Err(ImageError::Name(name.chars().take(200).collect()));
+        }
+        let path = self.dir.join("refs").join(relative);
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound
+                        | io::ErrorKind::IsADirectory
+                        | io::ErrorKind::NotADirectory
+                ) =>
+            {
+                return Err(ImageError::Missing(name.to_owned()));
+            }
+            Err(source) => {
+                return Err(ImageError::Read {
+                    name: name.to_owned(),
+                    path,
+                    source,
+                });
+            }
+        };
+        let damaged = |what: String| ImageError::Damaged {
+            name: name.to_owned(),
+            what,
+        };
+        let digest = Digest::parse(text.trim()).map_err(|error| damaged(error.to_string()))?;
+        let dir = self.dir.join("blobs").join(digest.as_str());
+        let path = dir.join(MANIFEST_FILE);
+        let read = || -> io::Result<Vec<u8>> {
+            let file = fs::File::open(&path)?;
+            let mut bytes = Vec::new();
+            io::Read::read_to_end(&mut io::Read::take(file, MAX_MANIFEST_BYTES), &mut bytes)?;
+            Ok(bytes)
+        };
+        let bytes = read().map_err(|source| ImageError::Read {
+            name: name.to_owned(),
+            path: path.clone(),
+            source,
+        })?;
+        let manifest: ImageManifest =
+            serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
+        if manifest.format != MANIFEST_FORMAT {
+            return Err(damaged(format!(
+                "its format is {}, not {MANIFEST_FORMAT}",
+                manifest.format
+            )));
+        }
+        Ok((dir, manifest))
+    }
+}
+
+fn boot_image(dir: &Path, guest: GuestContent) -> BootImage {
+    BootImage {
+        kernel: dir.join(guest.kernel),
+        kernel_version: guest.kernel_version,
+        initrd: Some(dir.join(guest.initrd)),
+        root_disk: dir.join(guest.root_disk),
+        root_disk_format: guest.root_disk_format,
+        root_disk_bytes: guest.root_disk_bytes,
+        cmdline: guest.cmdline,
+        cmdline_tcg: guest.cmdline_tcg,
+        ports: guest.ports.into_iter().map(|port| port.port).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn put(store: &Path, name: &str, manifest: &serde_json::Value) {
+        let digest = "ab".repeat(32);
+        let blob = store.join("blobs").join(&digest);
+        fs::create_dir_all(&blob).unwrap();
+        fs::write(blob.join(MANIFEST_FILE), manifest.to_string()).unwrap();
+        let reference = store.join("refs").join(name);
+        fs::create_dir_all(reference.parent().unwrap()).unwrap();
+        fs::write(reference, format!("{digest}\n")).unwrap();
+    }
+
+    fn manifest(content: &serde_json::Value) -> serde_json::Value {
+        json!({
+            "format": MANIFEST_FORMAT, "name": "x", "architecture": "amd64", "suite": "bookworm",
+            "recipe_sha256": "00".repeat(32), "files": {}, "packages": [], "inputs": {}, "reproducible": true,
+            "content": content,
+        })
+    }
+
+    #[test]
+    fn a_guest_is_resolved_to_files() {
+        let temp = tempfile::tempdir().unwrap();
+        let content = json!({
+            "kind": "guest", "kernel": "vmlinuz", "kernel_version": "6.1", "initrd": "initrd", "root_disk": "root.ext4",
+            "root_disk_format": "raw", "root_disk_bytes": 5, "cmdline": "a", "cmdline_tcg": "b",
+            "ports": [{ "name": "postgres", "port": 5432 }], "ready_line": "R", "cgroup": null,
+        });
+        put(temp.path(), "bellows/postgres:15", &manifest(&content));
+        let image = Store::new(temp.path())
+            .guest("bellows/postgres:15")
+            .unwrap();
+        assert!(image.kernel.ends_with("vmlinuz") && image.kernel.starts_with(temp.path()));
+        assert_eq!((image.ports, image.root_disk_bytes), (vec![5432], 5));
+        let kind = Store::new(temp.path()).programs().unwrap_err();
+        assert!(matches!(kind, ImageError::Missing(_)), "{kind}");
+    }
+
+    #[test]
+    fn programs_come_from_the_runtime_image() {
+        let temp = tempfile::tempdir().unwrap();
+        let content = json!({
+            "kind": "runtime", "root": "root", "root_sha256": "11".repeat(32), "root_bytes": 1, "qemu_version": "10.0.2",
+            "programs": { "qemu-system-x86_64": "bin/q", "qemu-img": "bin/i" },
+        });
+        put(temp.path(), QEMU_IMAGE, &manifest(&content));
+        let programs = Store::new(temp.path()).programs().unwrap();
+        assert!(programs.qemu_system.ends_with("bin/q") && programs.qemu_img.ends_with("bin/i"));
+        assert!(matches!(
+            Store::new(temp.path()).guest(QEMU_IMAGE),
+            Err(ImageError::Kind(..))
+        ));
+    }
+
+    #[test]
+    fn what_is_wrong_names_the_image_and_the_fix() {
+        let temp = tempfile::tempdir().unwrap();
+        let store = Store::new(temp.path());
+        let missing = store.guest("bellows/nope").unwrap_err().to_string();
+        assert!(
+            missing.contains("bellows image build bellows/nope"),
+            "{missing}"
+        );
+        for bad in ["", "../x", "/etc/passwd", "a/../b"] {
+            assert!(
+                matches!(store.guest(bad), Err(ImageError::Name(_))),
+                "{bad:?}"
+            );
+        }
+        put(temp.path(), "bellows/x", &json!({ "format": 1 }));
+        assert!(matches!(
+            store.guest("bellows/x"),
+            Err(ImageError::Damaged { .. })
+        ));
+        fs::write(temp.path().join("refs/bellows/x"), "zz").unwrap();
+        assert!(matches!(
+            store.guest("bellows/x"),
+            Err(ImageError::Damaged { .. })
+        ));
+        assert!(matches!(
+            store.guest("bellows"),
+            Err(ImageError::Missing(_))
+        ));
+    }
+}

@@ -1,0 +1,77 @@
+//! What a node driver is told.
+
+use std::ffi::OsString;
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+
+use protocol::units::{Bytes, MilliCpu};
+use telemetry::clock::Clock;
+
+use crate::config::{AccelChoice, Programs};
+
+/// What pods of the node may use altogether.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Allocatable {
+    /// CPU.
+    pub cpu: MilliCpu,
+    /// Memory.
+    pub memory: Bytes,
+    /// Pods.
+    pub pods: u32,
+}
+
+/// Everything a node driver needs.
+#[derive(Clone)]
+pub struct NodeParams {
+    /// The API.
+    pub client: kube::Client,
+    /// Name of the Node object.
+    pub node_name: String,
+    /// The instance's state directory; VMs live in `vms/` below it.
+    pub state_dir: PathBuf,
+    /// The image store (`blobs/`, `refs/`).
+    pub store_dir: PathBuf,
+    /// First two bytes of the instance's loopback block, `[127, N]`.
+    pub loopback: [u8; 2],
+    /// The command that runs a runner; ` --rundir DIR` is appended.
+    pub runner_command: Vec<OsString>,
+    /// QEMU's programs; `None` takes those of image `bellows/qemu` in the store.
+    pub programs: Option<Programs>,
+    /// The accelerator of VMs that do not forbid one.
+    pub accel: AccelChoice,
+    /// CPU quota in per cent of a VM's milli-CPU; 100 is strict.
+    pub cpu_quota_percent: u32,
+    /// Cgroup under which each QEMU gets its own; `None` sets no quotas.
+    pub cgroup_parent: Option<String>,
+    /// An `authorized_keys` line that is let into every guest, beside its VM's own key.
+    pub ssh_public_key: Option<String>,
+    /// What pods may use.
+    pub allocatable: Allocatable,
+    /// The clock.
+    pub clock: Clock,
+}
+
+impl std::fmt::Debug for NodeParams {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NodeParams")
+            .field("node_name", &self.node_name)
+            .field("state_dir", &self.state_dir)
+            .field("store_dir", &self.store_dir)
+            .finish_non_exhaustive()
+    }
+}
+
+impl NodeParams {
+    /// Where the VMs' directories are.
+    #[must_use]
+    pub fn vms_dir(&self) -> PathBuf {
+        self.state_dir.join("vms")
+    }
+
+    /// The node's own address: the one the API server has.
+    #[must_use]
+    pub fn host_ip(&self) -> Ipv4Addr {
+        let [a, b] = self.loopback;
+        Ipv4Addr::new(a, b, 0, 1)
+    }
+}

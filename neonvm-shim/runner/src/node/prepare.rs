@@ -1,0 +1,196 @@
+//! From a pod to a runner's directory.
+
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::sync::Arc;
+
+use protocol::object::Pod;
+use protocol::vm::VmSpec;
+use serde::{Deserialize, Serialize};
+use tokio::sync::Mutex;
+
+use super::api::{PodId, ssh_key};
+use super::images::{ImageError, Store};
+use super::params::NodeParams;
+use crate::config::{CONFIG_FORMAT, RunnerConfig};
+use crate::core::addresses::Addresses;
+use crate::core::args::Paths;
+use crate::core::packed::{PackedError, vm_spec};
+use crate::core::pod::CONTAINER;
+use crate::shell::record::{RecordError, private_dir, read_json, write_json};
+
+/// Why a pod cannot be started now.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum PrepareError {
+    /// No runner container.
+    #[error("the pod has no container {CONTAINER}")]
+    NoContainer,
+    /// No label.
+    #[error("the pod has no label vm.neon.tech/name")]
+    NoVm,
+    /// No spec.
+    #[error(transparent)]
+    Spec(#[from] PackedError),
+    /// No image.
+    #[error(transparent)]
+    Image(#[from] ImageError),
+    /// No address.
+    #[error("all addresses of the instance's loopback block are taken")]
+    NoAddress,
+    /// No directory.
+    #[error("cannot write the VM's directory")]
+    Directory(#[from] RecordError),
+}
+
+impl PrepareError {
+    /// The kubelet's word for it.
+    pub(super) fn reason(&self) -> &'static str {
+        match self {
+            Self::Image(ImageError::Missing(_) | ImageError::Name(_)) => "ErrImageNeverPull",
+            Self::Image(_) => "ImageInspectError",
+            Self::NoContainer | Self::NoVm | Self::Spec(_) => "CreateContainerConfigError",
+            Self::NoAddress | Self::Directory(_) => "CreateContainerError",
+        }
+    }
+}
+
+/// `pod.json`: which pod a directory belongs to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PodRecord {
+    pub(super) namespace: String,
+    pub(super) name: String,
+    pub(super) uid: String,
+    pub(super) ip: Ipv4Addr,
+    /// Milliseconds the guest gets when the pod is gone from the API.
+    pub(super) grace_ms: u64,
+}
+
+impl PodRecord {
+    pub(super) fn id(&self) -> PodId {
+        PodId {
+            namespace: self.namespace.clone(),
+            name: self.name.clone(),
+            uid: self.uid.clone(),
+        }
+    }
+
+    pub(super) fn read(dir: &Path) -> Option<Self> {
+        // A directory whose record cannot be read belongs to nobody.
+        read_json(&dir.join("pod.json")).ok().flatten()
+    }
+}
+
+/// Addresses shared by the workers, written down at every change.
+#[derive(Debug, Clone)]
+pub(super) struct AddressBook {
+    book: Arc<Mutex<Addresses>>,
+    path: std::path::PathBuf,
+}
+
+impl AddressBook {
+    /// Opens `addresses.json`; one of another block is begun anew.
+    pub(super) fn open(path: std::path::PathBuf, block: [u8; 2]) -> Result<Self, RecordError> {
+        let book = read_json::<Addresses>(&path)?.filter(|book| book.block == block);
+        let book = book.unwrap_or_else(|| Addresses::new(block));
+        Ok(Self {
+            book: Arc::new(Mutex::new(book)),
+            path,
+        })
+    }
+
+    async fn acquire(&self, pod: &str) -> Result<Ipv4Addr, PrepareError> {
+        let mut book = self.book.lock().await;
+        let ip = book.acquire(pod).ok_or(PrepareError::NoAddress)?;
+        write_json(&self.path, &*book)?;
+        Ok(ip)
+    }
+
+    /// Frees a pod's address.
+    pub(super) async fn release(&self, pod: &str) -> Result<(), RecordError> {
+        let mut book = self.book.lock().await;
+        book.release(pod);
+        write_json(&self.path, &*book)
+    }
+}
+
+/// Resolves everything and writes the directory; `config.json` last, so that a directory with one is complete.
+pub(super) async fn prepare(
+    params: &NodeParams,
+    addresses: &AddressBook,
+    pod: &Pod,
+    id: &PodId,
+    dir: &Path,
+) -> Result<(), PrepareError> {
+    let container = pod
+        .spec
+        .containers
+        .iter()
+        .find(|container| container.name == CONTAINER);
+    let container = container.ok_or(PrepareError::NoContainer)?;
+    let label = pod
+        .metadata
+        .labels
+        .get(protocol::annotations::LABEL_VM_NAME);
+    let vm = label.ok_or(PrepareError::NoVm)?.clone();
+    let spec: VmSpec = vm_spec(&container.args)?;
+    let store = Store::new(&params.store_dir);
+    let image = store.guest(&spec.guest.root_disk.image)?;
+    let programs = match &params.programs {
+        Some(programs) => programs.clone(),
+        None => store.programs()?,
+    };
+    let pod_ip = addresses.acquire(&id.key()).await?;
+    let keys = authorized_keys(params, &spec, &id.namespace, &vm).await;
+    private_dir(dir).map_err(|error| RecordError::Write(dir.display().to_string(), error))?;
+    let record = PodRecord {
+        namespace: id.namespace.clone(),
+        name: id.name.clone(),
+        uid: id.uid.clone(),
+        ip: pod_ip,
+        grace_ms: grace_ms(pod),
+    };
+    write_json(&dir.join("pod.json"), &record)?;
+    let config = RunnerConfig {
+        format: CONFIG_FORMAT,
+        namespace: id.namespace.clone(),
+        vm,
+        pod: id.name.clone(),
+        spec,
+        pod_ip,
+        programs,
+        image,
+        accel: params.accel,
+        knowledge_dir: params.state_dir.clone(),
+        cpu_quota_percent: params.cpu_quota_percent,
+        cgroup_parent: params.cgroup_parent.clone(),
+        ssh_public_key: keys,
+    };
+    write_json(&Paths::new(dir).config(), &config)?;
+    Ok(())
+}
+
+async fn authorized_keys(
+    params: &NodeParams,
+    spec: &VmSpec,
+    namespace: &str,
+    vm: &str,
+) -> Option<String> {
+    if !spec.enable_ssh {
+        return None;
+    }
+    let own = ssh_key(&params.client, namespace, vm).await;
+    let keys: Vec<String> = [params.ssh_public_key.clone(), own]
+        .into_iter()
+        .flatten()
+        .map(|key| key.trim().to_owned())
+        .filter(|key| !key.is_empty())
+        .collect();
+    (!keys.is_empty()).then(|| keys.join("\n"))
+}
+
+/// Milliseconds a pod's guest gets to power off.
+pub(super) fn grace_ms(pod: &Pod) -> u64 {
+    let seconds = pod.spec.termination_grace_period_seconds.unwrap_or(5);
+    u64::try_from(seconds).unwrap_or(0).saturating_mul(1000)
+}

@@ -1,0 +1,284 @@
+//! The watch over this node's pods, and the workers it keeps.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::Pod as ApiPod;
+use kube::Api;
+use kube::runtime::{WatchStreamExt, watcher};
+use protocol::annotations::LABEL_VM_NAME;
+use protocol::object::{Pod, without_nulls};
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use super::api::PodId;
+use super::object::keep;
+use super::params::NodeParams;
+use super::prepare::{AddressBook, PodRecord, grace_ms};
+use super::worker::{Wish, Worker};
+use crate::core::pod::Desired;
+use crate::shell::record::{RecordError, private_dir};
+
+/// Why a node driver could not begin.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// The directory of VMs.
+    #[error("cannot use {0}")]
+    Directory(String, #[source] std::io::Error),
+    /// The addresses.
+    #[error("cannot read the pods' addresses")]
+    Addresses(#[from] RecordError),
+}
+
+/// Runs the node driver until cancelled. Runners and guests go on then.
+///
+/// # Errors
+/// [`NodeError`], at the start only. An API that is away is waited for.
+pub async fn run(params: NodeParams, cancel: CancellationToken) -> Result<(), NodeError> {
+    let vms = params.vms_dir();
+    for dir in [&params.state_dir, &vms] {
+        private_dir(dir).map_err(|error| NodeError::Directory(dir.display().to_string(), error))?;
+    }
+    let path = params.state_dir.join("addresses.json");
+    let addresses = AddressBook::open(path, params.loopback)?;
+    let mut driver = Driver {
+        params,
+        addresses,
+        workers: BTreeMap::new(),
+        tasks: JoinSet::new(),
+        queued: BTreeMap::new(),
+        listed: None,
+    };
+    let heart = tokio::spawn(keep(driver.params.clone(), cancel.clone()));
+    driver.follow(&cancel).await;
+    // Workers hold no state that is not on disk.
+    driver.tasks.shutdown().await;
+    heart.abort();
+    Ok(())
+}
+
+struct Known {
+    uid: String,
+    wish: watch::Sender<Arc<Wish>>,
+}
+
+struct Driver {
+    params: NodeParams,
+    addresses: AddressBook,
+    workers: BTreeMap<String, Known>,
+    tasks: JoinSet<(String, String)>,
+    /// Pods whose place a predecessor of the same name still has.
+    queued: BTreeMap<String, (PodId, Wish)>,
+    /// Keys seen in the list under way.
+    listed: Option<BTreeSet<String>>,
+}
+
+impl Driver {
+    async fn follow(&mut self, cancel: &CancellationToken) {
+        let pods: Api<ApiPod> = Api::all(self.params.client.clone());
+        let config = watcher::Config::default()
+            .fields(&format!("spec.nodeName={}", self.params.node_name))
+            .labels(LABEL_VM_NAME);
+        let mut events = watcher(pods, config).default_backoff().boxed();
+        loop {
+            tokio::select! {
+                () = cancel.cancelled() => return,
+                Some(done) = self.tasks.join_next() => {
+                    if let Ok((key, uid)) = done {
+                        self.forget(&key, &uid);
+                    }
+                }
+                event = events.next() => match event {
+                    Some(Ok(event)) => self.take(event),
+                    Some(Err(error)) => debug!(error = telemetry::chain(&error), "pods are not watched, trying on"),
+                    None => return,
+                },
+            }
+        }
+    }
+
+    fn take(&mut self, event: watcher::Event<ApiPod>) {
+        match event {
+            watcher::Event::Init => self.listed = Some(BTreeSet::new()),
+            watcher::Event::InitApply(pod) => {
+                if let (Some(listed), Some(key)) = (&mut self.listed, key_of(&pod)) {
+                    listed.insert(key);
+                }
+                self.apply(&pod);
+            }
+            watcher::Event::InitDone => {
+                if let Some(listed) = self.listed.take() {
+                    self.miss(&listed);
+                }
+            }
+            watcher::Event::Apply(pod) => self.apply(&pod),
+            watcher::Event::Delete(pod) => {
+                if let Some(key) = key_of(&pod) {
+                    self.queued.remove(&key);
+                    self.gone(&key);
+                }
+            }
+        }
+    }
+
+    fn apply(&mut self, pod: &ApiPod) {
+        let Some((id, wish)) = wish(pod) else {
+            // One that cannot be read hurts itself only.
+            warn!(pod = ?pod.metadata.name, "pod is not understood and left alone");
+            return;
+        };
+        let key = id.key();
+        if self
+            .workers
+            .get(&key)
+            .is_some_and(|known| known.uid == id.uid)
+        {
+            if let Some(known) = self.workers.get(&key) {
+                known.wish.send_replace(Arc::new(wish));
+            }
+            return;
+        }
+        if self.workers.contains_key(&key) {
+            self.queued.insert(key.clone(), (id, wish));
+            self.gone(&key);
+            return;
+        }
+        let dir = self.params.vms_dir().join(id.dir_name());
+        if let Some(record) = PodRecord::read(&dir).filter(|record| record.uid != id.uid) {
+            self.queued.insert(key, (id, wish));
+            self.start_gone(&record);
+            return;
+        }
+        self.start(id, wish);
+    }
+
+    fn start(&mut self, id: PodId, wish: Wish) {
+        let (key, uid) = (id.key(), id.uid.clone());
+        let (tx, rx) = watch::channel(Arc::new(wish));
+        let worker = Worker {
+            params: self.params.clone(),
+            addresses: self.addresses.clone(),
+            dir: self.params.vms_dir().join(id.dir_name()),
+            id,
+            wish: rx,
+        };
+        self.workers.insert(
+            key.clone(),
+            Known {
+                uid: uid.clone(),
+                wish: tx,
+            },
+        );
+        self.tasks.spawn(async move {
+            worker.run().await;
+            (key, uid)
+        });
+    }
+
+    fn gone(&mut self, key: &str) {
+        if let Some(known) = self.workers.get(key) {
+            known.wish.send_modify(|wish| {
+                let grace_ms = match wish.desired {
+                    Desired::Stop { grace_ms } | Desired::Gone { grace_ms } => grace_ms,
+                    Desired::Run => grace_ms(&wish.pod),
+                };
+                *wish = Arc::new(Wish {
+                    desired: Desired::Gone { grace_ms },
+                    ..Wish::clone(wish)
+                });
+            });
+        }
+    }
+
+    /// Ends what runs here without a pod in the API.
+    fn miss(&mut self, listed: &BTreeSet<String>) {
+        let unlisted: Vec<String> = self
+            .workers
+            .keys()
+            .filter(|key| !listed.contains(*key))
+            .cloned()
+            .collect();
+        for key in unlisted {
+            self.gone(&key);
+        }
+        for record in self.directories() {
+            let key = record.id().key();
+            if !listed.contains(&key) && !self.workers.contains_key(&key) {
+                info!(pod = key, "runs here without a pod, is stopped");
+                self.start_gone(&record);
+            }
+        }
+    }
+
+    fn start_gone(&mut self, record: &PodRecord) {
+        let desired = Desired::Gone {
+            grace_ms: record.grace_ms,
+        };
+        self.start(
+            record.id(),
+            Wish {
+                desired,
+                pod: Pod::default(),
+                status: Value::Null,
+            },
+        );
+    }
+
+    fn directories(&self) -> Vec<PodRecord> {
+        let Ok(entries) = std::fs::read_dir(self.params.vms_dir()) else {
+            return Vec::new();
+        };
+        entries
+            .flatten()
+            .filter_map(|entry| PodRecord::read(&entry.path()))
+            .collect()
+    }
+
+    fn forget(&mut self, key: &str, uid: &str) {
+        if self.workers.get(key).is_some_and(|known| known.uid == uid) {
+            self.workers.remove(key);
+        }
+        if let Some((id, wish)) = self.queued.remove(key) {
+            self.start(id, wish);
+        }
+    }
+}
+
+fn key_of(pod: &ApiPod) -> Option<String> {
+    let name = pod.metadata.name.as_deref()?;
+    Some(format!("{}/{name}", pod.metadata.namespace.as_deref()?))
+}
+
+fn wish(pod: &ApiPod) -> Option<(PodId, Wish)> {
+    let value = without_nulls(serde_json::to_value(pod).ok()?);
+    let status = value.get("status").cloned().unwrap_or_default();
+    let period = value["metadata"]["deletionGracePeriodSeconds"].as_i64();
+    let pod: Pod = serde_json::from_value(value).ok()?;
+    let id = PodId {
+        namespace: pod.metadata.namespace.clone(),
+        name: pod.metadata.name.clone(),
+        uid: pod.metadata.uid.clone(),
+    };
+    if id.namespace.is_empty() || id.name.is_empty() {
+        return None;
+    }
+    let desired = if pod.metadata.deletion_timestamp.is_some() {
+        let given = period.and_then(|seconds| u64::try_from(seconds).ok());
+        let grace_ms = given.map_or_else(|| grace_ms(&pod), |seconds| seconds.saturating_mul(1000));
+        Desired::Stop { grace_ms }
+    } else {
+        Desired::Run
+    };
+    Some((
+        id,
+        Wish {
+            desired,
+            pod,
+            status,
+        },
+    ))
+}

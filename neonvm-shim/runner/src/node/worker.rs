@@ -1,0 +1,493 @@
+//! One pod: drives its directory and its runner to what the API wants, and its status to what is there.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use protocol::object::Pod;
+use protocol::runner::{ExitReason, ExitReport, RunnerPhase};
+use serde_json::Value;
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+use super::api::{self, PodId};
+use super::link::{self, Link};
+use super::params::NodeParams;
+use super::prepare::{AddressBook, PodRecord, prepare};
+use crate::core::args::Paths;
+use crate::core::pod::{CONTAINER, Desired, Local, StatusInput, Step, View, next, status, summary};
+use crate::shell::process::ProcessId;
+use crate::shell::record::{Record, read_json};
+
+/// How long the driver waits before it looks again although nothing happened.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
+/// The same after something failed; doubles up to [`LOOK_AGAIN`].
+const RETRY: Duration = Duration::from_millis(250);
+/// A runner that ends without an end of its VM is started again after this, doubled each time up to [`RESPAWN_MOST`].
+const RESPAWN: Duration = Duration::from_millis(200);
+/// Longest such pause.
+const RESPAWN_MOST: Duration = Duration::from_secs(30);
+/// A QEMU that is still there this long after its stop is over is ended by force.
+const KILL_AFTER: Duration = Duration::from_secs(15);
+
+/// What the watch knows of a pod.
+#[derive(Debug, Clone)]
+pub(super) struct Wish {
+    /// What the API wants.
+    pub(super) desired: Desired,
+    /// The pod as last seen.
+    pub(super) pod: Pod,
+    /// Its status, whole.
+    pub(super) status: Value,
+}
+
+/// A worker.
+pub(super) struct Worker {
+    pub(super) params: NodeParams,
+    pub(super) addresses: AddressBook,
+    pub(super) id: PodId,
+    pub(super) dir: PathBuf,
+    pub(super) wish: watch::Receiver<Arc<Wish>>,
+}
+
+/// What a worker remembers of its pod.
+#[derive(Default)]
+struct Seen {
+    link: Option<Link>,
+    end: Option<ExitReport>,
+    waiting: Option<(String, String)>,
+    /// The grace period the runner was last told.
+    stopping: Option<u64>,
+    stop_since: Option<tokio::time::Instant>,
+    published: Option<Value>,
+    retry: Option<Duration>,
+    respawn: Option<Duration>,
+    respawn_at: Option<tokio::time::Instant>,
+}
+
+impl Worker {
+    /// Runs until the pod and everything of it is gone.
+    pub(super) async fn run(mut self) {
+        let mut seen = Seen {
+            link: Link::find(&self.dir).await,
+            ..Seen::default()
+        };
+        if seen.link.is_some() {
+            info!(pod = self.id.key(), "runner found");
+        }
+        loop {
+            let wish = self.wish.borrow_and_update().clone();
+            let local = self.local(&mut seen);
+            let step = next(wish.desired, local, &wish.pod.status.phase);
+            if self.take(step, &wish, &mut seen).await {
+                return;
+            }
+            self.publish(&wish, &mut seen).await;
+            let pause = seen.retry.unwrap_or(LOOK_AGAIN);
+            tokio::select! {
+                changed = self.wish.changed() => if changed.is_err() {
+                    // The driver has ended; runner and guest go on.
+                    return;
+                },
+                () = state_changed(seen.link.as_mut()) => {}
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+    }
+
+    /// What is there now.
+    fn local(&self, seen: &mut Seen) -> Local {
+        if seen.link.as_ref().is_some_and(Link::is_over) {
+            seen.link = None;
+        }
+        if seen.link.is_some() {
+            return Local::Runner;
+        }
+        if seen.end.is_none() {
+            seen.end = read_json(&Paths::new(&self.dir).exit()).ok().flatten();
+        }
+        if seen.end.is_some() {
+            Local::Ended
+        } else if Paths::new(&self.dir).config().exists() {
+            Local::NoRunner
+        } else {
+            Local::Fresh
+        }
+    }
+
+    /// Carries out a step; `true` when the pod is done with.
+    async fn take(&self, step: Step, wish: &Wish, seen: &mut Seen) -> bool {
+        match step {
+            Step::Watch => seen.retry = None,
+            Step::Prepare => self.prepare(wish, seen).await,
+            Step::Spawn => self.spawn(wish, seen).await,
+            Step::Stop { grace_ms } => self.stop(grace_ms, seen).await,
+            Step::Lose => {
+                seen.end = Some(ExitReport {
+                    success: false,
+                    reason: ExitReason::QemuDied,
+                    code: None,
+                    message: "the VM's directory is gone".to_owned(),
+                });
+            }
+            Step::Finish { in_api } => return self.finish(in_api, seen).await,
+        }
+        false
+    }
+
+    async fn prepare(&self, wish: &Wish, seen: &mut Seen) {
+        match prepare(
+            &self.params,
+            &self.addresses,
+            &wish.pod,
+            &self.id,
+            &self.dir,
+        )
+        .await
+        {
+            Ok(()) => {
+                seen.waiting = None;
+                self.spawn(wish, seen).await;
+            }
+            Err(error) => {
+                let (reason, message) = (error.reason(), telemetry::chain(&error));
+                self.waits(reason, &message, seen).await;
+            }
+        }
+    }
+
+    /// Remembers why the pod waits, and tells of it once.
+    async fn waits(&self, reason: &str, message: &str, seen: &mut Seen) {
+        let now = (reason.to_owned(), message.to_owned());
+        back_off(seen);
+        if seen.waiting.as_ref() == Some(&now) {
+            return;
+        }
+        warn!(pod = self.id.key(), reason, message, "pod cannot start");
+        let wall = self.params.clock.wall();
+        if let Err(error) =
+            api::event(&self.params.client, &self.id, true, reason, message, wall).await
+        {
+            warn!(error = telemetry::chain(&error), "event not written");
+        }
+        seen.waiting = Some(now);
+    }
+
+    async fn spawn(&self, wish: &Wish, seen: &mut Seen) {
+        let now = tokio::time::Instant::now();
+        if seen.respawn_at.is_some_and(|at| now < at) {
+            seen.retry = Some(RETRY);
+            return;
+        }
+        let gone = !matches!(wish.desired, Desired::Run);
+        if gone && !Paths::new(&self.dir).record().exists() {
+            // Nothing was ever started here, and nothing shall be.
+            seen.end = Some(ExitReport {
+                success: false,
+                reason: ExitReason::StartFailed,
+                code: None,
+                message: "the pod was deleted before its VM was started".to_owned(),
+            });
+            seen.retry = Some(Duration::ZERO);
+            return;
+        }
+        match Link::spawn(&self.params.runner_command, &self.dir) {
+            Ok(link) => {
+                info!(pod = self.id.key(), dir = %self.dir.display(), "runner started");
+                let pause = seen
+                    .respawn
+                    .map_or(RESPAWN, |pause| (pause * 2).min(RESPAWN_MOST));
+                seen.respawn = Some(pause);
+                seen.respawn_at = Some(now + pause);
+                seen.link = Some(link);
+                seen.waiting = None;
+                seen.stopping = None;
+                seen.retry = None;
+            }
+            Err(error) => {
+                self.waits(
+                    "RunContainerError",
+                    &format!("cannot start a runner: {error}"),
+                    seen,
+                )
+                .await;
+            }
+        }
+    }
+
+    async fn stop(&self, grace_ms: u64, seen: &mut Seen) {
+        let since = *seen
+            .stop_since
+            .get_or_insert_with(tokio::time::Instant::now);
+        let bound = Duration::from_millis(grace_ms) + KILL_AFTER;
+        if since.elapsed() > bound {
+            self.kill();
+        }
+        if seen.stopping == Some(grace_ms) {
+            seen.retry = Some(LOOK_AGAIN);
+            return;
+        }
+        match link::stop(&self.dir, grace_ms).await {
+            Ok(()) => {
+                info!(pod = self.id.key(), grace_ms, "stop ordered");
+                seen.stopping = Some(grace_ms);
+                seen.retry = None;
+            }
+            // It starts, or ends: asked again.
+            Err(_) => seen.retry = Some(RETRY),
+        }
+    }
+
+    /// Ends QEMU by force; for a runner that does not do so itself.
+    fn kill(&self) {
+        let record: Option<Record> = read_json(&Paths::new(&self.dir).record()).ok().flatten();
+        if let Some(process) = record.and_then(|record| record.qemu)
+            && process.is_alive()
+        {
+            warn!(
+                pod = self.id.key(),
+                pid = process.pid,
+                "QEMU outlived its stop and is killed"
+            );
+            ProcessId::kill(process);
+        }
+    }
+
+    async fn finish(&self, in_api: bool, seen: &mut Seen) -> bool {
+        self.kill();
+        keep_logs(&self.params.state_dir, &self.dir, seen.end.as_ref());
+        if let Err(error) = remove(&self.dir) {
+            warn!(pod = self.id.key(), %error, "directory not removed");
+            back_off(seen);
+            return false;
+        }
+        if let Err(error) = self.addresses.release(&self.id.key()).await {
+            warn!(
+                pod = self.id.key(),
+                error = telemetry::chain(&error),
+                "address not freed"
+            );
+        }
+        if in_api && let Err(error) = api::delete(&self.params.client, &self.id).await {
+            warn!(
+                pod = self.id.key(),
+                error = telemetry::chain(&error),
+                "pod not deleted"
+            );
+            back_off(seen);
+            return false;
+        }
+        info!(pod = self.id.key(), "pod is done with");
+        true
+    }
+
+    /// Writes the status if it is news.
+    async fn publish(&self, wish: &Wish, seen: &mut Seen) {
+        if matches!(wish.desired, Desired::Gone { .. }) {
+            return;
+        }
+        let Some(view) = view(seen) else { return };
+        if let View::Running { ready: true } = view {
+            // It works: the next failure is a new one.
+            seen.respawn = None;
+        }
+        let image = wish
+            .pod
+            .spec
+            .containers
+            .iter()
+            .find(|container| container.name == CONTAINER);
+        let host_ip = self.params.host_ip().to_string();
+        let input = StatusInput {
+            existing: seen.published.as_ref().unwrap_or(&wish.status),
+            image: image.map_or("", |container| &container.image),
+            pod_ip: PodRecord::read(&self.dir).map(|record| record.ip.to_string()),
+            host_ip: &host_ip,
+            now: self.params.clock.wall(),
+        };
+        let status = status(&view, &input);
+        if holds(&wish.status, &status) {
+            seen.published = Some(status);
+            return;
+        }
+        if seen.published.as_ref() == Some(&status) {
+            return;
+        }
+        match api::patch_status(&self.params.client, &self.id, &status).await {
+            Ok(()) => {
+                self.announce(&view, seen).await;
+                seen.published = Some(status);
+            }
+            Err(error) => {
+                warn!(
+                    pod = self.id.key(),
+                    error = telemetry::chain(&error),
+                    "status not written"
+                );
+                back_off(seen);
+            }
+        }
+    }
+
+    /// An event for an end, once.
+    async fn announce(&self, view: &View, seen: &Seen) {
+        let View::Ended(report) = view else { return };
+        let told =
+            |status: &Value| matches!(status["phase"].as_str(), Some("Failed" | "Succeeded"));
+        if report.success || seen.published.as_ref().is_some_and(told) {
+            return;
+        }
+        let (reason, message) = (crate::core::pod::word(report.reason), summary(report));
+        warn!(pod = self.id.key(), reason, message, "VM failed");
+        let wall = self.params.clock.wall();
+        if let Err(error) =
+            api::event(&self.params.client, &self.id, true, reason, &message, wall).await
+        {
+            warn!(error = telemetry::chain(&error), "event not written");
+        }
+    }
+}
+
+fn back_off(seen: &mut Seen) {
+    seen.retry = Some(
+        seen.retry
+            .map_or(RETRY, |pause| (pause * 2).clamp(RETRY, LOOK_AGAIN)),
+    );
+}
+
+async fn state_changed(link: Option<&mut Link>) {
+    match link {
+        // Whether it changed or ended: there is news.
+        Some(link) => drop(link.state.changed().await),
+        None => std::future::pending().await,
+    }
+}
+
+/// What is to be told; `None` if nothing is known yet.
+fn view(seen: &Seen) -> Option<View> {
+    if let Some(link) = &seen.link {
+        let ready = link
+            .state
+            .borrow()
+            .as_ref()
+            .is_some_and(|state| state.phase == RunnerPhase::Running);
+        return Some(View::Running { ready });
+    }
+    if let Some(report) = &seen.end {
+        return Some(View::Ended(report.clone()));
+    }
+    let (reason, message) = seen.waiting.clone()?;
+    Some(View::Waiting { reason, message })
+}
+
+/// Whether the API's status already says all of ours.
+fn holds(api: &Value, ours: &Value) -> bool {
+    match (api, ours) {
+        (Value::Object(api), Value::Object(ours)) => ours
+            .iter()
+            .all(|(key, value)| api.get(key).is_some_and(|there| holds(there, value))),
+        (Value::Array(api), Value::Array(ours)) => {
+            api.len() == ours.len() && api.iter().zip(ours).all(|(api, ours)| holds(api, ours))
+        }
+        (api, ours) => api == ours,
+    }
+}
+
+fn remove(dir: &Path) -> std::io::Result<()> {
+    match std::fs::remove_dir_all(dir) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// VMs whose logs are kept after a failure.
+const KEPT_LOGS: usize = 16;
+
+/// Keeps the logs of a VM that failed: the controller deletes such a pod at once, and with it everything one would look at.
+fn keep_logs(state_dir: &Path, dir: &Path, end: Option<&ExitReport>) {
+    let failed = end.is_some_and(|report| !report.success && report.reason != ExitReason::Killed);
+    let (true, Some(name)) = (failed, dir.file_name()) else {
+        return;
+    };
+    let root = state_dir.join("failed");
+    let to = root.join(name);
+    // Keeping logs is a courtesy: whatever fails here must not hold up the pod's end.
+    if crate::shell::record::private_dir(&to).is_err() {
+        return;
+    }
+    for file in [
+        "console.log",
+        "console.log.1",
+        "qemu.log",
+        "runner.log",
+        "exit.json",
+        "runner.json",
+    ] {
+        let _ = std::fs::rename(dir.join(file), to.join(file));
+    }
+    let Ok(entries) = std::fs::read_dir(&root) else {
+        return;
+    };
+    let mut kept: Vec<_> = entries
+        .flatten()
+        .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
+        .collect();
+    kept.sort();
+    let surplus = kept.len().saturating_sub(KEPT_LOGS);
+    for (_, path) in kept.into_iter().take(surplus) {
+        let _ = std::fs::remove_dir_all(path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_status_with_more_members_holds_ours() {
+        let api = json!({ "phase": "Running", "qosClass": "x", "list": [{ "a": 1, "b": 2 }] });
+        assert!(holds(
+            &api,
+            &json!({ "phase": "Running", "list": [{ "a": 1 }] })
+        ));
+        assert!(!holds(&api, &json!({ "phase": "Pending" })));
+        assert!(!holds(&api, &json!({ "list": [] })));
+        assert!(!holds(&Value::Null, &json!({ "phase": "Running" })));
+    }
+
+    #[test]
+    fn logs_of_failures_are_kept_and_bounded() {
+        let temp = tempfile::tempdir().unwrap();
+        let report = |success, reason| ExitReport {
+            success,
+            reason,
+            code: None,
+            message: String::new(),
+        };
+        for n in 0..KEPT_LOGS + 3 {
+            let dir = temp.path().join(format!("vms/default_p{n}"));
+            std::fs::create_dir_all(&dir).unwrap();
+            std::fs::write(dir.join("console.log"), "x").unwrap();
+            keep_logs(
+                temp.path(),
+                &dir,
+                Some(&report(false, ExitReason::GuestPanic)),
+            );
+        }
+        let kept = || {
+            std::fs::read_dir(temp.path().join("failed"))
+                .unwrap()
+                .count()
+        };
+        assert_eq!(kept(), KEPT_LOGS);
+        let dir = temp.path().join("vms/default_good");
+        std::fs::create_dir_all(&dir).unwrap();
+        keep_logs(
+            temp.path(),
+            &dir,
+            Some(&report(true, ExitReason::Requested)),
+        );
+        assert!(!temp.path().join("failed/default_good").exists());
+    }
+}

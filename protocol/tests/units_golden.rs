@@ -1,0 +1,97 @@
+//! Units, quantities, revisions and the annotations that hold them, against the tables under `testdata/units/`: one line
+//! per input, with what it reads as when written again, or `!` when it is refused.
+//!
+//! Sources: spec/agent.md §4.0, spec/scheduler.md §2.2 ("Resources JSON"), spec/neonvm.md §1.1, §1.10.
+
+use std::path::PathBuf;
+
+use protocol::annotations::{
+    ANNOTATION_APPROVED, ANNOTATION_BOUNDS, ANNOTATION_REQUESTED, ANNOTATION_SCALING_UNIT,
+    ANNOTATION_VM_OVERCOMMIT, ANNOTATION_VM_RESOURCES, ANNOTATION_VM_USAGE, Overcommit,
+    ScalingBounds, VmResources, VmUsage,
+};
+use protocol::quantity::Quantity;
+use protocol::revision::RevisionWithTime;
+use protocol::units::{Bytes, MilliCpu, Resources};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// The rows of a table, split at ` | `.
+fn table(name: &str) -> Vec<Vec<String>> {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("testdata/units")
+        .join(name);
+    let text = std::fs::read_to_string(&path)
+        .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    let rows: Vec<Vec<String>> = lines
+        .map(|line| line.split(" | ").map(str::to_owned).collect())
+        .collect();
+    assert!(rows.len() > 5, "{name} is nearly empty");
+    rows
+}
+
+fn check<T: Serialize + DeserializeOwned + std::fmt::Debug>(input: &str, expected: &str) {
+    let read = serde_json::from_str::<T>(input);
+    if expected == "!" {
+        assert!(read.is_err(), "{input} was read as {read:?}");
+        return;
+    }
+    let value = read.unwrap_or_else(|error| panic!("{input} was refused: {error}"));
+    let written = serde_json::to_string(&value).expect("encodes");
+    assert_eq!(written, expected, "{input}");
+    let again = serde_json::from_str::<T>(&written).expect("our own output reads");
+    assert_eq!(
+        serde_json::to_string(&again).expect("encodes"),
+        written,
+        "{input}"
+    );
+}
+
+fn check_table<T: Serialize + DeserializeOwned + std::fmt::Debug>(name: &str) {
+    for row in table(name) {
+        check::<T>(&row[0], &row[1]);
+    }
+}
+
+#[test]
+fn milli_cpus() {
+    check_table::<MilliCpu>("milli_cpu.txt");
+}
+
+#[test]
+fn bytes() {
+    check_table::<Bytes>("bytes.txt");
+}
+
+#[test]
+fn quantities() {
+    check_table::<Quantity>("quantity.txt");
+}
+
+#[test]
+fn resources() {
+    check_table::<Resources>("resources.txt");
+}
+
+#[test]
+fn revisions() {
+    check_table::<RevisionWithTime>("revisions.txt");
+}
+
+#[test]
+fn annotations() {
+    for row in table("annotations.txt") {
+        let (key, input, expected) = (row[0].as_str(), row[1].as_str(), row[2].as_str());
+        match key {
+            ANNOTATION_VM_RESOURCES => check::<VmResources>(input, expected),
+            ANNOTATION_VM_USAGE => check::<VmUsage>(input, expected),
+            ANNOTATION_VM_OVERCOMMIT => check::<Overcommit>(input, expected),
+            ANNOTATION_BOUNDS => check::<ScalingBounds>(input, expected),
+            ANNOTATION_SCALING_UNIT | ANNOTATION_REQUESTED | ANNOTATION_APPROVED => {
+                check::<Resources>(input, expected)
+            }
+            other => panic!("{other} is no annotation of ours"),
+        }
+    }
+}

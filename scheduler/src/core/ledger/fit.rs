@@ -1,0 +1,108 @@
+//! Whether a pod has room on a node, and how well it would sit there.
+
+use super::{Ledger, combine, overcommit_of};
+use crate::core::amount::{Both, shares};
+use crate::core::score::score;
+use crate::core::view::{PodProblem, PodView};
+
+/// The answer of [`Ledger::filter`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fit {
+    /// There is room.
+    Fits,
+    /// Not enough of at least one resource; how much is missing, after over-commit.
+    NoRoom(Both<u128>),
+    /// Another scheduler's pod.
+    ForeignScheduler,
+    /// No such node.
+    UnknownNode,
+    /// The pod's size is not known.
+    Unreadable(PodProblem),
+}
+
+impl Ledger {
+    /// Whether `pod` has room on `node` beside all the pods counted there.
+    #[must_use]
+    pub fn fits(&self, pod: &PodView, node: &str) -> Fit {
+        let load = self.load(node);
+        let own = self
+            .pods
+            .get(&pod.uid)
+            .and_then(|entry| entry.charge.as_ref());
+        let own = own
+            .filter(|charge| charge.node == node)
+            .map(|charge| charge.load);
+        let others = combine(load, own.unwrap_or_default(), |sum, part| sum - part);
+        self.fits_beside(
+            pod,
+            node,
+            others.reserved.zip(others.ignored).map(|_, (a, b)| a + b),
+        )
+    }
+
+    /// The same beside exactly the pods another scheduler believes to be there: pods we know count as we know them,
+    /// others by their object, and those that do not parse not at all. Source: spec/scheduler.md §1.1.
+    #[must_use]
+    pub fn filter<'a>(
+        &self,
+        pod: &PodView,
+        node: &str,
+        believed: impl IntoIterator<Item = &'a PodView>,
+    ) -> Fit {
+        let others = believed.into_iter().filter(|other| other.uid != pod.uid);
+        let sum = others.fold(Both::<u128>::default(), |sum, other| {
+            let known = self.pods.get(&other.uid).map(|entry| &entry.view);
+            let unknown = || other.size.is_ok().then_some(other);
+            known.or_else(unknown).map_or(sum, |view| {
+                let share = shares(self.counted(view).into(), overcommit_of(view));
+                sum.zip(share).map(|_, (a, b)| a + b)
+            })
+        });
+        self.fits_beside(pod, node, sum)
+    }
+
+    fn fits_beside(&self, pod: &PodView, node: &str, others: Both<u128>) -> Fit {
+        if pod.scheduler_name != self.rules.scheduler_name {
+            return Fit::ForeignScheduler;
+        }
+        if let Err(problem) = &pod.size {
+            return Fit::Unreadable(problem.clone());
+        }
+        let Some(node) = self.nodes.get(node) else {
+            return Fit::UnknownNode;
+        };
+        let share = shares(self.counted(pod).into(), overcommit_of(pod));
+        let missing = others
+            .zip(share)
+            .zip(node.total)
+            .map(|_, ((others, share), total)| (others + share).saturating_sub(u128::from(total)));
+        if missing.any(|missing| missing > 0) {
+            Fit::NoRoom(missing)
+        } else {
+            Fit::Fits
+        }
+    }
+
+    /// Score of a pod on a node, 0 to 100; 0 for an unknown node.
+    #[must_use]
+    pub fn score(&self, pod: &PodView, node: &str) -> u8 {
+        let Some(view) = self.nodes.get(node) else {
+            return 0;
+        };
+        let own = self
+            .pods
+            .get(&pod.uid)
+            .and_then(|entry| entry.charge.as_ref());
+        let own = own
+            .filter(|charge| charge.node == node)
+            .map(|charge| charge.load.reserved);
+        let share = shares(self.counted(pod).into(), overcommit_of(pod));
+        let reserved = self
+            .load(node)
+            .reserved
+            .zip(own.unwrap_or_default())
+            .zip(share);
+        let reserved = reserved.map(|_, ((sum, own), share)| sum - own + share);
+        score(self.rules.curve, reserved, view.total, self.max_seen())
+    }
+}

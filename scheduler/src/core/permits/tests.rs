@@ -1,0 +1,298 @@
+//! Vectors 7.8 and the life of a request, on the whole core with its calls answered by hand.
+
+use super::rig::{MS, Rig, answers, permit_of, size, writes};
+use super::*;
+use crate::core::decide::Outcome;
+use crate::core::event::Event;
+
+#[test]
+fn vectors_of_the_permit_server() {
+    let plenty = size(8_000, 32);
+    let held = size(500, 2);
+    for (last_permit, resources, room, expected) in [
+        (Some(held), held, plenty, held),
+        (Some(size(1_000, 4)), held, plenty, held),
+        (Some(held), size(1_000, 4), size(500, 2), size(1_000, 4)),
+        (Some(held), size(1_000, 4), size(300, 5), size(750, 4)),
+        (Some(held), size(1_000, 4), size(0, 0), held),
+        (Some(size(1_000, 2)), size(500, 4), plenty, size(500, 4)),
+    ] {
+        let mut rig = Rig::new(room, Some(held));
+        rig.ask(0, last_permit, resources);
+        let got = rig.settle(0);
+        assert_eq!(got.len(), 1);
+        assert_eq!(
+            permit_of(&got[0]),
+            Ok(expected),
+            "{last_permit:?} {resources} {room}"
+        );
+        assert_eq!(
+            rig.approved(),
+            Some(expected),
+            "what is answered is written"
+        );
+        assert_eq!(
+            rig.reserved(),
+            expected.field_max(held),
+            "what is written is counted, its use at least"
+        );
+    }
+}
+
+#[test]
+fn n09_first_contact_is_permitted_exactly_what_the_vm_has() {
+    // Whatever room there is, and even when less was approved than it uses.
+    for (room, approved) in [
+        (size(0, 0), None),
+        (size(4_000, 8), None),
+        (size(0, 0), Some(size(250, 1))),
+    ] {
+        let mut rig = Rig::new(room, approved);
+        rig.ask(0, None, size(500, 2));
+        let actions = rig.actions(0);
+        assert!(
+            answers(&actions).is_empty(),
+            "nothing is said before it is written"
+        );
+        let writes = writes(&actions);
+        assert_eq!(writes.len(), 1);
+        rig.done(5, &writes[0]);
+        assert_eq!(permit_of(&rig.settle(5)[0]), Ok(size(500, 2)));
+        assert_eq!(rig.approved(), Some(size(500, 2)));
+    }
+    // More than it has is an increase like any other.
+    let mut rig = Rig::new(size(0, 0), None);
+    rig.ask(0, None, size(1_000, 2));
+    assert_eq!(permit_of(&rig.settle(0)[0]), Ok(size(500, 2)));
+}
+
+#[test]
+fn nothing_is_written_twice_and_equal_requests_are_answered_at_once() {
+    let mut rig = Rig::new(size(0, 0), Some(size(500, 2)));
+    rig.ask(0, Some(size(500, 2)), size(500, 2));
+    let actions = rig.actions(0);
+    assert_eq!(
+        (answers(&actions).len(), writes(&actions).len()),
+        (1, 1),
+        "the wish is recorded behind the answer"
+    );
+    rig.done(1, &writes(&actions)[0]);
+    rig.ask(2, Some(size(500, 2)), size(500, 2));
+    let actions = rig.actions(2);
+    assert_eq!((answers(&actions).len(), writes(&actions).len()), (1, 0));
+}
+
+#[test]
+fn a_refusal_is_answered_at_once_and_told_once() {
+    let mut rig = Rig::new(size(0, 0), Some(size(500, 2)));
+    rig.ask(0, Some(size(500, 2)), size(1_000, 4));
+    let actions = rig.actions(0);
+    let answer = &answers(&actions)[0];
+    assert_eq!(permit_of(answer), Ok(size(500, 2)));
+    let decision = answer.decision.as_ref().expect("was decided");
+    assert_eq!(
+        decision.verdicts.cpu.outcome,
+        Outcome::Denied(Limit::NoRoom)
+    );
+    assert_eq!(
+        (decision.verdicts.cpu.asked, decision.verdicts.cpu.held),
+        (1_000, 500)
+    );
+    let told = |actions: &[Action]| {
+        actions
+            .iter()
+            .filter(|a| matches!(a, Action::ScaleUpDenied { .. }))
+            .count()
+    };
+    assert_eq!((told(&actions), answer.news), (1, true));
+    rig.done(1, &writes(&actions)[0]);
+    for (at, expected) in [(2_000, 0), (59_000, 0), (61_000, 1), (63_000, 0)] {
+        rig.ask(at, Some(size(500, 2)), size(1_000, 4));
+        assert_eq!(told(&rig.actions(at)), expected, "after {at} ms");
+    }
+}
+
+#[test]
+fn durable_before_said_for_increases_and_decreases() {
+    for resources in [size(1_000, 4), size(250, 1)] {
+        let mut rig = Rig::new(size(4_000, 8), Some(size(500, 2)));
+        rig.ask(0, Some(size(500, 2)), resources);
+        let actions = rig.actions(0);
+        assert!(answers(&actions).is_empty());
+        // The room is held from the moment it is promised, and not freed before the write is seen.
+        assert_eq!(rig.reserved(), resources.field_max(size(500, 2)));
+        rig.done(3, &writes(&actions)[0]);
+        assert_eq!(permit_of(&rig.settle(3)[0]), Ok(resources));
+    }
+}
+
+#[test]
+fn a_conflict_is_decided_anew_on_what_is_there_now() {
+    let mut rig = Rig::new(size(4_000, 8), Some(size(500, 2)));
+    rig.ask(0, Some(size(500, 2)), size(1_000, 4));
+    let first = writes(&rig.actions(0));
+    rig.version += 7;
+    assert_eq!(rig.apply(&first[0]), CallOutcome::Conflict);
+    rig.core
+        .handle(MS(1), Event::WriteDone(first[0].id, CallOutcome::Conflict));
+    assert_eq!(
+        rig.reserved(),
+        size(500, 2),
+        "it did not and will not happen"
+    );
+    assert_eq!(permit_of(&rig.settle(2)[0]), Ok(size(1_000, 4)));
+    // With an object that never stands still it gives up in a bounded number of tries.
+    rig.ask(10, Some(size(1_000, 4)), size(2_000, 8));
+    let mut tries = 0;
+    let answer = loop {
+        let actions = rig.actions(10);
+        if let Some(answer) = answers(&actions).first() {
+            break answer.clone();
+        }
+        for action in actions {
+            match action {
+                Action::WriteVm(write) => {
+                    tries += 1;
+                    rig.version += 1;
+                    rig.core
+                        .handle(MS(10), Event::WriteDone(write.id, CallOutcome::Conflict));
+                }
+                Action::ReadVm { id, .. } => {
+                    let outcome = CallOutcome::Done(Box::new(rig.vm()));
+                    rig.core.handle(MS(10), Event::ReadDone(id, outcome));
+                }
+                _ => {}
+            }
+        }
+    };
+    assert_eq!(permit_of(&answer), Err(PermitRefusal::PatchFailed));
+    assert_eq!(tries, MAX_CONFLICTS + 1);
+}
+
+#[test]
+fn refused_writes_end_their_hold_and_leave_no_permit() {
+    for outcome in [
+        CallOutcome::Refused("forbidden".into()),
+        CallOutcome::NotFound,
+    ] {
+        let mut rig = Rig::new(size(4_000, 8), Some(size(500, 2)));
+        rig.ask(0, Some(size(500, 2)), size(1_000, 4));
+        let write = writes(&rig.actions(0))[0].clone();
+        rig.core.handle(MS(1), Event::WriteDone(write.id, outcome));
+        let actions = rig.actions(1);
+        assert_eq!(
+            permit_of(&answers(&actions)[0]),
+            Err(PermitRefusal::PatchFailed)
+        );
+        assert_eq!(rig.reserved(), size(500, 2));
+        // The next event computes anew.
+        rig.ask(3_000, Some(size(500, 2)), size(1_000, 4));
+        assert_eq!(permit_of(&rig.settle(3_000)[0]), Ok(size(1_000, 4)));
+    }
+}
+
+#[test]
+fn an_unclear_write_stays_held_and_is_settled_by_sending_it_again() {
+    for happened in [true, false] {
+        let mut rig = Rig::new(size(500, 2), Some(size(500, 2)));
+        rig.ask(0, Some(size(500, 2)), size(1_000, 4));
+        let write = writes(&rig.actions(0))[0].clone();
+        if happened {
+            rig.apply(&write);
+        }
+        rig.core.handle(
+            MS(1_000),
+            Event::WriteDone(write.id, CallOutcome::Unclear("time-out".into())),
+        );
+        let actions = rig.actions(1_000);
+        assert_eq!(
+            permit_of(&answers(&actions)[0]),
+            Err(PermitRefusal::PatchFailed)
+        );
+        assert_eq!(rig.reserved(), size(1_000, 4), "it may have happened");
+        assert!(rig.core.poll_deadline().is_some_and(|at| at <= MS(1_600)));
+        assert!(rig.settle(1_700).is_empty());
+        assert_eq!(
+            rig.approved(),
+            Some(size(1_000, 4)),
+            "exactly once, in either case"
+        );
+        assert_eq!(rig.version, 101);
+        assert_eq!(rig.core.oddities().unclear_writes, 1);
+        rig.ask(3_000, Some(size(500, 2)), size(1_000, 4));
+        assert_eq!(
+            permit_of(&rig.settle(3_000)[0]),
+            Ok(size(1_000, 4)),
+            "held, so no room is needed"
+        );
+    }
+}
+
+#[test]
+fn a_late_unclear_write_can_not_land_after_the_room_was_given_back() {
+    let mut rig = Rig::new(size(500, 2), Some(size(500, 2)));
+    rig.ask(0, Some(size(500, 2)), size(1_000, 4));
+    let late = writes(&rig.actions(0))[0].clone();
+    rig.core.handle(
+        MS(1_000),
+        Event::WriteDone(late.id, CallOutcome::Unclear("time-out".into())),
+    );
+    rig.actions(1_000);
+    // The agent gives up its wish; that write goes through.
+    rig.ask(1_100, Some(size(500, 2)), size(500, 2));
+    rig.settle(1_100);
+    assert_eq!(
+        rig.reserved(),
+        size(500, 2),
+        "a later version was seen, so the fate is known"
+    );
+    assert_eq!(rig.apply(&late), CallOutcome::Conflict);
+}
+
+#[test]
+fn a_call_without_any_outcome_is_taken_as_unclear() {
+    let mut rig = Rig::new(size(500, 2), Some(size(500, 2)));
+    rig.ask(0, Some(size(500, 2)), size(1_000, 4));
+    let write = writes(&rig.actions(0))[0].clone();
+    let got = answers(&rig.actions(1_000));
+    assert_eq!(
+        permit_of(&got[0]),
+        Err(PermitRefusal::PatchFailed),
+        "the request has one second"
+    );
+    rig.actions(3_100);
+    assert_eq!(rig.core.oddities().unclear_writes, 1);
+    let outcome = rig.apply(&write);
+    rig.core
+        .handle(MS(3_200), Event::WriteDone(write.id, outcome));
+    assert_eq!(rig.core.oddities().late_outcomes, 1);
+    assert_eq!(rig.reserved(), size(1_000, 4), "late, but true");
+    assert!(rig.settle(9_000).is_empty());
+}
+
+#[test]
+fn claims_beyond_what_is_approved_are_counted_but_not_added_to() {
+    let mut rig = Rig::new(size(4_000, 8), Some(size(500, 2)));
+    rig.ask(0, Some(size(1_000, 2)), size(2_000, 4));
+    let got = rig.settle(0);
+    let decision = got[0].decision.clone().expect("was decided");
+    assert!(decision.overclaimed);
+    assert_eq!(decision.verdicts.cpu.outcome, Outcome::Denied(Limit::Claim));
+    assert_eq!(
+        permit_of(&got[0]),
+        Ok(size(1_000, 4)),
+        "memory is another matter"
+    );
+    assert_eq!(rig.core.oddities().overclaims, 1);
+    assert_eq!(rig.approved(), Some(size(1_000, 4)), "accepted as a fact");
+    // Even on a full node, and even when the write fails.
+    let mut rig = Rig::new(size(0, 0), Some(size(500, 2)));
+    rig.ask(0, Some(size(1_000, 2)), size(1_000, 2));
+    let write = writes(&rig.actions(0))[0].clone();
+    rig.core.handle(
+        MS(1),
+        Event::WriteDone(write.id, CallOutcome::Refused("no".into())),
+    );
+    rig.actions(1);
+    assert_eq!(rig.reserved(), size(1_000, 2));
+}

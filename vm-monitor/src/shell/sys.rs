@@ -1,0 +1,46 @@
+//! The one place with `unsafe`: handing descriptors that tokio does not know to its reactor.
+#![expect(unsafe_code, reason = "tokio has no safe way to register a descriptor")]
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+
+use nix::sys::timerfd::TimerFd;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+/// Owners of one descriptor, which stays open and the same as long as they live and are only borrowed.
+pub(super) trait OwnsOne: AsFd {}
+
+impl OwnsOne for TimerFd {}
+
+/// An owner inside the reactor. It cannot be taken out or exchanged, only borrowed.
+#[derive(Debug)]
+pub(super) struct Registered<T>(T);
+
+impl<T> Registered<T> {
+    /// The owner.
+    #[must_use]
+    pub(super) const fn get(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T: OwnsOne> AsRawFd for Registered<T> {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_fd().as_raw_fd()
+    }
+}
+
+/// Lets the current runtime wait for the descriptor of `owner`.
+///
+/// # Errors
+/// When the kernel cannot wait for such a descriptor, or for no more of them.
+pub(super) fn register<T: OwnsOne>(
+    owner: T,
+    interest: Interest,
+) -> io::Result<AsyncFd<Registered<T>>> {
+    // SAFETY: an `OwnsOne` keeps its one descriptor open until it is dropped, `Registered` gives it out by shared
+    // reference only, so neither can change, and the `AsyncFd` owns it for its whole life.
+    let registered = unsafe { AsyncFd::register_with_interest(Registered(owner), interest) };
+    Ok(registered?)
+}
