@@ -103,7 +103,7 @@ async fn n07_the_request_is_the_deployed_agents() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn n05_growth_is_permitted_then_patched_then_told() {
+async fn n05_n36_growth_is_permitted_then_patched_then_told() {
     let mut world = World::new().await;
     world.start_connected().await;
     world.guest.set(Page::Good(0.5, 0.0));
@@ -304,5 +304,43 @@ async fn n15_after_the_migration_flag_nothing_is_patched() {
         0,
         "and no increase is asked for"
     );
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_file_caches_working_set_is_asked_for_when_the_vm_says_so() {
+    let mut world = World::new().await;
+    world.config["metrics"]["lfc"]["port"] = json!(world.guest.metrics_port);
+    world.config["metrics"]["lfc"]["secondsBetweenRequests"] = json!(1);
+    let mut page = Page::text(0.0, 0.0);
+    for name in ["lfc_hits", "lfc_misses", "lfc_writes"] {
+        page.push_str(&format!("# TYPE {name} gauge\n{name} 1\n"));
+    }
+    let name = "lfc_approximate_working_set_size_windows";
+    page.push_str(&format!("# TYPE {name} gauge\n"));
+    for minute in 1..=60 {
+        page.push_str(&format!(
+            "{name}{{duration_seconds=\"{}\"}} 262144\n",
+            minute * 60
+        ));
+    }
+    world.guest.set(Page::Text(page));
+    world.start().await;
+    until_seen(&world, "the first permit", |seen| {
+        matches!(seen, Seen::Permit(_))
+    })
+    .await;
+    assert_eq!(
+        world.trace.count(is_patch),
+        0,
+        "the working set is not looked at by default"
+    );
+    world.api.change_vm("vm", |vm| {
+        vm["metadata"]["annotations"] =
+            json!({"autoscaling.neon.tech/config": "{\"enableLFCMetrics\":true}"});
+    });
+    until_seen(&world, "it grows to the working set", patch_to(3)).await;
+    let last = world.state.dump()["pods"][0]["lastDecision"].clone();
+    assert_eq!(last["reason"], "working_set", "{last}");
     world.stop().await;
 }

@@ -12,7 +12,6 @@ use crate::context::Context;
 use crate::decision;
 use crate::fail::{Fail, Outcome};
 use crate::output::{Format, Table, print_value};
-use crate::resize::Resize;
 use crate::terminal::err;
 use crate::view::{node, vm};
 
@@ -62,7 +61,8 @@ pub(crate) async fn run(context: &Context, args: &GetArgs) -> Outcome {
     match args.resource {
         Resource::Vms => {
             let objects = fetch(&api, Kind::Vm, namespace, args.name.as_deref()).await?;
-            let vms = vms(context, &objects, now).await;
+            let pods = api.list(Kind::Pod, namespace).await?;
+            let vms = vms(context, &objects, &pods, now).await;
             let table = || vm::table(&vms, namespace.is_none(), args.output == Format::Wide);
             print(context, args, &vms, table)
         }
@@ -101,21 +101,25 @@ async fn fetch(
 }
 
 /// Views of VM objects, with decisions and resizes if our own process is there to ask.
-pub(crate) async fn vms(context: &Context, objects: &[Value], now: WallTime) -> Vec<vm::VmView> {
+pub(crate) async fn vms(
+    context: &Context,
+    objects: &[Value],
+    pods: &[Value],
+    now: WallTime,
+) -> Vec<vm::VmView> {
     let (state, resizes) = tokio::join!(
         context.admin_if_there("/v1/state"),
         context.admin_if_there("/v1/resizes")
     );
-    let resizes: Vec<Resize> =
-        serde_json::from_value(resizes["resizes"].clone()).unwrap_or_default();
-    let decisions = decision::by_vm(&state["agent"]);
+    let beside = vm::Beside {
+        decisions: decision::by_vm(&state["agent"]),
+        resizes: serde_json::from_value(resizes["resizes"].clone()).unwrap_or_default(),
+        waiting: node::waiting(pods),
+        now,
+    };
     objects
         .iter()
-        .map(|object| {
-            let text = |name: &str| object["metadata"][name].as_str().unwrap_or_default();
-            let key = format!("{}/{}", text("namespace"), text("name"));
-            vm::VmView::new(object, decisions.get(&key).cloned(), &resizes, now)
-        })
+        .map(|object| vm::VmView::new(object, &beside))
         .collect()
 }
 

@@ -89,7 +89,12 @@ pub struct FieldError {
 
 impl FieldError {
     fn new(kind: FieldErrorKind, field: &str, message: String, value: &Value) -> Self {
-        Self { field: field.to_owned(), kind, message, value: value.clone() }
+        Self {
+            field: field.to_owned(),
+            kind,
+            message,
+            value: value.clone(),
+        }
     }
 
     /// `Invalid value: 5: .spec.guest.cpus.use must not be above .spec.guest.cpus.max (4)`.
@@ -122,7 +127,11 @@ pub fn normalise(kind: &str, object: &mut Value) -> Result<(), Vec<FieldError>> 
         "VirtualMachineMigration" => quantity_at(object, "spec.maxBandwidth", &mut errors),
         _ => {}
     }
-    if errors.is_empty() { Ok(()) } else { Err(errors) }
+    if errors.is_empty() {
+        Ok(())
+    } else {
+        Err(errors)
+    }
 }
 
 /// Checks a new, normalised and defaulted object.
@@ -136,7 +145,11 @@ pub fn validate_create(kind: &str, object: &Value) -> Result<(), Vec<FieldError>
         check_disk_names(object, &mut errors);
         check_port_names(object, &mut errors);
     }
-    if errors.is_empty() { Ok(()) } else { Err(errors) }
+    if errors.is_empty() {
+        Ok(())
+    } else {
+        Err(errors)
+    }
 }
 
 /// Checks a change between two normalised and defaulted states of an object.
@@ -158,7 +171,11 @@ pub fn validate_update(kind: &str, old: &Value, new: &Value) -> Result<(), Vec<F
         "VirtualMachineMigration" => check_kept(old, new, "spec", false, &mut errors),
         _ => {}
     }
-    if errors.is_empty() { Ok(()) } else { Err(errors) }
+    if errors.is_empty() {
+        Ok(())
+    } else {
+        Err(errors)
+    }
 }
 
 fn at<'a>(object: &'a Value, path: &str) -> &'a Value {
@@ -166,14 +183,19 @@ fn at<'a>(object: &'a Value, path: &str) -> &'a Value {
 }
 
 fn at_mut<'a>(object: &'a mut Value, path: &str) -> Option<&'a mut Value> {
-    path.split('.').try_fold(object, |value, name| value.get_mut(name))
+    path.split('.')
+        .try_fold(object, |value, name| value.get_mut(name))
 }
 
 fn normalise_vm(object: &mut Value, errors: &mut Vec<FieldError>) {
     if let Some(guest) = at_mut(object, "spec.guest").and_then(Value::as_object_mut) {
         // In the reference these are plain structs: an absent one is all zeros and is written as such.
         let zeros = || json!({"min": 0, "max": 0, "use": 0});
-        for (name, zero) in [("cpus", zeros()), ("memorySlots", zeros()), ("rootDisk", json!({"image": ""}))] {
+        for (name, zero) in [
+            ("cpus", zeros()),
+            ("memorySlots", zeros()),
+            ("rootDisk", json!({"image": ""})),
+        ] {
             let member = guest.entry(name).or_insert(Value::Null);
             if member.is_null() {
                 *member = zero;
@@ -196,8 +218,12 @@ fn normalise_vm(object: &mut Value, errors: &mut Vec<FieldError>) {
     }
     for list in ["limits", "requests"] {
         let path = format!("spec.podResources.{list}");
-        let names: Vec<String> =
-            at(object, &path).as_object().into_iter().flatten().map(|(name, _)| name.clone()).collect();
+        let names: Vec<String> = at(object, &path)
+            .as_object()
+            .into_iter()
+            .flatten()
+            .map(|(name, _)| name.clone())
+            .collect();
         for name in names {
             let member = at_mut(object, &path).and_then(|map| map.get_mut(&name));
             canonical(member, &format!("{path}.{name}"), errors);
@@ -207,17 +233,27 @@ fn normalise_vm(object: &mut Value, errors: &mut Vec<FieldError>) {
     for index in 0..disks {
         for source in ["emptyDisk", "tmpfs"] {
             let member = at_mut(object, "spec.disks").and_then(|disks| disks.get_mut(index));
-            let member = member.and_then(|disk| disk.get_mut(source)).and_then(|source| source.get_mut("size"));
-            canonical(member, &format!("spec.disks[{index}].{source}.size"), errors);
+            let member = member
+                .and_then(|disk| disk.get_mut(source))
+                .and_then(|source| source.get_mut("size"));
+            canonical(
+                member,
+                &format!("spec.disks[{index}].{source}.size"),
+                errors,
+            );
         }
     }
     if let Some(status) = object.get_mut("status").and_then(Value::as_object_mut) {
-        status.entry("restartCount").or_insert_with(|| Value::from(0));
+        status
+            .entry("restartCount")
+            .or_insert_with(|| Value::from(0));
     }
 }
 
 fn cpu_at(object: &mut Value, path: &str, errors: &mut Vec<FieldError>) {
-    let Some(member) = at_mut(object, path) else { return };
+    let Some(member) = at_mut(object, path) else {
+        return;
+    };
     if !member.is_number() && !member.is_string() {
         return;
     }
@@ -225,8 +261,14 @@ fn cpu_at(object: &mut Value, path: &str, errors: &mut Vec<FieldError>) {
         Ok(cpu) if cpu.0.is_multiple_of(1000) => *member = Value::from(cpu.0 / 1000),
         Ok(cpu) => *member = Value::from(cpu.to_quantity_string()),
         Err(error) => {
-            let message = format!(".{path} must be an amount of CPU such as 1, 0.25 or \"250m\": {error}");
-            errors.push(FieldError::new(FieldErrorKind::Invalid, path, message, member));
+            let message =
+                format!(".{path} must be an amount of CPU such as 1, 0.25 or \"250m\": {error}");
+            errors.push(FieldError::new(
+                FieldErrorKind::Invalid,
+                path,
+                message,
+                member,
+            ));
         }
     }
 }
@@ -236,19 +278,30 @@ fn quantity_at(object: &mut Value, path: &str, errors: &mut Vec<FieldError>) {
 }
 
 fn canonical(member: Option<&mut Value>, path: &str, errors: &mut Vec<FieldError>) {
-    let Some(member) = member.filter(|member| member.is_number() || member.is_string()) else { return };
+    let Some(member) = member.filter(|member| member.is_number() || member.is_string()) else {
+        return;
+    };
     match Quantity::from_json(member) {
         Ok(quantity) => *member = Value::from(quantity.to_string()),
         Err(error) => {
             let message = format!(".{path} must be a quantity such as \"1Gi\": {error}");
-            errors.push(FieldError::new(FieldErrorKind::Invalid, path, message, member));
+            errors.push(FieldError::new(
+                FieldErrorKind::Invalid,
+                path,
+                message,
+                member,
+            ));
         }
     }
 }
 
 /// `min <= use <= max` of CPU and memory, and on creation the slot size.
 fn check_ranges(object: &Value, is_new: bool, errors: &mut Vec<FieldError>) {
-    let cpu = |path: &str| MilliCpu::from_json(at(object, path)).ok().map(|cpu| u64::from(cpu.0));
+    let cpu = |path: &str| {
+        MilliCpu::from_json(at(object, path))
+            .ok()
+            .map(|cpu| u64::from(cpu.0))
+    };
     check_range(object, "spec.guest.cpus", cpu, errors);
     if is_new {
         check_slot_size(object, errors);
@@ -263,11 +316,22 @@ fn check_range(
     amount: impl Fn(&str) -> Option<u64>,
     errors: &mut Vec<FieldError>,
 ) {
-    let (low, high, used) = (format!("{path}.min"), format!("{path}.max"), format!("{path}.use"));
-    let (Some(min), Some(max), Some(wanted)) = (amount(&low), amount(&high), amount(&used)) else { return };
+    let (low, high, used) = (
+        format!("{path}.min"),
+        format!("{path}.max"),
+        format!("{path}.use"),
+    );
+    let (Some(min), Some(max), Some(wanted)) = (amount(&low), amount(&high), amount(&used)) else {
+        return;
+    };
     let mut refuse = |why: &str, bound: &str| {
         let message = format!(".{used} must not be {why} .{bound} ({})", at(object, bound));
-        errors.push(FieldError::new(FieldErrorKind::Invalid, &used, message, at(object, &used)));
+        errors.push(FieldError::new(
+            FieldErrorKind::Invalid,
+            &used,
+            message,
+            at(object, &used),
+        ));
     };
     if wanted < min {
         refuse("below", &low);
@@ -280,25 +344,47 @@ fn check_range(
 fn check_slot_size(object: &Value, errors: &mut Vec<FieldError>) {
     const PATH: &str = "spec.guest.memorySlotSize";
     let value = at(object, PATH);
-    let Ok(size) = Quantity::from_json(value) else { return };
-    if !size.as_u64().is_some_and(|bytes| bytes > 0 && bytes.is_multiple_of(MEMORY_BLOCK_BYTES)) {
+    let Ok(size) = Quantity::from_json(value) else {
+        return;
+    };
+    if !size
+        .as_u64()
+        .is_some_and(|bytes| bytes > 0 && bytes.is_multiple_of(MEMORY_BLOCK_BYTES))
+    {
         let message = format!(".{PATH} must be a positive multiple of 8Mi");
-        errors.push(FieldError::new(FieldErrorKind::Invalid, PATH, message, value));
+        errors.push(FieldError::new(
+            FieldErrorKind::Invalid,
+            PATH,
+            message,
+            value,
+        ));
     }
 }
 
 fn check_disk_names(object: &Value, errors: &mut Vec<FieldError>) {
     let disks = at(object, "spec.disks").as_array();
     for (index, disk) in disks.into_iter().flatten().enumerate() {
-        let Some(name) = disk["name"].as_str() else { continue };
+        let Some(name) = disk["name"].as_str() else {
+            continue;
+        };
         let field = format!("spec.disks[{index}].name");
         if RESERVED_DISK_NAMES.contains(&name) {
             let message = format!(".{field} {name:?} is reserved");
-            errors.push(FieldError::new(FieldErrorKind::Invalid, &field, message, &disk["name"]));
+            errors.push(FieldError::new(
+                FieldErrorKind::Invalid,
+                &field,
+                message,
+                &disk["name"],
+            ));
         }
         if name.chars().count() > MAX_DISK_NAME {
             let message = format!(".{field} may not be more than {MAX_DISK_NAME} characters");
-            errors.push(FieldError::new(FieldErrorKind::TooLong, &field, message, &disk["name"]));
+            errors.push(FieldError::new(
+                FieldErrorKind::TooLong,
+                &field,
+                message,
+                &disk["name"],
+            ));
         }
     }
 }
@@ -309,20 +395,36 @@ fn check_port_names(object: &Value, errors: &mut Vec<FieldError>) {
         if port["name"] == RESERVED_PORT_NAME {
             let field = format!("spec.guest.ports[{index}].name");
             let message = format!(".{field} {RESERVED_PORT_NAME:?} is reserved");
-            errors.push(FieldError::new(FieldErrorKind::Invalid, &field, message, &port["name"]));
+            errors.push(FieldError::new(
+                FieldErrorKind::Invalid,
+                &field,
+                message,
+                &port["name"],
+            ));
         }
     }
 }
 
 /// A member that must stay as it is; with `may_appear` it may be set once. Empty lists and maps count as absent.
-fn check_kept(old: &Value, new: &Value, path: &str, may_appear: bool, errors: &mut Vec<FieldError>) {
+fn check_kept(
+    old: &Value,
+    new: &Value,
+    path: &str,
+    may_appear: bool,
+    errors: &mut Vec<FieldError>,
+) {
     let (before, after) = (at(old, path), at(new, path));
     let same = before == after || (is_absent(before) && is_absent(after));
     if same || (may_appear && is_absent(before)) {
         return;
     }
     let message = format!(".{path} is immutable");
-    errors.push(FieldError::new(FieldErrorKind::Forbidden, path, message, after));
+    errors.push(FieldError::new(
+        FieldErrorKind::Forbidden,
+        path,
+        message,
+        after,
+    ));
 }
 
 fn is_absent(value: &Value) -> bool {
@@ -357,7 +459,12 @@ mod tests {
     }
 
     fn fields(result: Result<(), Vec<FieldError>>) -> Vec<String> {
-        result.err().into_iter().flatten().map(|error| error.field).collect()
+        result
+            .err()
+            .into_iter()
+            .flatten()
+            .map(|error| error.field)
+            .collect()
     }
 
     #[test]
@@ -381,15 +488,24 @@ mod tests {
         object["spec"]["podResources"] = json!({"limits": {"cpu": 0.5, "memory": "2048Mi"}});
         normalise("VirtualMachine", &mut object).expect("in range");
         assert_eq!(object["spec"]["guest"]["memorySlotSize"], "1Gi");
-        assert_eq!(object["spec"]["disks"][0]["emptyDisk"]["size"], "1073741824");
-        assert_eq!(object["spec"]["podResources"]["limits"], json!({"cpu": "500m", "memory": "2Gi"}));
+        assert_eq!(
+            object["spec"]["disks"][0]["emptyDisk"]["size"],
+            "1073741824"
+        );
+        assert_eq!(
+            object["spec"]["podResources"]["limits"],
+            json!({"cpu": "500m", "memory": "2Gi"})
+        );
     }
 
     #[test]
     fn absent_structs_appear_as_zeros() {
         let mut object = json!({"spec": {"guest": {}}, "status": {}});
         normalise("VirtualMachine", &mut object).expect("in range");
-        assert_eq!(object["spec"]["guest"]["cpus"], json!({"min": 0, "max": 0, "use": 0}));
+        assert_eq!(
+            object["spec"]["guest"]["cpus"],
+            json!({"min": 0, "max": 0, "use": 0})
+        );
         assert_eq!(object["spec"]["guest"]["memorySlots"]["min"], 0);
         assert_eq!(object["spec"]["guest"]["rootDisk"]["image"], "");
         assert_eq!(object["status"]["restartCount"], 0);
@@ -409,7 +525,10 @@ mod tests {
             assert!(error.message.contains(&format!(".{path}")), "{error}");
         }
         let mut migration = json!({"spec": {"maxBandwidth": "fast"}});
-        assert_eq!(fields(normalise("VirtualMachineMigration", &mut migration)), ["spec.maxBandwidth"]);
+        assert_eq!(
+            fields(normalise("VirtualMachineMigration", &mut migration)),
+            ["spec.maxBandwidth"]
+        );
     }
 
     #[test]
@@ -418,13 +537,41 @@ mod tests {
         for (path, value, field) in [
             ("spec.guest.cpus.use", json!("500m"), "spec.guest.cpus.use"),
             ("spec.guest.cpus.use", json!(5), "spec.guest.cpus.use"),
-            ("spec.guest.memorySlotSize", json!("1Mi"), "spec.guest.memorySlotSize"),
-            ("spec.guest.memorySlotSize", json!("0"), "spec.guest.memorySlotSize"),
-            ("spec.guest.memorySlots.use", json!(0), "spec.guest.memorySlots.use"),
-            ("spec.guest.memorySlots.use", json!(9), "spec.guest.memorySlots.use"),
-            ("spec.disks", json!([{"name": "ok"}, {"name": "swapdisk"}]), "spec.disks[1].name"),
-            ("spec.disks", json!([{"name": "d".repeat(33)}]), "spec.disks[0].name"),
-            ("spec.guest.ports", json!([{"port": 1, "name": "qmp"}]), "spec.guest.ports[0].name"),
+            (
+                "spec.guest.memorySlotSize",
+                json!("1Mi"),
+                "spec.guest.memorySlotSize",
+            ),
+            (
+                "spec.guest.memorySlotSize",
+                json!("0"),
+                "spec.guest.memorySlotSize",
+            ),
+            (
+                "spec.guest.memorySlots.use",
+                json!(0),
+                "spec.guest.memorySlots.use",
+            ),
+            (
+                "spec.guest.memorySlots.use",
+                json!(9),
+                "spec.guest.memorySlots.use",
+            ),
+            (
+                "spec.disks",
+                json!([{"name": "ok"}, {"name": "swapdisk"}]),
+                "spec.disks[1].name",
+            ),
+            (
+                "spec.disks",
+                json!([{"name": "d".repeat(33)}]),
+                "spec.disks[0].name",
+            ),
+            (
+                "spec.guest.ports",
+                json!([{"port": 1, "name": "qmp"}]),
+                "spec.guest.ports[0].name",
+            ),
         ] {
             let result = validate_create("VirtualMachine", &with(path, value));
             assert_eq!(fields(result), [field]);
@@ -437,16 +584,35 @@ mod tests {
         for (path, value, field) in [
             ("spec.guest.cpus.min", json!(2), "spec.guest.cpus.min"),
             ("spec.guest.cpus.max", json!(5), "spec.guest.cpus.max"),
-            ("spec.guest.memorySlots.max", json!(5), "spec.guest.memorySlots.max"),
-            ("spec.guest.memorySlotSize", json!("512Mi"), "spec.guest.memorySlotSize"),
-            ("spec.guest.rootDisk.image", json!("other"), "spec.guest.rootDisk"),
+            (
+                "spec.guest.memorySlots.max",
+                json!(5),
+                "spec.guest.memorySlots.max",
+            ),
+            (
+                "spec.guest.memorySlotSize",
+                json!("512Mi"),
+                "spec.guest.memorySlotSize",
+            ),
+            (
+                "spec.guest.rootDisk.image",
+                json!("other"),
+                "spec.guest.rootDisk",
+            ),
             ("spec.guest.command", json!(["x"]), "spec.guest.command"),
             ("spec.disks", json!([{"name": "d"}]), "spec.disks"),
             ("spec.enableSSH", json!(false), "spec.enableSSH"),
             ("spec.guest.cpus.use", json!(9), "spec.guest.cpus.use"),
-            ("spec.guest.memorySlots.use", json!(0), "spec.guest.memorySlots.use"),
+            (
+                "spec.guest.memorySlots.use",
+                json!(0),
+                "spec.guest.memorySlots.use",
+            ),
         ] {
-            assert_eq!(fields(validate_update("VirtualMachine", &old, &with(path, value))), [field]);
+            assert_eq!(
+                fields(validate_update("VirtualMachine", &old, &with(path, value))),
+                [field]
+            );
         }
         for (path, value) in [
             ("spec.guest.cpus.use", json!(4)),
@@ -454,7 +620,10 @@ mod tests {
             ("spec.runnerImage", json!("r")),
             ("spec.disks", json!([])),
         ] {
-            assert_eq!(validate_update("VirtualMachine", &old, &with(path, value)), Ok(()));
+            assert_eq!(
+                validate_update("VirtualMachine", &old, &with(path, value)),
+                Ok(())
+            );
         }
     }
 
@@ -464,16 +633,28 @@ mod tests {
         let set = with("spec.cpuScalingMode", json!("QmpScaling"));
         let other = with("spec.cpuScalingMode", json!("SysfsScaling"));
         assert_eq!(validate_update("VirtualMachine", &unset, &set), Ok(()));
-        assert_eq!(fields(validate_update("VirtualMachine", &set, &other)), ["spec.cpuScalingMode"]);
-        assert_eq!(fields(validate_update("VirtualMachine", &set, &unset)), ["spec.cpuScalingMode"]);
+        assert_eq!(
+            fields(validate_update("VirtualMachine", &set, &other)),
+            ["spec.cpuScalingMode"]
+        );
+        assert_eq!(
+            fields(validate_update("VirtualMachine", &set, &unset)),
+            ["spec.cpuScalingMode"]
+        );
     }
 
     #[test]
     fn a_migrations_spec_stays() {
         let old = json!({"spec": {"vmName": "a"}});
-        assert_eq!(validate_update("VirtualMachineMigration", &old, &old), Ok(()));
+        assert_eq!(
+            validate_update("VirtualMachineMigration", &old, &old),
+            Ok(())
+        );
         let new = json!({"spec": {"vmName": "b"}});
-        assert_eq!(fields(validate_update("VirtualMachineMigration", &old, &new)), ["spec"]);
+        assert_eq!(
+            fields(validate_update("VirtualMachineMigration", &old, &new)),
+            ["spec"]
+        );
     }
 
     proptest! {

@@ -122,6 +122,20 @@ mod tests {
         );
     }
 
+    proptest::proptest! {
+        #[test]
+        fn n46_no_bytes_make_the_check_panic(
+            mut bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..200),
+            is_elf in proptest::bool::ANY,
+        ) {
+            if is_elf && bytes.len() > 20 {
+                bytes[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
+                bytes[18..20].copy_from_slice(&62u16.to_le_bytes());
+            }
+            let _ = check(&bytes);
+        }
+    }
+
     #[test]
     fn n46_a_missing_program_is_named() {
         let error = read_static(Path::new("/nonexistent/neonvmd"))

@@ -65,9 +65,38 @@ pub(crate) fn build(
         });
     }
     let work = store.work_dir(guard)?;
-    let (full, out) = (work.path().join("full"), work.path().join("out"));
+    let out = work.path().join("out");
+    let (content, files) = make(recipe, runtime, packages, work.path(), &out, reporter)?;
+    let Packages { suite, packages } = packages.manifest.facts.clone();
+    let manifest = ImageManifest {
+        format: MANIFEST_FORMAT,
+        name: recipe.name.clone(),
+        architecture: ARCHITECTURE.to_owned(),
+        suite,
+        recipe_sha256: recipe.sha256.clone(),
+        files,
+        packages,
+        inputs: BTreeMap::new(),
+        reproducible: true,
+        unreproducible: Vec::new(),
+        content: ImageContent::Runtime(content),
+    };
+    reporter.begin(Step::Publish, &recipe.name);
+    Ok(store.publish(guard, &key, &out, &manifest)?)
+}
+
+/// Makes the artefact in `out`, all but its manifest.
+fn make(
+    recipe: &Recipe,
+    runtime: &RuntimeRecipe,
+    packages: &Layer<Packages>,
+    work: &Path,
+    out: &Path,
+    reporter: &mut Reporter<'_>,
+) -> Result<(RuntimeContent, BTreeMap<String, FileRecord>), BuildError> {
+    let full = work.join("full");
     let (root, bin) = (out.join(ROOT), out.join("bin"));
-    for dir in [&full, &out, &root, &bin] {
+    for dir in [&full, out, &root, &bin] {
         fs::create_dir(dir).at("create", dir)?;
     }
     debian::unpack(packages, &full, reporter)?;
@@ -81,34 +110,22 @@ pub(crate) fn build(
         files.insert(path.clone(), wrapper(&out.join(&path), program, runtime)?);
         programs.insert(name, path);
     }
-    let qemu_version = version(&out, &programs, runtime, reporter)?;
-    normalise::settle_tree(&out)?;
+    let qemu_version = version(out, &programs, runtime, reporter)?;
+    normalise::settle_tree(out)?;
     reporter.begin(Step::Hash, "");
     let progress = &mut |done| reporter.amount(Amount::Bytes(done));
     let (root_sha256, root_bytes) = digest::of_tree(&root, progress).at("read", &root)?;
     let root = ROOT.to_owned();
-    let Packages { suite, packages } = packages.manifest.facts.clone();
-    let manifest = ImageManifest {
-        format: MANIFEST_FORMAT,
-        name: recipe.name.clone(),
-        architecture: ARCHITECTURE.to_owned(),
-        suite,
-        recipe_sha256: recipe.sha256.clone(),
-        files,
-        packages,
-        inputs: BTreeMap::new(),
-        reproducible: true,
-        unreproducible: Vec::new(),
-        content: ImageContent::Runtime(RuntimeContent {
+    Ok((
+        RuntimeContent {
             root,
             root_sha256,
             root_bytes,
             qemu_version,
             programs,
-        }),
-    };
-    reporter.begin(Step::Publish, &recipe.name);
-    Ok(store.publish(guard, &key, &out, &manifest)?)
+        },
+        files,
+    ))
 }
 
 /// Copies programs, modules, firmware and the libraries all of those need from `full` to `root`.

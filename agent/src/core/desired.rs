@@ -112,6 +112,44 @@ fn floor_of_denial(denied: Denied, unit: Resources) -> Resources {
     })
 }
 
+/// The goal with what the monitor asked for and refused.
+struct Wishes {
+    units: u32,
+    reason: Reason,
+    is_upscale: bool,
+    is_denied: bool,
+}
+
+/// Wish and refusal are each compared with the goal, not with one another: both can make a difference at once.
+fn wishes(inputs: &Inputs<'_>, goal: &Goal) -> Wishes {
+    let mut wishes = Wishes {
+        units: goal.units,
+        reason: Reason::from(goal.winner),
+        is_upscale: false,
+        is_denied: false,
+    };
+    if let Some(wish) = inputs.requested_units
+        && wish > goal.units
+    {
+        wishes.units = wish;
+        wishes.reason = Reason::RequestedUpscale;
+        wishes.is_upscale = true;
+    }
+    let kept = inputs
+        .denied
+        .map(|denied| units_above(denied.requested, inputs.unit, true, true));
+    if let Some(kept) = kept
+        && kept > goal.units
+    {
+        wishes.is_denied = true;
+        if kept > wishes.units {
+            wishes.units = kept;
+            wishes.reason = Reason::DeniedDownscale;
+        }
+    }
+    wishes
+}
+
 /// Computes the desired size.
 #[must_use]
 pub fn desired(inputs: &Inputs<'_>) -> Desired {
@@ -127,24 +165,12 @@ pub fn desired(inputs: &Inputs<'_>) -> Desired {
         warnings.insert(Warning::MissingMetrics);
     }
 
-    let mut units = goal.units;
-    let mut reason = Reason::from(goal.winner);
-    let wish = inputs.requested_units.filter(|wish| *wish > goal.units);
-    if let Some(wish) = wish {
-        units = wish;
-        reason = Reason::RequestedUpscale;
-    }
-    let kept = inputs
-        .denied
-        .map(|denied| units_above(denied.requested, inputs.unit, true, true))
-        .filter(|kept| *kept > goal.units);
-    if let Some(kept) = kept
-        && kept > units
-    {
-        units = kept;
-        reason = Reason::DeniedDownscale;
-    }
-
+    let Wishes {
+        units,
+        mut reason,
+        is_upscale,
+        is_denied,
+    } = wishes(inputs, &goal);
     let mut size = inputs.unit.saturating_mul(units);
     if !has_all_metrics && inputs.using.has_field_above(size) {
         size = size.field_max(inputs.using);
@@ -163,7 +189,7 @@ pub fn desired(inputs: &Inputs<'_>) -> Desired {
         size = size.field_max(inputs.min);
     }
 
-    let mut is_denied_affected = kept.is_some();
+    let mut is_denied_affected = is_denied;
     let mut is_above_max_allowed = is_denied_affected;
     if let Some(denied) = inputs.denied {
         if !size.has_field_above(denied.requested) {
@@ -186,7 +212,7 @@ pub fn desired(inputs: &Inputs<'_>) -> Desired {
         bounded_by,
         warnings,
         has_all_metrics,
-        is_upscale_affected: wish.is_some(),
+        is_upscale_affected: is_upscale,
         is_denied_affected,
         is_out_of_bounds,
     }

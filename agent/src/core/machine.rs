@@ -172,12 +172,13 @@ pub struct Core {
 }
 
 impl Core {
-    /// A core that knows nothing but the object. Revisions go on after `status.currentRevision`.
+    /// A core that knows nothing but the object. Revisions go on after the newest one on it.
     #[must_use]
     pub fn new(config: CoreConfig, vm: VmInfo) -> Self {
         let start = vm
             .current_revision
-            .map_or(0, |current| current.revision.value);
+            .map_or(0, |current| current.revision.value)
+            .max(vm.last_revision);
         Self {
             config,
             vm,

@@ -18,12 +18,14 @@
 //! shrinks before a monitor is connected and all metrics came. *Recovery*: there is no state to lose but what the peers hold.
 //!
 //! # Invariants
-//! * A ≤ U ≤ P per resource, whatever is lost: `order_holds_under_any_loss` (properties).
+//! * A ≤ U ≤ P per resource, whatever is lost: `n05_n11_n13_n14_order_holds_under_any_loss` (properties).
 //! * At most one request in flight per peer: same test.
 //! * Never more than permitted, never less than approved: same test.
 //! * The first permit request carries no permit and exactly U: `n09_…` (vectors) and same test.
+//! * A heartbeat is always due: same test, and `n12_s02_heartbeat` (vectors).
+//! * Stale metrics hold, an announced migration freezes, a lost answer is taken at its worst: `lost_answers`.
 //! * D is a whole number of units within the bounds when the bounds are: `n03_…` (properties).
-//! * The exact sequences of spec/agent.md §7.5: `s01_…` to `s10_…` (vectors).
+//! * The exact sequences of spec/agent.md §7.5: `s01_…`, `n12_s02_…` to `s10_…` (vectors).
 
 pub mod actions;
 pub mod config;

@@ -12,7 +12,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
     #[test]
-    fn order_holds_under_any_loss(using in 1_u32..8, steps in prop::collection::vec(step(), 1..120)) {
+    fn n05_n11_n13_n14_order_holds_under_any_loss(using in 1_u32..8, steps in prop::collection::vec(step(), 1..120)) {
         let mut world = World::new(using);
         for step in &steps {
             world.step(step)?;

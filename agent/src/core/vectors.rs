@@ -49,7 +49,7 @@ fn s01_up_and_down() {
 }
 
 #[test]
-fn s02_heartbeat() {
+fn n12_s02_heartbeat() {
     let mut b = setup(1, 4, 1).rev().bench();
     b.metrics(0.0, 0.0, 0.0);
     b.expect(0.0, &none().plugin(None, 1, load(0.0), NO_REV));

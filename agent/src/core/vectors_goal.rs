@@ -219,7 +219,7 @@ fn goal_as_measured() {
 }
 
 #[test]
-fn n04_the_compute_unit_comes_from_the_configuration() {
+fn n04_n10_the_compute_unit_comes_from_the_configuration() {
     let metrics = system(1.0, 1.0, 3.0 * GIB, 0.0);
     let scaling = ScalingConfig::default();
     let small = goal(&scaling, UNIT, Some(&metrics), None).units;
@@ -311,6 +311,7 @@ impl DesiredRow {
             },
             current_revision: None,
             actual: None,
+            last_revision: 0,
         };
         let mut core = Core::new(config, vm);
         core.plugin.permit = Some(size(self.using));

@@ -91,6 +91,7 @@ pub(super) fn vm(min: u32, max: u32, using: u32) -> VmInfo {
         },
         current_revision: None,
         actual: None,
+        last_revision: 0,
     }
 }
 

@@ -42,6 +42,8 @@ pub(super) const CALL_BOUND: usize = 4;
 const READ_BUFFER_BYTES: usize = 4096;
 /// Longest reason in a close frame, bytes.
 const CLOSE_REASON_BYTES: usize = 123;
+/// Wishes closer together than this are one: a guest must not be able to keep the agent busy. The first one always counts.
+const WISH_GAP: Duration = Duration::from_millis(100);
 /// How long a close frame may take.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Every how many health checks in a row a line is written.
@@ -300,6 +302,7 @@ impl Link {
             waiting: BTreeMap::new(),
             unhealthy_since: None,
             healthy: 0,
+            last_wish: None,
         };
         let ended = session.run(stream, calls, &mut writer, cancel).await;
         session.fail_all();
@@ -362,6 +365,7 @@ struct Session<'a> {
     waiting: BTreeMap<u64, (Instant, Waiter)>,
     unhealthy_since: Option<Instant>,
     healthy: u64,
+    last_wish: Option<Instant>,
 }
 
 impl Session<'_> {
@@ -510,6 +514,11 @@ impl Session<'_> {
         let answer = match frame.body {
             MonitorBody::UpscaleRequest => {
                 self.link.metrics.monitor_message("UpscaleRequest", "ok");
+                let now = Instant::now();
+                if self.last_wish.is_some_and(|last| now - last < WISH_GAP) {
+                    return Ok(());
+                }
+                self.last_wish = Some(now);
                 let generation = self.generation;
                 return self.link.send(InputKind::MonitorWish { generation }).await;
             }

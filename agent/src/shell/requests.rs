@@ -79,6 +79,9 @@ impl Runner {
         match &result {
             Ok(response) => {
                 let permit = response.permit;
+                if std::mem::take(&mut self.is_permit_failing) {
+                    tracing::info!("permits are answered again");
+                }
                 if let Some(asked) = asked {
                     if let Some(last) = before {
                         self.ctx.metrics.plugin_accepted.count(last, permit);
@@ -103,7 +106,12 @@ impl Runner {
             }
             Err(error) => {
                 let error = telemetry::chain(error);
-                tracing::warn!(error, "no permit");
+                // A scheduler that is away fails every VM every few seconds: one line per run of failures.
+                if std::mem::replace(&mut self.is_permit_failing, true) {
+                    tracing::debug!(error, "still no permit");
+                } else {
+                    tracing::warn!(error, "no permit");
+                }
                 self.health.scheduler_failed(now);
                 self.refresh_state();
             }

@@ -82,6 +82,7 @@ pub(super) struct Runner {
     wants_lfc: Arc<AtomicBool>,
     pub(super) io: JoinSet<()>,
     is_started: bool,
+    pub(super) is_permit_failing: bool,
     last_decision: Option<Decision>,
     last_computations: u64,
     last_faults: u64,
@@ -130,6 +131,7 @@ impl Runner {
             wants_lfc,
             io: JoinSet::new(),
             is_started: false,
+            is_permit_failing: false,
             last_decision: None,
             last_computations: 0,
             last_faults: 0,
@@ -246,7 +248,7 @@ impl Runner {
                 Event::MonitorReset
             }
             InputKind::MonitorWish { generation } if self.is_current(generation) => {
-                tracing::info!("the monitor asks to grow");
+                tracing::debug!("the monitor asks to grow");
                 Event::MonitorUpscaleRequested
             }
             InputKind::MonitorHealthy => {

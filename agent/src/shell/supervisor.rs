@@ -1,17 +1,15 @@
 //! Keeps one VM's task alive: a crash is counted and noted, and the task starts again, at once if it had lived for long, else after
 //! a while. Nothing of another VM is touched. Source: spec/agent.md §6.1.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use protocol::time::Span;
 use rand::Rng;
-use tokio::sync::watch;
+use telemetry::clock::Clock;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use super::metrics::RunnerState;
-use super::runner::{Context, Runner, Subject, VmFeed};
+use super::metrics::{AgentMetrics, RunnerState};
 use super::state::{EndState, Place, text_of};
 
 /// A task that lived longer than this starts again at once.
@@ -19,41 +17,55 @@ const LONG_LIFE: Span = Span::from_secs(10);
 /// Seconds to wait otherwise.
 const RESTART_WAIT_S: std::ops::RangeInclusive<u64> = 5..=9;
 
-/// Runs a VM's task until cancelled.
-pub(super) async fn supervise(
-    ctx: Arc<Context>,
-    subject: Subject,
-    feed: watch::Receiver<VmFeed>,
-    place: Place,
-    cancel: CancellationToken,
-) {
-    ctx.metrics.starts.inc();
-    loop {
-        let started = ctx.clock.now();
-        let runner = Runner::new(
-            Arc::clone(&ctx),
-            subject.clone(),
-            feed.clone(),
-            place.clone(),
-        );
-        let mut task = AbortOnDrop(tokio::spawn(runner.run(cancel.clone()).in_current_span()));
-        let Err(error) = (&mut task.0).await else {
-            note_end(&ctx, &place, "canceled", None);
-            return;
-        };
-        ctx.metrics.panics.inc();
-        let text = panic_text(error);
-        tracing::error!(error = text, "the VM's task crashed");
-        note_end(&ctx, &place, "panicked", Some(text));
-        let lived = ctx.clock.now().since(started);
-        if lived <= LONG_LIFE {
-            let wait = Duration::from_secs(rand::rng().random_range(RESTART_WAIT_S));
-            tokio::select! {
-                () = tokio::time::sleep(wait) => {}
-                () = cancel.cancelled() => return,
+/// What a supervisor needs of the agent.
+pub(super) struct Supervisor {
+    pub metrics: AgentMetrics,
+    pub clock: Clock,
+    pub place: Place,
+    pub cancel: CancellationToken,
+}
+
+impl Supervisor {
+    /// Runs a VM's task, made anew by `make` each time, until cancelled.
+    pub(super) async fn run<F>(self, mut make: impl FnMut() -> F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        self.metrics.starts.inc();
+        loop {
+            let started = self.clock.now();
+            let mut task = AbortOnDrop(tokio::spawn(make().in_current_span()));
+            let Err(error) = (&mut task.0).await else {
+                self.note_end("canceled", None);
+                return;
+            };
+            self.metrics.panics.inc();
+            let text = panic_text(error);
+            tracing::error!(error = text, "the VM's task crashed");
+            self.note_end("panicked", Some(text));
+            if self.clock.now().since(started) <= LONG_LIFE {
+                let wait = Duration::from_secs(rand::rng().random_range(RESTART_WAIT_S));
+                tokio::select! {
+                    () = tokio::time::sleep(wait) => {}
+                    () = self.cancel.cancelled() => return,
+                }
             }
+            self.metrics.restarts.inc();
         }
-        ctx.metrics.restarts.inc();
+    }
+
+    fn note_end(&self, exit_kind: &'static str, error: Option<String>) {
+        let time = text_of(&self.clock, self.clock.now());
+        let mut view = self.place.lock();
+        if error.is_some() {
+            view.state = Some(RunnerState::Panicked);
+            view.state_updated_at.clone_from(&time);
+        }
+        view.ended(EndState {
+            exit_kind,
+            error,
+            time,
+        });
     }
 }
 
@@ -77,16 +89,72 @@ fn panic_text(error: tokio::task::JoinError) -> String {
     }
 }
 
-fn note_end(ctx: &Context, place: &Place, exit_kind: &'static str, error: Option<String>) {
-    let time = text_of(&ctx.clock, ctx.clock.now());
-    let mut view = place.lock();
-    if error.is_some() {
-        view.state = Some(RunnerState::Panicked);
-        view.state_updated_at.clone_from(&time);
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use prometheus_client::registry::Registry;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_crashed_task_starts_again_after_a_while() {
+        let metrics = AgentMetrics::new(&mut Registry::default());
+        let (place, cancel) = (Place::default(), CancellationToken::new());
+        let supervisor = Supervisor {
+            metrics: metrics.clone(),
+            clock: Clock::new(),
+            place: place.clone(),
+            cancel: cancel.clone(),
+        };
+        let lives = Arc::new(AtomicU32::new(0));
+        let began = tokio::time::Instant::now();
+        let (counted, stop) = (Arc::clone(&lives), cancel.clone());
+        let make = move || {
+            let (life, stop) = (counted.fetch_add(1, Ordering::Relaxed), stop.clone());
+            async move {
+                assert!(life >= 2, "crash number {life}");
+                stop.cancel();
+            }
+        };
+        supervisor.run(make).await;
+        assert_eq!(lives.load(Ordering::Relaxed), 3);
+        assert_eq!((metrics.panics.get(), metrics.restarts.get()), (2, 2));
+        let waited = began.elapsed().as_secs();
+        assert!(
+            (10..=18).contains(&waited),
+            "two waits of 5 to 9 s: {waited}"
+        );
+        let view = place.lock();
+        assert_eq!(
+            view.end_state.as_ref().map(|end| end.exit_kind),
+            Some("canceled")
+        );
+        let crashes: Vec<_> = view
+            .previous_end_states
+            .iter()
+            .filter_map(|end| end.error.as_deref())
+            .collect();
+        assert_eq!(crashes, ["crash number 0", "crash number 1"]);
     }
-    view.ended(EndState {
-        exit_kind,
-        error,
-        time,
-    });
+
+    #[tokio::test(start_paused = true)]
+    async fn a_crashed_task_is_not_started_again_after_the_end() {
+        let metrics = AgentMetrics::new(&mut Registry::default());
+        let cancel = CancellationToken::new();
+        let (stop, clock) = (cancel.clone(), Clock::new());
+        let supervisor = Supervisor {
+            metrics: metrics.clone(),
+            clock,
+            place: Place::default(),
+            cancel,
+        };
+        let make = move || {
+            stop.cancel();
+            async { panic!("at once") }
+        };
+        supervisor.run(make).await;
+        assert_eq!((metrics.panics.get(), metrics.restarts.get()), (1, 0));
+    }
 }

@@ -25,10 +25,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use super::metrics::Watcher;
-use super::runner::{Context, Subject, VmFeed};
+use super::runner::{Context, Runner, Subject, VmFeed};
 use super::schedulers::error_source;
 use super::state::{StateHandle, Synced};
-use super::supervisor::supervise;
+use super::supervisor::Supervisor;
 use super::vm_metrics::{VmFigures, VmLabels};
 use crate::core::VmUpdate;
 use crate::core::revision::StampedRevision;
@@ -228,14 +228,19 @@ impl Vms {
         let (feed, receiver) = watch::channel(feed);
         let cancel = CancellationToken::new();
         let span = tracing::info_span!("vm", vm = %key, pod = %subject.pod);
-        let supervised = supervise(
-            Arc::clone(&self.ctx),
-            subject.clone(),
-            receiver,
-            self.state.place(&subject.pod),
-            cancel.clone(),
-        );
-        let task = tokio::spawn(supervised.instrument(span));
+        let supervisor = Supervisor {
+            metrics: self.ctx.metrics.clone(),
+            clock: self.ctx.clock,
+            place: self.state.place(&subject.pod),
+            cancel: cancel.clone(),
+        };
+        let (ctx, whom, stop) = (Arc::clone(&self.ctx), subject.clone(), cancel.clone());
+        let place = supervisor.place.clone();
+        let make = move || {
+            let (ctx, whom) = (Arc::clone(&ctx), whom.clone());
+            Runner::new(ctx, whom, receiver.clone(), place.clone()).run(stop.clone())
+        };
+        let task = tokio::spawn(supervisor.run(make).instrument(span));
         tracing::info!(vm = %key, pod = %subject.pod, ip = subject.pod_ip, "managing the VM");
         self.managed.insert(
             key,

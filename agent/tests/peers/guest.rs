@@ -29,7 +29,7 @@ pub enum Page {
 }
 
 impl Page {
-    fn text(load: f64, gib: f64) -> String {
+    pub fn text(load: f64, gib: f64) -> String {
         let total = 4.0 * 1_073_741_824.0;
         let available = total - gib * 1_073_741_824.0 + 104_857_600.0;
         let gauge = |name: &str, value: f64| format!("# TYPE {name} gauge\n{name} {value}\n");

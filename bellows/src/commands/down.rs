@@ -43,12 +43,12 @@ pub(crate) async fn run(context: &Context, args: &DownArgs) -> Outcome {
         check_purge(&state, args).await?;
     }
     let mut progress = Progress::new();
+    let before = guests::running(&state).await.len();
     let was_running = end_up(&state, args, &mut progress).await?;
-    let stopped = if args.stop_vms {
-        guests::stop_all(&state, guests::GRACE, &mut |text| progress.say(text)).await
-    } else {
-        0
-    };
+    if args.stop_vms {
+        // Those that the ending process has not powered down itself.
+        guests::stop_all(&state, guests::GRACE, &mut |text| progress.say(text)).await;
+    }
     progress.clear();
     let place = state.path().display();
     out(&if was_running {
@@ -56,15 +56,30 @@ pub(crate) async fn run(context: &Context, args: &DownArgs) -> Outcome {
     } else {
         format!("no bellows up ran on {place}")
     });
-    let left = guests::running(&state).await;
-    match (args.stop_vms, left.len()) {
-        (true, _) if stopped > 0 => out(&format!("{stopped} guests powered down")),
-        (false, count) if count > 0 => out(&format!(
-            "{count} guests keep running; the next bellows up takes them over, bellows down --stop-vms powers them down"
-        )),
-        _ => {}
+    let left = guests::running(&state).await.len();
+    if left > 0 {
+        out(&format!(
+            "{} running; the next bellows up takes them over, bellows down --stop-vms powers them down",
+            if left == 1 {
+                "1 guest keeps".to_owned()
+            } else {
+                format!("{left} guests keep")
+            }
+        ));
+    }
+    if before > left {
+        out(&format!("{} powered down", count(before - left)));
     }
     if args.purge { purge(&state) } else { Ok(()) }
+}
+
+/// `1 guest`, `2 guests`.
+fn count(guests: usize) -> String {
+    if guests == 1 {
+        "1 guest".into()
+    } else {
+        format!("{guests} guests")
+    }
 }
 
 async fn check_purge(state: &StateDir, args: &DownArgs) -> Outcome {
@@ -140,7 +155,7 @@ async fn end_up(state: &StateDir, args: &DownArgs, progress: &mut Progress) -> O
             0
         };
         progress.say(&if left > 0 {
-            format!("waiting for {left} guests to power down")
+            format!("waiting for {} to power down", count(left))
         } else {
             "waiting for bellows up to end".into()
         });

@@ -7,10 +7,9 @@ use telemetry::clock::Clock;
 use crate::api::Kind;
 use crate::cli::VmArgs;
 use crate::context::Context;
-use crate::decision;
 use crate::fail::{Fail, Outcome};
+use crate::get;
 use crate::output::{Format, print_value};
-use crate::resize::Resize;
 use crate::terminal::out;
 use crate::view::vm::VmView;
 
@@ -28,13 +27,13 @@ pub(crate) struct WhyArgs {
 
 pub(crate) async fn run(context: &Context, args: &WhyArgs) -> Outcome {
     let (namespace, name) = args.vm.key();
-    let object = context.api().await?.get(Kind::Vm, namespace, name).await?;
-    let state = context.admin(Method::GET, "/v1/state", None).await?;
-    let resizes = context.admin_if_there("/v1/resizes").await;
-    let resizes: Vec<Resize> =
-        serde_json::from_value(resizes["resizes"].clone()).unwrap_or_default();
-    let decision = decision::by_vm(&state["agent"]).remove(&format!("{namespace}/{name}"));
-    let view = VmView::new(&object, decision, &resizes, Clock::new().wall());
+    let api = context.api().await?;
+    let object = api.get(Kind::Vm, namespace, name).await?;
+    let pods = api.list(Kind::Pod, Some(namespace)).await?;
+    // Without the agent there is no answer: this one must be there.
+    context.admin(Method::GET, "/v1/status", None).await?;
+    let mut views = get::vms(context, &[object], &pods, Clock::new().wall()).await;
+    let view = views.remove(0);
     match args.output {
         Format::Json | Format::Yaml => print_value(args.output, &view)?,
         Format::Table | Format::Wide => {

@@ -106,8 +106,9 @@ impl Source {
             self.api.list(Kind::Node, None),
             self.context.admin_if_there("/v1/resizes"),
         );
-        let vms = get::vms(&self.context, &vms?, at).await;
-        let pods = node::pods(&pods?, at);
+        let pods = pods?;
+        let vms = get::vms(&self.context, &vms?, &pods, at).await;
+        let pods = node::pods(&pods, at);
         let has_parts = resizes.is_object();
         let mut resizes: Vec<Resize> =
             serde_json::from_value(resizes["resizes"].clone()).unwrap_or_default();

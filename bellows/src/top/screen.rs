@@ -54,6 +54,7 @@ pub(super) async fn run(
 ) -> Outcome {
     let (asks, mut asked) = mpsc::channel(KEYS_IN_FLIGHT);
     let mut last = source.fetch(&mut history).await?;
+    let ended_by_signal = telemetry::shutdown::on_signal().map_err(broken)?;
     let screen = Screen::enter().map_err(broken)?;
     let reader = std::thread::spawn(move || read_keys(&asks));
     let mut ticks = tokio::time::interval(interval);
@@ -70,6 +71,7 @@ pub(super) async fn run(
                 // The last view stays, with the reason why it is old.
                 Err(fail) => trouble = Some(fail.what().to_owned()),
             },
+            () = ended_by_signal.cancelled() => break Ok(()),
             ask = asked.recv() => match ask {
                 Some(Ask::Quit) | None => break Ok(()),
                 Some(Ask::Up) => scroll = scroll.saturating_sub(1),

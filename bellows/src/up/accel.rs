@@ -21,7 +21,10 @@ pub(crate) struct Learned(Arc<OnceLock<String>>);
 impl Learned {
     /// In words.
     pub(crate) fn words(&self) -> String {
-        self.0.get().cloned().unwrap_or_else(|| "being found out".into())
+        self.0
+            .get()
+            .cloned()
+            .unwrap_or_else(|| "being found out".into())
     }
 }
 
@@ -41,7 +44,9 @@ async fn find_out(choice: AccelChoice, knowledge: &Path) -> String {
         .filter(|dir| dir.is_dir())
         .and_then(|dir| Store::open(dir).ok()?.resolve(RUNTIME_IMAGE).ok().flatten());
     match image.and_then(|image| image.program(QEMU_PROGRAM)) {
-        Some(qemu) => accel::resolve(choice, &qemu, Some(knowledge)).await.reason(),
+        Some(qemu) => accel::resolve(choice, &qemu, Some(knowledge))
+            .await
+            .reason(),
         None => format!("not known: no image {RUNTIME_IMAGE}; build it: bellows image build"),
     }
 }

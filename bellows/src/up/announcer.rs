@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use hyper::http::{Method, Request};
 use kube::Client;
+use protocol::time::Span;
 use serde_json::{Value, json};
 use telemetry::clock::Clock;
 use tokio_util::sync::CancellationToken;
@@ -22,6 +23,8 @@ use crate::instance::Instance;
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 /// How often readiness is looked at: agents wait for it at start.
 const LOOK_AT_READINESS: Duration = Duration::from_millis(100);
+/// How long the permit server may take to become ready before its Pod says that it is not.
+const FIRST_READY: Span = Span::from_secs(5);
 /// Content type of a merge patch.
 const MERGE: &str = "application/merge-patch+json";
 
@@ -69,6 +72,7 @@ impl Announcer {
         let mut turns = tokio::time::interval(LOOK_AGAIN);
         let mut glances = tokio::time::interval(LOOK_AT_READINESS);
         glances.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let patient_until = self.clock.now() + FIRST_READY;
         let mut announced = None;
         loop {
             tokio::select! {
@@ -77,7 +81,12 @@ impl Announcer {
                 _ = glances.tick() => {}
             }
             let is_ready = self.board.is_ready(super::scheduler::NAME);
-            if announced == Some(is_ready) {
+            // At a restart the Pod says Ready from before. It will be so again in a moment: taking that back would only
+            // make agents lose the scheduler for nothing.
+            let is_starting = !is_ready
+                && !self.announced.load(Ordering::Acquire)
+                && self.clock.now() < patient_until;
+            if announced == Some(is_ready) || is_starting {
                 continue;
             }
             match self.turn(is_ready).await {

@@ -10,7 +10,6 @@ use neonvm_apiserver::{Config, StartError};
 use super::Base;
 use super::supervisor::{Stage, Supervisor};
 use crate::fail::{Fail, Outcome};
-use crate::instance::sockets::check_free;
 
 /// How long a connection to it may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -20,11 +19,6 @@ const NAME: &str = "apiserver";
 /// Opens the store, listens, writes the kubeconfig and serves.
 pub(crate) async fn start(base: &Base, supervisor: &mut Supervisor) -> Outcome<Client> {
     let listen = base.instance.api();
-    check_free(
-        listen,
-        "the API server",
-        "end that process, or use another --state-dir, which gets other addresses",
-    )?;
     let config = Config {
         state_dir: base.state.path().to_owned(),
         listen,

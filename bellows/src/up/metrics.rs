@@ -5,30 +5,27 @@ use std::sync::Arc;
 
 use prometheus_client::registry::Registry;
 use telemetry::admin::Admin;
-use tokio::net::TcpListener;
 
 use super::Base;
 use super::status::PartPhase;
 use super::supervisor::{Stage, Supervisor};
-use crate::fail::{Fail, Outcome};
-use crate::instance::sockets::check_free;
+use crate::fail::Outcome;
+use crate::instance::Instance;
 
 /// Where they are served.
 const PORT: u16 = 8080;
 /// Its name among the parts.
 const NAME: &str = "metrics";
 
+/// The address.
+pub(crate) fn address(instance: &Instance) -> SocketAddr {
+    SocketAddr::new(IpAddr::V4(instance.address(1)), PORT)
+}
+
 /// Serves `/metrics`, `/healthz`, `/readyz` and `/debug/state`.
 pub(crate) async fn start(base: &Base, supervisor: &mut Supervisor, registry: Registry) -> Outcome {
-    let address = SocketAddr::new(IpAddr::V4(base.instance.address(1)), PORT);
-    check_free(
-        address,
-        "the metrics server",
-        "end that process, or use another --state-dir, which gets other addresses",
-    )?;
-    let listener = TcpListener::bind(address)
-        .await
-        .map_err(|error| Fail::missing(format!("{address} cannot be listened on: {error}")))?;
+    let address = address(&base.instance);
+    let listener = super::scheduler::listen(address, "the metrics server").await?;
     let (ready, dumps) = (base.board.clone(), base.board.clone());
     let admin = Admin::new(Arc::new(registry))
         .state(move || dumps.dump())

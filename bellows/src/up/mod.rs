@@ -33,10 +33,10 @@ mod supervisor;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::Args;
-use neonvm_runner::node::Allocatable;
 use prometheus_client::registry::Registry;
 use protocol::quantity::Quantity;
 use protocol::units::MilliCpu;
@@ -50,6 +50,7 @@ use crate::context::Context;
 use crate::fail::{Fail, Outcome};
 use crate::instance::Instance;
 use crate::instance::lock::StateLock;
+use crate::instance::sockets::check_free;
 use crate::places::StateDir;
 use crate::terminal::{err, out};
 use admin::{AdminApi, Shutdown};
@@ -120,6 +121,27 @@ pub(crate) struct Base {
     pub(crate) board: Board,
 }
 
+/// What the user wants, checked before anything is touched.
+struct Plan {
+    agent: ::agent::Config,
+    scheduler: ::scheduler::config::Config,
+    node: node::Wish,
+}
+
+impl Plan {
+    fn read(args: &UpArgs) -> Outcome<Self> {
+        Ok(Self {
+            agent: agent::config(args.agent_config.as_deref())?,
+            scheduler: scheduler::config(args.scheduler_config.as_deref())?,
+            node: node::Wish {
+                allocatable: machine::share(args.allocatable_cpu, args.allocatable_memory)?,
+                accel: args.accel.choice(),
+                cpu_quota_percent: args.cpu_quota_percent,
+            },
+        })
+    }
+}
+
 /// Runs until it is told to end.
 pub(crate) async fn run(context: &Context, args: UpArgs) -> Outcome {
     let state = context.state()?;
@@ -131,11 +153,11 @@ pub(crate) async fn run(context: &Context, args: UpArgs) -> Outcome {
     })?;
     let signals = telemetry::shutdown::on_signal()
         .map_err(|error| Fail::bug(format!("signals cannot be handled: {error}")))?;
+    let plan = Plan::read(&args)?;
     state.create()?;
     let _lock = StateLock::take(&state)?;
     detach::settle(&state)?;
     let instance = Instance::load_or_create(&state, args.block, args.node_name.as_deref())?;
-    let allocatable = machine::share(args.allocatable_cpu, args.allocatable_memory)?;
     let base = Base {
         state,
         instance,
@@ -143,40 +165,56 @@ pub(crate) async fn run(context: &Context, args: UpArgs) -> Outcome {
         stages: StageLog::new(STAGES_KEPT),
         board: Board::default(),
     };
+    check_addresses(&base.instance)?;
     let mut supervisor = Supervisor::new(base.board.clone());
-    let (shutdown, asked) = watch::channel(Shutdown::No);
-    let ended = serve(
-        context,
-        &args,
-        &base,
-        allocatable,
-        &mut supervisor,
-        shutdown,
-        asked,
-        signals,
-    )
-    .await;
+    let ended = serve(context, plan, &base, &mut supervisor, signals).await;
     supervisor.drain_through(Stage::Api).await;
     let _ = std::fs::remove_file(base.state.admin_socket());
     ended
 }
 
-#[expect(
-    clippy::too_many_arguments,
-    reason = "the pieces of one process, each used once"
-)]
+/// Looks whether every address of ours is free, before any part starts: one that is not stops all of them, and is told
+/// with its holder.
+fn check_addresses(instance: &Instance) -> Outcome {
+    let fix = "end that process, or use another --state-dir, which gets other addresses";
+    let agent = std::net::IpAddr::V4(instance.agent());
+    for (address, what) in [
+        (instance.api(), "the API server"),
+        (instance.permits(), "the permit server"),
+        (
+            scheduler::metrics_address(instance),
+            "the scheduler's metrics server",
+        ),
+        (
+            (agent, ::agent::Ports::default().metrics).into(),
+            "the agent's metrics server",
+        ),
+        (
+            (agent, ::agent::Ports::default().vm_metrics).into(),
+            "the agent's server of VM metrics",
+        ),
+        (metrics::address(instance), "the metrics server"),
+    ] {
+        check_free(address, what, fix)?;
+    }
+    Ok(())
+}
+
 async fn serve(
     context: &Context,
-    args: &UpArgs,
+    plan: Plan,
     base: &Base,
-    allocatable: Allocatable,
     supervisor: &mut Supervisor,
-    shutdown: watch::Sender<Shutdown>,
-    mut asked: watch::Receiver<Shutdown>,
     signals: CancellationToken,
 ) -> Outcome {
     let listener = admin::bind(&base.state.admin_socket())?;
-    let describe = describe(base, accel::learn(base, args.accel.choice()));
+    let (shutdown, mut asked) = watch::channel(Shutdown::No);
+    let started = Arc::new(AtomicBool::new(false));
+    let describe = describe(
+        base,
+        accel::learn(base, plan.node.accel),
+        Arc::clone(&started),
+    );
     let api = AdminApi {
         status: Arc::clone(&describe),
         board: base.board.clone(),
@@ -185,11 +223,12 @@ async fn serve(
     };
     let closing = CancellationToken::new();
     let admin = tokio::spawn(admin::serve(listener, api, closing.clone()));
-    let started = tokio::select! {
-        started = start_parts(args, base, allocatable, supervisor) => started,
+    let parts = tokio::select! {
+        parts = start_parts(plan, base, supervisor) => parts,
         () = signals.cancelled() => Err(Fail::try_again("told to end while starting")),
     };
-    let ended = match started {
+    started.store(parts.is_ok(), Ordering::Release);
+    let ended = match parts {
         Err(fail) => Err(fail),
         Ok(()) => {
             let ended = tokio::select! {
@@ -207,20 +246,13 @@ async fn serve(
 }
 
 /// Puts the parts together, each on what the earlier ones offer.
-async fn start_parts(
-    args: &UpArgs,
-    base: &Base,
-    allocatable: Allocatable,
-    supervisor: &mut Supervisor,
-) -> Outcome {
+async fn start_parts(plan: Plan, base: &Base, supervisor: &mut Supervisor) -> Outcome {
     let mut registry = Registry::default();
-    let agent_config = agent::config(args.agent_config.as_deref())?;
-    let scheduler_config = scheduler::config(args.scheduler_config.as_deref())?;
     let client = apiserver::start(base, supervisor).await?;
-    scheduler::start(base, supervisor, &client, scheduler_config).await?;
+    scheduler::start(base, supervisor, &client, plan.scheduler).await?;
     controller::start(base, supervisor, &client, &mut registry);
-    node::start(base, supervisor, &client, allocatable, args)?;
-    agent::start(base, supervisor, &client, agent_config).await?;
+    node::start(base, supervisor, &client, plan.node)?;
+    agent::start(base, supervisor, &client, plan.agent).await?;
     announcer::start(base, supervisor, &client);
     metrics::start(base, supervisor, registry).await
 }
@@ -238,7 +270,11 @@ async fn finish(base: &Base, supervisor: &mut Supervisor, ended: Outcome<Shutdow
 }
 
 /// What `/v1/status` answers.
-fn describe(base: &Base, accel: accel::Learned) -> Arc<dyn Fn() -> Status + Send + Sync> {
+fn describe(
+    base: &Base,
+    accel: accel::Learned,
+    started: Arc<AtomicBool>,
+) -> Arc<dyn Fn() -> Status + Send + Sync> {
     let (board, clock, began) = (base.board.clone(), base.clock, base.clock.now());
     let (state, instance) = (base.state.clone(), base.instance.clone());
     Arc::new(move || {
@@ -252,15 +288,15 @@ fn describe(base: &Base, accel: accel::Learned) -> Arc<dyn Fn() -> Status + Send
             state_dir: state.path().display().to_string(),
             kubeconfig: state.kubeconfig().display().to_string(),
             accel: accel.words(),
-            ready: !parts.is_empty() && parts.iter().all(|part| part.phase == PartPhase::Ready),
+            ready: started.load(Ordering::Acquire)
+                && parts.iter().all(|part| part.phase == PartPhase::Ready),
             parts,
         }
     })
 }
 
 /// Waits until everything is ready, says so once, and then only waits to be dropped.
-async fn announce(context: &Context, status: &(dyn Fn() -> Status + Send + Sync),
-) -> Fail {
+async fn announce(context: &Context, status: &(dyn Fn() -> Status + Send + Sync)) -> Fail {
     let mut late = false;
     loop {
         let now = status();

@@ -11,8 +11,8 @@ use neonvm_runner::config::AccelChoice;
 use neonvm_runner::node::{Allocatable, NodeParams};
 use serde_json::Value;
 
+use super::Base;
 use super::supervisor::{Stage, Supervisor};
-use super::{Base, UpArgs};
 use crate::commands::image::store_dir;
 use crate::fail::{Fail, Outcome};
 
@@ -23,12 +23,22 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// Cgroup under which each QEMU gets its own.
 const CGROUP_PARENT: &str = "bellows";
 
+/// What the user wants of the node.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wish {
+    /// What VMs may use together.
+    pub(crate) allocatable: Allocatable,
+    /// The accelerator of VMs that do not forbid one.
+    pub(crate) accel: AccelChoice,
+    /// CPU quota in per cent of a VM's milli-CPU.
+    pub(crate) cpu_quota_percent: u32,
+}
+
 pub(crate) fn start(
     base: &Base,
     supervisor: &mut Supervisor,
     client: &Client,
-    allocatable: Allocatable,
-    args: &UpArgs,
+    wish: Wish,
 ) -> Outcome {
     let registered = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&registered);
@@ -48,11 +58,11 @@ pub(crate) fn start(
         loopback: [127, base.instance.block()],
         runner_command: runner_command()?,
         programs: None,
-        accel: args.accel.choice(),
-        cpu_quota_percent: args.cpu_quota_percent,
+        accel: wish.accel,
+        cpu_quota_percent: wish.cpu_quota_percent,
         cgroup_parent: Some(CGROUP_PARENT.to_owned()),
         ssh_public_key: None,
-        allocatable,
+        allocatable: wish.allocatable,
         clock: base.clock,
     };
     let (token, client) = (supervisor.token(Stage::Node), client.clone());

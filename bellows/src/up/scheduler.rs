@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 use super::Base;
 use super::supervisor::{Stage, Supervisor};
 use crate::fail::{Fail, Outcome};
-use crate::instance::sockets::check_free;
+use crate::instance::Instance;
 
 /// Its name among the parts.
 pub(crate) const NAME: &str = "scheduler";
@@ -45,6 +45,11 @@ pub(crate) fn config(file: Option<&Path>) -> Outcome<Config> {
     )))
 }
 
+/// Where its metrics are served.
+pub(crate) fn metrics_address(instance: &Instance) -> SocketAddr {
+    SocketAddr::new(IpAddr::V4(instance.address(2)), METRICS_PORT)
+}
+
 pub(crate) async fn start(
     base: &Base,
     supervisor: &mut Supervisor,
@@ -52,7 +57,7 @@ pub(crate) async fn start(
     config: Config,
 ) -> Outcome {
     let permits = base.instance.permits();
-    let metrics = SocketAddr::new(IpAddr::V4(base.instance.address(2)), METRICS_PORT);
+    let metrics = metrics_address(&base.instance);
     let state = StateHandle::default();
     let (ready, shown) = (state.clone(), state.clone());
     let params = Params {
@@ -83,13 +88,8 @@ pub(crate) async fn start(
     Ok(())
 }
 
-/// Binds an address, or says who has it.
+/// Binds an address.
 pub(crate) async fn listen(address: SocketAddr, what: &str) -> Outcome<TcpListener> {
-    check_free(
-        address,
-        what,
-        "end that process, or use another --state-dir, which gets other addresses",
-    )?;
     TcpListener::bind(address).await.map_err(|error| {
         Fail::missing(format!("{address} cannot be listened on: {error}"))
             .rule(format!("{what} listens there"))

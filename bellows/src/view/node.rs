@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use protocol::annotations::{ANNOTATION_APPROVED, LABEL_VM_NAME};
+use protocol::annotations::{ANNOTATION_APPROVED, ANNOTATION_VM_USAGE, LABEL_VM_NAME, VmUsage};
 use protocol::object::{Node, Pod};
 use protocol::time::WallTime;
 use protocol::units::{Bytes, MilliCpu, Resources};
@@ -80,11 +80,54 @@ pub(crate) fn pods(objects: &[Value], now: WallTime) -> Vec<PodView> {
         .collect()
 }
 
+/// What is set aside for a pod's VM: what the scheduler granted, or what the VM uses if somebody gave it more by hand.
 fn granted(pod: &Pod) -> Option<Resources> {
     if pod.is_terminal() {
         return None;
     }
-    serde_json::from_str(pod.metadata.annotations.get(ANNOTATION_APPROVED)?).ok()
+    let annotation = |key: &str| pod.metadata.annotations.get(key);
+    let approved: Option<Resources> =
+        annotation(ANNOTATION_APPROVED).and_then(|text| serde_json::from_str(text).ok());
+    let usage: Option<VmUsage> =
+        annotation(ANNOTATION_VM_USAGE).and_then(|text| serde_json::from_str(text).ok());
+    let used = usage.map(|usage| Resources {
+        cpu: MilliCpu(u32::try_from(usage.cpu.milli_value()).unwrap_or(0)),
+        mem: Bytes(usage.memory.as_u64().unwrap_or(0)),
+    });
+    // A pod that waits for a node holds nothing yet.
+    let used = used.filter(|_| !pod.spec.node_name.is_empty());
+    match (approved, used) {
+        (Some(approved), Some(used)) => Some(approved.field_max(used)),
+        (approved, used) => approved.or(used),
+    }
+}
+
+/// Why pods wait, by `namespace/name`: the words of whoever they wait for.
+pub(crate) fn waiting(objects: &[Value]) -> BTreeMap<String, String> {
+    objects
+        .iter()
+        .filter_map(|object| {
+            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            let key = format!(
+                "{}/{}",
+                text(&object["metadata"]["namespace"]),
+                text(&object["metadata"]["name"])
+            );
+            Some((key, wait_of(&object["status"])?))
+        })
+        .collect()
+}
+
+fn wait_of(status: &Value) -> Option<String> {
+    let containers = status["containerStatuses"].as_array().into_iter().flatten();
+    let waits = containers.map(|container| &container["state"]["waiting"]);
+    let conditions = status["conditions"].as_array().into_iter().flatten();
+    let unplaced =
+        conditions.filter(|one| one["type"] == "PodScheduled" && one["status"] == "False");
+    unplaced.chain(waits).find_map(|one| {
+        let text = |name: &str| one[name].as_str().filter(|text| !text.is_empty());
+        text("message").or(text("reason")).map(str::to_owned)
+    })
 }
 
 /// Views of all nodes, with what the pods on each were granted.
@@ -239,6 +282,39 @@ pub(crate) mod tests {
             "metadata": {"name": "host-a", "creationTimestamp": "2026-01-02T03:00:00Z"},
             "status": {"allocatable": {"cpu": "2", "memory": "20Gi"}, "conditions": [{"type": "Ready", "status": "True"}]},
         })
+    }
+
+    #[test]
+    fn what_a_vm_was_given_by_hand_counts_as_granted() {
+        let mut object = pod("a", "Running");
+        object["metadata"]["annotations"][ANNOTATION_VM_USAGE] =
+            json!(r#"{"cpu":"250m","memory":"4Gi"}"#);
+        let view = |object: &Value| {
+            pods(std::slice::from_ref(object), WallTime(0))
+                .remove(0)
+                .granted
+        };
+        assert_eq!(view(&object), Some(Resources::new(500, 4 << 30)));
+        object["metadata"]["annotations"]
+            .as_object_mut()
+            .unwrap()
+            .remove(ANNOTATION_APPROVED);
+        assert_eq!(view(&object), Some(Resources::new(250, 4 << 30)));
+        object["spec"]["nodeName"] = json!("");
+        assert_eq!(view(&object), None);
+    }
+
+    #[test]
+    fn pods_say_what_they_wait_for() {
+        let waiting = |status: Value| {
+            waiting(&[json!({"metadata": {"namespace": "d", "name": "p"}, "status": status})])
+                .remove("d/p")
+        };
+        let unplaced = json!({"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no room"}]});
+        assert_eq!(waiting(unplaced).as_deref(), Some("no room"));
+        let no_image = json!({"containerStatuses": [{"state": {"waiting": {"reason": "ErrImageNeverPull", "message": ""}}}]});
+        assert_eq!(waiting(no_image).as_deref(), Some("ErrImageNeverPull"));
+        assert_eq!(waiting(json!({"phase": "Running"})), None);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! A VM as a person asks for it: how big is it, how big should it be, why, and since when.
 
+use std::collections::BTreeMap;
+
 use protocol::annotations::{ANNOTATION_BOUNDS, LABEL_ENABLED, ScalingBounds};
 use protocol::object::ObjectMeta;
 use protocol::quantity::Quantity;
@@ -45,8 +47,21 @@ pub(crate) struct VmView {
     pub(crate) decision: Option<Decision>,
     /// The last resize known.
     pub(crate) last_resize: Option<LastResize>,
-    /// What is wrong, if anything.
+    /// What is wrong, or what it waits for, if anything.
     pub(crate) problem: Option<String>,
+}
+
+/// What is known of VMs beside their objects.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Beside {
+    /// The agent's last decisions by VM.
+    pub(crate) decisions: BTreeMap<String, Decision>,
+    /// Resizes, oldest first.
+    pub(crate) resizes: Vec<Resize>,
+    /// What runner pods wait for, by pod.
+    pub(crate) waiting: BTreeMap<String, String>,
+    /// The time.
+    pub(crate) now: WallTime,
 }
 
 /// A named port.
@@ -86,29 +101,26 @@ pub(crate) struct LastResize {
 
 impl VmView {
     /// A view of an object; one that cannot be understood still has a row that says so.
-    pub(crate) fn new(
-        object: &Value,
-        decision: Option<Decision>,
-        resizes: &[Resize],
-        now: WallTime,
-    ) -> Self {
+    pub(crate) fn new(object: &Value, beside: &Beside) -> Self {
         match serde_json::from_value::<VirtualMachine>(object.clone()) {
-            Ok(vm) => Self::of(&vm, decision, resizes, now),
-            Err(error) => Self::unreadable(object, &error.to_string(), now),
+            Ok(vm) => Self::of(&vm, beside),
+            Err(error) => Self::unreadable(object, &error.to_string(), beside.now),
         }
     }
 
-    fn of(
-        vm: &VirtualMachine,
-        decision: Option<Decision>,
-        resizes: &[Resize],
-        now: WallTime,
-    ) -> Self {
+    fn of(vm: &VirtualMachine, beside: &Beside) -> Self {
         let status = vm.status.clone().unwrap_or_default();
         let guest = &vm.spec.guest;
         let (min, max) = bounds(vm);
         let want = guest.in_use();
         let key = vm.metadata.key();
+        let now = beside.now;
+        let pod = format!("{}/{}", vm.metadata.namespace, status.pod_name);
+        let waits = beside
+            .waiting
+            .get(&pod)
+            .filter(|_| !status.phase.is_alive())
+            .cloned();
         Self {
             namespace: vm.metadata.namespace.clone(),
             name: vm.metadata.name.clone(),
@@ -139,8 +151,9 @@ impl VmView {
             autoscaled: vm.metadata.label_is_true(LABEL_ENABLED),
             restarts: status.restart_count,
             age_s: age_of(&vm.metadata, now),
-            decision,
-            last_resize: resizes
+            decision: beside.decisions.get(&key).cloned(),
+            last_resize: beside
+                .resizes
                 .iter()
                 .rev()
                 .find(|resize| resize.vm == key)
@@ -154,7 +167,9 @@ impl VmView {
                 .conditions
                 .iter()
                 .find(|condition| condition.kind == "Degraded" && condition.status == "True")
-                .map(|condition| condition.message.clone()),
+                .map(|condition| condition.message.clone())
+                .filter(|_| !status.phase.is_alive())
+                .or(waits),
         }
     }
 
@@ -374,6 +389,17 @@ pub(crate) mod tests {
         WallTime::parse("2026-01-02T03:04:05Z").unwrap()
     }
 
+    fn beside() -> Beside {
+        let decisions = [("default/pg".to_owned(), crate::decision::tests::sample())].into();
+        let waiting = [("default/pg-abcde".to_owned(), "no node has room".to_owned())].into();
+        Beside {
+            decisions,
+            resizes: resizes(),
+            waiting,
+            now: now(),
+        }
+    }
+
     pub(crate) fn views() -> Vec<VmView> {
         let mut plain = object();
         plain["metadata"] = json!({"name": "fixed", "namespace": "other"});
@@ -383,14 +409,9 @@ pub(crate) mod tests {
         broken["metadata"]["name"] = json!("bad");
         broken["spec"]["guest"]["cpus"]["use"] = json!("lots");
         vec![
-            VmView::new(
-                &object(),
-                Some(crate::decision::tests::sample()),
-                &resizes(),
-                now(),
-            ),
-            VmView::new(&plain, None, &[], now()),
-            VmView::new(&broken, None, &[], now()),
+            VmView::new(&object(), &beside()),
+            VmView::new(&plain, &beside()),
+            VmView::new(&broken, &beside()),
         ]
     }
 
@@ -423,16 +444,29 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_vm_that_does_not_run_says_what_it_waits_for() {
+        let mut object = object();
+        object["status"]["phase"] = json!("Pending");
+        assert_eq!(VmView::new(&object, &beside()).reason(), "no node has room");
+        object["status"]["conditions"] =
+            json!([{"type": "Degraded", "status": "True", "message": "it fell over"}]);
+        assert_eq!(VmView::new(&object, &beside()).reason(), "it fell over");
+        // Conditions stay after a restart; a VM that runs is judged by its decision.
+        object["status"]["phase"] = json!("Running");
+        assert_eq!(VmView::new(&object, &beside()).problem, None);
+    }
+
+    #[test]
     fn bounds_of_the_annotation_win_when_they_read() {
         let mut object = object();
         let key = protocol::annotations::ANNOTATION_BOUNDS;
         let text = r#"{"min":{"cpu":0.5,"mem":"2Gi"},"max":{"cpu":1,"mem":"3Gi"}}"#;
         object["metadata"]["annotations"] = json!({key: text});
-        let view = VmView::new(&object, None, &[], now());
+        let view = VmView::new(&object, &beside());
         assert_eq!((view.cpu_milli.min, view.cpu_milli.max), (500, 1000));
         assert_eq!(view.memory_bytes.max, 3 << 30);
         object["metadata"]["annotations"] = json!({key: "{"});
-        assert_eq!(VmView::new(&object, None, &[], now()).cpu_milli.max, 2000);
+        assert_eq!(VmView::new(&object, &beside()).cpu_milli.max, 2000);
     }
 
     #[test]

@@ -36,9 +36,12 @@ pub fn builtin() -> Result<Registry, DocumentError> {
     let mut registry = Registry::default();
     for (number, text) in DOCUMENTS.iter().enumerate() {
         let broken = |why: String| DocumentError { number, why };
-        let document: Value = serde_saphyr::from_str(text).map_err(|error| broken(error.to_string()))?;
+        let document: Value =
+            serde_saphyr::from_str(text).map_err(|error| broken(error.to_string()))?;
         let kind = Kind::parse(&document, true).map_err(|causes| broken(format!("{causes:?}")))?;
-        registry.insert(kind).map_err(|cause| broken(format!("{cause:?}")))?;
+        registry
+            .insert(kind)
+            .map_err(|cause| broken(format!("{cause:?}")))?;
     }
     Ok(registry)
 }
@@ -49,8 +52,10 @@ pub fn builtin() -> Result<Registry, DocumentError> {
 /// When a document of the program is broken, which a unit test excludes.
 pub fn definitions() -> Result<Vec<Value>, DocumentError> {
     let read = |(number, text): (usize, &&str)| {
-        serde_saphyr::from_str(text)
-            .map_err(|error| DocumentError { number, why: error.to_string() })
+        serde_saphyr::from_str(text).map_err(|error| DocumentError {
+            number,
+            why: error.to_string(),
+        })
     };
     protocol::crds::ALL.iter().enumerate().map(read).collect()
 }
@@ -60,9 +65,13 @@ pub fn definitions() -> Result<Vec<Value>, DocumentError> {
 /// # Errors
 /// When the document of the program is broken, which a unit test excludes.
 pub fn protobuf() -> Result<Messages, DocumentError> {
-    let broken = |why: String| DocumentError { number: DOCUMENTS.len(), why };
+    let broken = |why: String| DocumentError {
+        number: DOCUMENTS.len(),
+        why,
+    };
     let text = include_str!("../kinds/protobuf.yaml");
-    let document: Value = serde_saphyr::from_str(text).map_err(|error| broken(error.to_string()))?;
+    let document: Value =
+        serde_saphyr::from_str(text).map_err(|error| broken(error.to_string()))?;
     Messages::parse(&document).ok_or_else(|| broken("a member is not `name type`".to_owned()))
 }
 

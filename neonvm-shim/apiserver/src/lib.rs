@@ -61,7 +61,7 @@ use crate::core::request::{FieldValidation, Target, Verb, WriteOptions};
 use crate::core::store::{Call, NAMESPACE_KIND, Store};
 use crate::core::view::{CRD_KIND, Change};
 use crate::shell::db::{Db, DbError};
-use crate::shell::engine::Engine;
+use crate::shell::engine::{Engine, StoreThread};
 use crate::shell::files::{self, FileError};
 use crate::shell::http::{self, App};
 use crate::shell::hub::Hub;
@@ -158,8 +158,9 @@ struct Parts {
     identity: pki::Identity,
     token: String,
     hub: Arc<Hub>,
+    // Dropped in this order: the thread ends when its last handle is gone.
     engine: Engine,
-    thread: std::thread::JoinHandle<()>,
+    thread: StoreThread,
 }
 
 /// Opens the store, makes certificates and token, binds the address and writes the kubeconfig.
@@ -168,10 +169,12 @@ struct Parts {
 /// See [`StartError`]. Nothing is left running.
 pub async fn start(config: Config) -> Result<Server, StartError> {
     let addr = config.listen;
-    let listener = TcpListener::bind(addr).await.map_err(|source| match source.kind() {
-        std::io::ErrorKind::AddrInUse => StartError::AddressInUse { addr },
-        _ => StartError::Listen { addr, source },
-    })?;
+    let listener = TcpListener::bind(addr)
+        .await
+        .map_err(|source| match source.kind() {
+            std::io::ErrorKind::AddrInUse => StartError::AddressInUse { addr },
+            _ => StartError::Listen { addr, source },
+        })?;
     start_on(config, listener).await
 }
 
@@ -180,13 +183,19 @@ pub async fn start(config: Config) -> Result<Server, StartError> {
 /// # Errors
 /// See [`StartError`].
 pub async fn start_on(config: Config, listener: TcpListener) -> Result<Server, StartError> {
-    let addr = listener
-        .local_addr()
-        .map_err(|source| StartError::Listen { addr: config.listen, source })?;
+    let addr = listener.local_addr().map_err(|source| StartError::Listen {
+        addr: config.listen,
+        source,
+    })?;
     let kubeconfig_path = config.state_dir.join("kubeconfig");
     let prepared = tokio::task::spawn_blocking(move || prepare(&config, addr)).await;
     let parts = prepared.map_err(|_| StartError::Panicked)??;
-    Ok(Server { addr, kubeconfig_path, listener, parts })
+    Ok(Server {
+        addr,
+        kubeconfig_path,
+        listener,
+        parts,
+    })
 }
 
 /// Everything that reads or writes files.
@@ -210,7 +219,14 @@ fn prepare(config: &Config, addr: SocketAddr) -> Result<Parts, StartError> {
     let (engine, thread) =
         Engine::start(store, db, Arc::clone(&hub)).map_err(StartError::Thread)?;
     let messages = kinds::protobuf()?;
-    Ok(Parts { messages, identity, token, hub, engine, thread })
+    Ok(Parts {
+        messages,
+        identity,
+        token,
+        hub,
+        engine,
+        thread,
+    })
 }
 
 /// Puts in what every store has: the namespaces, and the definitions of the project's own kinds as this version has them.
@@ -236,7 +252,11 @@ fn bootstrap(store: &mut Store, db: &mut Db) -> Result<(), StartError> {
         let resource = "customresourcedefinitions";
         changes.extend(put(store, "apiextensions.k8s.io", resource, &name, verb)?);
     }
-    if changes.is_empty() { Ok(()) } else { Ok(db.commit(&changes)?) }
+    if changes.is_empty() {
+        Ok(())
+    } else {
+        Ok(db.commit(&changes)?)
+    }
 }
 
 fn put(
@@ -259,10 +279,18 @@ fn put(
         field_validation: FieldValidation::Strict,
         ..WriteOptions::default()
     };
-    let call = Call { now: shell::now(), seed: rand::random(), target, verb, options };
+    let call = Call {
+        now: shell::now(),
+        seed: rand::random(),
+        target,
+        verb,
+        options,
+    };
     let applied = store.apply(call);
-    let (_, changes) =
-        applied.map_err(|source| StartError::Bootstrap { name: name.to_owned(), source })?;
+    let (_, changes) = applied.map_err(|source| StartError::Bootstrap {
+        name: name.to_owned(),
+        source,
+    })?;
     Ok(changes)
 }
 
@@ -285,7 +313,14 @@ impl Server {
     /// # Errors
     /// See [`RunError`].
     pub async fn run(self, cancel: CancellationToken) -> Result<(), RunError> {
-        let Parts { messages, identity, token, hub, engine, thread } = self.parts;
+        let Parts {
+            messages,
+            identity,
+            token,
+            hub,
+            engine,
+            thread,
+        } = self.parts;
         let app = Arc::new(App {
             engine: engine.clone(),
             hub: Arc::clone(&hub),
@@ -294,11 +329,20 @@ impl Server {
             documents: http::Documents::default(),
             cancel: cancel.clone(),
         });
-        let serving = listen::serve(self.listener, identity.tls, http::router(app), cancel.clone());
+        let serving = listen::serve(
+            self.listener,
+            identity.tls,
+            http::router(app),
+            cancel.clone(),
+        );
         tokio::join!(serving, housekeeping(&hub, engine, cancel));
         // All handles to the thread are gone now, so it finishes its queue and closes the file.
         let ended = tokio::task::spawn_blocking(move || thread.join()).await;
-        if matches!(ended, Ok(Ok(()))) { Ok(()) } else { Err(RunError::Store) }
+        if matches!(ended, Ok(true)) {
+            Ok(())
+        } else {
+            Err(RunError::Store)
+        }
     }
 }
 

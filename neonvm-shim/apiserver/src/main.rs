@@ -40,13 +40,24 @@ async fn main() -> ExitCode {
     }
 }
 
-#[expect(clippy::print_stdout, reason = "the one machine-readable line of a started server")]
+#[expect(
+    clippy::print_stdout,
+    reason = "the one machine-readable line of a started server"
+)]
 async fn run(args: Args) -> anyhow::Result<()> {
     logging::init("neonvm-apiserver")?;
     let stop = shutdown::on_signal()?;
-    let config = Config { state_dir: args.state_dir, listen: args.listen, names: args.names };
+    let config = Config {
+        state_dir: args.state_dir,
+        listen: args.listen,
+        names: args.names,
+    };
     let server = start(config).await?;
-    println!("listening https://{} kubeconfig {}", server.addr, server.kubeconfig_path.display());
+    println!(
+        "listening https://{} kubeconfig {}",
+        server.addr,
+        server.kubeconfig_path.display()
+    );
     server.run(stop).await?;
     Ok(())
 }

@@ -158,16 +158,14 @@ pub fn decide(
     if increase && pod.size.is_err() {
         return Err(PermitRefusal::BadPod);
     }
-    let counted = ledger.counted(pod).field_max(ground.held);
     let forbidden = forbidden(ledger, pod, node, vm);
     let total = ledger.node(node).map(|node| node.total).unwrap_or_default();
-    let load = ledger.load(node);
+    let others = ledger.others(pod, node);
     let verdicts = Both::<u64>::from(request.resources).map(|resource, asked| {
         let input = GrantInput {
             total: total.get(resource),
-            reserved: load.reserved.get(resource),
+            others: others.get(resource),
             held: Both::from(ground.held).get(resource),
-            counted: Both::from(counted).get(resource),
             asked,
             unit: Both::from(request.compute_unit).get(resource),
             overcommit_milli: overcommit_of(pod).get(resource),

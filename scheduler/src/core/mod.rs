@@ -15,11 +15,12 @@
 //! Cold start: until each kind was listed once, permits are refused with 503 and nothing is placed. Whatever is written
 //! by an earlier process must have ended before the lists are taken (see `shell`).
 //!
-//! Invariants (spec/scheduler.md §6), each held by the interleaving test of its number in `tests/interleavings.rs`:
-//! * I1: no node's granted sum grows past its total by a decision of ours (`n06_n08_never_overcommits`);
-//! * I2: a permit is durably written before it is answered (`n13_…`);
-//! * I3: a decrease frees room only when its write was observed (`n06_…`);
-//! * I4: use ≤ last permit ≤ what is counted, per VM, across restarts (`n16_…`).
+//! Invariants (spec/scheduler.md §6), all checked after every step of both tests in `tests/interleavings.rs`
+//! (`n06_n08_never_overcommits_under_any_interleaving`, `n13_n16_n26_long_runs_reach_every_kind_of_trouble`):
+//! * I1: no node's granted sum grows past its total by a decision of ours;
+//! * I2: a permit is durably written before it is answered;
+//! * I3: a decrease frees room only when its write was observed;
+//! * I4: use ≤ last permit ≤ what is counted, per VM, across restarts.
 
 pub mod amount;
 pub mod decide;

@@ -180,3 +180,34 @@ fn n46_the_host_release_wins_else_the_last() {
     assert_eq!(pick(Some("forky")).name, "trixie");
     assert_eq!(pick(None).name, "trixie");
 }
+
+proptest::proptest! {
+    /// A recipe somebody damaged is refused with words, never with a panic, and a refusal names a problem.
+    #[test]
+    fn n46_a_damaged_recipe_is_refused_in_words(
+        number in 0..BUILTIN.len(),
+        at in 0usize..4096,
+        cut in 0usize..64,
+        put in "[\\[\\]{}=\"'a-z0-9 .\\n-]{0,12}",
+    ) {
+        let text: Vec<char> = BUILTIN[number].chars().collect();
+        let at = at.min(text.len());
+        let end = (at + cut).min(text.len());
+        let damaged: String = text[..at].iter().copied().chain(put.chars()).chain(text[end..].iter().copied()).collect();
+        match Recipe::parse("damaged", &damaged) {
+            Ok(recipe) => proptest::prop_assert!(is_image_name(&recipe.name)),
+            Err(RecipeError::Invalid { problems, .. }) => proptest::prop_assert!(!problems.is_empty()),
+            Err(error) => proptest::prop_assert!(error.to_string().contains("damaged")),
+        }
+    }
+
+    /// Whatever is an image's name is a path inside the cache.
+    #[test]
+    fn n46_an_image_name_is_a_safe_path(name in "[a-z0-9./:_-]{1,24}") {
+        if is_image_name(&name) {
+            let path = Path::new("refs").join(&name);
+            let safe = path.components().all(|c| matches!(c, std::path::Component::Normal(_)));
+            proptest::prop_assert!(safe && path.starts_with("refs") && path.to_string_lossy().len() == name.len() + 5);
+        }
+    }
+}

@@ -40,16 +40,27 @@ pub fn compute(rule: &str, object: &Value, now: WallTime) -> Value {
 /// Age of an RFC 3339 text as `kubectl` prints it; `<unknown>` when absent.
 #[must_use]
 pub fn age(time: Option<&Value>, now: WallTime) -> Value {
-    let time = time.and_then(Value::as_str).and_then(|text| WallTime::parse(text).ok());
-    time.map_or_else(|| "<unknown>".into(), |time| human_age(seconds_since(now, time)).into())
+    let time = time
+        .and_then(Value::as_str)
+        .and_then(|text| WallTime::parse(text).ok());
+    time.map_or_else(
+        || "<unknown>".into(),
+        |time| human_age(seconds_since(now, time)).into(),
+    )
 }
 
 fn or_none(text: Option<&str>) -> Value {
-    text.filter(|text| !text.is_empty()).unwrap_or("<none>").into()
+    text.filter(|text| !text.is_empty())
+        .unwrap_or("<none>")
+        .into()
 }
 
 fn or_unknown(value: &Value) -> Value {
-    value.as_str().filter(|text| !text.is_empty()).unwrap_or("<unknown>").into()
+    value
+        .as_str()
+        .filter(|text| !text.is_empty())
+        .unwrap_or("<unknown>")
+        .into()
 }
 
 fn data_count(object: &Value) -> Value {
@@ -63,7 +74,8 @@ fn statuses<'a>(pod: &'a Value, list: &str) -> impl Iterator<Item = &'a Value> {
 
 fn pod_ready(pod: &Value) -> Value {
     let total = pod["spec"]["containers"].as_array().map_or(0, Vec::len);
-    let is_ready = |status: &&Value| status["ready"] == true && !status["state"]["running"].is_null();
+    let is_ready =
+        |status: &&Value| status["ready"] == true && !status["state"]["running"].is_null();
     let ready = statuses(pod, "containerStatuses").filter(is_ready).count();
     format!("{ready}/{total}").into()
 }
@@ -77,9 +89,16 @@ fn pod_status(pod: &Value) -> Value {
         word = init;
     } else {
         let mut any_running = false;
-        for container in statuses(pod, "containerStatuses").collect::<Vec<_>>().into_iter().rev() {
+        for container in statuses(pod, "containerStatuses")
+            .collect::<Vec<_>>()
+            .into_iter()
+            .rev()
+        {
             let state = &container["state"];
-            if let Some(reason) = state["waiting"]["reason"].as_str().filter(|reason| !reason.is_empty()) {
+            if let Some(reason) = state["waiting"]["reason"]
+                .as_str()
+                .filter(|reason| !reason.is_empty())
+            {
                 reason.clone_into(&mut word);
             } else if state["terminated"].is_object() {
                 word = terminated_word(&state["terminated"]);
@@ -104,7 +123,10 @@ fn pod_status(pod: &Value) -> Value {
 }
 
 fn terminated_word(terminated: &Value) -> String {
-    match terminated["reason"].as_str().filter(|reason| !reason.is_empty()) {
+    match terminated["reason"]
+        .as_str()
+        .filter(|reason| !reason.is_empty())
+    {
         Some(reason) => reason.to_owned(),
         None => match terminated["signal"].as_i64().filter(|signal| *signal != 0) {
             Some(signal) => format!("Signal:{signal}"),
@@ -135,8 +157,9 @@ fn init_word(pod: &Value) -> Option<String> {
 }
 
 fn pod_restarts(pod: &Value, now: WallTime) -> Value {
-    let restarts: i64 =
-        statuses(pod, "containerStatuses").filter_map(|status| status["restartCount"].as_i64()).sum();
+    let restarts: i64 = statuses(pod, "containerStatuses")
+        .filter_map(|status| status["restartCount"].as_i64())
+        .sum();
     let last = statuses(pod, "containerStatuses")
         .filter_map(|status| status["lastState"]["terminated"]["finishedAt"].as_str())
         .filter_map(|text| WallTime::parse(text).ok())
@@ -150,11 +173,16 @@ fn pod_restarts(pod: &Value, now: WallTime) -> Value {
 }
 
 fn readiness_gates(pod: &Value) -> Value {
-    let gates = pod["spec"]["readinessGates"].as_array().filter(|gates| !gates.is_empty());
-    let Some(gates) = gates else { return "<none>".into() };
+    let gates = pod["spec"]["readinessGates"]
+        .as_array()
+        .filter(|gates| !gates.is_empty());
+    let Some(gates) = gates else {
+        return "<none>".into();
+    };
     let holds = |gate: &&Value| {
-        statuses(pod, "conditions")
-            .any(|condition| condition["type"] == gate["conditionType"] && condition["status"] == "True")
+        statuses(pod, "conditions").any(|condition| {
+            condition["type"] == gate["conditionType"] && condition["status"] == "True"
+        })
     };
     format!("{}/{}", gates.iter().filter(holds).count(), gates.len()).into()
 }
@@ -209,9 +237,18 @@ fn event_object(event: &Value) -> Value {
 }
 
 fn event_source(event: &Value) -> Value {
-    let part = |name: &str| event["source"][name].as_str().filter(|text| !text.is_empty());
-    let component = part("component").or(event["reportingComponent"].as_str()).unwrap_or_default();
-    match part("host").or(event["reportingInstance"].as_str().filter(|text| !text.is_empty())) {
+    let part = |name: &str| {
+        event["source"][name]
+            .as_str()
+            .filter(|text| !text.is_empty())
+    };
+    let component = part("component")
+        .or(event["reportingComponent"].as_str())
+        .unwrap_or_default();
+    match part("host").or(event["reportingInstance"]
+        .as_str()
+        .filter(|text| !text.is_empty()))
+    {
         Some(host) => format!("{component}, {host}").into(),
         None => component.into(),
     }
@@ -219,7 +256,10 @@ fn event_source(event: &Value) -> Value {
 
 fn event_count(event: &Value) -> i64 {
     let series = event["series"]["count"].as_i64();
-    series.or(event["count"].as_i64()).filter(|count| *count > 0).unwrap_or(1)
+    series
+        .or(event["count"].as_i64())
+        .filter(|count| *count > 0)
+        .unwrap_or(1)
 }
 
 #[cfg(test)]
@@ -234,13 +274,31 @@ mod tests {
     fn pods_show_the_most_telling_word() {
         for (pod, word) in [
             (json!({"status": {"phase": "Pending"}}), "Pending"),
-            (json!({"status": {"phase": "Running", "containerStatuses": [{"ready": true, "state": {"running": {}}}]}}), "Running"),
-            (json!({"status": {"phase": "Pending", "containerStatuses": [{"state": {"waiting": {"reason": "ErrImagePull"}}}]}}), "ErrImagePull"),
-            (json!({"status": {"phase": "Failed", "containerStatuses": [{"state": {"terminated": {"exitCode": 3}}}]}}), "ExitCode:3"),
-            (json!({"status": {"phase": "Failed", "reason": "Evicted"}}), "Evicted"),
-            (json!({"metadata": {"deletionTimestamp": "x"}, "status": {"phase": "Running"}}), "Terminating"),
-            (json!({"spec": {"initContainers": [{}, {}]}, "status": {"phase": "Pending",
-                "initContainerStatuses": [{"state": {"terminated": {"exitCode": 0}}}, {"state": {"running": {}}}]}}), "Init:1/2"),
+            (
+                json!({"status": {"phase": "Running", "containerStatuses": [{"ready": true, "state": {"running": {}}}]}}),
+                "Running",
+            ),
+            (
+                json!({"status": {"phase": "Pending", "containerStatuses": [{"state": {"waiting": {"reason": "ErrImagePull"}}}]}}),
+                "ErrImagePull",
+            ),
+            (
+                json!({"status": {"phase": "Failed", "containerStatuses": [{"state": {"terminated": {"exitCode": 3}}}]}}),
+                "ExitCode:3",
+            ),
+            (
+                json!({"status": {"phase": "Failed", "reason": "Evicted"}}),
+                "Evicted",
+            ),
+            (
+                json!({"metadata": {"deletionTimestamp": "x"}, "status": {"phase": "Running"}}),
+                "Terminating",
+            ),
+            (
+                json!({"spec": {"initContainers": [{}, {}]}, "status": {"phase": "Pending",
+                "initContainerStatuses": [{"state": {"terminated": {"exitCode": 0}}}, {"state": {"running": {}}}]}}),
+                "Init:1/2",
+            ),
         ] {
             assert_eq!(compute("podStatus", &pod, NOW), word, "{pod}");
         }
@@ -255,7 +313,10 @@ mod tests {
     fn nodes_show_readiness_roles_and_addresses() {
         let node = json!({"metadata": {"labels": {"node-role.kubernetes.io/worker": ""}}, "spec": {"unschedulable": true},
             "status": {"conditions": [{"type": "Ready", "status": "True"}], "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}]}});
-        assert_eq!(compute("nodeStatus", &node, NOW), "Ready,SchedulingDisabled");
+        assert_eq!(
+            compute("nodeStatus", &node, NOW),
+            "Ready,SchedulingDisabled"
+        );
         assert_eq!(compute("nodeRoles", &node, NOW), "worker");
         assert_eq!(compute("nodeInternalIP", &node, NOW), "127.0.0.1");
         assert_eq!(compute("nodeExternalIP", &node, NOW), "<none>");

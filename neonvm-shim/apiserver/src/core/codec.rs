@@ -47,7 +47,9 @@ impl Form {
     /// 400 when the object is none, or of another kind or version than the path.
     pub fn decode(&self, mut value: Value) -> Result<Value, ApiError> {
         let Some(map) = value.as_object_mut() else {
-            return Err(ApiError::bad_request("the body must be a JSON or YAML object"));
+            return Err(ApiError::bad_request(
+                "the body must be a JSON or YAML object",
+            ));
         };
         let text = |name: &str| map.get(name).and_then(Value::as_str).unwrap_or_default();
         let (api_version, kind) = (text("apiVersion"), text("kind"));
@@ -73,7 +75,9 @@ impl Form {
         let stored_version = self.stored.api_version(&self.stored.storage_version().name);
         map.insert("apiVersion".to_owned(), Value::from(stored_version));
         map.insert("kind".to_owned(), Value::from(self.stored.kind.clone()));
-        let metadata = map.entry("metadata").or_insert_with(|| Value::Object(serde_json::Map::new()));
+        let metadata = map
+            .entry("metadata")
+            .or_insert_with(|| Value::Object(serde_json::Map::new()));
         if metadata.is_null() {
             *metadata = Value::Object(serde_json::Map::new());
         }

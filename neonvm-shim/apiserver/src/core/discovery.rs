@@ -6,8 +6,16 @@ use super::kind::{Kind, Version};
 use super::registry::Registry;
 
 /// Verbs of every kind.
-const VERBS: [&str; 8] =
-    ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+const VERBS: [&str; 8] = [
+    "create",
+    "delete",
+    "deletecollection",
+    "get",
+    "list",
+    "patch",
+    "update",
+    "watch",
+];
 /// Verbs of `/status`.
 const STATUS_VERBS: [&str; 3] = ["get", "patch", "update"];
 
@@ -40,8 +48,7 @@ pub fn group(registry: &Registry, name: &str) -> Option<Value> {
 }
 
 fn group_entry(group: &str, versions: &[String]) -> Value {
-    let entry =
-        |version: &String| json!({"groupVersion": format!("{group}/{version}"), "version": version});
+    let entry = |version: &String| json!({"groupVersion": format!("{group}/{version}"), "version": version});
     json!({
         "name": group,
         "versions": versions.iter().map(entry).collect::<Value>(),
@@ -78,7 +85,11 @@ pub fn resources(registry: &Registry, group: &str, version: &str) -> Option<Valu
             }));
         }
     }
-    let group_version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
+    let group_version = if group.is_empty() {
+        version.to_owned()
+    } else {
+        format!("{group}/{version}")
+    };
     (!list.is_empty()).then(|| {
         json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": list})
     })
@@ -87,9 +98,17 @@ pub fn resources(registry: &Registry, group: &str, version: &str) -> Option<Valu
 fn subresources(kind: &Kind, version: &Version) -> Vec<(String, String, Vec<&'static str>)> {
     let mut list = Vec::new();
     if version.has_status {
-        list.push(("status".to_owned(), kind.kind.clone(), STATUS_VERBS.to_vec()));
+        list.push((
+            "status".to_owned(),
+            kind.kind.clone(),
+            STATUS_VERBS.to_vec(),
+        ));
     }
-    for name in kind.extras().into_iter().flat_map(|extras| &extras.subresources) {
+    for name in kind
+        .extras()
+        .into_iter()
+        .flat_map(|extras| &extras.subresources)
+    {
         list.push((name.clone(), "Binding".to_owned(), vec!["create"]));
     }
     list
@@ -162,8 +181,20 @@ mod tests {
         let registry = builtin().expect("documents are sound");
         let core = resources(&registry, "", "v1").expect("served");
         let list = core["resources"].as_array().expect("list");
-        let names: Vec<&str> = list.iter().filter_map(|entry| entry["name"].as_str()).collect();
-        for name in ["pods", "pods/status", "pods/binding", "nodes", "secrets", "configmaps", "events", "namespaces"] {
+        let names: Vec<&str> = list
+            .iter()
+            .filter_map(|entry| entry["name"].as_str())
+            .collect();
+        for name in [
+            "pods",
+            "pods/status",
+            "pods/binding",
+            "nodes",
+            "secrets",
+            "configmaps",
+            "events",
+            "namespaces",
+        ] {
             assert!(names.contains(&name), "{name} in {names:?}");
         }
         assert!(resources(&registry, "", "v2").is_none());
@@ -171,6 +202,11 @@ mod tests {
         assert!(group(&registry, "").is_none());
         let all = aggregated(&registry, false);
         assert_eq!(all["items"][0]["metadata"]["name"], "apiextensions.k8s.io");
-        assert_eq!(aggregated(&registry, true)["items"].as_array().map(Vec::len), Some(1));
+        assert_eq!(
+            aggregated(&registry, true)["items"]
+                .as_array()
+                .map(Vec::len),
+            Some(1)
+        );
     }
 }

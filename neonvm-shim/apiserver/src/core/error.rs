@@ -124,7 +124,11 @@ impl ApiError {
     /// A refusal without details.
     #[must_use]
     pub fn new(reason: Reason, message: impl Into<String>) -> Self {
-        Self { reason, message: message.into(), details: None }
+        Self {
+            reason,
+            message: message.into(),
+            details: None,
+        }
     }
 
     /// 400.
@@ -143,8 +147,10 @@ impl ApiError {
     /// 404 for a path no kind is registered at.
     #[must_use]
     pub fn unknown_path() -> Self {
-        let mut error =
-            Self::new(Reason::NotFound, "the server could not find the requested resource");
+        let mut error = Self::new(
+            Reason::NotFound,
+            "the server could not find the requested resource",
+        );
         error.details = Some(Box::default());
         error
     }
@@ -257,7 +263,11 @@ impl Details {
 
 /// `virtualmachines.vm.neon.tech`, or the bare resource in the core group.
 fn qualified(resource: &str, group: &str) -> String {
-    if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") }
+    if group.is_empty() {
+        resource.to_owned()
+    } else {
+        format!("{resource}.{group}")
+    }
 }
 
 /// The `Status` of a delete that removed its object at once.
@@ -285,13 +295,18 @@ mod tests {
 
     #[test]
     fn a_refusal_reads_as_the_real_server_writes_it() {
-        let status =
-            ApiError::not_found("vm.neon.tech", "virtualmachines", "pg").to_status();
-        assert_eq!(status["message"], "virtualmachines.vm.neon.tech \"pg\" not found");
+        let status = ApiError::not_found("vm.neon.tech", "virtualmachines", "pg").to_status();
+        assert_eq!(
+            status["message"],
+            "virtualmachines.vm.neon.tech \"pg\" not found"
+        );
         assert_eq!(status["code"], 404);
         assert_eq!(status["details"]["name"], "pg");
         let conflict = ApiError::conflict("", "pods", "p", "stale").to_status();
-        assert_eq!(conflict["message"], "Operation cannot be fulfilled on pods \"p\": stale");
+        assert_eq!(
+            conflict["message"],
+            "Operation cannot be fulfilled on pods \"p\": stale"
+        );
         assert_eq!(conflict["reason"], "Conflict");
     }
 
@@ -305,7 +320,10 @@ mod tests {
         let one = ApiError::invalid("", "Pod", "p", vec![cause("spec.a")]);
         assert_eq!(one.message, "Pod \"p\" is invalid: spec.a: bad");
         let two = ApiError::invalid("g", "K", "p", vec![cause("spec.a"), cause("spec.b")]);
-        assert_eq!(two.message, "K.g \"p\" is invalid: [spec.a: bad, spec.b: bad]");
+        assert_eq!(
+            two.message,
+            "K.g \"p\" is invalid: [spec.a: bad, spec.b: bad]"
+        );
         assert_eq!(two.to_status()["details"]["causes"][1]["field"], "spec.b");
     }
 }

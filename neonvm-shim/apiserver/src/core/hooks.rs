@@ -76,7 +76,11 @@ fn forbidden(field: &str, why: &str) -> Vec<Cause> {
 }
 
 /// Members of a pod's spec that may change after creation, and of each of its containers.
-const MUTABLE_POD_SPEC: [&str; 3] = ["activeDeadlineSeconds", "terminationGracePeriodSeconds", "tolerations"];
+const MUTABLE_POD_SPEC: [&str; 3] = [
+    "activeDeadlineSeconds",
+    "terminationGracePeriodSeconds",
+    "tolerations",
+];
 
 fn pod_spec_is_kept(old: &Value, new: &Value) -> Result<(), Vec<Cause>> {
     let fixed = |pod: &Value| {
@@ -86,7 +90,11 @@ fn pod_spec_is_kept(old: &Value, new: &Value) -> Result<(), Vec<Cause>> {
         }
         for list in ["containers", "initContainers"] {
             let containers = spec.get_mut(list).and_then(Value::as_array_mut);
-            for container in containers.into_iter().flatten().filter_map(Value::as_object_mut) {
+            for container in containers
+                .into_iter()
+                .flatten()
+                .filter_map(Value::as_object_mut)
+            {
                 container.remove("image");
             }
         }
@@ -115,11 +123,15 @@ fn immutable_is_kept(old: &Value, new: &Value) -> Result<(), Vec<Cause>> {
 fn fold_string_data(value: &mut Value) -> Result<(), Vec<Cause>> {
     use base64::Engine as _;
     let coder = base64::engine::general_purpose::STANDARD;
-    let Some(map) = value.as_object_mut() else { return Ok(()) };
+    let Some(map) = value.as_object_mut() else {
+        return Ok(());
+    };
     if let Some(Value::Object(texts)) = map.remove("stringData") {
         for (key, text) in texts {
             let coded = coder.encode(text.as_str().unwrap_or_default());
-            let data = map.entry("data").or_insert_with(|| Value::Object(serde_json::Map::new()));
+            let data = map
+                .entry("data")
+                .or_insert_with(|| Value::Object(serde_json::Map::new()));
             if !data.is_object() {
                 *data = Value::Object(serde_json::Map::new());
             }
@@ -127,8 +139,16 @@ fn fold_string_data(value: &mut Value) -> Result<(), Vec<Cause>> {
         }
     }
     let mut problems = Vec::new();
-    for (key, coded) in map.get("data").and_then(Value::as_object).into_iter().flatten() {
-        if coded.as_str().is_none_or(|text| coder.decode(text).is_err()) {
+    for (key, coded) in map
+        .get("data")
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten()
+    {
+        if coded
+            .as_str()
+            .is_none_or(|text| coder.decode(text).is_err())
+        {
             problems.push(Cause {
                 reason: "FieldValueInvalid".to_owned(),
                 message: "Invalid value: must be base64".to_owned(),
@@ -136,7 +156,11 @@ fn fold_string_data(value: &mut Value) -> Result<(), Vec<Cause>> {
             });
         }
     }
-    if problems.is_empty() { Ok(()) } else { Err(problems) }
+    if problems.is_empty() {
+        Ok(())
+    } else {
+        Err(problems)
+    }
 }
 
 /// Refuses a change of an object's kind rules as a 422.

@@ -36,7 +36,10 @@ impl JsonPath {
             return Err(bad("too long"));
         }
         let inner = text.trim();
-        let inner = inner.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')).unwrap_or(inner);
+        let inner = inner
+            .strip_prefix('{')
+            .and_then(|rest| rest.strip_suffix('}'))
+            .unwrap_or(inner);
         let mut rest = inner.strip_prefix('$').unwrap_or(inner);
         let mut steps = Vec::new();
         while !rest.is_empty() {
@@ -65,7 +68,10 @@ impl JsonPath {
     pub fn find<'a>(&self, root: &'a Value) -> Vec<&'a Value> {
         let mut found = vec![root];
         for step in &self.steps {
-            found = found.into_iter().flat_map(|value| step.follow(value)).collect();
+            found = found
+                .into_iter()
+                .flat_map(|value| step.follow(value))
+                .collect();
         }
         found
     }
@@ -90,7 +96,11 @@ impl Step {
             (Self::Index(index), Value::Array(items)) => {
                 let length = i64::try_from(items.len()).unwrap_or(i64::MAX);
                 let at = if *index < 0 { index + length } else { *index };
-                usize::try_from(at).ok().and_then(|at| items.get(at)).into_iter().collect()
+                usize::try_from(at)
+                    .ok()
+                    .and_then(|at| items.get(at))
+                    .into_iter()
+                    .collect()
             }
             (Self::All, Value::Array(items)) => items.iter().collect(),
             (Self::All, Value::Object(map)) => map.values().collect(),
@@ -153,12 +163,22 @@ fn bracket(text: &str) -> Option<Step> {
     if text == "*" {
         return Some(Step::All);
     }
-    if let Some(condition) = text.strip_prefix("?(").and_then(|rest| rest.strip_suffix(')')) {
+    if let Some(condition) = text
+        .strip_prefix("?(")
+        .and_then(|rest| rest.strip_suffix(')'))
+    {
         let (left, right, equal) = match condition.split_once("!=") {
             Some((left, right)) => (left, right, false),
-            None => condition.split_once("==").map(|(left, right)| (left, right, true))?,
+            None => condition
+                .split_once("==")
+                .map(|(left, right)| (left, right, true))?,
         };
-        let path = left.trim().strip_prefix("@.")?.split('.').map(str::to_owned).collect();
+        let path = left
+            .trim()
+            .strip_prefix("@.")?
+            .split('.')
+            .map(str::to_owned)
+            .collect();
         return Some(Step::Where(path, unquoted(right.trim()).to_owned(), equal));
     }
     if let Ok(index) = text.parse() {
@@ -195,9 +215,18 @@ mod tests {
             (".status.restarts", vec![]),
             (".status.conditions[1].type", vec![json!("Degraded")]),
             (".status.conditions[-1].type", vec![json!("Degraded")]),
-            (".status.conditions[?(@.type==\"Available\")].status", vec![json!("True")]),
-            (".status.conditions[?(@.type!='Available')].status", vec![json!("False")]),
-            (".status.conditions[*].type", vec![json!("Available"), json!("Degraded")]),
+            (
+                ".status.conditions[?(@.type==\"Available\")].status",
+                vec![json!("True")],
+            ),
+            (
+                ".status.conditions[?(@.type!='Available')].status",
+                vec![json!("False")],
+            ),
+            (
+                ".status.conditions[*].type",
+                vec![json!("Available"), json!("Degraded")],
+            ),
             (".metadata.annotations.a\\.b/c", vec![json!("v")]),
             (".metadata.annotations['a.b/c']", vec![json!("v")]),
         ] {

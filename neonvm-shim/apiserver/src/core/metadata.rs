@@ -34,9 +34,7 @@ pub fn schema_document() -> Value {
     let text = |about: &str| json!({"type": "string", "description": about});
     let time = |about: &str| json!({"type": "string", "format": "date-time", "description": about});
     let number = |about: &str| json!({"type": "integer", "format": "int64", "description": about});
-    let texts = |about: &str| {
-        json!({"type": "object", "additionalProperties": {"type": "string"}, "description": about})
-    };
+    let texts = |about: &str| json!({"type": "object", "additionalProperties": {"type": "string"}, "description": about});
     json!({
         "type": "object",
         "description": "What every object has: names, labels, owners and what the server states.",
@@ -91,7 +89,9 @@ pub fn schema_document() -> Value {
 
 /// Drops unknown members, `null`s and the obsolete `selfLink`; adds the paths of unknown ones to `dropped`.
 pub fn prune(value: &mut Value, dropped: &mut Vec<String>) {
-    let Some(map) = value.get_mut("metadata").and_then(Value::as_object_mut) else { return };
+    let Some(map) = value.get_mut("metadata").and_then(Value::as_object_mut) else {
+        return;
+    };
     map.retain(|name, member| {
         let known = MEMBERS.contains(&name.as_str());
         if !known {
@@ -109,7 +109,11 @@ pub fn validate(value: &Value, namespaced: bool) -> Vec<Cause> {
     check_name(metadata, &mut problems);
     if !namespaced && metadata.get("namespace").is_some() {
         let message = "Forbidden: not allowed on this type";
-        problems.push(cause("FieldValueForbidden", "metadata.namespace", message.to_owned()));
+        problems.push(cause(
+            "FieldValueForbidden",
+            "metadata.namespace",
+            message.to_owned(),
+        ));
     }
     check_labels(metadata, &mut problems);
     check_annotations(metadata, &mut problems);
@@ -118,11 +122,19 @@ pub fn validate(value: &Value, namespaced: bool) -> Vec<Cause> {
 }
 
 fn cause(reason: &str, field: &str, message: String) -> Cause {
-    Cause { reason: reason.to_owned(), field: field.to_owned(), message }
+    Cause {
+        reason: reason.to_owned(),
+        field: field.to_owned(),
+        message,
+    }
 }
 
 fn invalid(field: &str, value: &Value, why: &str) -> Cause {
-    cause("FieldValueInvalid", field, format!("Invalid value: {value}: {why}"))
+    cause(
+        "FieldValueInvalid",
+        field,
+        format!("Invalid value: {value}: {why}"),
+    )
 }
 
 fn check_name(metadata: &Value, problems: &mut Vec<Cause>) {
@@ -141,7 +153,9 @@ fn check_name(metadata: &Value, problems: &mut Vec<Cause>) {
 }
 
 fn check_labels(metadata: &Value, problems: &mut Vec<Cause>) {
-    let Some(labels) = metadata.get("labels") else { return };
+    let Some(labels) = metadata.get("labels") else {
+        return;
+    };
     let Some(map) = labels.as_object() else {
         problems.push(invalid("metadata.labels", labels, "must be an object"));
         return;
@@ -160,20 +174,34 @@ fn check_labels(metadata: &Value, problems: &mut Vec<Cause>) {
 }
 
 fn check_annotations(metadata: &Value, problems: &mut Vec<Cause>) {
-    let Some(annotations) = metadata.get("annotations") else { return };
+    let Some(annotations) = metadata.get("annotations") else {
+        return;
+    };
     let Some(map) = annotations.as_object() else {
-        problems.push(invalid("metadata.annotations", annotations, "must be an object"));
+        problems.push(invalid(
+            "metadata.annotations",
+            annotations,
+            "must be an object",
+        ));
         return;
     };
     let mut total_bytes = 0;
     for (key, value) in map {
         // Case does not matter in annotation keys, but form does.
         if !is_label_key(key) {
-            problems.push(invalid("metadata.annotations", &Value::from(key.as_str()), "must be a qualified name"));
+            problems.push(invalid(
+                "metadata.annotations",
+                &Value::from(key.as_str()),
+                "must be a qualified name",
+            ));
         }
         match value.as_str() {
             Some(text) => total_bytes += key.len() + text.len(),
-            None => problems.push(invalid(&format!("metadata.annotations.{key}"), value, "must be a string")),
+            None => problems.push(invalid(
+                &format!("metadata.annotations.{key}"),
+                value,
+                "must be a string",
+            )),
         }
     }
     if total_bytes > MAX_ANNOTATION_BYTES {
@@ -185,21 +213,43 @@ fn check_annotations(metadata: &Value, problems: &mut Vec<Cause>) {
 fn check_lists(metadata: &Value, problems: &mut Vec<Cause>) {
     if let Some(finalizers) = metadata.get("finalizers") {
         let texts = finalizers.as_array();
-        if texts.is_none_or(|texts| !texts.iter().all(|text| text.as_str().is_some_and(is_label_key))) {
-            problems.push(invalid("metadata.finalizers", finalizers, "must be a list of qualified names"));
+        if texts.is_none_or(|texts| {
+            !texts
+                .iter()
+                .all(|text| text.as_str().is_some_and(is_label_key))
+        }) {
+            problems.push(invalid(
+                "metadata.finalizers",
+                finalizers,
+                "must be a list of qualified names",
+            ));
         }
     }
-    let Some(owners) = metadata.get("ownerReferences") else { return };
+    let Some(owners) = metadata.get("ownerReferences") else {
+        return;
+    };
     let Some(list) = owners.as_array() else {
-        problems.push(invalid("metadata.ownerReferences", owners, "must be a list"));
+        problems.push(invalid(
+            "metadata.ownerReferences",
+            owners,
+            "must be a list",
+        ));
         return;
     };
     let mut controllers = 0;
     for (index, owner) in list.iter().enumerate() {
         for member in ["apiVersion", "kind", "name", "uid"] {
-            if owner.get(member).and_then(Value::as_str).is_none_or(str::is_empty) {
+            if owner
+                .get(member)
+                .and_then(Value::as_str)
+                .is_none_or(str::is_empty)
+            {
                 let field = format!("metadata.ownerReferences[{index}].{member}");
-                problems.push(cause("FieldValueInvalid", &field, "Invalid value: must not be empty".to_owned()));
+                problems.push(cause(
+                    "FieldValueInvalid",
+                    &field,
+                    "Invalid value: must not be empty".to_owned(),
+                ));
             }
         }
         controllers += usize::from(owner.get("controller") == Some(&Value::Bool(true)));
@@ -216,7 +266,8 @@ mod tests {
 
     #[test]
     fn each_rule_names_its_field() {
-        let owner = json!({"apiVersion": "v1", "kind": "K", "name": "n", "uid": "u", "controller": true});
+        let owner =
+            json!({"apiVersion": "v1", "kind": "K", "name": "n", "uid": "u", "controller": true});
         let good = json!({"metadata": {"name": "a", "labels": {"x/y": "1"}, "annotations": {"k": "any thing"},
             "finalizers": ["vm.neon.tech/finalizer"], "ownerReferences": [owner]}});
         assert_eq!(validate(&good, true), []);
@@ -224,26 +275,60 @@ mod tests {
             (json!({}), "metadata.name"),
             (json!({"name": "A"}), "metadata.name"),
             (json!({"name": "a", "labels": {"x": 1}}), "metadata.labels"),
-            (json!({"name": "a", "labels": {"x": "-"}}), "metadata.labels"),
-            (json!({"name": "a", "labels": {"x y": "1"}}), "metadata.labels"),
-            (json!({"name": "a", "annotations": {"x": 1}}), "metadata.annotations.x"),
-            (json!({"name": "a", "annotations": {"x": "y".repeat(300_000)}}), "metadata.annotations"),
-            (json!({"name": "a", "finalizers": "x"}), "metadata.finalizers"),
-            (json!({"name": "a", "ownerReferences": [owner, owner]}), "metadata.ownerReferences"),
-            (json!({"name": "a", "ownerReferences": [{"apiVersion": "v1", "kind": "K", "name": "n"}]}), "metadata.ownerReferences[0].uid"),
+            (
+                json!({"name": "a", "labels": {"x": "-"}}),
+                "metadata.labels",
+            ),
+            (
+                json!({"name": "a", "labels": {"x y": "1"}}),
+                "metadata.labels",
+            ),
+            (
+                json!({"name": "a", "annotations": {"x": 1}}),
+                "metadata.annotations.x",
+            ),
+            (
+                json!({"name": "a", "annotations": {"x": "y".repeat(300_000)}}),
+                "metadata.annotations",
+            ),
+            (
+                json!({"name": "a", "finalizers": "x"}),
+                "metadata.finalizers",
+            ),
+            (
+                json!({"name": "a", "ownerReferences": [owner, owner]}),
+                "metadata.ownerReferences",
+            ),
+            (
+                json!({"name": "a", "ownerReferences": [{"apiVersion": "v1", "kind": "K", "name": "n"}]}),
+                "metadata.ownerReferences[0].uid",
+            ),
         ] {
             let problems = validate(&json!({"metadata": metadata}), true);
-            let fields: Vec<&str> = problems.iter().map(|problem| problem.field.as_str()).collect();
+            let fields: Vec<&str> = problems
+                .iter()
+                .map(|problem| problem.field.as_str())
+                .collect();
             assert_eq!(fields, [field]);
         }
-        assert_eq!(validate(&json!({"metadata": {"name": "a", "namespace": "b"}}), false).len(), 1);
+        assert_eq!(
+            validate(&json!({"metadata": {"name": "a", "namespace": "b"}}), false).len(),
+            1
+        );
     }
 
     #[test]
     fn unknown_members_are_dropped() {
-        let mut value = json!({"metadata": {"name": "a", "color": "red", "selfLink": "x", "labels": null}});
+        let mut value =
+            json!({"metadata": {"name": "a", "color": "red", "selfLink": "x", "labels": null}});
         let mut dropped = Vec::new();
         prune(&mut value, &mut dropped);
-        assert_eq!((value, dropped), (json!({"metadata": {"name": "a"}}), vec!["metadata.color".to_owned()]));
+        assert_eq!(
+            (value, dropped),
+            (
+                json!({"metadata": {"name": "a"}}),
+                vec!["metadata.color".to_owned()]
+            )
+        );
     }
 }

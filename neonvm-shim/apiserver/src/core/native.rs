@@ -31,7 +31,12 @@ pub fn check(kind: &str, object: &Value) -> Result<(), String> {
 }
 
 /// Brings amounts (schema nodes of format `quantity`) into canonical spelling: `2` → `"2"`, `"1024Mi"` → `"1Gi"`.
-pub fn canonical_quantities(value: &mut Value, schema: &Schema, path: &str, problems: &mut Vec<Cause>) {
+pub fn canonical_quantities(
+    value: &mut Value,
+    schema: &Schema,
+    path: &str,
+    problems: &mut Vec<Cause>,
+) {
     if schema.int_or_string && schema.checks.format.as_deref() == Some("quantity") {
         match protocol::quantity::Quantity::from_json(value) {
             Ok(quantity) => *value = Value::from(quantity.to_string()),
@@ -47,7 +52,11 @@ pub fn canonical_quantities(value: &mut Value, schema: &Schema, path: &str, prob
         Value::Object(map) => {
             for (name, member) in map.iter_mut() {
                 if let Some(child) = schema.member(name) {
-                    let at = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                    let at = if path.is_empty() {
+                        name.clone()
+                    } else {
+                        format!("{path}.{name}")
+                    };
                     canonical_quantities(member, child, &at, problems);
                 }
             }
@@ -71,11 +80,20 @@ mod tests {
 
     #[test]
     fn objects_a_typed_client_could_not_read_are_found() {
-        assert_eq!(check("pods", &json!({"spec": {"containers": [{"name": "c"}]}})), Ok(()));
+        assert_eq!(
+            check("pods", &json!({"spec": {"containers": [{"name": "c"}]}})),
+            Ok(())
+        );
         for (kind, object) in [
             ("pods", json!({"status": {"podIP": 5}})),
-            ("nodes", json!({"status": {"conditions": [{"type": "Ready", "status": "True", "message": true}]}})),
-            ("leases.coordination.k8s.io", json!({"spec": {"renewTime": "soon"}})),
+            (
+                "nodes",
+                json!({"status": {"conditions": [{"type": "Ready", "status": "True", "message": true}]}}),
+            ),
+            (
+                "leases.coordination.k8s.io",
+                json!({"spec": {"renewTime": "soon"}}),
+            ),
             ("events", json!({"involvedObject": "x"})),
         ] {
             assert!(check(kind, &object).is_err(), "{kind}");
@@ -90,7 +108,10 @@ mod tests {
         let mut value = json!({"cpu": 2, "half": 0.5, "memory": "1024Mi"});
         let mut problems = Vec::new();
         canonical_quantities(&mut value, &schema, "", &mut problems);
-        assert_eq!((value, problems), (json!({"cpu": "2", "half": "500m", "memory": "1Gi"}), vec![]));
+        assert_eq!(
+            (value, problems),
+            (json!({"cpu": "2", "half": "500m", "memory": "1Gi"}), vec![])
+        );
         let mut problems = Vec::new();
         canonical_quantities(&mut json!({"cpu": "x"}), &schema, "status", &mut problems);
         assert_eq!(problems[0].field, "status.cpu");

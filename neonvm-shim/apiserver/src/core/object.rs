@@ -21,7 +21,11 @@ impl Object {
     pub fn new(mut value: Value, revision: u64) -> Arc<Self> {
         value["metadata"]["resourceVersion"] = Value::from(revision.to_string());
         let json = value.to_string().into();
-        Arc::new(Self { value, json, revision })
+        Arc::new(Self {
+            value,
+            json,
+            revision,
+        })
     }
 
     /// Reads stored text.
@@ -33,7 +37,11 @@ impl Object {
         let revision = meta(&value, "resourceVersion")
             .and_then(|text| text.parse().ok())
             .ok_or("no resourceVersion")?;
-        Ok(Arc::new(Self { value, json: text.into(), revision }))
+        Ok(Arc::new(Self {
+            value,
+            json: text.into(),
+            revision,
+        }))
     }
 
     /// `metadata.uid`, empty if absent.
@@ -59,13 +67,18 @@ pub fn is_deleting(value: &Value) -> bool {
 #[must_use]
 pub fn finalizers(value: &Value) -> Vec<&str> {
     let list = value["metadata"]["finalizers"].as_array();
-    list.into_iter().flatten().filter_map(Value::as_str).collect()
+    list.into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect()
 }
 
 /// Uids in `metadata.ownerReferences`.
 pub fn owner_uids(value: &Value) -> impl Iterator<Item = &str> {
     let list = value["metadata"]["ownerReferences"].as_array();
-    list.into_iter().flatten().filter_map(|owner| owner["uid"].as_str())
+    list.into_iter()
+        .flatten()
+        .filter_map(|owner| owner["uid"].as_str())
 }
 
 /// Removes a member of `metadata` and the whole `metadata` member list entry if it is then unused.
@@ -142,7 +155,9 @@ pub fn is_dns_subdomain(name: &str) -> bool {
         let bytes = label.as_bytes();
         edge(bytes.first())
             && edge(bytes.last())
-            && bytes.iter().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || *byte == b'-')
+            && bytes
+                .iter()
+                .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || *byte == b'-')
     };
     !name.is_empty() && name.len() <= 253 && name.split('.').all(label)
 }

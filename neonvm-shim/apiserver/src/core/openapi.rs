@@ -21,14 +21,21 @@ pub fn index(registry: &Registry, hash: impl Fn(&Value) -> String) -> Value {
             let path = prefix(&group, &version);
             let document = document(registry, &group, &version).unwrap_or(Value::Null);
             let url = format!("/openapi/v3{path}?hash={}", hash(&document));
-            paths.insert(path.trim_start_matches('/').to_owned(), json!({"serverRelativeURL": url}));
+            paths.insert(
+                path.trim_start_matches('/').to_owned(),
+                json!({"serverRelativeURL": url}),
+            );
         }
     }
     json!({"paths": paths})
 }
 
 fn prefix(group: &str, version: &str) -> String {
-    if group.is_empty() { format!("/api/{version}") } else { format!("/apis/{group}/{version}") }
+    if group.is_empty() {
+        format!("/api/{version}")
+    } else {
+        format!("/apis/{group}/{version}")
+    }
 }
 
 /// `/openapi/v3/apis/GROUP/VERSION`.
@@ -150,8 +157,11 @@ struct Operation<'a> {
 const WRITE_QUERIES: [&str; 3] = ["dryRun", "fieldManager", "fieldValidation"];
 const DELETE_QUERIES: [&str; 3] = ["dryRun", "gracePeriodSeconds", "propagationPolicy"];
 const JSON_YAML: [&str; 2] = ["application/json", "application/yaml"];
-const PATCH_TYPES: [&str; 3] =
-    ["application/apply-patch+yaml", "application/json-patch+json", "application/merge-patch+json"];
+const PATCH_TYPES: [&str; 3] = [
+    "application/apply-patch+yaml",
+    "application/json-patch+json",
+    "application/merge-patch+json",
+];
 const BUILTIN_PATCH_TYPES: [&str; 4] = [
     "application/apply-patch+yaml",
     "application/json-patch+json",
@@ -162,7 +172,11 @@ const BUILTIN_PATCH_TYPES: [&str; 4] = [
 impl Operation<'_> {
     fn to_json(&self, kind: &Kind, version: &str) -> Value {
         let media = |types: &[&str], name: &str| -> Value {
-            types.iter().map(|one| ((*one).to_owned(), json!({"schema": reference(name)}))).collect::<Map<_, _>>().into()
+            types
+                .iter()
+                .map(|one| ((*one).to_owned(), json!({"schema": reference(name)})))
+                .collect::<Map<_, _>>()
+                .into()
         };
         let scope = if kind.namespaced { "Namespaced" } else { "" };
         let mut operation = json!({
@@ -192,15 +206,34 @@ impl Operation<'_> {
 fn add_paths(paths: &mut Map<String, Value>, kind: &Kind, served: &Version, name: &str) {
     let version = served.name.as_str();
     let root = prefix(&kind.group, version);
-    let within = if kind.namespaced { "/namespaces/{namespace}" } else { "" };
+    let within = if kind.namespaced {
+        "/namespaces/{namespace}"
+    } else {
+        ""
+    };
     let list_name = format!("{name}List");
     let list_queries = [
-        "allowWatchBookmarks", "continue", "fieldSelector", "labelSelector", "limit",
-        "resourceVersion", "resourceVersionMatch", "sendInitialEvents", "timeoutSeconds", "watch",
+        "allowWatchBookmarks",
+        "continue",
+        "fieldSelector",
+        "labelSelector",
+        "limit",
+        "resourceVersion",
+        "resourceVersionMatch",
+        "sendInitialEvents",
+        "timeoutSeconds",
+        "watch",
     ];
     let namespace = kind.namespaced.then(|| path_parameter("namespace"));
     let operation = |action, verb, queries, body, answer| {
-        Operation { action, verb, queries, body, answer }.to_json(kind, version)
+        Operation {
+            action,
+            verb,
+            queries,
+            body,
+            answer,
+        }
+        .to_json(kind, version)
     };
     let list = || operation("list", "list", &list_queries, None, &list_name);
     if kind.namespaced {
@@ -213,10 +246,18 @@ fn add_paths(paths: &mut Map<String, Value>, kind: &Kind, served: &Version, name
         "delete": operation("deletecollection", "delete", &list_queries, Some((DELETE_OPTIONS, &JSON_YAML)), STATUS),
     });
     paths.insert(format!("{root}{within}/{}", kind.resource), collection);
-    let patch_types: &[&str] = if kind.builtin.is_some() { &BUILTIN_PATCH_TYPES } else { &PATCH_TYPES };
+    let patch_types: &[&str] = if kind.builtin.is_some() {
+        &BUILTIN_PATCH_TYPES
+    } else {
+        &PATCH_TYPES
+    };
     let patch_queries = ["dryRun", "fieldManager", "fieldValidation", "force"];
     let single = |with_delete: bool| {
-        let parameters: Vec<Value> = namespace.iter().cloned().chain([path_parameter("name")]).collect();
+        let parameters: Vec<Value> = namespace
+            .iter()
+            .cloned()
+            .chain([path_parameter("name")])
+            .collect();
         let mut path = json!({
             "parameters": parameters,
             "get": operation("get", "read", &[], None, name),
@@ -224,13 +265,25 @@ fn add_paths(paths: &mut Map<String, Value>, kind: &Kind, served: &Version, name
             "patch": operation("patch", "patch", &patch_queries, Some((PATCH, patch_types)), name),
         });
         if with_delete {
-            path["delete"] = operation("delete", "delete", &DELETE_QUERIES, Some((DELETE_OPTIONS, &JSON_YAML)), STATUS);
+            path["delete"] = operation(
+                "delete",
+                "delete",
+                &DELETE_QUERIES,
+                Some((DELETE_OPTIONS, &JSON_YAML)),
+                STATUS,
+            );
         }
         path
     };
-    paths.insert(format!("{root}{within}/{}/{{name}}", kind.resource), single(true));
+    paths.insert(
+        format!("{root}{within}/{}/{{name}}", kind.resource),
+        single(true),
+    );
     if served.has_status {
-        paths.insert(format!("{root}{within}/{}/{{name}}/status", kind.resource), single(false));
+        paths.insert(
+            format!("{root}{within}/{}/{{name}}/status", kind.resource),
+            single(false),
+        );
     }
 }
 
@@ -243,26 +296,45 @@ mod tests {
     fn every_reference_leads_somewhere_and_patches_know_field_validation() {
         let mut registry = builtin().expect("documents");
         for definition in definitions().expect("documents") {
-            registry.insert(Kind::parse(&definition, false).expect("valid")).expect("free names");
+            registry
+                .insert(Kind::parse(&definition, false).expect("valid"))
+                .expect("free names");
         }
         for (group, versions) in registry.group_versions() {
             for version in versions {
                 let document = document(&registry, &group, &version).expect("served");
                 let text = document.to_string();
-                for name in text.split("#/components/schemas/").skip(1).filter_map(|rest| rest.split('"').next()) {
-                    assert!(document["components"]["schemas"].get(name).is_some(), "{group} {name}");
+                for name in text
+                    .split("#/components/schemas/")
+                    .skip(1)
+                    .filter_map(|rest| rest.split('"').next())
+                {
+                    assert!(
+                        document["components"]["schemas"].get(name).is_some(),
+                        "{group} {name}"
+                    );
                 }
                 for (path, item) in document["paths"].as_object().expect("paths") {
                     if let Some(patch) = item.get("patch") {
                         let names = patch["parameters"].as_array().expect("parameters");
-                        assert!(names.iter().any(|one| one["name"] == "fieldValidation"), "{path}");
+                        assert!(
+                            names.iter().any(|one| one["name"] == "fieldValidation"),
+                            "{path}"
+                        );
                     }
                 }
             }
         }
         let vm = document(&registry, "vm.neon.tech", "v1").expect("served");
-        assert!(vm["paths"].get("/apis/vm.neon.tech/v1/namespaces/{namespace}/virtualmachines/{name}/status").is_some());
+        assert!(
+            vm["paths"]
+                .get("/apis/vm.neon.tech/v1/namespaces/{namespace}/virtualmachines/{name}/status")
+                .is_some()
+        );
         let index = index(&registry, |_| "h".to_owned());
-        assert_eq!(index["paths"]["api/v1"]["serverRelativeURL"], "/openapi/v3/api/v1?hash=h");
+        assert_eq!(
+            index["paths"]["api/v1"]["serverRelativeURL"],
+            "/openapi/v3/api/v1?hash=h"
+        );
     }
 }

@@ -58,13 +58,22 @@ impl Messages {
                     Some(shape) => (shape, true),
                     None => (shape, false),
                 };
-                let inside = |open, close| shape.strip_prefix(open)?.strip_suffix(close).map(str::to_owned);
+                let inside = |open, close| {
+                    shape
+                        .strip_prefix(open)?
+                        .strip_suffix(close)
+                        .map(str::to_owned)
+                };
                 let shape = match (inside('[', ']'), inside('{', '}')) {
                     (Some(item), _) => Shape::List(item),
                     (_, Some(value)) => Shape::Map(value),
                     _ => Shape::One(shape.to_owned()),
                 };
-                let member = Member { name: member.to_owned(), shape, keeps_zero };
+                let member = Member {
+                    name: member.to_owned(),
+                    shape,
+                    keeps_zero,
+                };
                 fields.insert(number.parse().ok()?, member);
             }
             messages.insert(name.clone(), fields);
@@ -77,7 +86,9 @@ impl Messages {
     /// # Errors
     /// See [`ProtobufError`].
     pub fn decode(&self, bytes: &[u8]) -> Result<Value, ProtobufError> {
-        let envelope = bytes.strip_prefix(MAGIC).ok_or(ProtobufError::Malformed("no envelope"))?;
+        let envelope = bytes
+            .strip_prefix(MAGIC)
+            .ok_or(ProtobufError::Malformed("no envelope"))?;
         let (mut api_version, mut kind, mut raw) = (String::new(), String::new(), &[][..]);
         for field in Fields::new(envelope) {
             match field? {
@@ -95,7 +106,11 @@ impl Messages {
             }
         }
         // Options have one form in every group.
-        let name = if kind == "DeleteOptions" { kind.clone() } else { format!("{api_version}/{kind}") };
+        let name = if kind == "DeleteOptions" {
+            kind.clone()
+        } else {
+            format!("{api_version}/{kind}")
+        };
         if !self.0.contains_key(&name) {
             return Err(ProtobufError::UnknownKind(name));
         }
@@ -105,15 +120,25 @@ impl Messages {
         Ok(Value::Object(object))
     }
 
-    fn message(&self, name: &str, bytes: &[u8], depth: usize) -> Result<Map<String, Value>, ProtobufError> {
+    fn message(
+        &self,
+        name: &str,
+        bytes: &[u8],
+        depth: usize,
+    ) -> Result<Map<String, Value>, ProtobufError> {
         if depth > MAX_DEPTH {
             return Err(ProtobufError::Malformed("nested too deep"));
         }
-        let members = self.0.get(name).ok_or(ProtobufError::Malformed("unknown message"))?;
+        let members = self
+            .0
+            .get(name)
+            .ok_or(ProtobufError::Malformed("unknown message"))?;
         let mut map = Map::new();
         for field in Fields::new(bytes) {
             let (number, wire) = field?;
-            let Some(member) = members.get(&number) else { continue };
+            let Some(member) = members.get(&number) else {
+                continue;
+            };
             match &member.shape {
                 Shape::One(kind) => {
                     let value = self.value(kind, wire, depth)?;
@@ -123,14 +148,18 @@ impl Messages {
                 }
                 Shape::List(kind) => {
                     let value = self.value(kind, wire, depth)?;
-                    let list = map.entry(member.name.clone()).or_insert_with(|| Value::Array(Vec::new()));
+                    let list = map
+                        .entry(member.name.clone())
+                        .or_insert_with(|| Value::Array(Vec::new()));
                     if let Value::Array(list) = list {
                         list.push(value);
                     }
                 }
                 Shape::Map(kind) => {
                     let (key, value) = self.entry(kind, wire, depth)?;
-                    let entries = map.entry(member.name.clone()).or_insert_with(|| Value::Object(Map::new()));
+                    let entries = map
+                        .entry(member.name.clone())
+                        .or_insert_with(|| Value::Object(Map::new()));
                     if let Value::Object(entries) = entries {
                         entries.insert(key, value);
                     }
@@ -140,8 +169,15 @@ impl Messages {
         Ok(map)
     }
 
-    fn entry(&self, kind: &str, wire: Wire<'_>, depth: usize) -> Result<(String, Value), ProtobufError> {
-        let Wire::Bytes(bytes) = wire else { return Err(ProtobufError::Malformed("a map entry")) };
+    fn entry(
+        &self,
+        kind: &str,
+        wire: Wire<'_>,
+        depth: usize,
+    ) -> Result<(String, Value), ProtobufError> {
+        let Wire::Bytes(bytes) = wire else {
+            return Err(ProtobufError::Malformed("a map entry"));
+        };
         let (mut key, mut value) = (String::new(), self.value(kind, Wire::Bytes(&[]), depth)?);
         for field in Fields::new(bytes) {
             match field? {
@@ -156,14 +192,18 @@ impl Messages {
     fn value(&self, kind: &str, wire: Wire<'_>, depth: usize) -> Result<Value, ProtobufError> {
         Ok(match (kind, wire) {
             ("string", Wire::Bytes(bytes)) => utf8(bytes)?.into(),
-            ("bytes", Wire::Bytes(bytes)) => base64::engine::general_purpose::STANDARD.encode(bytes).into(),
+            ("bytes", Wire::Bytes(bytes)) => base64::engine::general_purpose::STANDARD
+                .encode(bytes)
+                .into(),
             ("int", Wire::Number(number)) => number.cast_signed().into(),
             ("bool", Wire::Number(number)) => (number != 0).into(),
             ("time", Wire::Bytes(bytes)) => time(bytes)?,
             ("string" | "bytes" | "int" | "bool" | "time", _) => {
                 return Err(ProtobufError::Malformed("a member of another type"));
             }
-            (message, Wire::Bytes(bytes)) => Value::Object(self.message(message, bytes, depth + 1)?),
+            (message, Wire::Bytes(bytes)) => {
+                Value::Object(self.message(message, bytes, depth + 1)?)
+            }
             (_, Wire::Number(_)) => return Err(ProtobufError::Malformed("a number for a message")),
         })
     }
@@ -193,13 +233,20 @@ fn time(bytes: &[u8]) -> Result<Value, ProtobufError> {
     if (seconds, nanos) == (0, 0) {
         return Ok(Value::Null);
     }
-    let micros = seconds.checked_mul(1_000_000).and_then(|micros| micros.checked_add(nanos / 1000));
+    let micros = seconds
+        .checked_mul(1_000_000)
+        .and_then(|micros| micros.checked_add(nanos / 1000));
     let time = WallTime(micros.ok_or(ProtobufError::Malformed("a time out of range"))?);
-    Ok(if nanos == 0 { time.to_string().into() } else { time.to_micro_string().into() })
+    Ok(if nanos == 0 {
+        time.to_string().into()
+    } else {
+        time.to_micro_string().into()
+    })
 }
 
 fn utf8(bytes: &[u8]) -> Result<String, ProtobufError> {
-    let text = std::str::from_utf8(bytes).map_err(|_| ProtobufError::Malformed("a text that is not UTF-8"))?;
+    let text = std::str::from_utf8(bytes)
+        .map_err(|_| ProtobufError::Malformed("a text that is not UTF-8"))?;
     Ok(text.to_owned())
 }
 
@@ -247,7 +294,9 @@ impl<'a> Fields<'a> {
                 let length = usize::try_from(self.varint()?).ok()?;
                 Wire::Bytes(self.take(length)?)
             }
-            5 => Wire::Number(u64::from(u32::from_le_bytes(self.take(4)?.try_into().ok()?))),
+            5 => Wire::Number(u64::from(u32::from_le_bytes(
+                self.take(4)?.try_into().ok()?,
+            ))),
             _ => return None,
         };
         Some((tag >> 3, wire))
@@ -287,7 +336,13 @@ mod tests {
 
     fn enveloped(api_version: &str, kind: &str, raw: &[u8]) -> Vec<u8> {
         let type_meta = [bytes(1, api_version.as_bytes()), bytes(2, kind.as_bytes())].concat();
-        [MAGIC.to_vec(), bytes(1, &type_meta), bytes(2, raw), bytes(3, b"")].concat()
+        [
+            MAGIC.to_vec(),
+            bytes(1, &type_meta),
+            bytes(2, raw),
+            bytes(3, b""),
+        ]
+        .concat()
     }
 
     fn messages() -> Messages {
@@ -297,27 +352,70 @@ mod tests {
     #[test]
     fn objects_are_read() {
         let label = [bytes(1, b"a"), bytes(2, b"b")].concat();
-        let metadata = [bytes(1, b"s"), bytes(2, b""), bytes(8, b""), bytes(11, &label), bytes(14, b"x"), bytes(14, b"y")].concat();
+        let metadata = [
+            bytes(1, b"s"),
+            bytes(2, b""),
+            bytes(8, b""),
+            bytes(11, &label),
+            bytes(14, b"x"),
+            bytes(14, b"y"),
+        ]
+        .concat();
         let data = [bytes(1, b"k"), bytes(2, b"hello")].concat();
-        let secret = [bytes(1, &metadata), bytes(2, &data), bytes(3, b"Opaque"), number(5, 0)].concat();
-        let read = messages().decode(&enveloped("v1", "Secret", &secret)).expect("read");
+        let secret = [
+            bytes(1, &metadata),
+            bytes(2, &data),
+            bytes(3, b"Opaque"),
+            number(5, 0),
+        ]
+        .concat();
+        let read = messages()
+            .decode(&enveloped("v1", "Secret", &secret))
+            .expect("read");
         let expected = json!({"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "immutable": false, "data": {"k": "aGVsbG8="},
             "metadata": {"name": "s", "labels": {"a": "b"}, "finalizers": ["x", "y"]}});
         assert_eq!(read, expected);
-        let options = messages().decode(&enveloped("v1", "DeleteOptions", &number(1, 0))).expect("read");
+        let options = messages()
+            .decode(&enveloped("v1", "DeleteOptions", &number(1, 0)))
+            .expect("read");
         assert_eq!(options["gracePeriodSeconds"], 0);
-        let spec = [number(2, 15), bytes(4, &[number(1, 100), number(2, 0)].concat())].concat();
-        let lease = messages().decode(&enveloped("coordination.k8s.io/v1", "Lease", &bytes(2, &spec))).expect("read");
-        assert_eq!(lease["spec"], json!({"leaseDurationSeconds": 15, "renewTime": "1970-01-01T00:01:40Z"}));
+        let spec = [
+            number(2, 15),
+            bytes(4, &[number(1, 100), number(2, 0)].concat()),
+        ]
+        .concat();
+        let lease = messages()
+            .decode(&enveloped(
+                "coordination.k8s.io/v1",
+                "Lease",
+                &bytes(2, &spec),
+            ))
+            .expect("read");
+        assert_eq!(
+            lease["spec"],
+            json!({"leaseDurationSeconds": 15, "renewTime": "1970-01-01T00:01:40Z"})
+        );
     }
 
     #[test]
     fn what_is_no_object_is_refused() {
         let messages = messages();
-        assert!(matches!(messages.decode(b"{}"), Err(ProtobufError::Malformed(_))));
-        assert!(matches!(messages.decode(&enveloped("v1", "Pod", b"")), Err(ProtobufError::UnknownKind(_))));
-        assert!(matches!(messages.decode(&enveloped("v1", "Secret", &[10, 200])), Err(ProtobufError::Malformed(_))));
-        assert!(matches!(messages.decode(&enveloped("v1", "Secret", &number(1, 1))), Err(ProtobufError::Malformed(_))));
+        assert!(matches!(
+            messages.decode(b"{}"),
+            Err(ProtobufError::Malformed(_))
+        ));
+        assert!(matches!(
+            messages.decode(&enveloped("v1", "Pod", b"")),
+            Err(ProtobufError::UnknownKind(_))
+        ));
+        assert!(matches!(
+            messages.decode(&enveloped("v1", "Secret", &[10, 200])),
+            Err(ProtobufError::Malformed(_))
+        ));
+        assert!(matches!(
+            messages.decode(&enveloped("v1", "Secret", &number(1, 1))),
+            Err(ProtobufError::Malformed(_))
+        ));
     }
 
     proptest! {

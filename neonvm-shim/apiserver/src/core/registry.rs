@@ -18,7 +18,10 @@ impl Registry {
     /// # Errors
     /// When another kind of the group has the same singular or CamelCase name, or the resource is a built-in one.
     pub fn insert(&mut self, kind: Kind) -> Result<(), Cause> {
-        let same_group = self.kinds.values().filter(|other| other.group == kind.group);
+        let same_group = self
+            .kinds
+            .values()
+            .filter(|other| other.group == kind.group);
         for other in same_group {
             if other.resource == kind.resource {
                 if other.builtin.is_some() {
@@ -30,7 +33,8 @@ impl Registry {
                 return Err(taken("spec.names.singular", &kind.singular));
             }
         }
-        self.kinds.insert((kind.group.clone(), kind.resource.clone()), Arc::new(kind));
+        self.kinds
+            .insert((kind.group.clone(), kind.resource.clone()), Arc::new(kind));
         Ok(())
     }
 
@@ -48,7 +52,9 @@ impl Registry {
     /// The kind with this CamelCase name in `group`.
     #[must_use]
     pub fn by_kind(&self, group: &str, kind: &str) -> Option<&Arc<Kind>> {
-        self.kinds.values().find(|known| known.group == group && known.kind == kind)
+        self.kinds
+            .values()
+            .find(|known| known.group == group && known.kind == kind)
     }
 
     /// All kinds by group, then resource.
@@ -62,14 +68,20 @@ impl Registry {
         let mut groups: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
         for kind in self.kinds.values() {
             let served = kind.versions.iter().filter(|version| version.served);
-            groups.entry(kind.group.clone()).or_default().extend(served.map(|v| v.name.as_str()));
+            groups
+                .entry(kind.group.clone())
+                .or_default()
+                .extend(served.map(|v| v.name.as_str()));
         }
         let ordered = |names: BTreeSet<&str>| {
             let mut names: Vec<String> = names.into_iter().map(str::to_owned).collect();
             names.sort_by(|a, b| rank(b).cmp(&rank(a)).then_with(|| a.cmp(b)));
             names
         };
-        groups.into_iter().map(|(group, names)| (group, ordered(names))).collect()
+        groups
+            .into_iter()
+            .map(|(group, names)| (group, ordered(names)))
+            .collect()
     }
 
     /// Kinds served in one group and version.
@@ -93,11 +105,21 @@ fn taken(field: &str, name: &str) -> Cause {
 
 /// Order of versions: `v2` before `v1` before `v1beta2` before `v1beta1` before `v1alpha1` before anything else.
 fn rank(version: &str) -> (u8, u64, u64) {
-    let Some(rest) = version.strip_prefix('v') else { return (0, 0, 0) };
-    let split = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
-    let Ok(major) = rest[..split].parse() else { return (0, 0, 0) };
+    let Some(rest) = version.strip_prefix('v') else {
+        return (0, 0, 0);
+    };
+    let split = rest
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(rest.len());
+    let Ok(major) = rest[..split].parse() else {
+        return (0, 0, 0);
+    };
     let suffix = &rest[split..];
-    let stage = |name: &str| suffix.strip_prefix(name).and_then(|minor| minor.parse().ok());
+    let stage = |name: &str| {
+        suffix
+            .strip_prefix(name)
+            .and_then(|minor| minor.parse().ok())
+    };
     if suffix.is_empty() {
         (3, major, 0)
     } else if let Some(minor) = stage("beta") {
@@ -117,6 +139,9 @@ mod tests {
     fn versions_are_ranked_as_kubernetes_ranks_them() {
         let mut names = vec!["foo", "v1alpha1", "v11", "v1beta2", "v2", "v1", "v1beta10"];
         names.sort_by_key(|name| std::cmp::Reverse(rank(name)));
-        assert_eq!(names, ["v11", "v2", "v1", "v1beta10", "v1beta2", "v1alpha1", "foo"]);
+        assert_eq!(
+            names,
+            ["v11", "v2", "v1", "v1beta10", "v1beta2", "v1alpha1", "foo"]
+        );
     }
 }

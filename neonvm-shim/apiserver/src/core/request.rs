@@ -28,14 +28,19 @@ impl Target {
     /// Reads the path segments behind `/api/VERSION` or `/apis/GROUP/VERSION`.
     #[must_use]
     pub fn parse(group: &str, version: &str, segments: &[String]) -> Option<Self> {
-        let mut target =
-            Self { group: group.to_owned(), version: version.to_owned(), ..Self::default() };
+        let mut target = Self {
+            group: group.to_owned(),
+            version: version.to_owned(),
+            ..Self::default()
+        };
         let rest = match segments {
             // `namespaces/x/pods` is inside a namespace; `namespaces/x` and `namespaces/x/status` are the object itself.
             [first, namespace, rest @ ..]
                 if first == "namespaces"
                     && !rest.is_empty()
-                    && !(group.is_empty() && matches!(rest[0].as_str(), "status" | "finalize") && rest.len() == 1) =>
+                    && !(group.is_empty()
+                        && matches!(rest[0].as_str(), "status" | "finalize")
+                        && rest.len() == 1) =>
             {
                 target.namespace = Some(namespace.clone());
                 rest
@@ -82,7 +87,10 @@ impl Selection {
     /// Whether an object in `namespace` is meant.
     #[must_use]
     pub fn matches_in(&self, namespace: &str, object: &Value) -> bool {
-        self.namespace.as_deref().is_none_or(|wanted| wanted == namespace) && self.matches(object)
+        self.namespace
+            .as_deref()
+            .is_none_or(|wanted| wanted == namespace)
+            && self.matches(object)
     }
 }
 
@@ -130,18 +138,34 @@ impl WriteOptions {
             Some("Ignore") => FieldValidation::Ignore,
             Some("Strict") => FieldValidation::Strict,
             Some(other) => {
-                let why = format!("invalid fieldValidation value {other:?}: supported values: Ignore, Strict, Warn");
+                let why = format!(
+                    "invalid fieldValidation value {other:?}: supported values: Ignore, Strict, Warn"
+                );
                 return Err(ApiError::bad_request(why));
             }
         };
         let default = agent.split(['/', ' ']).next().unwrap_or_default();
-        let default = if default.is_empty() { "unknown" } else { default };
-        let manager = query.get("fieldManager").filter(|name| !name.is_empty()).unwrap_or(default);
+        let default = if default.is_empty() {
+            "unknown"
+        } else {
+            default
+        };
+        let manager = query
+            .get("fieldManager")
+            .filter(|name| !name.is_empty())
+            .unwrap_or(default);
         if manager.chars().count() > 128 {
-            return Err(ApiError::unprocessable("fieldManager: may not be more than 128 bytes"));
+            return Err(ApiError::unprocessable(
+                "fieldManager: may not be more than 128 bytes",
+            ));
         }
         let force = query.flag("force")?;
-        Ok(Self { dry_run, manager: manager.to_owned(), field_validation, force })
+        Ok(Self {
+            dry_run,
+            manager: manager.to_owned(),
+            field_validation,
+            force,
+        })
     }
 }
 
@@ -173,9 +197,9 @@ impl Query {
         match self.get(name) {
             None | Some("0" | "f" | "F" | "false" | "False" | "FALSE") => Ok(false),
             Some("" | "1" | "t" | "T" | "true" | "True" | "TRUE") => Ok(true),
-            Some(other) => {
-                Err(ApiError::bad_request(format!("invalid value {other:?} of query parameter {name:?}")))
-            }
+            Some(other) => Err(ApiError::bad_request(format!(
+                "invalid value {other:?} of query parameter {name:?}"
+            ))),
         }
     }
 
@@ -184,8 +208,14 @@ impl Query {
     /// # Errors
     /// 400 for anything but a non-negative number.
     pub fn number(&self, name: &str) -> Result<Option<u64>, ApiError> {
-        let Some(text) = self.get(name).filter(|text| !text.is_empty()) else { return Ok(None) };
-        let bad = |_| ApiError::bad_request(format!("invalid value {text:?} of query parameter {name:?}"));
+        let Some(text) = self.get(name).filter(|text| !text.is_empty()) else {
+            return Ok(None);
+        };
+        let bad = |_| {
+            ApiError::bad_request(format!(
+                "invalid value {text:?} of query parameter {name:?}"
+            ))
+        };
         text.parse().map(Some).map_err(bad)
     }
 }
@@ -260,20 +290,27 @@ impl DeleteOptions {
         let policy = from_body("propagationPolicy")
             .and_then(Value::as_str)
             .or_else(|| query.get("propagationPolicy"));
-        let orphan = from_body("orphanDependents").and_then(Value::as_bool).unwrap_or(false);
+        let orphan = from_body("orphanDependents")
+            .and_then(Value::as_bool)
+            .unwrap_or(false);
         let propagation = match policy {
             None | Some("") if orphan || query.flag("orphanDependents")? => Propagation::Orphan,
             None | Some("" | "Background") => Propagation::Background,
             Some("Foreground") => Propagation::Foreground,
             Some("Orphan") => Propagation::Orphan,
             Some(other) => {
-                return Err(ApiError::bad_request(format!("invalid propagationPolicy {other:?}")));
+                return Err(ApiError::bad_request(format!(
+                    "invalid propagationPolicy {other:?}"
+                )));
             }
         };
         let dry_run = from_body("dryRun").and_then(Value::as_array);
         let dry_run = dry_run.is_some_and(|list| list.iter().any(|item| item == "All"));
         let precondition = |name: &str| {
-            body["preconditions"].get(name).and_then(Value::as_str).map(str::to_owned)
+            body["preconditions"]
+                .get(name)
+                .and_then(Value::as_str)
+                .map(str::to_owned)
         };
         Ok(Self {
             grace_seconds,
@@ -315,15 +352,32 @@ mod tests {
     fn paths_are_read() {
         let place = |path: &str| {
             let target = target("", path).expect(path);
-            (target.namespace, target.resource, target.name, target.subresource)
+            (
+                target.namespace,
+                target.resource,
+                target.name,
+                target.subresource,
+            )
         };
         let some = |text: &str| Some(text.to_owned());
         assert_eq!(place("pods"), (None, "pods".into(), None, None));
         assert_eq!(place("namespaces"), (None, "namespaces".into(), None, None));
-        assert_eq!(place("namespaces/a"), (None, "namespaces".into(), some("a"), None));
-        assert_eq!(place("namespaces/a/status"), (None, "namespaces".into(), some("a"), some("status")));
-        assert_eq!(place("namespaces/a/pods"), (some("a"), "pods".into(), None, None));
-        assert_eq!(place("namespaces/a/pods/p/status"), (some("a"), "pods".into(), some("p"), some("status")));
+        assert_eq!(
+            place("namespaces/a"),
+            (None, "namespaces".into(), some("a"), None)
+        );
+        assert_eq!(
+            place("namespaces/a/status"),
+            (None, "namespaces".into(), some("a"), some("status"))
+        );
+        assert_eq!(
+            place("namespaces/a/pods"),
+            (some("a"), "pods".into(), None, None)
+        );
+        assert_eq!(
+            place("namespaces/a/pods/p/status"),
+            (some("a"), "pods".into(), some("p"), some("status"))
+        );
         assert_eq!(place("nodes/n"), (None, "nodes".into(), some("n"), None));
         for bad in ["", "namespaces//pods", "a/b/c/d", "pods/"] {
             assert_eq!(target("", bad), None, "{bad}");
@@ -337,7 +391,10 @@ mod tests {
         assert_eq!(options.grace_seconds, Some(3));
         let body = serde_json::json!({"gracePeriodSeconds": 0, "preconditions": {"uid": "u"}, "propagationPolicy": "Orphan"});
         let options = DeleteOptions::parse(&body, &query).expect("valid");
-        assert_eq!((options.grace_seconds, options.uid.as_deref()), (Some(0), Some("u")));
+        assert_eq!(
+            (options.grace_seconds, options.uid.as_deref()),
+            (Some(0), Some("u"))
+        );
         assert_eq!(options.propagation, Propagation::Orphan);
         let bad = serde_json::json!({"propagationPolicy": "Never"});
         assert!(DeleteOptions::parse(&bad, &Query::default()).is_err());

@@ -43,7 +43,10 @@ impl LabelSelector {
         if text.len() > MAX_TEXT_BYTES {
             return Err(SelectorError("selector is too long".to_owned()));
         }
-        let terms = split_terms(text)?.into_iter().map(parse_term).collect::<Result<_, _>>()?;
+        let terms = split_terms(text)?
+            .into_iter()
+            .map(parse_term)
+            .collect::<Result<_, _>>()?;
         Ok(Self { terms })
     }
 
@@ -54,7 +57,9 @@ impl LabelSelector {
         let label = |key: &str| labels.get(key).and_then(Value::as_str);
         self.terms.iter().all(|term| match term {
             Requirement::In(key, values) => label(key).is_some_and(|value| values.contains(value)),
-            Requirement::NotIn(key, values) => label(key).is_none_or(|value| !values.contains(value)),
+            Requirement::NotIn(key, values) => {
+                label(key).is_none_or(|value| !values.contains(value))
+            }
             Requirement::Exists(key) => label(key).is_some(),
             Requirement::Absent(key) => label(key).is_none(),
         })
@@ -75,7 +80,9 @@ fn split_terms(text: &str) -> Result<Vec<&str>, SelectorError> {
             ('(', false) => inside = true,
             (')', true) => inside = false,
             ('(', true) | (')', false) => {
-                return Err(SelectorError(format!("unexpected {character:?} in {text:?}")));
+                return Err(SelectorError(format!(
+                    "unexpected {character:?} in {text:?}"
+                )));
             }
             (',', false) => {
                 terms.push(text[start..index].trim());
@@ -95,13 +102,20 @@ fn split_terms(text: &str) -> Result<Vec<&str>, SelectorError> {
 }
 
 fn parse_term(term: &str) -> Result<Requirement, SelectorError> {
-    let bad = || SelectorError(format!("found {term:?}, expected: '=', '==', '!=', in, notin, a key or !key"));
+    let bad = || {
+        SelectorError(format!(
+            "found {term:?}, expected: '=', '==', '!=', in, notin, a key or !key"
+        ))
+    };
     if let Some(key) = term.strip_prefix('!') {
         return Ok(Requirement::Absent(key_of(key.trim()).ok_or_else(bad)?));
     }
     if let Some(open) = term.find('(') {
         let list = term[open + 1..].strip_suffix(')').ok_or_else(bad)?;
-        let (key, word) = term[..open].trim().rsplit_once(char::is_whitespace).ok_or_else(bad)?;
+        let (key, word) = term[..open]
+            .trim()
+            .rsplit_once(char::is_whitespace)
+            .ok_or_else(bad)?;
         let key = key_of(key.trim()).ok_or_else(bad)?;
         let values = list
             .split(',')
@@ -117,7 +131,11 @@ fn parse_term(term: &str) -> Result<Requirement, SelectorError> {
         if let Some((key, value)) = term.split_once(operator) {
             let key = key_of(key.trim()).ok_or_else(bad)?;
             let values = BTreeSet::from([value_of(value.trim()).ok_or_else(bad)?]);
-            return Ok(if negated { Requirement::NotIn(key, values) } else { Requirement::In(key, values) });
+            return Ok(if negated {
+                Requirement::NotIn(key, values)
+            } else {
+                Requirement::In(key, values)
+            });
         }
     }
     key_of(term).map(Requirement::Exists).ok_or_else(bad)
@@ -126,8 +144,12 @@ fn parse_term(term: &str) -> Result<Requirement, SelectorError> {
 /// A label key: an optional DNS prefix and a name of at most 63 characters.
 fn key_of(text: &str) -> Option<String> {
     let (prefix, name) = text.rsplit_once('/').unwrap_or(("", text));
-    let fine = !name.is_empty() && value_of(name).is_some() && prefix.len() <= 253
-        && prefix.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte));
+    let fine = !name.is_empty()
+        && value_of(name).is_some()
+        && prefix.len() <= 253
+        && prefix
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte));
     fine.then(|| text.to_owned())
 }
 
@@ -141,7 +163,9 @@ fn value_of(text: &str) -> Option<String> {
 pub fn is_label_value(text: &str) -> bool {
     let ends = |byte: Option<&u8>| byte.is_none_or(u8::is_ascii_alphanumeric);
     text.len() <= 63
-        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
         && ends(text.as_bytes().first())
         && ends(text.as_bytes().last())
 }
@@ -159,10 +183,16 @@ impl FieldSelector {
     /// Naming the term that is malformed or the path that is not offered.
     pub fn parse(text: &str, supported: impl Fn(&str) -> bool) -> Result<Self, SelectorError> {
         let mut terms = Vec::new();
-        for term in text.split(',').map(str::trim).filter(|term| !term.is_empty()) {
+        for term in text
+            .split(',')
+            .map(str::trim)
+            .filter(|term| !term.is_empty())
+        {
             let (path, value, equal) = if let Some((path, value)) = term.split_once("!=") {
                 (path, value, false)
-            } else if let Some((path, value)) = term.split_once("==").or_else(|| term.split_once('=')) {
+            } else if let Some((path, value)) =
+                term.split_once("==").or_else(|| term.split_once('='))
+            {
                 (path, value, true)
             } else {
                 return Err(SelectorError(format!("invalid field selector {term:?}")));
@@ -170,7 +200,11 @@ impl FieldSelector {
             if !supported(path) {
                 return Err(SelectorError(format!("field label not supported: {path}")));
             }
-            terms.push((path.to_owned(), value.replace("\\,", ",").replace("\\=", "="), equal));
+            terms.push((
+                path.to_owned(),
+                value.replace("\\,", ",").replace("\\=", "="),
+                equal,
+            ));
         }
         Ok(Self { terms })
     }
@@ -183,7 +217,9 @@ impl FieldSelector {
             let same = match found {
                 None | Some(Value::Null) => wanted.is_empty(),
                 Some(Value::String(text)) => text == wanted,
-                Some(other) => other.to_string() == *wanted,
+                Some(Value::Bool(flag)) => wanted == if *flag { "true" } else { "false" },
+                Some(Value::Number(number)) => wanted.parse().ok().as_ref() == Some(number),
+                Some(_) => false,
             };
             same == *equal
         })
@@ -193,7 +229,10 @@ impl FieldSelector {
     #[must_use]
     pub fn exact_name(&self) -> Option<&str> {
         let named = |(path, _, equal): &&(String, String, bool)| path == "metadata.name" && *equal;
-        self.terms.iter().find(named).map(|(_, value, _)| value.as_str())
+        self.terms
+            .iter()
+            .find(named)
+            .map(|(_, value, _)| value.as_str())
     }
 }
 
@@ -208,15 +247,31 @@ mod tests {
     fn every_form_of_label_term_selects() {
         let object = json!({"metadata": {"labels": {"a": "1", "x.y/z": "v"}}});
         for (text, expected) in [
-            ("", true), ("a", true), ("!a", false), ("b", false), ("!b", true), ("a=1", true), ("a==1", true),
-            ("a=2", false), ("a!=1", false), ("b!=1", true), ("a in (1,2)", true), ("a in (2)", false),
-            ("a notin (2)", true), ("b notin (2)", true), ("x.y/z=v, a in (1)", true), ("a=1,b", false),
-            ("b=", false), ("a in (1),x.y/z notin (w,u)", true),
+            ("", true),
+            ("a", true),
+            ("!a", false),
+            ("b", false),
+            ("!b", true),
+            ("a=1", true),
+            ("a==1", true),
+            ("a=2", false),
+            ("a!=1", false),
+            ("b!=1", true),
+            ("a in (1,2)", true),
+            ("a in (2)", false),
+            ("a notin (2)", true),
+            ("b notin (2)", true),
+            ("x.y/z=v, a in (1)", true),
+            ("a=1,b", false),
+            ("b=", false),
+            ("a in (1),x.y/z notin (w,u)", true),
         ] {
             let selector = LabelSelector::parse(text).expect(text);
             assert_eq!(selector.matches(&object), expected, "{text}");
         }
-        for text in ["a=b=c", "=", "a in 1", "a in (1", "a on (1)", "a,,b", "a)", "é=1", "a=-"] {
+        for text in [
+            "a=b=c", "=", "a in 1", "a in (1", "a on (1)", "a,,b", "a)", "é=1", "a=-",
+        ] {
             assert!(LabelSelector::parse(text).is_err(), "{text}");
         }
     }
@@ -226,9 +281,15 @@ mod tests {
         let object = json!({"metadata": {"name": "n"}, "spec": {"nodeName": "w"}, "count": 3});
         let any = |_: &str| true;
         for (text, expected) in [
-            ("", true), ("metadata.name=n", true), ("metadata.name==n", true), ("metadata.name!=n", false),
-            ("spec.nodeName=", false), ("status.phase=", true), ("status.phase!=Failed", true),
-            ("metadata.name=n,spec.nodeName=w", true), ("count=3", true),
+            ("", true),
+            ("metadata.name=n", true),
+            ("metadata.name==n", true),
+            ("metadata.name!=n", false),
+            ("spec.nodeName=", false),
+            ("status.phase=", true),
+            ("status.phase!=Failed", true),
+            ("metadata.name=n,spec.nodeName=w", true),
+            ("count=3", true),
         ] {
             let selector = FieldSelector::parse(text, any).expect(text);
             assert_eq!(selector.matches(&object), expected, "{text}");

@@ -50,7 +50,10 @@ pub fn definitions(columns: &[Column]) -> Value {
 /// One row.
 #[must_use]
 pub fn row(columns: &[Column], object: &Value, include: IncludeObject, now: WallTime) -> Value {
-    let cells: Vec<Value> = columns.iter().map(|column| cell(column, object, now)).collect();
+    let cells: Vec<Value> = columns
+        .iter()
+        .map(|column| cell(column, object, now))
+        .collect();
     match include {
         IncludeObject::None => json!({"cells": cells}),
         IncludeObject::Object => json!({"cells": cells, "object": object}),
@@ -73,7 +76,12 @@ fn cell(column: &Column, object: &Value, now: WallTime) -> Value {
         CellSource::Computed(rule) => return cells::compute(rule, object, now),
         CellSource::Path(path) => path,
     };
-    let Some(found) = path.find(object).first().copied().filter(|found| !found.is_null()) else {
+    let Some(found) = path
+        .find(object)
+        .first()
+        .copied()
+        .filter(|found| !found.is_null())
+    else {
         return Value::Null;
     };
     match column.column_type.as_str() {
@@ -82,9 +90,7 @@ fn cell(column: &Column, object: &Value, now: WallTime) -> Value {
             Some(Ok(_)) => cells::age(Some(found), now),
             _ => "<invalid>".into(),
         },
-        "integer" if found.is_number() => {
-            found.as_i64().map_or_else(|| found.clone(), Value::from)
-        }
+        "integer" if found.is_number() => found.as_i64().map_or_else(|| found.clone(), Value::from),
         "number" if found.is_number() => found.clone(),
         "boolean" if found.is_boolean() => found.clone(),
         _ => Value::Null,
@@ -98,7 +104,8 @@ mod tests {
 
     #[test]
     fn cells_follow_the_column_type() {
-        let object = json!({"s": "t", "n": 1, "b": true, "d": "2023-11-14T22:13:15Z", "o": {"x": 1}});
+        let object =
+            json!({"s": "t", "n": 1, "b": true, "d": "2023-11-14T22:13:15Z", "o": {"x": 1}});
         let now = WallTime(1_700_000_000_000_000);
         for (path, column_type, expected) in [
             (".s", "string", json!("t")),
@@ -119,7 +126,11 @@ mod tests {
                 priority: 0,
                 source: CellSource::Path(JsonPath::parse(path).expect("path")),
             };
-            assert_eq!(cell(&column, &object, now), expected, "{path} as {column_type}");
+            assert_eq!(
+                cell(&column, &object, now),
+                expected,
+                "{path} as {column_type}"
+            );
         }
     }
 }

@@ -20,7 +20,11 @@ pub type Place = (String, String);
 pub fn with_defaults(object: &Arc<Object>, schema: &Schema) -> Arc<Object> {
     let mut value = object.value.clone();
     apply_defaults(&mut value, schema);
-    if value == object.value { Arc::clone(object) } else { Object::new(value, object.revision) }
+    if value == object.value {
+        Arc::clone(object)
+    } else {
+        Object::new(value, object.revision)
+    }
 }
 
 /// One committed step of one object.
@@ -52,13 +56,19 @@ impl View {
     /// No objects yet. `revision` is the last one given out.
     #[must_use]
     pub fn new(registry: Registry, revision: u64) -> Self {
-        Self { registry: Arc::new(registry), revision, kinds: BTreeMap::new() }
+        Self {
+            registry: Arc::new(registry),
+            revision,
+            kinds: BTreeMap::new(),
+        }
     }
 
     /// One object.
     #[must_use]
     pub fn get(&self, kind: &str, namespace: &str, name: &str) -> Option<&Arc<Object>> {
-        self.kinds.get(kind)?.get(&(namespace.to_owned(), name.to_owned()))
+        self.kinds
+            .get(kind)?
+            .get(&(namespace.to_owned(), name.to_owned()))
     }
 
     /// Objects of one kind from `after` (exclusive) on, in order of namespace and name.
@@ -115,7 +125,10 @@ impl View {
         {
             self.redefine(defined);
         }
-        self.kinds.entry(kind.to_owned()).or_default().insert(place, object)
+        self.kinds
+            .entry(kind.to_owned())
+            .or_default()
+            .insert(place, object)
     }
 
     /// Serves a kind, and gives its objects the defaults its schema has now. Their revisions stay: to clients it is as
@@ -140,7 +153,9 @@ impl View {
             self.kinds.remove(kind);
         }
         if kind == CRD_KIND
-            && let Some(defined) = taken.as_ref().and_then(|crd| Kind::parse(&crd.value, false).ok())
+            && let Some(defined) = taken
+                .as_ref()
+                .and_then(|crd| Kind::parse(&crd.value, false).ok())
         {
             Arc::make_mut(&mut self.registry).remove(&defined.group, &defined.resource);
         }
@@ -152,7 +167,11 @@ impl View {
         if change.removed {
             self.take(&change.kind, &change.place);
         } else {
-            self.put(&change.kind, change.place.clone(), Arc::clone(&change.after));
+            self.put(
+                &change.kind,
+                change.place.clone(),
+                Arc::clone(&change.after),
+            );
         }
         self.revision = self.revision.max(change.after.revision);
     }

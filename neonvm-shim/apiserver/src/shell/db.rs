@@ -7,7 +7,10 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
-use redb::{Builder, Database, ReadableDatabase as _, ReadableTable as _, ReadableTableMetadata as _, TableDefinition};
+use redb::{
+    Builder, Database, ReadableDatabase as _, ReadableTable as _, ReadableTableMetadata as _,
+    TableDefinition,
+};
 
 use crate::core::object::Object;
 use crate::core::store::Store;
@@ -37,7 +40,9 @@ pub enum DbError {
         path: PathBuf,
     },
     /// The file is damaged.
-    #[error("the store {path:?} is damaged ({why}): put back a copy of the file, or move it away to start with an empty store")]
+    #[error(
+        "the store {path:?} is damaged ({why}): put back a copy of the file, or move it away to start with an empty store"
+    )]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -45,7 +50,9 @@ pub enum DbError {
         why: String,
     },
     /// The file was written by a later version.
-    #[error("the store {path:?} has format {found}, this version reads {FORMAT_VERSION}: use the version that wrote it")]
+    #[error(
+        "the store {path:?} has format {found}, this version reads {FORMAT_VERSION}: use the version that wrote it"
+    )]
     Format {
         /// The file.
         path: PathBuf,
@@ -70,7 +77,7 @@ pub enum DbError {
         path: PathBuf,
         /// Why.
         #[source]
-        source: redb::Error,
+        source: Box<redb::Error>,
     },
 }
 
@@ -88,11 +95,17 @@ impl Db {
     /// # Errors
     /// See [`DbError`].
     pub fn open(path: &Path) -> Result<Self, DbError> {
-        if !path.try_exists().map_err(|error| io_error("look for", path, error.into()))? {
+        if !path
+            .try_exists()
+            .map_err(|error| io_error("look for", path, error.into()))?
+        {
             create(path)?;
         }
         let open = open(path)?;
-        Ok(Self { path: path.to_owned(), open: Some(open) })
+        Ok(Self {
+            path: path.to_owned(),
+            open: Some(open),
+        })
     }
 
     /// The last revision given out.
@@ -112,11 +125,14 @@ impl Db {
     /// # Errors
     /// [`DbError::Damaged`] when any object is unreadable or the count is wrong.
     pub fn load(&self, store: &mut Store) -> Result<(), DbError> {
-        let damaged = |why: String| DbError::Damaged { path: self.path.clone(), why };
+        let damaged = |why: String| DbError::Damaged {
+            path: self.path.clone(),
+            why,
+        };
         let (rows, count, format) = self.guarded(|db| {
             let transaction = db.begin_read()?;
             let meta = transaction.open_table(META)?;
-            let number = |key: &str| -> Result<u64, redb::Error> {
+            let number = |key: &str| -> Result<u64, Failure> {
                 Ok(meta.get(key)?.map_or(u64::MAX, |value| value.value()))
             };
             let mut rows = Vec::new();
@@ -127,15 +143,23 @@ impl Db {
             Ok((rows, number(COUNT)?, number(FORMAT)?))
         })?;
         if format != FORMAT_VERSION {
-            return Err(DbError::Format { path: self.path.clone(), found: format });
+            return Err(DbError::Format {
+                path: self.path.clone(),
+                found: format,
+            });
         }
         if count != rows.len() as u64 {
-            return Err(damaged(format!("{} objects instead of {count}", rows.len())));
+            return Err(damaged(format!(
+                "{} objects instead of {count}",
+                rows.len()
+            )));
         }
         let mut objects = Vec::with_capacity(rows.len());
         for (key, text) in rows {
-            let (kind, place) = parse_key(&key).ok_or_else(|| damaged(format!("strange key {key:?}")))?;
-            let object = Object::from_stored(&text).map_err(|why| damaged(format!("{key:?}: {why}")))?;
+            let (kind, place) =
+                parse_key(&key).ok_or_else(|| damaged(format!("strange key {key:?}")))?;
+            let object =
+                Object::from_stored(&text).map_err(|why| damaged(format!("{key:?}: {why}")))?;
             objects.push((kind, place, object));
         }
         objects.sort_by_key(|(kind, ..)| kind != CRD_KIND);
@@ -162,19 +186,37 @@ impl Db {
     }
 
     /// Runs `action`; a panic inside redb over a damaged page is an error too.
-    fn guarded<T>(&self, action: impl FnOnce(&Database) -> Result<T, redb::Error>) -> Result<T, DbError> {
+    fn guarded<T>(
+        &self,
+        action: impl FnOnce(&Database) -> Result<T, Failure>,
+    ) -> Result<T, DbError> {
         let Some(db) = &self.open else {
             let why = "it is closed".to_owned();
-            return Err(DbError::Damaged { path: self.path.clone(), why });
+            return Err(DbError::Damaged {
+                path: self.path.clone(),
+                why,
+            });
         };
         match catch_unwind(AssertUnwindSafe(|| action(db))) {
             Ok(result) => result.map_err(|error| io_error("access", &self.path, error)),
-            Err(_) => Err(DbError::Damaged { path: self.path.clone(), why: "a page cannot be read".to_owned() }),
+            Err(_) => Err(DbError::Damaged {
+                path: self.path.clone(),
+                why: "a page cannot be read".to_owned(),
+            }),
         }
     }
 }
 
-fn write(db: &Database, changes: &[Change]) -> Result<(), redb::Error> {
+/// Any failure of redb, in a box: its error types are large.
+struct Failure(Box<redb::Error>);
+
+impl<E: Into<redb::Error>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self(Box::new(error.into()))
+    }
+}
+
+fn write(db: &Database, changes: &[Change]) -> Result<(), Failure> {
     let transaction = db.begin_write()?;
     {
         let mut objects = transaction.open_table(OBJECTS)?;
@@ -207,7 +249,7 @@ fn create(path: &Path) -> Result<(), DbError> {
         }
         _ => {}
     }
-    let make = || -> Result<(), redb::Error> {
+    let make = || -> Result<(), Failure> {
         let db = Builder::new().set_cache_size(CACHE_BYTES).create(&beside)?;
         let transaction = db.begin_write()?;
         transaction.open_table(OBJECTS)?;
@@ -226,49 +268,69 @@ fn create(path: &Path) -> Result<(), DbError> {
         use std::os::unix::fs::PermissionsExt as _;
         std::fs::set_permissions(&beside, std::fs::Permissions::from_mode(0o600))?;
         std::fs::rename(&beside, path)?;
-        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let parent = path
+            .parent()
+            .filter(|parent| !parent.as_os_str().is_empty());
         std::fs::File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
     };
     place().map_err(|error| io_error("create", path, error.into()))
 }
 
 fn open(path: &Path) -> Result<Database, DbError> {
-    let damaged = |why: String| DbError::Damaged { path: path.to_owned(), why };
+    let damaged = |why: String| DbError::Damaged {
+        path: path.to_owned(),
+        why,
+    };
     let opened = catch_unwind(|| {
-        Builder::new().set_cache_size(CACHE_BYTES).set_check_integrity_on_open(true).open(path)
+        Builder::new()
+            .set_cache_size(CACHE_BYTES)
+            .set_check_integrity_on_open(true)
+            .open(path)
     });
     match opened {
         Err(_) => Err(damaged("a page cannot be read".to_owned())),
         Ok(Ok(db)) => Ok(db),
-        Ok(Err(redb::DatabaseError::DatabaseAlreadyOpen)) => Err(DbError::InUse { path: path.to_owned() }),
+        Ok(Err(redb::DatabaseError::DatabaseAlreadyOpen)) => Err(DbError::InUse {
+            path: path.to_owned(),
+        }),
         Ok(Err(error)) => match redb::Error::from(error) {
             redb::Error::Corrupted(why) => Err(damaged(why)),
             redb::Error::Io(error)
-                if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) =>
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof
+                ) =>
             {
                 Err(damaged(error.to_string()))
             }
-            error => Err(io_error("open", path, error)),
+            error => Err(io_error("open", path, Failure(Box::new(error)))),
         },
     }
 }
 
-fn io_error(action: &'static str, path: &Path, error: redb::Error) -> DbError {
+fn io_error(action: &'static str, path: &Path, error: Failure) -> DbError {
     let path = path.to_owned();
-    match error {
+    match *error.0 {
         redb::Error::Io(source)
             if matches!(
                 source.kind(),
-                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
+                io::ErrorKind::StorageFull
+                    | io::ErrorKind::QuotaExceeded
+                    | io::ErrorKind::FileTooLarge
             ) =>
         {
             DbError::Full { path, source }
         }
         redb::Error::Corrupted(why) => DbError::Damaged { path, why },
-        redb::Error::TableDoesNotExist(table) => {
-            DbError::Damaged { path, why: format!("table {table} is missing") }
-        }
-        source => DbError::Io { action, path, source },
+        redb::Error::TableDoesNotExist(table) => DbError::Damaged {
+            path,
+            why: format!("table {table} is missing"),
+        },
+        source => DbError::Io {
+            action,
+            path,
+            source: Box::new(source),
+        },
     }
 }
 
@@ -278,6 +340,9 @@ fn format_key(kind: &str, place: &Place) -> String {
 
 fn parse_key(key: &str) -> Option<(String, Place)> {
     let mut parts = key.split('\0');
-    let parsed = (parts.next()?.to_owned(), (parts.next()?.to_owned(), parts.next()?.to_owned()));
+    let parsed = (
+        parts.next()?.to_owned(),
+        (parts.next()?.to_owned(), parts.next()?.to_owned()),
+    );
     parts.next().is_none().then_some(parsed)
 }

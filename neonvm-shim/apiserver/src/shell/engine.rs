@@ -25,6 +25,27 @@ enum Job {
     CollectGarbage,
 }
 
+/// The writing thread, waited for at the latest when this goes: the store is closed then. Every [`Engine`] must be gone
+/// by that time.
+#[derive(Debug)]
+pub struct StoreThread(Option<std::thread::JoinHandle<()>>);
+
+impl StoreThread {
+    /// Waits for the end. `false` if the thread panicked.
+    #[must_use]
+    pub fn join(mut self) -> bool {
+        self.0.take().is_none_or(|thread| thread.join().is_ok())
+    }
+}
+
+impl Drop for StoreThread {
+    fn drop(&mut self) {
+        if self.0.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the store's thread failed");
+        }
+    }
+}
+
 /// Handle to the writing thread.
 #[derive(Debug, Clone)]
 pub struct Engine {
@@ -42,12 +63,12 @@ impl Engine {
     ///
     /// # Errors
     /// When the system has no thread to give.
-    pub fn start(store: Store, db: Db, hub: Arc<Hub>) -> std::io::Result<(Self, std::thread::JoinHandle<()>)> {
+    pub fn start(store: Store, db: Db, hub: Arc<Hub>) -> std::io::Result<(Self, StoreThread)> {
         let (jobs, queue) = mpsc::channel(QUEUE);
         let thread = std::thread::Builder::new()
             .name("apiserver-store".to_owned())
             .spawn(move || Writer { store, db, hub }.run(queue))?;
-        Ok((Self { jobs }, thread))
+        Ok((Self { jobs }, StoreThread(Some(thread))))
     }
 
     /// Applies a call. The answer comes after its changes are durable and visible to readers.
@@ -57,7 +78,10 @@ impl Engine {
     pub async fn call(&self, call: Call) -> Answer {
         let (sender, answer) = oneshot::channel();
         let stopped = || ApiError::new(Reason::InternalError, "the server is stopping");
-        self.jobs.send(Job::Call(Box::new(call), sender)).await.map_err(|_| stopped())?;
+        self.jobs
+            .send(Job::Call(Box::new(call), sender))
+            .await
+            .map_err(|_| stopped())?;
         answer.await.map_err(|_| stopped())?
     }
 
@@ -79,7 +103,9 @@ impl Writer {
         let mut batch = Vec::with_capacity(BATCH);
         loop {
             batch.clear();
-            let Some(first) = queue.blocking_recv() else { return };
+            let Some(first) = queue.blocking_recv() else {
+                return;
+            };
             batch.push(first);
             while batch.len() < BATCH {
                 let Ok(next) = queue.try_recv() else { break };
@@ -130,7 +156,10 @@ impl Writer {
             Err(_) => {
                 tracing::error!("a call made the store panic; its changes were taken back");
                 self.store.abandon();
-                Err(ApiError::new(Reason::InternalError, "the call failed inside the server"))
+                Err(ApiError::new(
+                    Reason::InternalError,
+                    "the call failed inside the server",
+                ))
             }
         }
     }

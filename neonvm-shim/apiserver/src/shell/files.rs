@@ -27,7 +27,11 @@ pub struct FileError {
 /// Makes a `map_err` function.
 pub(crate) fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FileError {
     let path = path.to_owned();
-    move |source| FileError { action, path, source }
+    move |source| FileError {
+        action,
+        path,
+        source,
+    }
 }
 
 /// Makes a directory (and those above) for our eyes only.
@@ -35,7 +39,10 @@ pub(crate) fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error
 /// # Errors
 /// When it cannot be made.
 pub fn make_private_dir(path: &Path) -> Result<(), FileError> {
-    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+    let made = fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path);
     made.map_err(failed("create directory", path))
 }
 
@@ -53,7 +60,11 @@ pub fn write_private(path: &Path, text: &str) -> Result<(), FileError> {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&beside)?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
         fs::rename(&beside, path)

@@ -77,16 +77,26 @@ impl Hub {
     #[must_use]
     pub fn new(view: View) -> Self {
         let start = view.revision;
-        let inner = Inner { view, start, ..Inner::default() };
-        Self { inner: RwLock::new(inner) }
+        let inner = Inner {
+            view,
+            start,
+            ..Inner::default()
+        };
+        Self {
+            inner: RwLock::new(inner),
+        }
     }
 
     fn read(&self) -> std::sync::RwLockReadGuard<'_, Inner> {
-        self.inner.read().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.inner
+            .read()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     fn write(&self) -> std::sync::RwLockWriteGuard<'_, Inner> {
-        self.inner.write().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.inner
+            .write()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     /// Reads the committed state. `read` must be short: writers wait for it.
@@ -97,16 +107,31 @@ impl Hub {
     /// Takes over committed changes and tells the watchers.
     pub fn publish(&self, changes: Vec<Change>) {
         let mut inner = self.write();
-        let Inner { view, start, histories, watchers } = &mut *inner;
+        let Inner {
+            view,
+            start,
+            histories,
+            watchers,
+        } = &mut *inner;
         for change in changes {
             view.replay(&change);
             let change = Arc::new(change);
             if let Some(list) = watchers.get_mut(&change.kind) {
                 // A full queue means a watcher that does not read: it is dropped, the others are not held up.
-                list.retain(|watcher| watcher.try_send(Notice::Change(Arc::clone(&change))).is_ok());
+                list.retain(|watcher| {
+                    watcher
+                        .try_send(Notice::Change(Arc::clone(&change)))
+                        .is_ok()
+                });
             }
-            let fresh = || History { floor: *start, ..History::default() };
-            histories.entry(change.kind.clone()).or_insert_with(fresh).push(change);
+            let fresh = || History {
+                floor: *start,
+                ..History::default()
+            };
+            histories
+                .entry(change.kind.clone())
+                .or_insert_with(fresh)
+                .push(change);
         }
     }
 
@@ -140,23 +165,47 @@ impl Hub {
         if since > revision {
             return Err(WatchRefused::Future(revision));
         }
-        let floor = inner.histories.get(kind).map_or(inner.start, |history| history.floor);
+        let floor = inner
+            .histories
+            .get(kind)
+            .map_or(inner.start, |history| history.floor);
         if since < floor {
             return Err(WatchRefused::Gone(floor));
         }
         let history = inner.histories.get(kind).map(|history| &history.changes);
         let newer = |change: &&Arc<Change>| change.after.revision > since;
-        let backlog = history.into_iter().flatten().filter(newer).cloned().collect();
+        let backlog = history
+            .into_iter()
+            .flatten()
+            .filter(newer)
+            .cloned()
+            .collect();
         let started = start(&inner.view);
         let (sender, live) = mpsc::channel(WATCH_QUEUE);
-        inner.watchers.entry(kind.to_owned()).or_default().push(sender);
-        Ok((Watch { backlog, live, revision }, started))
+        inner
+            .watchers
+            .entry(kind.to_owned())
+            .or_default()
+            .push(sender);
+        Ok((
+            Watch {
+                backlog,
+                live,
+                revision,
+            },
+            started,
+        ))
     }
 
     /// Number of running watches.
     #[must_use]
     pub fn watchers(&self) -> usize {
-        self.read().watchers.values().flatten().filter(|watcher| !watcher.is_closed()).count()
+        self.read()
+            .watchers
+            .values()
+            .flatten()
+            .filter(|watcher| !watcher.is_closed())
+            .count()
     }
 }
 
@@ -165,7 +214,9 @@ impl History {
         self.bytes += change.after.json.len();
         self.changes.push_back(change);
         while self.changes.len() > HISTORY_EVENTS || self.bytes > HISTORY_BYTES {
-            let Some(old) = self.changes.pop_front() else { break };
+            let Some(old) = self.changes.pop_front() else {
+                break;
+            };
             self.bytes -= old.after.json.len();
             self.floor = old.after.revision;
         }
@@ -191,13 +242,17 @@ mod tests {
             kind: KIND.to_owned(),
             place: ("default".to_owned(), "a".to_owned()),
             before: None,
-            after: Object::new(json!({"metadata": {"name": "a"}, "data": {"k": text}}), revision),
+            after: Object::new(
+                json!({"metadata": {"name": "a"}, "data": {"k": text}}),
+                revision,
+            ),
             removed: false,
         }
     }
 
     fn watch(hub: &Hub, since: u64) -> Result<Watch, WatchRefused> {
-        hub.watch(KIND, Some(since), |_| ()).map(|(watch, ())| watch)
+        hub.watch(KIND, Some(since), |_| ())
+            .map(|(watch, ())| watch)
     }
 
     fn revisions(changes: &[Arc<Change>]) -> Vec<u64> {
@@ -211,12 +266,24 @@ mod tests {
         let mut running = watch(&hub, 11).expect("held");
         assert_eq!(revisions(&running.backlog), [12]);
         hub.publish(vec![change(13, "z")]);
-        assert!(matches!(running.live.try_recv(), Ok(Notice::Change(seen)) if seen.after.revision == 13));
+        assert!(
+            matches!(running.live.try_recv(), Ok(Notice::Change(seen)) if seen.after.revision == 13)
+        );
         hub.bookmark();
         assert!(matches!(running.live.try_recv(), Ok(Notice::Bookmark(13))));
-        assert_eq!(watch(&hub, 9).expect_err("before the start"), WatchRefused::Gone(10));
-        assert_eq!(watch(&hub, 14).expect_err("not reached"), WatchRefused::Future(13));
-        assert_eq!(hub.watch("secrets", Some(9), |_| ()).expect_err("also for quiet kinds"), WatchRefused::Gone(10));
+        assert_eq!(
+            watch(&hub, 9).expect_err("before the start"),
+            WatchRefused::Gone(10)
+        );
+        assert_eq!(
+            watch(&hub, 14).expect_err("not reached"),
+            WatchRefused::Future(13)
+        );
+        assert_eq!(
+            hub.watch("secrets", Some(9), |_| ())
+                .expect_err("also for quiet kinds"),
+            WatchRefused::Gone(10)
+        );
         assert!(hub.watch("secrets", Some(10), |_| ()).is_ok());
     }
 
@@ -225,12 +292,21 @@ mod tests {
         let hub_of_many = hub(0);
         let last = HISTORY_EVENTS as u64 + 100;
         hub_of_many.publish((1..=last).map(|revision| change(revision, "x")).collect());
-        assert_eq!(watch(&hub_of_many, 99).expect_err("dropped"), WatchRefused::Gone(100));
-        assert_eq!(watch(&hub_of_many, 100).expect("held").backlog.len(), HISTORY_EVENTS);
+        assert_eq!(
+            watch(&hub_of_many, 99).expect_err("dropped"),
+            WatchRefused::Gone(100)
+        );
+        assert_eq!(
+            watch(&hub_of_many, 100).expect("held").backlog.len(),
+            HISTORY_EVENTS
+        );
         let hub_of_big = hub(0);
         let big = "x".repeat(HISTORY_BYTES / 4);
         hub_of_big.publish((1..=6).map(|revision| change(revision, &big)).collect());
-        assert_eq!(watch(&hub_of_big, 2).expect_err("dropped"), WatchRefused::Gone(3));
+        assert_eq!(
+            watch(&hub_of_big, 2).expect_err("dropped"),
+            WatchRefused::Gone(3)
+        );
     }
 
     #[test]
@@ -240,7 +316,9 @@ mod tests {
         let mut quick = watch(&hub, 0).expect("starts");
         for revision in 1..=WATCH_QUEUE as u64 + 5 {
             hub.publish(vec![change(revision, "x")]);
-            assert!(matches!(quick.live.try_recv(), Ok(Notice::Change(seen)) if seen.after.revision == revision));
+            assert!(
+                matches!(quick.live.try_recv(), Ok(Notice::Change(seen)) if seen.after.revision == revision)
+            );
         }
         let mut seen = 0;
         while let Ok(Notice::Change(change)) = slow.live.try_recv() {
@@ -248,7 +326,10 @@ mod tests {
             assert_eq!(change.after.revision, seen, "in order, without a gap");
         }
         assert_eq!(seen, WATCH_QUEUE as u64);
-        assert!(matches!(slow.live.try_recv(), Err(mpsc::error::TryRecvError::Disconnected)));
+        assert!(matches!(
+            slow.live.try_recv(),
+            Err(mpsc::error::TryRecvError::Disconnected)
+        ));
         assert_eq!(hub.watchers(), 1);
     }
 }

@@ -48,7 +48,9 @@ pub async fn serve(
                 }
             }
         };
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { break };
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else {
+            break;
+        };
         let connection = connection(stream, acceptor.clone(), router.clone(), cancel.clone());
         let cut = cut_off.clone();
         connections.spawn(async move {
@@ -59,14 +61,25 @@ pub async fn serve(
     }
     drop(listener);
     connections.close();
-    if tokio::time::timeout(DRAIN_TIMEOUT, connections.wait()).await.is_err() {
-        tracing::warn!(left = connections.len(), "connections are cut off at the stop");
+    if tokio::time::timeout(DRAIN_TIMEOUT, connections.wait())
+        .await
+        .is_err()
+    {
+        tracing::warn!(
+            left = connections.len(),
+            "connections are cut off at the stop"
+        );
         cut_off.cancel();
         connections.wait().await;
     }
 }
 
-async fn connection(stream: TcpStream, acceptor: TlsAcceptor, router: Router, cancel: CancellationToken) {
+async fn connection(
+    stream: TcpStream,
+    acceptor: TlsAcceptor,
+    router: Router,
+    cancel: CancellationToken,
+) {
     // Watch events are small and must not wait for more.
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "no-delay could not be set");

@@ -25,7 +25,9 @@ pub enum PkiError {
     #[error(transparent)]
     File(#[from] FileError),
     /// One of `ca.crt` and `ca.key` is missing or broken.
-    #[error("the certificate authority in {dir:?} is damaged ({why}): restore ca.crt and ca.key, or remove both to have new ones made (clients then need the new kubeconfig)")]
+    #[error(
+        "the certificate authority in {dir:?} is damaged ({why}): restore ca.crt and ca.key, or remove both to have new ones made (clients then need the new kubeconfig)"
+    )]
     Damaged {
         /// The directory.
         dir: std::path::PathBuf,
@@ -64,13 +66,23 @@ pub fn identity(dir: &Path, addresses: &[IpAddr], names: &[String]) -> Result<Id
     let (ca_pem, ca_key) = authority(dir)?;
     let mut wanted: Vec<String> = addresses.iter().map(ToString::to_string).collect();
     wanted.extend(names.iter().cloned());
-    let make = |source| PkiError::Make { names: wanted.clone(), source };
+    let make = |source| PkiError::Make {
+        names: wanted.clone(),
+        source,
+    };
     let issuer = Issuer::new(ca_params(), ca_key);
     let key = KeyPair::generate().map_err(make)?;
     let mut params = CertificateParams::new(names.to_vec()).map_err(make)?;
-    params.subject_alt_names.extend(addresses.iter().copied().map(SanType::IpAddress));
-    params.distinguished_name.push(DnType::CommonName, "bellows-apiserver");
-    params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
+    params
+        .subject_alt_names
+        .extend(addresses.iter().copied().map(SanType::IpAddress));
+    params
+        .distinguished_name
+        .push(DnType::CommonName, "bellows-apiserver");
+    params.key_usages = vec![
+        KeyUsagePurpose::DigitalSignature,
+        KeyUsagePurpose::KeyEncipherment,
+    ];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     params.use_authority_key_identifier_extension = true;
     set_validity(&mut params);
@@ -84,22 +96,35 @@ pub fn identity(dir: &Path, addresses: &[IpAddr], names: &[String]) -> Result<Id
         .with_single_cert(vec![certificate.der().clone()], private)
         .map_err(PkiError::Tls)?;
     tls.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(Identity { tls: Arc::new(tls), ca_pem })
+    Ok(Identity {
+        tls: Arc::new(tls),
+        ca_pem,
+    })
 }
 
 fn authority(dir: &Path) -> Result<(String, KeyPair), PkiError> {
     let (cert_path, key_path) = (dir.join("ca.crt"), dir.join("ca.key"));
-    let damaged = |why: String| PkiError::Damaged { dir: dir.to_owned(), why };
-    match (files::read_if_there(&cert_path)?, files::read_if_there(&key_path)?) {
+    let damaged = |why: String| PkiError::Damaged {
+        dir: dir.to_owned(),
+        why,
+    };
+    match (
+        files::read_if_there(&cert_path)?,
+        files::read_if_there(&key_path)?,
+    ) {
         (Some(cert), Some(key)) => {
-            let key = KeyPair::from_pem(&key).map_err(|error| damaged(format!("ca.key: {error}")))?;
+            let key =
+                KeyPair::from_pem(&key).map_err(|error| damaged(format!("ca.key: {error}")))?;
             if !cert.contains("BEGIN CERTIFICATE") {
                 return Err(damaged("ca.crt holds no certificate".to_owned()));
             }
             Ok((cert, key))
         }
         (None, None) => {
-            let make = |source| PkiError::Make { names: vec!["bellows-ca".to_owned()], source };
+            let make = |source| PkiError::Make {
+                names: vec!["bellows-ca".to_owned()],
+                source,
+            };
             let key = KeyPair::generate().map_err(make)?;
             let cert = ca_params().self_signed(&key).map_err(make)?.pem();
             files::write_private(&key_path, &key.serialize_pem())?;
@@ -116,7 +141,9 @@ fn authority(dir: &Path) -> Result<(String, KeyPair), PkiError> {
 fn ca_params() -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = rcgen::DistinguishedName::new();
-    params.distinguished_name.push(DnType::CommonName, "bellows-ca");
+    params
+        .distinguished_name
+        .push(DnType::CommonName, "bellows-ca");
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     set_validity(&mut params);
@@ -125,7 +152,10 @@ fn ca_params() -> CertificateParams {
 
 fn set_validity(params: &mut CertificateParams) {
     let text = super::now().to_string();
-    let year = text.get(..4).and_then(|year| year.parse().ok()).unwrap_or(2026);
+    let year = text
+        .get(..4)
+        .and_then(|year| year.parse().ok())
+        .unwrap_or(2026);
     // A year back, so that a guest or client whose clock is behind accepts it too.
     params.not_before = rcgen::date_time_ymd(year - 1, 1, 1);
     params.not_after = rcgen::date_time_ymd(year + VALID_YEARS, 1, 1);
@@ -149,8 +179,14 @@ mod tests {
         let dir = tempfile::tempdir().expect("dir");
         identity(dir.path(), &[], &["localhost".to_owned()]).expect("made");
         std::fs::write(dir.path().join("ca.key"), "junk").expect("damaged");
-        assert!(matches!(identity(dir.path(), &[], &[]), Err(PkiError::Damaged { .. })));
+        assert!(matches!(
+            identity(dir.path(), &[], &[]),
+            Err(PkiError::Damaged { .. })
+        ));
         std::fs::remove_file(dir.path().join("ca.key")).expect("removed");
-        assert!(matches!(identity(dir.path(), &[], &[]), Err(PkiError::Damaged { .. })));
+        assert!(matches!(
+            identity(dir.path(), &[], &[]),
+            Err(PkiError::Damaged { .. })
+        ));
     }
 }

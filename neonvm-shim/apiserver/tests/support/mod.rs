@@ -34,19 +34,37 @@ impl Running {
         let (sender, receiver) = std::sync::mpsc::channel();
         let (state_dir, stopped) = (dir.path().to_owned(), stop.clone());
         let served = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+            let runtime = tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(2)
+                .enable_all()
+                .build();
             runtime.expect("a runtime").block_on(async {
                 let listen = "127.0.0.1:0".parse().expect("an address");
-                let config = Config { state_dir, listen, names: vec!["localhost".to_owned()] };
+                let config = Config {
+                    state_dir,
+                    listen,
+                    names: vec!["localhost".to_owned()],
+                };
                 let server = start(config).await.expect("the server starts");
-                let told = (server.addr, server.kubeconfig_path.clone(), server.token().to_owned());
+                let told = (
+                    server.addr,
+                    server.kubeconfig_path.clone(),
+                    server.token().to_owned(),
+                );
                 sender.send(told).expect("the test waits");
                 server.run(stopped).await.expect("the server ends well");
             });
         });
         let (addr, kubeconfig, token) = receiver.recv_timeout(DEADLINE).expect("the server is up");
         let base = format!("https://{addr}");
-        Self { dir, kubeconfig, base, token, stop, served: Some(served) }
+        Self {
+            dir,
+            kubeconfig,
+            base,
+            token,
+            stop,
+            served: Some(served),
+        }
     }
 
     /// Stops the server and gives the state back.
@@ -68,13 +86,31 @@ impl Running {
     }
 
     /// One request with the token; the answer's code and JSON.
-    pub(crate) async fn ask(&self, method: &str, path: &str, content: &str, body: &str) -> (u16, Value) {
-        let (code, text) = self.ask_as(method, path, content, body, "application/json").await;
-        (code, serde_json::from_str(&text).unwrap_or(Value::String(text)))
+    pub(crate) async fn ask(
+        &self,
+        method: &str,
+        path: &str,
+        content: &str,
+        body: &str,
+    ) -> (u16, Value) {
+        let (code, text) = self
+            .ask_as(method, path, content, body, "application/json")
+            .await;
+        (
+            code,
+            serde_json::from_str(&text).unwrap_or(Value::String(text)),
+        )
     }
 
     /// The same with an `Accept` header; the answer's text.
-    pub(crate) async fn ask_as(&self, method: &str, path: &str, content: &str, body: &str, accept: &str) -> (u16, String) {
+    pub(crate) async fn ask_as(
+        &self,
+        method: &str,
+        path: &str,
+        content: &str,
+        body: &str,
+        accept: &str,
+    ) -> (u16, String) {
         let method = method.parse().expect("a method");
         let mut request = self
             .anonymous()
@@ -82,10 +118,15 @@ impl Running {
             .header("accept", accept)
             .bearer_auth(&self.token);
         if !content.is_empty() {
-            request = request.header("content-type", content).body(body.to_owned());
+            request = request
+                .header("content-type", content)
+                .body(body.to_owned());
         }
         let answer = request.send().await.expect("an answer");
-        (answer.status().as_u16(), answer.text().await.expect("a text"))
+        (
+            answer.status().as_u16(),
+            answer.text().await.expect("a text"),
+        )
     }
 
     pub(crate) async fn get(&self, path: &str) -> (u16, Value) {
@@ -93,11 +134,18 @@ impl Running {
     }
 
     pub(crate) async fn post(&self, path: &str, body: &Value) -> (u16, Value) {
-        self.ask("POST", path, "application/json", &body.to_string()).await
+        self.ask("POST", path, "application/json", &body.to_string())
+            .await
     }
 
     pub(crate) async fn merge(&self, path: &str, body: &Value) -> (u16, Value) {
-        self.ask("PATCH", path, "application/merge-patch+json", &body.to_string()).await
+        self.ask(
+            "PATCH",
+            path,
+            "application/merge-patch+json",
+            &body.to_string(),
+        )
+        .await
     }
 
     pub(crate) async fn delete(&self, path: &str) -> (u16, Value) {
@@ -106,9 +154,12 @@ impl Running {
 
     /// A kube-rs client from the kubeconfig the server wrote.
     pub(crate) async fn kube(&self) -> kube::Client {
-        let kubeconfig = kube::config::Kubeconfig::read_from(&self.kubeconfig).expect("a kubeconfig");
+        let kubeconfig =
+            kube::config::Kubeconfig::read_from(&self.kubeconfig).expect("a kubeconfig");
         let options = kube::config::KubeConfigOptions::default();
-        let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await.expect("a config");
+        let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options)
+            .await
+            .expect("a config");
         kube::Client::try_from(config).expect("a client")
     }
 
@@ -162,8 +213,7 @@ impl Drop for Running {
     }
 }
 
-const KUBECTL_HINT: &str =
-    "these tests need kubectl on PATH: `apt-get install kubectl` or see kubernetes.io/docs/tasks/tools";
+const KUBECTL_HINT: &str = "these tests need kubectl on PATH: `apt-get install kubectl` or see kubernetes.io/docs/tasks/tools";
 
 /// An HTTP client that trusts the authority in `ca`.
 pub(crate) fn client(ca: &Path) -> reqwest::Client {
@@ -171,7 +221,10 @@ pub(crate) fn client(ca: &Path) -> reqwest::Client {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let pem = std::fs::read(ca).expect("the authority's certificate");
     let certificate = reqwest::Certificate::from_pem(&pem).expect("a certificate");
-    reqwest::Client::builder().tls_certs_only([certificate]).build().expect("a client")
+    reqwest::Client::builder()
+        .tls_certs_only([certificate])
+        .build()
+        .expect("a client")
 }
 
 /// Asks `probe` until it answers, or fails at the deadline.

@@ -263,18 +263,23 @@ pub fn summary(report: &ExitReport) -> String {
         ExitReason::StartFailed => "the VM could not be started",
         ExitReason::QemuDied => "QEMU died",
     };
-    // A start failure's cause is the last line QEMU wrote; a panic's the first of the kernel's.
+    // A start failure is told whole; of a death the last line tells, of a panic the first.
     let mut lines = report
         .message
         .lines()
         .map(str::trim)
         .filter(|line| !line.is_empty());
     let telling = match report.reason {
-        ExitReason::StartFailed | ExitReason::QemuDied => lines.next_back(),
-        ExitReason::GuestPanic => lines.next(),
-        _ => None,
+        ExitReason::StartFailed => lines.collect::<Vec<_>>().join(" "),
+        ExitReason::QemuDied => lines.next_back().unwrap_or_default().to_owned(),
+        ExitReason::GuestPanic => lines.next().unwrap_or_default().to_owned(),
+        _ => String::new(),
     };
-    telling.map_or_else(|| what.to_owned(), |line| cut(&format!("{what}: {line}")))
+    if telling.is_empty() {
+        what.to_owned()
+    } else {
+        cut(&format!("{what}: {telling}"))
+    }
 }
 
 fn cut(text: &str) -> String {

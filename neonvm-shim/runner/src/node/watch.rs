@@ -38,7 +38,12 @@ pub enum NodeError {
 ///
 /// # Errors
 /// [`NodeError`], at the start only. An API that is away is waited for.
-pub async fn run(params: NodeParams, cancel: CancellationToken) -> Result<(), NodeError> {
+pub async fn run(mut params: NodeParams, cancel: CancellationToken) -> Result<(), NodeError> {
+    // Runners work in directories of their own: every path they get must be whole.
+    for dir in [&mut params.state_dir, &mut params.store_dir] {
+        *dir = std::path::absolute(&*dir)
+            .map_err(|error| NodeError::Directory(dir.display().to_string(), error))?;
+    }
     let vms = params.vms_dir();
     for dir in [&params.state_dir, &vms] {
         private_dir(dir).map_err(|error| NodeError::Directory(dir.display().to_string(), error))?;

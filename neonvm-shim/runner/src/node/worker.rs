@@ -315,7 +315,7 @@ impl Worker {
         }
         match api::patch_status(&self.params.client, &self.id, &status).await {
             Ok(()) => {
-                self.announce(&view, seen).await;
+                self.announce(&view, wish, seen).await;
                 seen.published = Some(status);
             }
             Err(error) => {
@@ -330,11 +330,11 @@ impl Worker {
     }
 
     /// An event for an end, once.
-    async fn announce(&self, view: &View, seen: &Seen) {
+    async fn announce(&self, view: &View, wish: &Wish, seen: &Seen) {
         let View::Ended(report) = view else { return };
         let told =
             |status: &Value| matches!(status["phase"].as_str(), Some("Failed" | "Succeeded"));
-        if report.success || seen.published.as_ref().is_some_and(told) {
+        if report.success || told(&wish.status) || seen.published.as_ref().is_some_and(told) {
             return;
         }
         let (reason, message) = (crate::core::pod::word(report.reason), summary(report));

@@ -129,7 +129,10 @@ mod tests {
         let group = match QuotaGroup::make(&path) {
             Ok(group) => group,
             Err(error) => {
-                println!("SKIP(missing: cgroup): {}", telemetry::chain(&error));
+                let why = telemetry::chain(&error);
+                println!(
+                    "SKIP(missing: cgroups, {why}): n20_a_busy_process_cannot_burn_more_than_its_quota"
+                );
                 return;
             }
         };

@@ -1,6 +1,6 @@
 //! Whether a pod has room on a node, and how well it would sit there.
 
-use super::{Ledger, combine, overcommit_of};
+use super::{Ledger, Load, combine, overcommit_of};
 use crate::core::amount::{Both, shares};
 use crate::core::score::score;
 use crate::core::view::{PodProblem, PodView};
@@ -21,23 +21,27 @@ pub enum Fit {
 }
 
 impl Ledger {
+    /// What is counted for the pod itself on that node.
+    fn own(&self, pod: &PodView, node: &str) -> Load {
+        let entry = self.pods.get(&pod.uid);
+        let charge = entry.and_then(|entry| entry.charge.as_ref());
+        let here = charge.filter(|charge| charge.node == node);
+        here.map(|charge| charge.load).unwrap_or_default()
+    }
+
+    /// What all other pods take of a node, after over-commit; ignored namespaces left out.
+    #[must_use]
+    pub fn others(&self, pod: &PodView, node: &str) -> Both<u128> {
+        let sums = self.load(node).reserved.zip(self.own(pod, node).reserved);
+        sums.map(|_, (sum, own)| sum - own)
+    }
+
     /// Whether `pod` has room on `node` beside all the pods counted there.
     #[must_use]
     pub fn fits(&self, pod: &PodView, node: &str) -> Fit {
-        let load = self.load(node);
-        let own = self
-            .pods
-            .get(&pod.uid)
-            .and_then(|entry| entry.charge.as_ref());
-        let own = own
-            .filter(|charge| charge.node == node)
-            .map(|charge| charge.load);
-        let others = combine(load, own.unwrap_or_default(), |sum, part| sum - part);
-        self.fits_beside(
-            pod,
-            node,
-            others.reserved.zip(others.ignored).map(|_, (a, b)| a + b),
-        )
+        let others = combine(self.load(node), self.own(pod, node), |sum, part| sum - part);
+        let others = others.reserved.zip(others.ignored).map(|_, (a, b)| a + b);
+        self.fits_beside(pod, node, others)
     }
 
     /// The same beside exactly the pods another scheduler believes to be there: pods we know count as we know them,
@@ -89,20 +93,8 @@ impl Ledger {
         let Some(view) = self.nodes.get(node) else {
             return 0;
         };
-        let own = self
-            .pods
-            .get(&pod.uid)
-            .and_then(|entry| entry.charge.as_ref());
-        let own = own
-            .filter(|charge| charge.node == node)
-            .map(|charge| charge.load.reserved);
         let share = shares(self.counted(pod).into(), overcommit_of(pod));
-        let reserved = self
-            .load(node)
-            .reserved
-            .zip(own.unwrap_or_default())
-            .zip(share);
-        let reserved = reserved.map(|_, ((sum, own), share)| sum - own + share);
+        let reserved = self.others(pod, node).zip(share).map(|_, (a, b)| a + b);
         score(self.rules.curve, reserved, view.total, self.max_seen())
     }
 }

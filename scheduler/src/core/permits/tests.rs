@@ -1,5 +1,7 @@
 //! Vectors 7.8 and the life of a request, on the whole core with its calls answered by hand.
 
+use protocol::annotations::ANNOTATION_APPROVED;
+
 use super::rig::{MS, Rig, answers, permit_of, size, writes};
 use super::*;
 use crate::core::decide::Outcome;
@@ -295,4 +297,27 @@ fn claims_beyond_what_is_approved_are_counted_but_not_added_to() {
     );
     rig.actions(1);
     assert_eq!(rig.reserved(), size(1_000, 2));
+}
+
+#[test]
+fn n08_a_late_copy_of_what_was_given_back_makes_no_room() {
+    let mut rig = Rig::new(size(0, 0), Some(size(500, 2)));
+    // The pod's copy is from a time when more was approved; the room has gone to another pod since.
+    rig.annotations
+        .insert(ANNOTATION_APPROVED.into(), annotation_text(size(1_000, 4)));
+    let stale = rig.pod("n");
+    rig.annotations
+        .insert(ANNOTATION_APPROVED.into(), annotation_text(size(500, 2)));
+    rig.tell(Event::PodApplied(stale));
+    assert_eq!(
+        rig.reserved(),
+        size(1_000, 4),
+        "it is counted while it is seen"
+    );
+    rig.ask(0, Some(size(500, 2)), size(1_000, 4));
+    assert_eq!(
+        permit_of(&rig.settle(0)[0]),
+        Ok(size(500, 2)),
+        "but not granted"
+    );
 }

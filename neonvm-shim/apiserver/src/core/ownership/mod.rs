@@ -69,7 +69,9 @@ pub struct Writer<'a> {
 
 impl Manager {
     fn is_of(&self, writer: Writer<'_>, is_apply: bool) -> bool {
-        self.name == writer.name && self.is_apply == is_apply && self.subresource == writer.subresource
+        self.name == writer.name
+            && self.is_apply == is_apply
+            && self.subresource == writer.subresource
     }
 
     fn read(entry: &Value) -> Option<Self> {
@@ -111,7 +113,10 @@ impl Manager {
 #[must_use]
 pub fn managers(object: &Value) -> Vec<Manager> {
     let list = object["metadata"]["managedFields"].as_array();
-    list.into_iter().flatten().filter_map(Manager::read).collect()
+    list.into_iter()
+        .flatten()
+        .filter_map(Manager::read)
+        .collect()
 }
 
 /// The managers a plain write starts from: those the client sent if they can be read, else those there were. A client
@@ -124,7 +129,11 @@ pub fn managers_after(old: &Value, sent: &Value) -> Vec<Manager> {
             let read: Option<Vec<Manager>> = list.iter().map(Manager::read).collect();
             match read {
                 Some(read) => read,
-                None if list.len() == 1 && list[0].as_object().is_some_and(serde_json::Map::is_empty) => Vec::new(),
+                None if list.len() == 1
+                    && list[0].as_object().is_some_and(serde_json::Map::is_empty) =>
+                {
+                    Vec::new()
+                }
                 None => managers(old),
             }
         }
@@ -145,7 +154,9 @@ pub fn set_managers(object: &mut Value, managers: &[Manager]) {
 /// An object without the members nobody owns.
 fn owned_part(object: &Value) -> Value {
     let mut object = object.clone();
-    let Some(map) = object.as_object_mut() else { return object };
+    let Some(map) = object.as_object_mut() else {
+        return object;
+    };
     map.remove("apiVersion");
     map.remove("kind");
     let metadata = map.get_mut("metadata").and_then(Value::as_object_mut);
@@ -170,10 +181,15 @@ pub fn after_update(
     let new = owned_part(new);
     let mut found = match old {
         Some(old) => compare(&owned_part(old), &new, Some(schema)),
-        None => Comparison { changed: fields_of(&new, Some(schema)), removed: FieldSet::default() },
+        None => Comparison {
+            changed: fields_of(&new, Some(schema)),
+            removed: FieldSet::default(),
+        },
     };
     found.changed = root_free(found.changed);
-    take_over(&mut managers, &found, |manager| manager.is_of(writer, false));
+    take_over(&mut managers, &found, |manager| {
+        manager.is_of(writer, false)
+    });
     if !found.changed.is_empty() {
         let entry = entry_of(&mut managers, writer, false);
         let fields = entry.fields.union(&found.changed);
@@ -193,7 +209,11 @@ fn root_free(mut set: FieldSet) -> FieldSet {
 }
 
 /// Takes changed fields from all others, and removed ones from everybody.
-fn take_over(managers: &mut Vec<Manager>, found: &Comparison, is_writer: impl Fn(&Manager) -> bool) {
+fn take_over(
+    managers: &mut Vec<Manager>,
+    found: &Comparison,
+    is_writer: impl Fn(&Manager) -> bool,
+) {
     for manager in managers.iter_mut() {
         if !is_writer(manager) {
             manager.fields = manager.fields.difference(&found.changed);
@@ -203,8 +223,14 @@ fn take_over(managers: &mut Vec<Manager>, found: &Comparison, is_writer: impl Fn
     managers.retain(|manager| !manager.fields.is_empty());
 }
 
-fn entry_of<'a>(managers: &'a mut Vec<Manager>, writer: Writer<'_>, is_apply: bool) -> &'a mut Manager {
-    let index = managers.iter().position(|manager| manager.is_of(writer, is_apply));
+fn entry_of<'a>(
+    managers: &'a mut Vec<Manager>,
+    writer: Writer<'_>,
+    is_apply: bool,
+) -> &'a mut Manager {
+    let index = managers
+        .iter()
+        .position(|manager| manager.is_of(writer, is_apply));
     let index = index.unwrap_or_else(|| {
         managers.push(Manager {
             name: writer.name.to_owned(),
@@ -223,8 +249,9 @@ fn entry_of<'a>(managers: &'a mut Vec<Manager>, writer: Writer<'_>, is_apply: bo
 
 fn fold_oldest(managers: &mut Vec<Manager>) {
     loop {
-        let mut updates: Vec<usize> =
-            (0..managers.len()).filter(|index| !managers[*index].is_apply).collect();
+        let mut updates: Vec<usize> = (0..managers.len())
+            .filter(|index| !managers[*index].is_apply)
+            .collect();
         if updates.len() <= MAX_UPDATE_MANAGERS {
             return;
         }
@@ -273,8 +300,12 @@ pub fn apply(
             return Err(conflicts);
         }
     }
-    let index = managers.iter().position(|manager| manager.is_of(writer, true));
-    let before = index.map(|index| managers[index].fields.clone()).unwrap_or_default();
+    let index = managers
+        .iter()
+        .position(|manager| manager.is_of(writer, true));
+    let before = index
+        .map(|index| managers[index].fields.clone())
+        .unwrap_or_default();
     take_over(&mut managers, &found, |manager| manager.is_of(writer, true));
     let everybody_else = managers.iter().filter(others);
     let held = everybody_else.fold(stated.clone(), |held, manager| held.union(&manager.fields));
@@ -296,7 +327,11 @@ fn conflicts_with(manager: &Manager, changed: &FieldSet) -> Vec<Cause> {
     } else {
         format!(" with subresource \"{}\"", manager.subresource)
     };
-    let since = if manager.is_apply { String::new() } else { format!(" using {}", manager.api_version) };
+    let since = if manager.is_apply {
+        String::new()
+    } else {
+        format!(" using {}", manager.api_version)
+    };
     let cause = |field: String| Cause {
         reason: "FieldManagerConflict".to_owned(),
         message: format!("conflict with \"{}\"{using}{since}", manager.name),

@@ -21,7 +21,10 @@ impl FieldSet {
     /// A set of only the root.
     #[must_use]
     pub fn leaf() -> Self {
-        Self { member: true, children: BTreeMap::new() }
+        Self {
+            member: true,
+            children: BTreeMap::new(),
+        }
     }
 
     /// Whether no field is in the set.
@@ -54,16 +57,24 @@ impl FieldSet {
     pub fn union(&self, other: &Self) -> Self {
         let mut children = self.children.clone();
         for (element, part) in &other.children {
-            let merged = children.get(element).map_or_else(|| part.clone(), |known| known.union(part));
+            let merged = children
+                .get(element)
+                .map_or_else(|| part.clone(), |known| known.union(part));
             children.insert(element.clone(), merged);
         }
-        Self { member: self.member || other.member, children }
+        Self {
+            member: self.member || other.member,
+            children,
+        }
     }
 
     /// Fields in both.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
-        let mut set = Self { member: self.member && other.member, children: BTreeMap::new() };
+        let mut set = Self {
+            member: self.member && other.member,
+            children: BTreeMap::new(),
+        };
         for (element, part) in &self.children {
             if let Some(theirs) = other.children.get(element) {
                 set.insert(element.clone(), part.intersection(theirs));
@@ -75,9 +86,15 @@ impl FieldSet {
     /// Fields in `self` that are not in `other`.
     #[must_use]
     pub fn difference(&self, other: &Self) -> Self {
-        let mut set = Self { member: self.member && !other.member, children: BTreeMap::new() };
+        let mut set = Self {
+            member: self.member && !other.member,
+            children: BTreeMap::new(),
+        };
         for (element, part) in &self.children {
-            let left = other.children.get(element).map_or_else(|| part.clone(), |theirs| part.difference(theirs));
+            let left = other
+                .children
+                .get(element)
+                .map_or_else(|| part.clone(), |theirs| part.difference(theirs));
             set.insert(element.clone(), left);
         }
         set
@@ -86,9 +103,15 @@ impl FieldSet {
     /// Fields in `self` that are neither in `other` nor have a field of `other` below them.
     #[must_use]
     pub fn unheld(&self, other: &Self) -> Self {
-        let mut set = Self { member: self.member && other.is_empty(), children: BTreeMap::new() };
+        let mut set = Self {
+            member: self.member && other.is_empty(),
+            children: BTreeMap::new(),
+        };
         for (element, part) in &self.children {
-            let left = other.children.get(element).map_or_else(|| part.clone(), |theirs| part.unheld(theirs));
+            let left = other
+                .children
+                .get(element)
+                .map_or_else(|| part.clone(), |theirs| part.unheld(theirs));
             set.insert(element.clone(), left);
         }
         set
@@ -138,7 +161,10 @@ impl FieldSet {
         if depth > MAX_DEPTH {
             return None;
         }
-        let mut set = Self { member: map.is_empty() || map.contains_key("."), children: BTreeMap::new() };
+        let mut set = Self {
+            member: map.is_empty() || map.contains_key("."),
+            children: BTreeMap::new(),
+        };
         for (element, part) in map.iter().filter(|(element, _)| *element != ".") {
             set.insert(canonical(element)?, Self::read(part, depth + 1)?);
         }
@@ -181,7 +207,10 @@ fn readable(element: &str) -> String {
     let (kind, rest) = element.split_at_checked(2).unwrap_or(("", element));
     match (kind, serde_json::from_str::<Value>(rest)) {
         ("k:", Ok(Value::Object(keys))) => {
-            let keys: Vec<String> = keys.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            let keys: Vec<String> = keys
+                .iter()
+                .map(|(name, value)| format!("{name}={value}"))
+                .collect();
             format!("[{}]", keys.join(","))
         }
         ("v:", _) => format!("[={rest}]"),
@@ -198,15 +227,25 @@ mod tests {
     use super::*;
 
     pub(super) fn any_set() -> impl Strategy<Value = FieldSet> {
-        let leaf = any::<bool>().prop_map(|member| FieldSet { member, ..FieldSet::default() });
+        let leaf = any::<bool>().prop_map(|member| FieldSet {
+            member,
+            ..FieldSet::default()
+        });
         leaf.prop_recursive(3, 16, 3, |inner| {
-            (any::<bool>(), prop::collection::btree_map("f:[abc]", inner, 0..3)).prop_map(|(member, parts)| {
-                let mut set = FieldSet { member, ..FieldSet::default() };
-                for (element, part) in parts {
-                    set.insert(element, part);
-                }
-                set
-            })
+            (
+                any::<bool>(),
+                prop::collection::btree_map("f:[abc]", inner, 0..3),
+            )
+                .prop_map(|(member, parts)| {
+                    let mut set = FieldSet {
+                        member,
+                        ..FieldSet::default()
+                    };
+                    for (element, part) in parts {
+                        set.insert(element, part);
+                    }
+                    set
+                })
         })
     }
 

@@ -15,7 +15,12 @@ fn schema() -> Schema {
 }
 
 fn writer(name: &str) -> Writer<'_> {
-    Writer { name, api_version: "v1", subresource: "", now: WallTime(1_700_000_000_000_000) }
+    Writer {
+        name,
+        api_version: "v1",
+        subresource: "",
+        now: WallTime(1_700_000_000_000_000),
+    }
 }
 
 fn applied(live: &Value, config: &Value, name: &str, force: bool) -> Result<Value, Vec<Cause>> {
@@ -37,23 +42,41 @@ fn spec(object: &Value) -> &Value {
 }
 
 fn owned(object: &Value, name: &str) -> Vec<String> {
-    let found = managers(object).into_iter().find(|manager| manager.name == name);
-    found.map(|manager| manager.fields.paths()).unwrap_or_default()
+    let found = managers(object)
+        .into_iter()
+        .find(|manager| manager.name == name);
+    found
+        .map(|manager| manager.fields.paths())
+        .unwrap_or_default()
 }
 
 #[test]
 fn what_a_manager_no_longer_states_goes() {
-    let live = applied(&json!({}), &json!({"metadata": {"name": "x", "labels": {"l": "1"}}, "spec": {"a": 1, "b": 2}}), "me", false).expect("no conflict");
-    assert_eq!(owned(&live, "me"), [".metadata.labels.l", ".spec.a", ".spec.b"]);
+    let live = applied(
+        &json!({}),
+        &json!({"metadata": {"name": "x", "labels": {"l": "1"}}, "spec": {"a": 1, "b": 2}}),
+        "me",
+        false,
+    )
+    .expect("no conflict");
+    assert_eq!(
+        owned(&live, "me"),
+        [".metadata.labels.l", ".spec.a", ".spec.b"]
+    );
     let live = applied(&live, &json!({"spec": {"a": 1}}), "me", false).expect("no conflict");
-    assert_eq!((spec(&live), live["metadata"].get("labels")), (&json!({"a": 1}), None));
+    assert_eq!(
+        (spec(&live), live["metadata"].get("labels")),
+        (&json!({"a": 1}), None)
+    );
     assert_eq!(owned(&live, "me"), [".spec.a"]);
 }
 
 #[test]
 fn what_somebody_else_has_stays() {
-    let live = applied(&json!({}), &json!({"spec": {"a": 1, "b": 2}}), "me", false).expect("no conflict");
-    let live = applied(&live, &json!({"spec": {"b": 2}}), "you", false).expect("the same value is shared");
+    let live =
+        applied(&json!({}), &json!({"spec": {"a": 1, "b": 2}}), "me", false).expect("no conflict");
+    let live =
+        applied(&live, &json!({"spec": {"b": 2}}), "you", false).expect("the same value is shared");
     let live = applied(&live, &json!({"spec": {"a": 1}}), "me", false).expect("no conflict");
     assert_eq!(spec(&live), &json!({"a": 1, "b": 2}));
     assert_eq!(owned(&live, "you"), [".spec.b"]);
@@ -62,33 +85,72 @@ fn what_somebody_else_has_stays() {
 #[test]
 fn changing_somebody_elses_field_is_a_conflict_unless_forced() {
     let live = applied(&json!({}), &json!({"spec": {"a": 1}}), "me", false).expect("no conflict");
-    let conflicts = applied(&live, &json!({"spec": {"a": 2}}), "you", false).expect_err("owned by me");
-    assert_eq!((conflicts[0].field.as_str(), conflicts[0].reason.as_str()), (".spec.a", "FieldManagerConflict"));
-    assert!(conflicts[0].message.contains("\"me\""), "{}", conflicts[0].message);
+    let conflicts =
+        applied(&live, &json!({"spec": {"a": 2}}), "you", false).expect_err("owned by me");
+    assert_eq!(
+        (conflicts[0].field.as_str(), conflicts[0].reason.as_str()),
+        (".spec.a", "FieldManagerConflict")
+    );
+    assert!(
+        conflicts[0].message.contains("\"me\""),
+        "{}",
+        conflicts[0].message
+    );
     let live = applied(&live, &json!({"spec": {"a": 2}}), "you", true).expect("forced");
     assert_eq!(spec(&live), &json!({"a": 2}));
-    assert_eq!((owned(&live, "me"), owned(&live, "you")), (vec![], vec![".spec.a".to_owned()]));
+    assert_eq!(
+        (owned(&live, "me"), owned(&live, "you")),
+        (vec![], vec![".spec.a".to_owned()])
+    );
 }
 
 #[test]
 fn a_plain_write_takes_the_fields_it_changes() {
-    let live = applied(&json!({}), &json!({"spec": {"a": 1, "b": 2}}), "me", false).expect("no conflict");
+    let live =
+        applied(&json!({}), &json!({"spec": {"a": 1, "b": 2}}), "me", false).expect("no conflict");
     let mut new = live.clone();
     new["spec"]["a"] = json!(5);
     let live = updated(&live, new, "editor");
-    assert_eq!((owned(&live, "me"), owned(&live, "editor")), (vec![".spec.b".to_owned()], vec![".spec.a".to_owned()]));
-    let conflicts = applied(&live, &json!({"spec": {"a": 1, "b": 2}}), "me", false).expect_err("now the editor's");
+    assert_eq!(
+        (owned(&live, "me"), owned(&live, "editor")),
+        (vec![".spec.b".to_owned()], vec![".spec.a".to_owned()])
+    );
+    let conflicts = applied(&live, &json!({"spec": {"a": 1, "b": 2}}), "me", false)
+        .expect_err("now the editor's");
     assert_eq!(conflicts.len(), 1);
-    assert!(conflicts[0].message.contains("using v1"), "{}", conflicts[0].message);
+    assert!(
+        conflicts[0].message.contains("using v1"),
+        "{}",
+        conflicts[0].message
+    );
 }
 
 #[test]
 fn list_items_are_owned_by_key() {
-    let live = applied(&json!({}), &json!({"spec": {"items": [{"name": "x", "v": 1}, {"name": "y", "v": 1}]}}), "me", false).expect("no conflict");
-    let live = applied(&live, &json!({"spec": {"items": [{"name": "y", "w": 7}, {"name": "z"}]}}), "you", false).expect("other fields");
-    assert_eq!(spec(&live)["items"], json!([{"name": "x", "v": 1}, {"name": "y", "v": 1, "w": 7}, {"name": "z"}]));
+    let live = applied(
+        &json!({}),
+        &json!({"spec": {"items": [{"name": "x", "v": 1}, {"name": "y", "v": 1}]}}),
+        "me",
+        false,
+    )
+    .expect("no conflict");
+    let live = applied(
+        &live,
+        &json!({"spec": {"items": [{"name": "y", "w": 7}, {"name": "z"}]}}),
+        "you",
+        false,
+    )
+    .expect("other fields");
+    assert_eq!(
+        spec(&live)["items"],
+        json!([{"name": "x", "v": 1}, {"name": "y", "v": 1, "w": 7}, {"name": "z"}])
+    );
     let live = applied(&live, &json!({"spec": {"items": []}}), "me", false).expect("no conflict");
-    assert_eq!(spec(&live)["items"], json!([{"name": "y", "w": 7}, {"name": "z"}]), "y is still held, x is not");
+    assert_eq!(
+        spec(&live)["items"],
+        json!([{"name": "y", "w": 7}, {"name": "z"}]),
+        "y is still held, x is not"
+    );
 }
 
 #[test]
@@ -116,10 +178,16 @@ fn the_oldest_plain_writers_are_folded() {
 fn a_client_may_replace_or_clear_the_managers() {
     let live = applied(&json!({}), &json!({"spec": {"a": 1}}), "me", false).expect("no conflict");
     let sent = |list: Value| json!({"metadata": {"managedFields": list}});
-    assert_eq!(managers_after(&live, &json!({"metadata": {}})), managers(&live));
+    assert_eq!(
+        managers_after(&live, &json!({"metadata": {}})),
+        managers(&live)
+    );
     assert_eq!(managers_after(&live, &sent(json!([{}]))), []);
     assert_eq!(managers_after(&live, &sent(json!([]))), []);
-    assert_eq!(managers_after(&live, &sent(json!([{"manager": "x"}]))), managers(&live));
+    assert_eq!(
+        managers_after(&live, &sent(json!([{"manager": "x"}]))),
+        managers(&live)
+    );
     let other = json!([{"manager": "x", "operation": "Apply", "apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": {"f:spec": {"f:a": {}}}}]);
     assert_eq!(managers_after(&live, &sent(other))[0].name, "x");
 }

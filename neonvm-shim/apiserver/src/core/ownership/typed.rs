@@ -29,15 +29,22 @@ enum Parts<'a> {
 
 fn parts<'a>(value: &'a Value, schema: Option<&Schema>) -> Parts<'a> {
     match value {
-        Value::Object(map) if !schema.is_some_and(|schema| schema.atomic_map) => Parts::Members(map),
+        Value::Object(map) if !schema.is_some_and(|schema| schema.atomic_map) => {
+            Parts::Members(map)
+        }
         Value::Array(items) => {
-            let Some(schema) = schema else { return Parts::Whole };
+            let Some(schema) = schema else {
+                return Parts::Whole;
+            };
             let named: Option<Vec<(String, &Value)>> = match &schema.list_type {
                 ListType::Atomic => None,
                 ListType::Set => Some(items.iter().map(|item| (item_value(item), item)).collect()),
                 ListType::Map(keys) => {
                     let item_schema = schema.items.as_deref();
-                    items.iter().map(|item| Some((key_of(item, keys, item_schema)?, item))).collect()
+                    items
+                        .iter()
+                        .map(|item| Some((key_of(item, keys, item_schema)?, item)))
+                        .collect()
                 }
             };
             named.map_or(Parts::Whole, Parts::Items)
@@ -124,42 +131,66 @@ pub fn default_whole_fields(config: &mut Value, schema: Option<&Schema>) {
     }
 }
 
+/// One part of two states: its element, both values, its schema, and whether it is a field of its own.
+type Child<'a> = (
+    String,
+    Option<&'a Value>,
+    Option<&'a Value>,
+    Option<&'a Schema>,
+    bool,
+);
+
 /// What changed from `old` to `new`.
 #[must_use]
 pub fn compare(old: &Value, new: &Value, schema: Option<&Schema>) -> Comparison {
     if old == new {
         return Comparison::default();
     }
-    let children: Vec<(String, Option<&Value>, Option<&Value>, Option<&Schema>, bool)> =
-        match (parts(old, schema), parts(new, schema)) {
-            (Parts::Members(before), Parts::Members(after)) => {
-                let names = before.keys().chain(after.keys().filter(|name| !before.contains_key(*name)));
-                names
-                    .map(|name| {
-                        let own = !is_named(schema, name);
-                        (field(name), before.get(name), after.get(name), member_schema(schema, name), own)
-                    })
-                    .collect()
-            }
-            (Parts::Items(before), Parts::Items(after)) => {
-                let find = |list: &[(String, &'_ Value)], element: &str| {
-                    list.iter().position(|(known, _)| known == element)
-                };
-                let fresh = after.iter().filter(|(element, _)| find(&before, element).is_none());
-                let elements = before.iter().chain(fresh).map(|(element, _)| element.clone());
-                elements
-                    .map(|element| {
-                        let old = find(&before, &element).map(|index| before[index].1);
-                        let new = find(&after, &element).map(|index| after[index].1);
-                        (element, old, new, item_schema(schema), true)
-                    })
-                    .collect()
-            }
-            _ => {
-                // Another form, or one field as a whole.
-                return Comparison { changed: fields_of(new, schema), removed: FieldSet::default() };
-            }
-        };
+    let children: Vec<Child<'_>> = match (parts(old, schema), parts(new, schema)) {
+        (Parts::Members(before), Parts::Members(after)) => {
+            let names = before
+                .keys()
+                .chain(after.keys().filter(|name| !before.contains_key(*name)));
+            names
+                .map(|name| {
+                    let own = !is_named(schema, name);
+                    (
+                        field(name),
+                        before.get(name),
+                        after.get(name),
+                        member_schema(schema, name),
+                        own,
+                    )
+                })
+                .collect()
+        }
+        (Parts::Items(before), Parts::Items(after)) => {
+            let find = |list: &[(String, &'_ Value)], element: &str| {
+                list.iter().position(|(known, _)| known == element)
+            };
+            let fresh = after
+                .iter()
+                .filter(|(element, _)| find(&before, element).is_none());
+            let elements = before
+                .iter()
+                .chain(fresh)
+                .map(|(element, _)| element.clone());
+            elements
+                .map(|element| {
+                    let old = find(&before, &element).map(|index| before[index].1);
+                    let new = find(&after, &element).map(|index| after[index].1);
+                    (element, old, new, item_schema(schema), true)
+                })
+                .collect()
+        }
+        _ => {
+            // Another form, or one field as a whole.
+            return Comparison {
+                changed: fields_of(new, schema),
+                removed: FieldSet::default(),
+            };
+        }
+    };
     let mut comparison = Comparison::default();
     // An empty map or list is a field of its own.
     comparison.changed.member = is_empty(new) && !is_empty(old);
@@ -210,7 +241,9 @@ pub fn merge(live: &Value, config: &Value, schema: Option<&Schema>) -> Value {
                 Some((_, config)) => merge(item, config, item_schema(schema)),
                 None => (*item).clone(),
             });
-            let fresh = wanted.iter().filter(|(element, _)| before.iter().all(|(known, _)| known != element));
+            let fresh = wanted
+                .iter()
+                .filter(|(element, _)| before.iter().all(|(known, _)| known != element));
             kept.chain(fresh.map(|(_, item)| (*item).clone())).collect()
         }
         _ => config.clone(),
@@ -225,7 +258,11 @@ pub fn without(value: &Value, gone: &FieldSet, schema: Option<&Schema>) -> Optio
         Parts::Members(map) => {
             let mut left = Map::new();
             for (name, member) in map {
-                let kept = keep(member, gone.child(&field(name)), member_schema(schema, name));
+                let kept = keep(
+                    member,
+                    gone.child(&field(name)),
+                    member_schema(schema, name),
+                );
                 if let Some(kept) = kept {
                     left.insert(name.clone(), kept);
                 }
@@ -233,7 +270,9 @@ pub fn without(value: &Value, gone: &FieldSet, schema: Option<&Schema>) -> Optio
             (!left.is_empty() || map.is_empty()).then_some(Value::Object(left))
         }
         Parts::Items(items) => {
-            let kept = items.iter().filter_map(|(element, item)| keep(item, gone.child(element), item_schema(schema)));
+            let kept = items
+                .iter()
+                .filter_map(|(element, item)| keep(item, gone.child(element), item_schema(schema)));
             let left: Vec<Value> = kept.collect();
             (!left.is_empty() || items.is_empty()).then_some(Value::Array(left))
         }
@@ -322,18 +361,41 @@ mod tests {
     fn changes_are_found_per_field() {
         let schema = schema();
         let old = json!({"m": [{"name": "a", "v": 1}, {"name": "b"}], "o": {"x": 1}, "q": {"x": 1, "y": 1}});
-        let new = json!({"m": [{"name": "a", "v": 2}, {"name": "c"}], "o": {"x": 2}, "q": {"x": 1}});
+        let new =
+            json!({"m": [{"name": "a", "v": 2}, {"name": "c"}], "o": {"x": 2}, "q": {"x": 1}});
         let found = compare(&old, &new, Some(&schema));
-        assert_eq!(found.changed.paths(), [".m[name=\"a\",p=\"TCP\"].v", ".m[name=\"c\",p=\"TCP\"]", ".m[name=\"c\",p=\"TCP\"].name", ".o"]);
-        assert_eq!(found.removed.paths(), [".m[name=\"b\",p=\"TCP\"]", ".m[name=\"b\",p=\"TCP\"].name", ".q.y"]);
+        assert_eq!(
+            found.changed.paths(),
+            [
+                ".m[name=\"a\",p=\"TCP\"].v",
+                ".m[name=\"c\",p=\"TCP\"]",
+                ".m[name=\"c\",p=\"TCP\"].name",
+                ".o"
+            ]
+        );
+        assert_eq!(
+            found.removed.paths(),
+            [
+                ".m[name=\"b\",p=\"TCP\"]",
+                ".m[name=\"b\",p=\"TCP\"].name",
+                ".q.y"
+            ]
+        );
     }
 
     #[test]
     fn taking_fields_away_takes_emptied_parents_too() {
         let schema = schema();
-        let object = json!({"m": [{"name": "a", "v": 1}], "q": {"x": 1}, "n": {"k": "v", "j": "w"}});
-        let gone = fields_of(&json!({"m": [{"name": "a"}], "q": {"x": 1}, "n": {"k": "v"}}), Some(&schema));
-        assert_eq!(without(&object, &gone, Some(&schema)), Some(json!({"n": {"j": "w"}})));
+        let object =
+            json!({"m": [{"name": "a", "v": 1}], "q": {"x": 1}, "n": {"k": "v", "j": "w"}});
+        let gone = fields_of(
+            &json!({"m": [{"name": "a"}], "q": {"x": 1}, "n": {"k": "v"}}),
+            Some(&schema),
+        );
+        assert_eq!(
+            without(&object, &gone, Some(&schema)),
+            Some(json!({"n": {"j": "w"}}))
+        );
     }
 
     proptest! {

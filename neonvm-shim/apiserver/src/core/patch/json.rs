@@ -19,7 +19,9 @@ const MAX_COPIED_BYTES: usize = 3 << 20;
 /// operation that failed. `document` is then half changed and must be thrown away.
 pub fn apply(document: &mut Value, patch: &Value) -> Result<(), PatchError> {
     let malformed = |why: &str| PatchError::Malformed(why.to_owned());
-    let operations = patch.as_array().ok_or_else(|| malformed("a JSON patch must be an array of operations"))?;
+    let operations = patch
+        .as_array()
+        .ok_or_else(|| malformed("a JSON patch must be an array of operations"))?;
     if operations.len() > MAX_OPERATIONS {
         return Err(malformed("a JSON patch may have at most 10000 operations"));
     }
@@ -48,7 +50,11 @@ pub fn apply(document: &mut Value, patch: &Value) -> Result<(), PatchError> {
                 add(document, &path, copy)?;
             }
             "test" => test(document, &path, &value())?,
-            other => return Err(malformed(&format!("unexpected kind of operation: {other:?}"))),
+            other => {
+                return Err(malformed(&format!(
+                    "unexpected kind of operation: {other:?}"
+                )));
+            }
         }
     }
     Ok(())
@@ -68,9 +74,16 @@ impl Pointer {
                 .map(|part| part.replace("~1", "/").replace("~0", "~"))
                 .collect(),
             None if text.is_empty() => Vec::new(),
-            None => return Err(PatchError::Malformed(format!("path {text:?} must start with \"/\""))),
+            None => {
+                return Err(PatchError::Malformed(format!(
+                    "path {text:?} must start with \"/\""
+                )));
+            }
         };
-        Ok(Self { text: text.to_owned(), parts })
+        Ok(Self {
+            text: text.to_owned(),
+            parts,
+        })
     }
 
     fn missing(&self) -> PatchError {
@@ -104,8 +117,8 @@ impl Pointer {
 
 /// Array indices have no sign and no leading zero.
 fn index_of(part: &str) -> Option<usize> {
-    let plain = part == "0"
-        || (part.bytes().all(|byte| byte.is_ascii_digit()) && !part.starts_with('0'));
+    let plain =
+        part == "0" || (part.bytes().all(|byte| byte.is_ascii_digit()) && !part.starts_with('0'));
     if plain { part.parse().ok() } else { None }
 }
 
@@ -131,9 +144,9 @@ fn add(document: &mut Value, path: &Pointer, value: Value) -> Result<(), PatchEr
 fn remove(document: &mut Value, path: &Pointer) -> Result<Value, PatchError> {
     let removed = match path.parent(document)? {
         (Value::Object(map), name) => map.remove(name),
-        (Value::Array(items), part) => {
-            index_of(part).filter(|index| *index < items.len()).map(|index| items.remove(index))
-        }
+        (Value::Array(items), part) => index_of(part)
+            .filter(|index| *index < items.len())
+            .map(|index| items.remove(index)),
         _ => None,
     };
     removed.ok_or_else(|| path.missing())
@@ -174,7 +187,10 @@ fn test(document: &mut Value, path: &Pointer, wanted: &Value) -> Result<(), Patc
     if found.unwrap_or(&Value::Null) == wanted {
         Ok(())
     } else {
-        Err(PatchError::DoesNotApply(format!("testing path {:?} failed", path.text)))
+        Err(PatchError::DoesNotApply(format!(
+            "testing path {:?} failed",
+            path.text
+        )))
     }
 }
 
@@ -197,7 +213,8 @@ mod tests {
             {"op": "replace", "path": "/spec/guest/cpus/use", "value": "500m"},
             {"op": "replace", "path": "/spec/targetRevision", "value": {"revision": {"value": 1, "flags": 0}}}
         ]);
-        let result = patched(json!({"spec": {"guest": {"cpus": {"use": 1}}}}), &patch).expect("applies");
+        let result =
+            patched(json!({"spec": {"guest": {"cpus": {"use": 1}}}}), &patch).expect("applies");
         assert_eq!(result["spec"]["guest"]["cpus"]["use"], "500m");
         assert_eq!(result["spec"]["targetRevision"]["revision"]["value"], 1);
     }
@@ -207,23 +224,60 @@ mod tests {
         let test_null = json!([{"op": "test", "path": "/a/b", "value": null}]);
         assert!(patched(json!({"a": {}}), &test_null).is_ok());
         assert!(patched(json!({"a": {"b": 1}}), &test_null).is_err());
-        assert!(patched(json!({}), &test_null).is_err(), "the parent must exist");
+        assert!(
+            patched(json!({}), &test_null).is_err(),
+            "the parent must exist"
+        );
         let remove = json!([{"op": "remove", "path": "/a/b"}]);
-        assert!(matches!(patched(json!({"a": {}}), &remove), Err(PatchError::DoesNotApply(_))));
+        assert!(matches!(
+            patched(json!({"a": {}}), &remove),
+            Err(PatchError::DoesNotApply(_))
+        ));
         let replace = json!([{"op": "replace", "path": "/a/b/c", "value": 1}]);
-        assert!(patched(json!({"a": {}}), &replace).is_err(), "the parent must exist");
+        assert!(
+            patched(json!({"a": {}}), &replace).is_err(),
+            "the parent must exist"
+        );
     }
 
     #[test]
     fn the_other_operations_follow_the_rfc() {
         for (document, patch, expected) in [
-            (json!({"a": [1, 3]}), json!([{"op": "add", "path": "/a/1", "value": 2}]), json!({"a": [1, 2, 3]})),
-            (json!({"a": [1]}), json!([{"op": "add", "path": "/a/-", "value": 2}]), json!({"a": [1, 2]})),
-            (json!({"a": [1, 2]}), json!([{"op": "remove", "path": "/a/0"}]), json!({"a": [2]})),
-            (json!({"a/b": 1}), json!([{"op": "replace", "path": "/a~1b", "value": 2}]), json!({"a/b": 2})),
-            (json!({"a": 1}), json!([{"op": "move", "from": "/a", "path": "/b"}]), json!({"b": 1})),
-            (json!({"a": [1]}), json!([{"op": "copy", "from": "/a/0", "path": "/b"}]), json!({"a": [1], "b": 1})),
-            (json!({"a": 1}), json!([{"op": "add", "path": "", "value": []}]), json!([])),
+            (
+                json!({"a": [1, 3]}),
+                json!([{"op": "add", "path": "/a/1", "value": 2}]),
+                json!({"a": [1, 2, 3]}),
+            ),
+            (
+                json!({"a": [1]}),
+                json!([{"op": "add", "path": "/a/-", "value": 2}]),
+                json!({"a": [1, 2]}),
+            ),
+            (
+                json!({"a": [1, 2]}),
+                json!([{"op": "remove", "path": "/a/0"}]),
+                json!({"a": [2]}),
+            ),
+            (
+                json!({"a/b": 1}),
+                json!([{"op": "replace", "path": "/a~1b", "value": 2}]),
+                json!({"a/b": 2}),
+            ),
+            (
+                json!({"a": 1}),
+                json!([{"op": "move", "from": "/a", "path": "/b"}]),
+                json!({"b": 1}),
+            ),
+            (
+                json!({"a": [1]}),
+                json!([{"op": "copy", "from": "/a/0", "path": "/b"}]),
+                json!({"a": [1], "b": 1}),
+            ),
+            (
+                json!({"a": 1}),
+                json!([{"op": "add", "path": "", "value": []}]),
+                json!([]),
+            ),
         ] {
             assert_eq!(patched(document, &patch).expect("applies"), expected);
         }
@@ -236,17 +290,29 @@ mod tests {
             json!([{"op": "add", "path": "/x/y", "value": 2}]),
         ] {
             let result = patched(json!({"a": [1]}), &patch);
-            assert!(matches!(result, Err(PatchError::DoesNotApply(_))), "{patch}: {result:?}");
+            assert!(
+                matches!(result, Err(PatchError::DoesNotApply(_))),
+                "{patch}: {result:?}"
+            );
         }
-        for patch in [json!({}), json!([{}]), json!([{"op": "x", "path": ""}]), json!([{"op": "add", "path": "a"}])] {
+        for patch in [
+            json!({}),
+            json!([{}]),
+            json!([{"op": "x", "path": ""}]),
+            json!([{"op": "add", "path": "a"}]),
+        ] {
             let result = patched(json!({"a": [1]}), &patch);
-            assert!(matches!(result, Err(PatchError::Malformed(_))), "{patch}: {result:?}");
+            assert!(
+                matches!(result, Err(PatchError::Malformed(_))),
+                "{patch}: {result:?}"
+            );
         }
     }
 
     #[test]
     fn doubling_copies_are_bounded() {
-        let mut operations = vec![json!({"op": "add", "path": "/a", "value": ["0123456789abcdef"]})];
+        let mut operations =
+            vec![json!({"op": "add", "path": "/a", "value": ["0123456789abcdef"]})];
         for _ in 0..40 {
             operations.push(json!({"op": "copy", "from": "/a", "path": "/a/-"}));
         }

@@ -38,36 +38,54 @@ fn merge_map(
         None | Some(Some("merge")) => {}
         Some(Some("replace")) => {
             let kept = patch.iter().filter(|(name, _)| *name != DIRECTIVE);
-            *target = Value::Object(kept.map(|(name, value)| (name.clone(), value.clone())).collect());
+            *target = Value::Object(
+                kept.map(|(name, value)| (name.clone(), value.clone()))
+                    .collect(),
+            );
             return Ok(());
         }
         Some(Some("delete")) => {
             *target = Value::Object(Map::new());
             return Ok(());
         }
-        Some(other) => return Err(malformed(format!("unknown {DIRECTIVE} directive {other:?}"))),
+        Some(other) => {
+            return Err(malformed(format!(
+                "unknown {DIRECTIVE} directive {other:?}"
+            )));
+        }
     }
     if !target.is_object() {
         *target = Value::Object(Map::new());
     }
-    let Value::Object(map) = target else { return Ok(()) };
+    let Value::Object(map) = target else {
+        return Ok(());
+    };
     if let Some(retained) = patch.get(RETAIN).and_then(Value::as_array) {
         map.retain(|name, _| retained.iter().any(|kept| kept == name.as_str()));
     }
     for (name, value) in patch {
         if let Some(list) = name.strip_prefix(DELETE_FROM) {
-            let gone = value.as_array().ok_or_else(|| malformed(format!("{name} must be a list")))?;
+            let gone = value
+                .as_array()
+                .ok_or_else(|| malformed(format!("{name} must be a list")))?;
             if let Some(items) = map.get_mut(list).and_then(Value::as_array_mut) {
                 items.retain(|item| !gone.contains(item));
             }
         } else if !name.starts_with('$') {
-            merge_member(map, name, value, schema.and_then(|schema| schema.member(name)))?;
+            merge_member(
+                map,
+                name,
+                value,
+                schema.and_then(|schema| schema.member(name)),
+            )?;
         }
     }
     for (name, order) in patch {
         if let Some(list) = name.strip_prefix(ORDER)
-            && let (Some(order), Some(items)) =
-                (order.as_array(), map.get_mut(list).and_then(Value::as_array_mut))
+            && let (Some(order), Some(items)) = (
+                order.as_array(),
+                map.get_mut(list).and_then(Value::as_array_mut),
+            )
         {
             let key = merge_key(schema.and_then(|schema| schema.member(list)));
             set_order(items, order, key.as_deref());
@@ -94,11 +112,17 @@ fn merge_member(
             if patch.get(DIRECTIVE).and_then(Value::as_str) == Some("delete") {
                 map.remove(name);
             } else {
-                merge_map(map.entry(name.to_owned()).or_insert(Value::Null), patch, schema)?;
+                merge_map(
+                    map.entry(name.to_owned()).or_insert(Value::Null),
+                    patch,
+                    schema,
+                )?;
             }
         }
         Value::Array(items) if merges(schema) => {
-            let target = map.entry(name.to_owned()).or_insert_with(|| Value::Array(Vec::new()));
+            let target = map
+                .entry(name.to_owned())
+                .or_insert_with(|| Value::Array(Vec::new()));
             if !target.is_array() {
                 *target = Value::Array(Vec::new());
             }
@@ -114,7 +138,9 @@ fn merge_member(
 }
 
 fn merges(schema: Option<&Schema>) -> bool {
-    schema.and_then(|schema| schema.patch_strategy.as_ref()).is_some_and(|strategy| strategy.merge)
+    schema
+        .and_then(|schema| schema.patch_strategy.as_ref())
+        .is_some_and(|strategy| strategy.merge)
 }
 
 fn merge_list(
@@ -124,7 +150,11 @@ fn merge_list(
 ) -> Result<(), PatchError> {
     let is_replace = |item: &Value| item.get(DIRECTIVE).and_then(Value::as_str) == Some("replace");
     if patch.iter().any(is_replace) {
-        *target = patch.iter().filter(|item| !is_replace(item)).cloned().collect();
+        *target = patch
+            .iter()
+            .filter(|item| !is_replace(item))
+            .cloned()
+            .collect();
         return Ok(());
     }
     let Some(key) = merge_key(schema) else {
@@ -138,14 +168,21 @@ fn merge_list(
     let item_schema = schema.and_then(|schema| schema.items.as_deref());
     for item in patch {
         let wanted = item.get(&key).ok_or_else(|| {
-            malformed(format!("map: {item} does not contain declared merge key: {key}"))
+            malformed(format!(
+                "map: {item} does not contain declared merge key: {key}"
+            ))
         })?;
         if item.get(DIRECTIVE).and_then(Value::as_str) == Some("delete") {
             target.retain(|known| known.get(&key) != Some(wanted));
             continue;
         }
-        let Some(members) = item.as_object() else { continue };
-        match target.iter_mut().find(|known| known.get(&key) == Some(wanted)) {
+        let Some(members) = item.as_object() else {
+            continue;
+        };
+        match target
+            .iter_mut()
+            .find(|known| known.get(&key) == Some(wanted))
+        {
             Some(known) => merge_map(known, members, item_schema)?,
             None => {
                 let mut fresh = Value::Object(Map::new());
@@ -168,7 +205,9 @@ fn set_order(items: &mut [Value], order: &[Value], key: Option<&str>) {
         let own = identity(item);
         wanted.iter().position(|other| *other == own)
     };
-    let slots: Vec<usize> = (0..items.len()).filter(|index| rank(&items[*index]).is_some()).collect();
+    let slots: Vec<usize> = (0..items.len())
+        .filter(|index| rank(&items[*index]).is_some())
+        .collect();
     let mut named: Vec<Value> = slots.iter().map(|index| items[*index].clone()).collect();
     named.sort_by_key(|item| rank(item));
     for (slot, item) in slots.into_iter().zip(named) {
@@ -221,9 +260,21 @@ mod tests {
                 json!({"$setElementOrder/containers": [{"name": "b"}, {"name": "a"}], "containers": [{"name": "b", "x": 1}]}),
                 json!({"containers": [{"name": "b", "x": 1}, {"name": "a"}]}),
             ),
-            (json!({"finalizers": ["a"]}), json!({"finalizers": ["a", "b"]}), json!({"finalizers": ["a", "b"]})),
-            (json!({"finalizers": ["a", "b"]}), json!({"$deleteFromPrimitiveList/finalizers": ["a"]}), json!({"finalizers": ["b"]})),
-            (json!({"args": ["a"]}), json!({"args": ["b"]}), json!({"args": ["b"]})),
+            (
+                json!({"finalizers": ["a"]}),
+                json!({"finalizers": ["a", "b"]}),
+                json!({"finalizers": ["a", "b"]}),
+            ),
+            (
+                json!({"finalizers": ["a", "b"]}),
+                json!({"$deleteFromPrimitiveList/finalizers": ["a"]}),
+                json!({"finalizers": ["b"]}),
+            ),
+            (
+                json!({"args": ["a"]}),
+                json!({"args": ["b"]}),
+                json!({"args": ["b"]}),
+            ),
         ] {
             assert_eq!(patched(target, &patch), Ok(expected));
         }
@@ -232,10 +283,26 @@ mod tests {
     #[test]
     fn maps_merge_and_follow_directives() {
         for (target, patch, expected) in [
-            (json!({"m": {"a": 1, "b": 2}}), json!({"m": {"a": null, "c": 3}}), json!({"m": {"b": 2, "c": 3}})),
-            (json!({"m": {"a": 1}}), json!({"m": {"$patch": "replace", "b": 2}}), json!({"m": {"b": 2}})),
-            (json!({"m": {"a": 1}, "n": 1}), json!({"m": {"$patch": "delete"}}), json!({"n": 1})),
-            (json!({"m": {"a": 1, "b": 2}}), json!({"m": {"$retainKeys": ["b"]}}), json!({"m": {"b": 2}})),
+            (
+                json!({"m": {"a": 1, "b": 2}}),
+                json!({"m": {"a": null, "c": 3}}),
+                json!({"m": {"b": 2, "c": 3}}),
+            ),
+            (
+                json!({"m": {"a": 1}}),
+                json!({"m": {"$patch": "replace", "b": 2}}),
+                json!({"m": {"b": 2}}),
+            ),
+            (
+                json!({"m": {"a": 1}, "n": 1}),
+                json!({"m": {"$patch": "delete"}}),
+                json!({"n": 1}),
+            ),
+            (
+                json!({"m": {"a": 1, "b": 2}}),
+                json!({"m": {"$retainKeys": ["b"]}}),
+                json!({"m": {"b": 2}}),
+            ),
         ] {
             assert_eq!(patched(target, &patch), Ok(expected));
         }

@@ -175,7 +175,10 @@ impl Schema {
     /// A schema that takes anything.
     #[must_use]
     pub fn anything() -> Self {
-        Self { preserve_unknown: true, ..Self::default() }
+        Self {
+            preserve_unknown: true,
+            ..Self::default()
+        }
     }
 
     /// Reads an `openAPIV3Schema` document. `path` names it in errors.
@@ -185,7 +188,11 @@ impl Schema {
     pub fn parse(document: &Value, path: &str) -> Result<Self, Vec<SchemaError>> {
         let mut reader = Reader { errors: Vec::new() };
         let schema = reader.node(document, path, 0, true);
-        if reader.errors.is_empty() { Ok(schema) } else { Err(reader.errors) }
+        if reader.errors.is_empty() {
+            Ok(schema)
+        } else {
+            Err(reader.errors)
+        }
     }
 
     /// Schema of the member `name`: a named one, else that of further members.
@@ -202,7 +209,10 @@ struct Reader {
 
 impl Reader {
     fn error(&mut self, path: &str, why: impl Into<String>) {
-        self.errors.push(SchemaError { path: path.to_owned(), why: why.into() });
+        self.errors.push(SchemaError {
+            path: path.to_owned(),
+            why: why.into(),
+        });
     }
 
     fn node(&mut self, doc: &Value, path: &str, depth: usize, structural: bool) -> Schema {
@@ -218,7 +228,10 @@ impl Reader {
             self.error(&format!("{path}.$ref"), "references are not allowed");
         }
         let flag = |key: &str| doc.get(key).and_then(Value::as_bool).unwrap_or(false);
-        let node_type = doc.get("type").and_then(Value::as_str).and_then(NodeType::parse);
+        let node_type = doc
+            .get("type")
+            .and_then(Value::as_str)
+            .and_then(NodeType::parse);
         let mut schema = Schema {
             node_type,
             default: doc.get("default").cloned(),
@@ -239,7 +252,8 @@ impl Reader {
 
     fn check_type(&mut self, doc: &Value, schema: &Schema, path: &str, structural: bool) {
         if let Some(text) = doc.get("type").filter(|text| {
-            text.as_str().is_none_or(|text| !text.is_empty() && NodeType::parse(text).is_none())
+            text.as_str()
+                .is_none_or(|text| !text.is_empty() && NodeType::parse(text).is_none())
         }) {
             self.error(
                 &format!("{path}.type"),
@@ -262,9 +276,15 @@ impl Reader {
             None | Some("atomic") => ListType::Atomic,
             Some("set") => ListType::Set,
             Some("map") => {
-                let keys = doc.get("x-kubernetes-list-map-keys").and_then(Value::as_array);
-                let keys: Vec<String> =
-                    keys.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect();
+                let keys = doc
+                    .get("x-kubernetes-list-map-keys")
+                    .and_then(Value::as_array);
+                let keys: Vec<String> = keys
+                    .into_iter()
+                    .flatten()
+                    .filter_map(Value::as_str)
+                    .map(str::to_owned)
+                    .collect();
                 if keys.is_empty() {
                     self.error(
                         &format!("{path}.x-kubernetes-list-map-keys"),
@@ -303,7 +323,10 @@ impl Reader {
             let at = format!("{path}.items");
             schema.items = Some(Box::new(self.node(child, &at, depth + 1, true)));
         } else if schema.node_type == Some(NodeType::Array) && !schema.preserve_unknown {
-            self.error(&format!("{path}.items"), "Required value: must be specified");
+            self.error(
+                &format!("{path}.items"),
+                "Required value: must be specified",
+            );
         }
     }
 
@@ -313,7 +336,11 @@ impl Reader {
         let number = |key: &str| doc.get(key).and_then(Value::as_f64);
         let strings = |key: &str| -> Vec<String> {
             let list = doc.get(key).and_then(Value::as_array);
-            list.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+            list.into_iter()
+                .flatten()
+                .filter_map(Value::as_str)
+                .map(str::to_owned)
+                .collect()
         };
         Checks {
             minimum: number("minimum").map(|value| (value, exclusive("exclusiveMinimum"))),
@@ -373,8 +400,12 @@ impl Reader {
 }
 
 fn patch_strategy(doc: &Value) -> Option<PatchStrategy> {
-    let text = doc.get("x-kubernetes-patch-strategy").and_then(Value::as_str)?;
-    let key = doc.get("x-kubernetes-patch-merge-key").and_then(Value::as_str);
+    let text = doc
+        .get("x-kubernetes-patch-strategy")
+        .and_then(Value::as_str)?;
+    let key = doc
+        .get("x-kubernetes-patch-merge-key")
+        .and_then(Value::as_str);
     Some(PatchStrategy {
         merge: text.split(',').any(|word| word == "merge"),
         retain_keys: text.split(',').any(|word| word == "retainKeys"),

@@ -48,7 +48,11 @@ fn prune_at(
 }
 
 fn join(path: &str, name: &str) -> String {
-    if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
+    if path.is_empty() {
+        name.to_owned()
+    } else {
+        format!("{path}.{name}")
+    }
 }
 
 #[cfg(test)]
@@ -78,7 +82,16 @@ mod tests {
             "a": "1", "b": 2, "free": {"any": 1, "known": {"x": 1, "y": 2}}, "l": [{"e": ""}, {"f": 1}], "m": {"k": {"z": 1}}}});
         let mut dropped = Vec::new();
         prune(&mut value, &schema(), true, &mut dropped);
-        assert_eq!(dropped, ["extra", "spec.b", "spec.free.known.y", "spec.l[1].f", "spec.m.k.z"]);
+        assert_eq!(
+            dropped,
+            [
+                "extra",
+                "spec.b",
+                "spec.free.known.y",
+                "spec.l[1].f",
+                "spec.m.k.z"
+            ]
+        );
         let expected = json!({"kind": "K", "metadata": {"x": 1}, "spec": {
             "a": "1", "free": {"any": 1, "known": {"x": 1}}, "l": [{"e": ""}, {}], "m": {"k": {}}}});
         assert_eq!(value, expected);

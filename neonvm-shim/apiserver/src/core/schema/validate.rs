@@ -22,7 +22,11 @@ pub fn validate(value: &Value, schema: &Schema, path: &str) -> Vec<Problem> {
 
 fn problem(reason: &str, path: &str, message: String) -> Problem {
     let field = if path.is_empty() { "<nil>" } else { path };
-    Cause { reason: reason.to_owned(), message, field: field.to_owned() }
+    Cause {
+        reason: reason.to_owned(),
+        message,
+        field: field.to_owned(),
+    }
 }
 
 fn invalid(value: &Value, path: &str, why: &str) -> Problem {
@@ -31,7 +35,11 @@ fn invalid(value: &Value, path: &str, why: &str) -> Problem {
         Value::Array(_) => "\"array\"".to_owned(),
         other => other.to_string(),
     };
-    problem("FieldValueInvalid", path, format!("Invalid value: {shown}: {path} in body {why}"))
+    problem(
+        "FieldValueInvalid",
+        path,
+        format!("Invalid value: {shown}: {path} in body {why}"),
+    )
 }
 
 fn check(value: &Value, schema: &Schema, path: &str, out: &mut Vec<Problem>) {
@@ -49,7 +57,13 @@ fn check(value: &Value, schema: &Schema, path: &str, out: &mut Vec<Problem>) {
         Value::Array(items) => check_array(items, value, schema, path, out),
         Value::String(text) => check_text(text, value, schema, path, out),
         Value::Number(number) => {
-            check_number(number.as_f64().unwrap_or(f64::NAN), value, schema, path, out);
+            check_number(
+                number.as_f64().unwrap_or(f64::NAN),
+                value,
+                schema,
+                path,
+                out,
+            );
         }
         _ => {}
     }
@@ -74,8 +88,8 @@ fn type_problem(value: &Value, schema: &Schema, path: &str) -> Option<Problem> {
         "integer,string"
     } else {
         let node_type = schema.node_type?;
-        let fits = actual == node_type.as_str()
-            || (node_type == NodeType::Number && actual == "integer");
+        let fits =
+            actual == node_type.as_str() || (node_type == NodeType::Number && actual == "integer");
         if fits {
             return None;
         }
@@ -103,12 +117,20 @@ fn check_object(
     let checks = &schema.checks;
     for name in &checks.required {
         if !map.contains_key(name) {
-            out.push(problem("FieldValueRequired", &join(path, name), "Required value".to_owned()));
+            out.push(problem(
+                "FieldValueRequired",
+                &join(path, name),
+                "Required value".to_owned(),
+            ));
         }
     }
     let count = map.len() as u64;
     if let Some(least) = checks.min_properties.filter(|least| count < *least) {
-        out.push(invalid(value, path, &format!("should have at least {least} properties")));
+        out.push(invalid(
+            value,
+            path,
+            &format!("should have at least {least} properties"),
+        ));
     }
     if let Some(most) = checks.max_properties.filter(|most| count > *most) {
         let message = format!("Too many: {count}: must have at most {most} items");
@@ -122,7 +144,11 @@ fn check_object(
 }
 
 fn join(path: &str, name: &str) -> String {
-    if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
+    if path.is_empty() {
+        name.to_owned()
+    } else {
+        format!("{path}.{name}")
+    }
 }
 
 fn check_array(
@@ -135,7 +161,11 @@ fn check_array(
     let checks = &schema.checks;
     let count = items.len() as u64;
     if let Some(least) = checks.min_items.filter(|least| count < *least) {
-        out.push(invalid(value, path, &format!("should have at least {least} items")));
+        out.push(invalid(
+            value,
+            path,
+            &format!("should have at least {least} items"),
+        ));
     }
     if let Some(most) = checks.max_items.filter(|most| count > *most) {
         let message = format!("Too many: {count}: must have at most {most} items");
@@ -157,14 +187,20 @@ fn check_array(
     for (index, key) in keys.iter().enumerate() {
         if !seen.insert(key.to_string()) {
             let message = format!("Duplicate value: {key}");
-            out.push(problem("FieldValueDuplicate", &format!("{path}[{index}]"), message));
+            out.push(problem(
+                "FieldValueDuplicate",
+                &format!("{path}[{index}]"),
+                message,
+            ));
         }
     }
 }
 
 /// The members of `item` that identify it, as an object.
 fn list_key(item: &Value, names: &[String]) -> Value {
-    let members = names.iter().filter_map(|name| Some((name.clone(), item.get(name)?.clone())));
+    let members = names
+        .iter()
+        .filter_map(|name| Some((name.clone(), item.get(name)?.clone())));
     Value::Object(members.collect())
 }
 
@@ -172,14 +208,26 @@ fn check_text(text: &str, value: &Value, schema: &Schema, path: &str, out: &mut 
     let checks = &schema.checks;
     let length = text.chars().count() as u64;
     if let Some(least) = checks.min_length.filter(|least| length < *least) {
-        out.push(invalid(value, path, &format!("should be at least {least} chars long")));
+        out.push(invalid(
+            value,
+            path,
+            &format!("should be at least {least} chars long"),
+        ));
     }
     if let Some(most) = checks.max_length.filter(|most| length > *most) {
         let message = format!("Too long: may not be more than {most} bytes");
         out.push(problem("FieldValueTooLong", path, message));
     }
-    if let Some(pattern) = checks.pattern.as_ref().filter(|pattern| !pattern.is_match(text)) {
-        out.push(invalid(value, path, &format!("should match '{}'", pattern.as_str())));
+    if let Some(pattern) = checks
+        .pattern
+        .as_ref()
+        .filter(|pattern| !pattern.is_match(text))
+    {
+        out.push(invalid(
+            value,
+            path,
+            &format!("should match '{}'", pattern.as_str()),
+        ));
     }
     // An int-or-string carries the format of its integer form.
     if schema.int_or_string {
@@ -191,7 +239,11 @@ fn check_text(text: &str, value: &Value, schema: &Schema, path: &str, out: &mut 
     };
     if !fits {
         let format = checks.format.as_deref().unwrap_or_default();
-        out.push(invalid(value, path, &format!("must be of type {format}: {text:?}")));
+        out.push(invalid(
+            value,
+            path,
+            &format!("must be of type {format}: {text:?}"),
+        ));
     }
 }
 
@@ -200,19 +252,31 @@ fn check_number(number: f64, value: &Value, schema: &Schema, path: &str, out: &m
     if let Some((least, exclusive)) = checks.minimum
         && (number < least || (exclusive && number <= least))
     {
-        let word = if exclusive { "greater than" } else { "greater than or equal to" };
+        let word = if exclusive {
+            "greater than"
+        } else {
+            "greater than or equal to"
+        };
         out.push(invalid(value, path, &format!("should be {word} {least}")));
     }
     if let Some((most, exclusive)) = checks.maximum
         && (number > most || (exclusive && number >= most))
     {
-        let word = if exclusive { "less than" } else { "less than or equal to" };
+        let word = if exclusive {
+            "less than"
+        } else {
+            "less than or equal to"
+        };
         out.push(invalid(value, path, &format!("should be {word} {most}")));
     }
     if let Some(divisor) = checks.multiple_of.filter(|divisor| *divisor > 0.0) {
         let quotient = number / divisor;
         if (quotient - quotient.round()).abs() > 1e-9 {
-            out.push(invalid(value, path, &format!("should be a multiple of {divisor}")));
+            out.push(invalid(
+                value,
+                path,
+                &format!("should be a multiple of {divisor}"),
+            ));
         }
     }
     let range = match checks.format.as_deref() {
@@ -225,11 +289,15 @@ fn check_number(number: f64, value: &Value, schema: &Schema, path: &str, out: &m
 }
 
 fn check_enum(value: &Value, schema: &Schema, path: &str, out: &mut Vec<Problem>) {
-    let Some(allowed) = &schema.checks.one_of_values else { return };
+    let Some(allowed) = &schema.checks.one_of_values else {
+        return;
+    };
     if !allowed.contains(value) {
         let list: Vec<String> = allowed.iter().map(Value::to_string).collect();
-        let message =
-            format!("Unsupported value: {value}: supported values: {}", list.join(", "));
+        let message = format!(
+            "Unsupported value: {value}: supported values: {}",
+            list.join(", ")
+        );
         out.push(problem("FieldValueNotSupported", path, message));
     }
 }
@@ -241,10 +309,18 @@ fn check_alternatives(value: &Value, schema: &Schema, path: &str, out: &mut Vec<
     }
     let holds = |part: &&Schema| validate(value, part, path).is_empty();
     if !checks.any_of.is_empty() && !checks.any_of.iter().any(|part| holds(&part)) {
-        out.push(invalid(value, path, "must validate at least one schema (anyOf)"));
+        out.push(invalid(
+            value,
+            path,
+            "must validate at least one schema (anyOf)",
+        ));
     }
     if !checks.one_of.is_empty() && checks.one_of.iter().filter(holds).count() != 1 {
-        out.push(invalid(value, path, "must validate one and only one schema (oneOf)"));
+        out.push(invalid(
+            value,
+            path,
+            "must validate one and only one schema (oneOf)",
+        ));
     }
     if checks.not.as_deref().is_some_and(|part| holds(&part)) {
         out.push(invalid(value, path, "must not validate the schema (not)"));
@@ -262,7 +338,10 @@ mod tests {
     fn problems(schema: &Value, value: &Value) -> Vec<(String, String)> {
         let schema = Schema::parse(schema, "").expect("structural");
         let found = validate(value, &schema, "");
-        found.into_iter().map(|cause| (cause.field, cause.reason)).collect()
+        found
+            .into_iter()
+            .map(|cause| (cause.field, cause.reason))
+            .collect()
     }
 
     #[test]
@@ -299,12 +378,32 @@ mod tests {
             (json!({"must": 1, "q": 1.5}), "q", "FieldValueTypeInvalid"),
             (json!({"must": 1, "q": "x"}), "q", "FieldValueInvalid"),
             (json!({"must": 1, "m": 9}), "m", "FieldValueInvalid"),
-            (json!({"must": 1, "l": ["a", "a"]}), "l[1]", "FieldValueDuplicate"),
-            (json!({"must": 1, "l": ["a", "b", "c"]}), "l", "FieldValueTooMany"),
-            (json!({"must": 1, "k": [{"name": "a"}, {"name": "a"}]}), "k[1]", "FieldValueDuplicate"),
-            (json!({"must": 1, "i": 3_000_000_000_u64}), "i", "FieldValueInvalid"),
+            (
+                json!({"must": 1, "l": ["a", "a"]}),
+                "l[1]",
+                "FieldValueDuplicate",
+            ),
+            (
+                json!({"must": 1, "l": ["a", "b", "c"]}),
+                "l",
+                "FieldValueTooMany",
+            ),
+            (
+                json!({"must": 1, "k": [{"name": "a"}, {"name": "a"}]}),
+                "k[1]",
+                "FieldValueDuplicate",
+            ),
+            (
+                json!({"must": 1, "i": 3_000_000_000_u64}),
+                "i",
+                "FieldValueInvalid",
+            ),
         ] {
-            assert_eq!(problems(&schema, &value), [(field.to_owned(), reason.to_owned())], "{value}");
+            assert_eq!(
+                problems(&schema, &value),
+                [(field.to_owned(), reason.to_owned())],
+                "{value}"
+            );
         }
     }
 

@@ -28,20 +28,33 @@ impl Store {
             return Err(ApiError::invalid("", "Binding", name, vec![cause]));
         }
         let conflict = |why: &str| ApiError::conflict("", "pods/binding", name, why);
-        let wanted_uid = binding["metadata"]["uid"].as_str().filter(|uid| !uid.is_empty());
+        let wanted_uid = binding["metadata"]["uid"]
+            .as_str()
+            .filter(|uid| !uid.is_empty());
         if wanted_uid.is_some_and(|uid| uid != pod.uid()) {
             return Err(conflict("the UID in the binding is not that of the pod"));
         }
         if is_deleting(&pod.value) {
-            return Err(conflict(&format!("pod {name} is being deleted, cannot be assigned to a host")));
+            return Err(conflict(&format!(
+                "pod {name} is being deleted, cannot be assigned to a host"
+            )));
         }
-        if let Some(bound) = pod.value["spec"]["nodeName"].as_str().filter(|node| !node.is_empty()) {
-            return Err(conflict(&format!("pod {name} is already assigned to node {bound:?}")));
+        if let Some(bound) = pod.value["spec"]["nodeName"]
+            .as_str()
+            .filter(|node| !node.is_empty())
+        {
+            return Err(conflict(&format!(
+                "pod {name} is already assigned to node {bound:?}"
+            )));
         }
         let mut value = pod.value.clone();
         value["spec"]["nodeName"] = Value::from(node);
         for member in ["annotations", "labels"] {
-            for (key, text) in binding["metadata"][member].as_object().into_iter().flatten() {
+            for (key, text) in binding["metadata"][member]
+                .as_object()
+                .into_iter()
+                .flatten()
+            {
                 value["metadata"][member][key] = text.clone();
             }
         }
@@ -66,7 +79,9 @@ pub(super) fn set_condition(value: &mut Value, condition: Value) {
     if !list.is_array() {
         *list = Value::Array(Vec::new());
     }
-    let Some(conditions) = list.as_array_mut() else { return };
+    let Some(conditions) = list.as_array_mut() else {
+        return;
+    };
     conditions.retain(|known| known["type"] != condition["type"]);
     conditions.push(condition);
 }

@@ -17,9 +17,17 @@ pub(super) fn admit(
     value: &mut Value,
     old: Option<&Value>,
 ) -> Result<(), ApiError> {
-    let name = value["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    let name = value["metadata"]["name"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned();
     let refuse = |causes| {
-        ApiError::invalid("apiextensions.k8s.io", "CustomResourceDefinition", &name, causes)
+        ApiError::invalid(
+            "apiextensions.k8s.io",
+            "CustomResourceDefinition",
+            &name,
+            causes,
+        )
     };
     fill_names(value);
     let kind = Kind::parse(value, false).map_err(refuse)?;
@@ -30,10 +38,17 @@ pub(super) fn admit(
                 message: format!("Invalid value: {after}: field is immutable"),
                 field: field.to_owned(),
             };
-            if before == after { Ok(()) } else { Err(refuse(vec![cause])) }
+            if before == after {
+                Ok(())
+            } else {
+                Err(refuse(vec![cause]))
+            }
         };
         fixed("spec.scope", &old["spec"]["scope"], &value["spec"]["scope"])?;
-        let (before, after) = (&old["spec"]["names"]["kind"], &value["spec"]["names"]["kind"]);
+        let (before, after) = (
+            &old["spec"]["names"]["kind"],
+            &value["spec"]["names"]["kind"],
+        );
         fixed("spec.names.kind", before, after)?;
     }
     let clash = registry.clone().insert(kind.clone()).err();
@@ -46,7 +61,9 @@ pub(super) fn admit(
 
 /// Absent names are derived from the kind, and visible in the object.
 fn fill_names(value: &mut Value) {
-    let Some(kind) = value["spec"]["names"]["kind"].as_str().map(str::to_owned) else { return };
+    let Some(kind) = value["spec"]["names"]["kind"].as_str().map(str::to_owned) else {
+        return;
+    };
     let names = &mut value["spec"]["names"];
     let mut fill = |name: &str, text: String| {
         if names[name].as_str().is_none_or(str::is_empty) {
@@ -73,7 +90,10 @@ fn status(context: &Context, kind: &Kind, value: &Value) -> Value {
             "message": message,
         })
     };
-    let mut stored = value["status"]["storedVersions"].as_array().cloned().unwrap_or_default();
+    let mut stored = value["status"]["storedVersions"]
+        .as_array()
+        .cloned()
+        .unwrap_or_default();
     let storage = Value::from(kind.storage_version().name.clone());
     if !stored.contains(&storage) {
         stored.push(storage);

@@ -34,7 +34,11 @@ impl Store {
             )));
         }
         let revision = old.revision.to_string();
-        if let Some(version) = options.resource_version.as_deref().filter(|version| *version != revision) {
+        if let Some(version) = options
+            .resource_version
+            .as_deref()
+            .filter(|version| *version != revision)
+        {
             return Err(conflict(format!(
                 "Precondition failed: ResourceVersion in precondition: {version}, ResourceVersion in object meta: {revision}"
             )));
@@ -43,9 +47,18 @@ impl Store {
         let place = (context.namespace.clone(), name.to_owned());
         match self.delete_at(context.now, &key, &place, options) {
             Some(waiting) => Ok((200, Body::Object(waiting))),
-            None if context.form.stored.extras().is_some_and(|extras| extras.graceful_deletion) => {
+            None if context
+                .form
+                .stored
+                .extras()
+                .is_some_and(|extras| extras.graceful_deletion) =>
+            {
                 // Pods answer with their last state.
-                let last = self.changes.iter().rev().find(|change| change.removed && change.kind == key);
+                let last = self
+                    .changes
+                    .iter()
+                    .rev()
+                    .find(|change| change.removed && change.kind == key);
                 let last = last.map_or(old, |change| Arc::clone(&change.after));
                 Ok((200, Body::Object(last)))
             }
@@ -72,7 +85,10 @@ impl Store {
         for (place, _) in &selected {
             self.delete_at(context.now, &key, place, options);
         }
-        Ok((200, Body::List(selected.into_iter().map(|(_, object)| object).collect())))
+        Ok((
+            200,
+            Body::List(selected.into_iter().map(|(_, object)| object).collect()),
+        ))
     }
 
     /// Starts or finishes the deletion of an object. Answers its state if it must wait, `None` if it is gone.
@@ -85,14 +101,17 @@ impl Store {
     ) -> Option<Arc<Object>> {
         let old = Arc::clone(self.view.get(key, &place.0, &place.1)?);
         let mut value = old.value.clone();
-        if options.propagation == Propagation::Foreground && !self.dependents_of(old.uid()).is_empty() {
+        if options.propagation == Propagation::Foreground
+            && !self.dependents_of(old.uid()).is_empty()
+        {
             add_finalizer(&mut value, FOREGROUND);
         }
         if options.propagation == Propagation::Orphan {
             self.orphan_dependents(old.uid());
         }
         let grace_seconds = grace_of(key, &value, options);
-        let waits = grace_seconds > 0 || !finalizers(&value).is_empty() || self.has_contents(key, &value);
+        let waits =
+            grace_seconds > 0 || !finalizers(&value).is_empty() || self.has_contents(key, &value);
         if !waits {
             self.erase(now, key, place, value);
             return None;
@@ -101,7 +120,11 @@ impl Store {
         if key == NAMESPACE_KIND {
             value["status"]["phase"] = Value::from("Terminating");
         }
-        let object = if value == old.value { old } else { self.write(key, place.clone(), value) };
+        let object = if value == old.value {
+            old
+        } else {
+            self.write(key, place.clone(), value)
+        };
         if finalizers(&object.value).contains(&FOREGROUND) {
             self.delete_dependents(now, object.uid(), options.propagation);
             self.release_foreground(now, &(key.to_owned(), place.clone()));
@@ -111,7 +134,13 @@ impl Store {
     }
 
     /// Takes an object away for good, with everything that follows from it.
-    pub(super) fn erase(&mut self, now: WallTime, key: &str, place: &Place, last: Value) -> Arc<Object> {
+    pub(super) fn erase(
+        &mut self,
+        now: WallTime,
+        key: &str,
+        place: &Place,
+        last: Value,
+    ) -> Arc<Object> {
         let gone = self.remove(key, place, last);
         self.delete_dependents(now, gone.uid(), Propagation::Background);
         let owners: Vec<String> = owner_uids(&gone.value).map(str::to_owned).collect();
@@ -125,18 +154,28 @@ impl Store {
     }
 
     fn dependents_of(&self, uid: &str) -> Vec<(String, Place)> {
-        self.dependents.get(uid).into_iter().flatten().cloned().collect()
+        self.dependents
+            .get(uid)
+            .into_iter()
+            .flatten()
+            .cloned()
+            .collect()
     }
 
     /// Deletes dependents with no other living owner; the others only lose the reference.
     fn delete_dependents(&mut self, now: WallTime, uid: &str, propagation: Propagation) {
         let owner_lives = self.by_uid.contains_key(uid);
         for (key, place) in self.dependents_of(uid) {
-            let Some(object) = self.view.get(&key, &place.0, &place.1).cloned() else { continue };
-            let has_other =
-                owner_uids(&object.value).any(|owner| owner != uid && self.by_uid.contains_key(owner));
+            let Some(object) = self.view.get(&key, &place.0, &place.1).cloned() else {
+                continue;
+            };
+            let has_other = owner_uids(&object.value)
+                .any(|owner| owner != uid && self.by_uid.contains_key(owner));
             if !has_other {
-                let options = DeleteOptions { propagation, ..DeleteOptions::default() };
+                let options = DeleteOptions {
+                    propagation,
+                    ..DeleteOptions::default()
+                };
                 self.delete_at(now, &key, &place, &options);
             } else if !owner_lives {
                 self.drop_owner(&key, &place, &object, uid);
@@ -163,24 +202,31 @@ impl Store {
     /// An owner that waited for its dependents goes when none of them blocks it any more.
     fn release_foreground(&mut self, now: WallTime, at: &(String, Place)) {
         let (key, place) = at;
-        let Some(owner) = self.view.get(key, &place.0, &place.1).cloned() else { return };
+        let Some(owner) = self.view.get(key, &place.0, &place.1).cloned() else {
+            return;
+        };
         if !is_deleting(&owner.value) || !finalizers(&owner.value).contains(&FOREGROUND) {
             return;
         }
         let blocks = |(key, place): &(String, Place)| {
-            self.view.get(key, &place.0, &place.1).is_some_and(|object| {
-                let owners = object.value["metadata"]["ownerReferences"].as_array();
-                owners.into_iter().flatten().any(|reference| {
-                    reference["uid"] == owner.uid() && reference["blockOwnerDeletion"] == Value::Bool(true)
+            self.view
+                .get(key, &place.0, &place.1)
+                .is_some_and(|object| {
+                    let owners = object.value["metadata"]["ownerReferences"].as_array();
+                    owners.into_iter().flatten().any(|reference| {
+                        reference["uid"] == owner.uid()
+                            && reference["blockOwnerDeletion"] == Value::Bool(true)
+                    })
                 })
-            })
         };
         if self.dependents_of(owner.uid()).iter().any(blocks) {
             return;
         }
         let mut value = owner.value.clone();
         remove_finalizer(&mut value, FOREGROUND);
-        let grace = value["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
+        let grace = value["metadata"]["deletionGracePeriodSeconds"]
+            .as_i64()
+            .unwrap_or(0);
         if finalizers(&value).is_empty() && grace == 0 {
             self.erase(now, key, place, value);
         } else {
@@ -195,12 +241,20 @@ impl Store {
 
     fn contents(&self, key: &str, value: &Value) -> Vec<(String, Place)> {
         let at = |kind: &str, namespace: Option<&str>| -> Vec<(String, Place)> {
-            self.view.iter(kind, namespace, None).map(|(place, _)| (kind.to_owned(), place.clone())).collect()
+            self.view
+                .iter(kind, namespace, None)
+                .map(|(place, _)| (kind.to_owned(), place.clone()))
+                .collect()
         };
         match key {
             NAMESPACE_KIND => {
-                let Some(name) = meta(value, "name") else { return Vec::new() };
-                self.view.kind_keys().flat_map(|kind| at(kind, Some(name))).collect()
+                let Some(name) = meta(value, "name") else {
+                    return Vec::new();
+                };
+                self.view
+                    .kind_keys()
+                    .flat_map(|kind| at(kind, Some(name)))
+                    .collect()
             }
             CRD_KIND => at(meta(value, "name").unwrap_or_default(), None),
             _ => Vec::new(),
@@ -219,7 +273,9 @@ impl Store {
             (NAMESPACE_KIND, (String::new(), place.0.clone())),
             (CRD_KIND, (String::new(), key.to_owned())),
         ] {
-            let Some(object) = self.view.get(container, &at.0, &at.1).cloned() else { continue };
+            let Some(object) = self.view.get(container, &at.0, &at.1).cloned() else {
+                continue;
+            };
             let done = is_deleting(&object.value)
                 && finalizers(&object.value).is_empty()
                 && !self.has_contents(container, &object.value);
@@ -231,8 +287,12 @@ impl Store {
 
     /// Deletes objects all of whose owners are gone: those created after their owner went. To be called now and then.
     pub fn collect_garbage(&mut self, now: WallTime) -> Vec<Change> {
-        let lost: Vec<String> =
-            self.dependents.keys().filter(|uid| !self.by_uid.contains_key(*uid)).cloned().collect();
+        let lost: Vec<String> = self
+            .dependents
+            .keys()
+            .filter(|uid| !self.by_uid.contains_key(*uid))
+            .cloned()
+            .collect();
         for uid in lost {
             self.delete_dependents(now, &uid, Propagation::Background);
         }
@@ -244,12 +304,19 @@ fn grace_of(key: &str, value: &Value, options: &DeleteOptions) -> u64 {
     if key != POD_KIND {
         return 0;
     }
-    let bound = value["spec"]["nodeName"].as_str().is_some_and(|node| !node.is_empty());
-    let ended = matches!(value["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
+    let bound = value["spec"]["nodeName"]
+        .as_str()
+        .is_some_and(|node| !node.is_empty());
+    let ended = matches!(
+        value["status"]["phase"].as_str(),
+        Some("Succeeded" | "Failed")
+    );
     if !bound || ended {
         return 0;
     }
-    let own = value["spec"]["terminationGracePeriodSeconds"].as_u64().unwrap_or(POD_GRACE_S);
+    let own = value["spec"]["terminationGracePeriodSeconds"]
+        .as_u64()
+        .unwrap_or(POD_GRACE_S);
     options.grace_seconds.unwrap_or(own)
 }
 

@@ -1,5 +1,6 @@
 //! The state machine of the API: one call in, a reply and the changes it made out.
 
+mod apply;
 mod bind;
 mod crd;
 mod delete;
@@ -91,13 +92,21 @@ impl Store {
     #[must_use]
     pub fn new(registry: Registry, revision: u64) -> Self {
         let view = View::new(registry, revision);
-        Self { view, ..Self::default() }
+        Self {
+            view,
+            ..Self::default()
+        }
     }
 
     /// Takes over an object read from disk. CRDs must come before the objects of their kinds, so that members added to
     /// a schema later get their defaults.
     pub fn load(&mut self, kind: &str, place: Place, object: Arc<Object>) {
-        let known = self.view.registry.kinds().find(|known| known.key() == kind).cloned();
+        let known = self
+            .view
+            .registry
+            .kinds()
+            .find(|known| known.key() == kind)
+            .cloned();
         let object = match known {
             Some(known) if known.builtin.is_none() => {
                 with_defaults(&object, &known.storage_version().schema)
@@ -169,17 +178,25 @@ impl Store {
         let (code, body) = match (call.verb, name, context.subresource.as_deref()) {
             (Verb::Create(body), None, None) => self.create(&mut context, body)?,
             (Verb::Bind(body), Some(name), Some("binding")) => self.bind(&context, name, &body)?,
-            (Verb::Update(body), Some(name), None | Some("status")) => self.update(&mut context, name, body)?,
+            (Verb::Update(body), Some(name), None | Some("status")) => {
+                self.update(&mut context, name, body)?
+            }
             (Verb::Patch(kind, body), Some(name), None | Some("status")) => {
                 self.patch(&mut context, name, kind, body)?
             }
-            (Verb::Delete(options), Some(name), None) => self.delete(&mut context, name, &options)?,
+            (Verb::Delete(options), Some(name), None) => {
+                self.delete(&mut context, name, &options)?
+            }
             (Verb::DeleteCollection(selection, options), None, None) => {
                 self.delete_collection(&mut context, &selection, &options)?
             }
             _ => return Err(method_not_allowed()),
         };
-        Ok(Reply { code, body, warnings: context.warnings })
+        Ok(Reply {
+            code,
+            body,
+            warnings: context.warnings,
+        })
     }
 
     /// Records a new state of an object under the next revision.
@@ -221,7 +238,10 @@ impl Store {
         }
         self.by_uid.insert(object.uid().to_owned(), at.clone());
         for owner in owner_uids(&object.value) {
-            self.dependents.entry(owner.to_owned()).or_default().insert(at.clone());
+            self.dependents
+                .entry(owner.to_owned())
+                .or_default()
+                .insert(at.clone());
         }
     }
 
@@ -249,8 +269,12 @@ impl Store {
 /// # Errors
 /// 404 when no such kind is served; 405 for a subresource it does not have.
 pub fn form(registry: &Registry, target: &Target) -> Result<Form, ApiError> {
-    let asked = registry.kind(&target.group, &target.resource).ok_or_else(ApiError::unknown_path)?;
-    let version = asked.version(&target.version).ok_or_else(ApiError::unknown_path)?;
+    let asked = registry
+        .kind(&target.group, &target.resource)
+        .ok_or_else(ApiError::unknown_path)?;
+    let version = asked
+        .version(&target.version)
+        .ok_or_else(ApiError::unknown_path)?;
     // A namespaced kind may be listed over all namespaces, but single objects and creation need one.
     if target.namespace.is_some() && !asked.namespaced {
         return Err(ApiError::unknown_path());
@@ -262,13 +286,17 @@ pub fn form(registry: &Registry, target: &Target) -> Result<Form, ApiError> {
     let has_subresource = match target.subresource.as_deref() {
         None => true,
         Some("status") => version.has_status,
-        Some(other) => extras.is_some_and(|extras| extras.subresources.iter().any(|sub| sub == other)),
+        Some(other) => {
+            extras.is_some_and(|extras| extras.subresources.iter().any(|sub| sub == other))
+        }
     };
     if !has_subresource {
         return Err(ApiError::unknown_path());
     }
     let stored = match extras.and_then(|extras| extras.alias.as_ref()) {
-        Some(alias) => registry.kind(&alias.group, &alias.resource).ok_or_else(ApiError::unknown_path)?,
+        Some(alias) => registry
+            .kind(&alias.group, &alias.resource)
+            .ok_or_else(ApiError::unknown_path)?,
         None => asked,
     };
     Ok(Form {

@@ -20,14 +20,15 @@ use crate::core::view::{CRD_KIND, Place};
 const NAME_ATTEMPTS: usize = 8;
 
 /// What a stale write is told.
-const STALE: &str = "the object has been modified; please apply your changes to the latest version and try again";
+const STALE: &str =
+    "the object has been modified; please apply your changes to the latest version and try again";
 
 impl Context {
-    fn not_found(&self, name: &str) -> ApiError {
+    pub(super) fn not_found(&self, name: &str) -> ApiError {
         ApiError::not_found(&self.form.asked.group, &self.form.asked.resource, name)
     }
 
-    fn conflict(&self, name: &str, why: &str) -> ApiError {
+    pub(super) fn conflict(&self, name: &str, why: &str) -> ApiError {
         ApiError::conflict(&self.form.asked.group, &self.form.asked.resource, name, why)
     }
 
@@ -37,7 +38,7 @@ impl Context {
 }
 
 impl Context {
-    fn writer<'a>(&'a self, api_version: &'a str) -> ownership::Writer<'a> {
+    pub(super) fn writer<'a>(&'a self, api_version: &'a str) -> ownership::Writer<'a> {
         ownership::Writer {
             name: &self.options.manager,
             api_version,
@@ -55,7 +56,11 @@ impl Store {
     }
 
     /// POST.
-    pub(super) fn create(&mut self, context: &mut Context, body: Value) -> Result<(u16, Body), ApiError> {
+    pub(super) fn create(
+        &mut self,
+        context: &mut Context,
+        body: Value,
+    ) -> Result<(u16, Body), ApiError> {
         let mut value = context.form.decode(body)?;
         settle_namespace(context, &mut value)?;
         let generated = meta(&value, "name").is_none_or(str::is_empty);
@@ -64,18 +69,30 @@ impl Store {
                 generate_name(context, &mut value);
             }
             match self.create_named(context, value.clone()) {
-                Err(error) if generated && error.reason == Reason::AlreadyExists && attempt < NAME_ATTEMPTS => {}
+                Err(error)
+                    if generated
+                        && error.reason == Reason::AlreadyExists
+                        && attempt < NAME_ATTEMPTS => {}
                 result => return result.map(|object| (201, Body::Object(object))),
             }
         }
-        Err(ApiError::new(Reason::InternalError, "no free name was found"))
+        Err(ApiError::new(
+            Reason::InternalError,
+            "no free name was found",
+        ))
     }
 
-    pub(super) fn create_named(&mut self, context: &mut Context, mut value: Value) -> Result<Arc<Object>, ApiError> {
+    pub(super) fn create_named(
+        &mut self,
+        context: &mut Context,
+        mut value: Value,
+    ) -> Result<Arc<Object>, ApiError> {
         let kind = Arc::clone(&context.form.stored);
         let name = meta(&value, "name").unwrap_or_default().to_owned();
         if meta(&value, "resourceVersion").is_some_and(|version| !version.is_empty()) {
-            return Err(ApiError::bad_request("resourceVersion should not be set on objects to be created"));
+            return Err(ApiError::bad_request(
+                "resourceVersion should not be set on objects to be created",
+            ));
         }
         self.settle(context, &mut value)?;
         if kind.namespaced {
@@ -83,9 +100,18 @@ impl Store {
         }
         let key = kind.key();
         if self.view.get(&key, &context.namespace, &name).is_some() {
-            return Err(ApiError::already_exists(&context.form.asked.group, &context.form.asked.resource, &name));
+            return Err(ApiError::already_exists(
+                &context.form.asked.group,
+                &context.form.asked.resource,
+                &name,
+            ));
         }
-        for member in ["deletionTimestamp", "deletionGracePeriodSeconds", "generation", "resourceVersion"] {
+        for member in [
+            "deletionTimestamp",
+            "deletionGracePeriodSeconds",
+            "generation",
+            "resourceVersion",
+        ] {
             remove_meta(&mut value, member);
         }
         value["metadata"]["uid"] = Value::from(context.entropy.uid());
@@ -93,7 +119,9 @@ impl Store {
         if kind.has_generation() {
             value["metadata"]["generation"] = Value::from(1);
         }
-        if kind.storage_version().has_status && !kind.extras().is_some_and(|extras| extras.status_on_create) {
+        if kind.storage_version().has_status
+            && !kind.extras().is_some_and(|extras| extras.status_on_create)
+        {
             value.as_object_mut().map(|map| map.remove("status"));
         }
         self.first_state(context, &key, &mut value)?;
@@ -122,14 +150,21 @@ impl Store {
         let found = self.view.get(NAMESPACE_KIND, "", namespace);
         let found = found.ok_or_else(|| ApiError::not_found("", NAMESPACE_KIND, namespace))?;
         if is_deleting(&found.value) {
-            let why = format!("unable to create new content in namespace {namespace} because it is being terminated");
+            let why = format!(
+                "unable to create new content in namespace {namespace} because it is being terminated"
+            );
             return Err(ApiError::new(Reason::Forbidden, why));
         }
         Ok(())
     }
 
     /// PUT.
-    pub(super) fn update(&mut self, context: &mut Context, name: &str, body: Value) -> Result<(u16, Body), ApiError> {
+    pub(super) fn update(
+        &mut self,
+        context: &mut Context,
+        name: &str,
+        body: Value,
+    ) -> Result<(u16, Body), ApiError> {
         let mut value = context.form.decode(body)?;
         settle_namespace(context, &mut value)?;
         match meta(&value, "name") {
@@ -144,7 +179,10 @@ impl Store {
         let extras = context.form.stored.extras();
         let old = match self.existing(context, name) {
             Ok(old) => old,
-            Err(_) if extras.is_some_and(|extras| extras.create_on_update) && context.subresource.is_none() => {
+            Err(_)
+                if extras.is_some_and(|extras| extras.create_on_update)
+                    && context.subresource.is_none() =>
+            {
                 return Ok((201, Body::Object(self.create_named(context, value)?)));
             }
             Err(error) => return Err(error),
@@ -203,64 +241,6 @@ impl Store {
         Ok((200, Body::Object(object)))
     }
 
-    /// Server-side apply.
-    fn apply_config(&mut self, context: &mut Context, name: &str, body: Value) -> Result<(u16, Body), ApiError> {
-        let mut config = context.form.decode(body)?;
-        settle_namespace(context, &mut config)?;
-        if meta(&config, "name").is_none_or(str::is_empty) {
-            config["metadata"]["name"] = Value::from(name);
-        }
-        check_name(context, name, &config)?;
-        if config["metadata"].get("managedFields").is_some_and(|fields| !fields.is_null()) {
-            return Err(ApiError::bad_request("metadata.managedFields must be nil"));
-        }
-        self.settle_config(context, &mut config)?;
-        let old = match self.existing(context, name) {
-            Ok(old) => Some(old),
-            Err(_) if context.subresource.is_none() => None,
-            Err(error) => return Err(error),
-        };
-        let schema = Arc::clone(&context.form.stored.storage_version().schema);
-        let live = old.as_ref().map_or_else(|| json!({}), |old| old.value.clone());
-        let api_version = context.form.api_version();
-        let result =
-            ownership::apply(&live, &config, &schema, context.writer(&api_version), context.options.force);
-        let applied = result.map_err(conflicts)?;
-        context.applied = Some(applied.managers);
-        match old {
-            Some(old) => {
-                let object = self.replace(context, &old, applied.object)?;
-                Ok((200, Body::Object(object)))
-            }
-            None => {
-                if meta(&config, "uid").is_some_and(|uid| !uid.is_empty()) {
-                    return Err(context.conflict(name, "uid mismatch: the object does not exist any more"));
-                }
-                Ok((201, Body::Object(self.create_named(context, applied.object)?)))
-            }
-        }
-    }
-
-    /// Prunes a config and brings its amounts into the form they are kept in, without adding members: what is added
-    /// would be owned by its manager.
-    fn settle_config(&self, context: &mut Context, config: &mut Value) -> Result<(), ApiError> {
-        let kind = Arc::clone(&context.form.stored);
-        let mut dropped = Vec::new();
-        prune(config, &kind.storage_version().schema, true, &mut dropped);
-        metadata::prune(config, &mut dropped);
-        report_dropped(context, &dropped)?;
-        let mut formed = config.clone();
-        let name = meta(config, "name").unwrap_or_default().to_owned();
-        hooks::refuse(&kind, &name, hooks::normalise(&kind, &mut formed))?;
-        if kind.builtin.is_none() {
-            take_scalars(config, &formed);
-        } else {
-            *config = formed;
-        }
-        ownership::default_whole_fields(config, Some(&kind.storage_version().schema));
-        Ok(())
-    }
-
     /// From the old state and a wanted one to what is kept.
     pub(super) fn replace(
         &mut self,
@@ -286,7 +266,11 @@ impl Store {
         }
         self.check(context, &name, &value)?;
         if context.subresource.is_none() {
-            hooks::refuse(&kind, &name, hooks::validate_update(&kind, &old.value, &value))?;
+            hooks::refuse(
+                &kind,
+                &name,
+                hooks::validate_update(&kind, &old.value, &value),
+            )?;
         }
         if kind.has_generation() && spec_part(&old.value) != spec_part(&value) {
             let generation = old.value["metadata"]["generation"].as_i64().unwrap_or(0);
@@ -299,7 +283,10 @@ impl Store {
         }
         let place: Place = (context.namespace.clone(), name);
         let waits = !finalizers(&value).is_empty()
-            || value["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) > 0;
+            || value["metadata"]["deletionGracePeriodSeconds"]
+                .as_i64()
+                .unwrap_or(0)
+                > 0;
         if is_deleting(&value) && !waits && !self.has_contents(&kind.key(), &value) {
             return Ok(self.erase(context.now, &kind.key(), &place, value));
         }
@@ -330,7 +317,11 @@ impl Store {
         let kind = &context.form.stored;
         let mut problems = metadata::validate(value, kind.namespaced);
         problems.extend(validate(value, &kind.storage_version().schema, ""));
-        if problems.is_empty() { Ok(()) } else { Err(context.invalid(name, problems)) }
+        if problems.is_empty() {
+            Ok(())
+        } else {
+            Err(context.invalid(name, problems))
+        }
     }
 
     /// Keeps `managedFields`.
@@ -338,60 +329,37 @@ impl Store {
         let api_version = context.form.api_version();
         let schema = &context.form.stored.storage_version().schema;
         let managers = context.applied.clone().unwrap_or_else(|| {
-            let known = old.map(|old| ownership::managers_after(old, value)).unwrap_or_default();
+            let known = old
+                .map(|old| ownership::managers_after(old, value))
+                .unwrap_or_default();
             ownership::after_update(known, old, value, schema, context.writer(&api_version))
         });
         ownership::set_managers(value, &managers);
     }
 }
 
-/// Takes over the scalars of `from` that `value` has too.
-fn take_scalars(value: &mut Value, from: &Value) {
-    match (value, from) {
-        (Value::Object(map), Value::Object(from)) => {
-            for (name, member) in map.iter_mut() {
-                if let Some(other) = from.get(name) {
-                    take_scalars(member, other);
-                }
-            }
-        }
-        (Value::Array(items), Value::Array(from)) => {
-            for (item, other) in items.iter_mut().zip(from) {
-                take_scalars(item, other);
-            }
-        }
-        (value, other) => value.clone_from(other),
-    }
-}
-
-/// 409 that names every field somebody else has.
-fn conflicts(causes: Vec<Cause>) -> ApiError {
-    let fields: Vec<String> =
-        causes.iter().map(|cause| format!("{}: {}", cause.message, cause.field)).collect();
-    let plural = if causes.len() == 1 { "" } else { "s" };
-    let message = format!("Apply failed with {} conflict{plural}: {}", causes.len(), fields.join(", "));
-    let mut error = ApiError::new(Reason::Conflict, message).about("", "", "");
-    if let Some(details) = &mut error.details {
-        details.causes = causes;
-    }
-    error
-}
-
 /// The name in an object must be that of the path.
-fn check_name(context: &Context, name: &str, value: &Value) -> Result<(), ApiError> {
+pub(super) fn check_name(context: &Context, name: &str, value: &Value) -> Result<(), ApiError> {
     if meta(value, "name") == Some(name) {
         return Ok(());
     }
     let cause = Cause {
         reason: "FieldValueInvalid".to_owned(),
-        message: format!("Invalid value: {}: field is immutable", value["metadata"]["name"]),
+        message: format!(
+            "Invalid value: {}: field is immutable",
+            value["metadata"]["name"]
+        ),
         field: "metadata.name".to_owned(),
     };
     Err(context.invalid(name, vec![cause]))
 }
 
-fn report_dropped(context: &mut Context, dropped: &[String]) -> Result<(), ApiError> {
-    let each = || dropped.iter().map(|path| format!("unknown field \"{path}\""));
+pub(super) fn report_dropped(context: &mut Context, dropped: &[String]) -> Result<(), ApiError> {
+    let each = || {
+        dropped
+            .iter()
+            .map(|path| format!("unknown field \"{path}\""))
+    };
     match context.options.field_validation {
         _ if dropped.is_empty() => Ok(()),
         FieldValidation::Ignore => Ok(()),
@@ -413,7 +381,7 @@ fn report_dropped(context: &mut Context, dropped: &[String]) -> Result<(), ApiEr
 }
 
 /// The namespace of the path and that of the object must agree; an absent one is filled in.
-fn settle_namespace(context: &Context, value: &mut Value) -> Result<(), ApiError> {
+pub(super) fn settle_namespace(context: &Context, value: &mut Value) -> Result<(), ApiError> {
     if !context.form.asked.namespaced {
         // Clients send an empty namespace for cluster-wide kinds.
         if meta(value, "namespace") == Some("") {
@@ -439,12 +407,19 @@ fn settle_namespace(context: &Context, value: &mut Value) -> Result<(), ApiError
 const MAX_GENERATED_BASE: usize = 58;
 
 fn generate_name(context: &mut Context, value: &mut Value) {
-    let Some(base) = meta(value, "generateName").filter(|base| !base.is_empty()) else { return };
+    let Some(base) = meta(value, "generateName").filter(|base| !base.is_empty()) else {
+        return;
+    };
     let base: String = base.chars().take(MAX_GENERATED_BASE).collect();
     value["metadata"]["name"] = Value::from(format!("{base}{}", context.entropy.suffix()));
 }
 
-fn check_precondition(context: &Context, name: &str, old: &Object, new: &Value) -> Result<(), ApiError> {
+fn check_precondition(
+    context: &Context,
+    name: &str,
+    old: &Object,
+    new: &Value,
+) -> Result<(), ApiError> {
     let version = meta(new, "resourceVersion").unwrap_or_default();
     if !version.is_empty() && version != old.revision.to_string() {
         return Err(context.conflict(name, STALE));
@@ -471,7 +446,9 @@ fn with_status_of(old: &Value, new: &mut Value) -> Value {
 
 /// Makes a top-level member what it is in `from`.
 fn keep_member(value: &mut Value, from: &Value, name: &str) {
-    let Some(map) = value.as_object_mut() else { return };
+    let Some(map) = value.as_object_mut() else {
+        return;
+    };
     match from.get(name) {
         Some(member) => map.insert(name.to_owned(), member.clone()),
         None => map.remove(name),
@@ -494,10 +471,17 @@ fn keep_system_metadata(old: &Value, value: &mut Value) {
 }
 
 /// An object being deleted takes no further finalizers.
-fn check_finalizers(context: &Context, name: &str, old: &Value, new: &Value) -> Result<(), ApiError> {
+fn check_finalizers(
+    context: &Context,
+    name: &str,
+    old: &Value,
+    new: &Value,
+) -> Result<(), ApiError> {
     let before = finalizers(old);
-    let added: Vec<&str> =
-        finalizers(new).into_iter().filter(|finalizer| !before.contains(finalizer)).collect();
+    let added: Vec<&str> = finalizers(new)
+        .into_iter()
+        .filter(|finalizer| !before.contains(finalizer))
+        .collect();
     if added.is_empty() {
         return Ok(());
     }
@@ -515,5 +499,6 @@ fn check_finalizers(context: &Context, name: &str, old: &Value, new: &Value) -> 
 fn spec_part(value: &Value) -> Map<String, Value> {
     let members = value.as_object().into_iter().flatten();
     let kept = members.filter(|(name, _)| !matches!(name.as_str(), "metadata" | "status"));
-    kept.map(|(name, member)| (name.clone(), member.clone())).collect()
+    kept.map(|(name, member)| (name.clone(), member.clone()))
+        .collect()
 }

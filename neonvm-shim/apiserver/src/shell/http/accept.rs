@@ -24,9 +24,16 @@ struct Alternative {
 
 impl Accept {
     pub(super) fn parse(headers: &HeaderMap) -> Self {
-        let texts = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
-        let parts = texts.flat_map(|text| text.split(',')).take(MAX_ALTERNATIVES);
-        Self { alternatives: parts.map(Alternative::parse).collect() }
+        let texts = headers
+            .get_all(header::ACCEPT)
+            .iter()
+            .filter_map(|value| value.to_str().ok());
+        let parts = texts
+            .flat_map(|text| text.split(','))
+            .take(MAX_ALTERNATIVES);
+        Self {
+            alternatives: parts.map(Alternative::parse).collect(),
+        }
     }
 
     /// The first alternative that can be served.
@@ -47,9 +54,10 @@ impl Accept {
 
     /// Whether the aggregated form of discovery is wanted before the plain one.
     pub(super) fn wants_aggregated_discovery(&self) -> bool {
-        let first = self.alternatives.iter().find(|one| {
-            one.is_json() && (one.transform.is_empty() || one.is_discovery())
-        });
+        let first = self
+            .alternatives
+            .iter()
+            .find(|one| one.is_json() && (one.transform.is_empty() || one.is_discovery()));
         first.is_some_and(Alternative::is_discovery)
     }
 }
@@ -58,7 +66,10 @@ impl Alternative {
     fn parse(text: &str) -> Self {
         let mut parts = text.split(';').map(str::trim);
         let media_type = parts.next().unwrap_or_default().to_ascii_lowercase();
-        let mut alternative = Self { media_type, ..Self::default() };
+        let mut alternative = Self {
+            media_type,
+            ..Self::default()
+        };
         for (name, value) in parts.filter_map(|part| part.split_once('=')) {
             match name.trim() {
                 "as" => value.trim().clone_into(&mut alternative.transform),
@@ -71,7 +82,10 @@ impl Alternative {
     }
 
     fn is_json(&self) -> bool {
-        matches!(self.media_type.as_str(), "application/json" | "*/*" | "application/*")
+        matches!(
+            self.media_type.as_str(),
+            "application/json" | "*/*" | "application/*"
+        )
     }
 
     fn is_discovery(&self) -> bool {
@@ -79,14 +93,19 @@ impl Alternative {
     }
 
     fn output(&self) -> Option<Output> {
-        let yaml = matches!(self.media_type.as_str(), "application/yaml" | "application/x-yaml");
+        let yaml = matches!(
+            self.media_type.as_str(),
+            "application/yaml" | "application/x-yaml"
+        );
         if !yaml && !self.is_json() {
             return None;
         }
         let shape = match self.transform.as_str() {
             "" => Shape::Object,
             "Table" if self.group == "meta.k8s.io" => Shape::Table,
-            "PartialObjectMetadata" | "PartialObjectMetadataList" if self.group == "meta.k8s.io" => {
+            "PartialObjectMetadata" | "PartialObjectMetadataList"
+                if self.group == "meta.k8s.io" =>
+            {
                 Shape::Metadata
             }
             _ => return None,
@@ -102,7 +121,10 @@ mod tests {
     fn output(text: &str) -> Option<(Shape, bool)> {
         let mut headers = HeaderMap::new();
         headers.insert(header::ACCEPT, text.parse().expect("header"));
-        Accept::parse(&headers).output().ok().map(|output| (output.shape, output.yaml))
+        Accept::parse(&headers)
+            .output()
+            .ok()
+            .map(|output| (output.shape, output.yaml))
     }
 
     #[test]
@@ -112,11 +134,20 @@ mod tests {
         assert_eq!(output("application/json"), Some((Shape::Object, false)));
         assert_eq!(output("*/*"), Some((Shape::Object, false)));
         assert_eq!(output("application/yaml"), Some((Shape::Object, true)));
-        assert_eq!(output("application/vnd.kubernetes.protobuf,application/json"), Some((Shape::Object, false)));
+        assert_eq!(
+            output("application/vnd.kubernetes.protobuf,application/json"),
+            Some((Shape::Object, false))
+        );
         assert_eq!(output("application/vnd.kubernetes.protobuf"), None);
-        assert_eq!(output("application/json;as=Strange;v=v1;g=meta.k8s.io"), None);
+        assert_eq!(
+            output("application/json;as=Strange;v=v1;g=meta.k8s.io"),
+            None
+        );
         let metadata = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
         assert_eq!(output(metadata), Some((Shape::Metadata, false)));
-        assert_eq!(output("application/json;stream=watch"), Some((Shape::Object, false)));
+        assert_eq!(
+            output("application/json;stream=watch"),
+            Some((Shape::Object, false))
+        );
     }
 }

@@ -41,20 +41,29 @@ pub(super) async fn read(
             return Err(ApiError::new(Reason::UnsupportedMediaType, why));
         }
     };
-    let bytes = match Limited::new(request.into_body(), MAX_BODY_BYTES).collect().await {
+    let bytes = match Limited::new(request.into_body(), MAX_BODY_BYTES)
+        .collect()
+        .await
+    {
         Ok(body) => body.to_bytes(),
         Err(error) if error.is::<LengthLimitError>() => {
             let why = format!("Request entity too large: limit is {MAX_BODY_BYTES}");
             return Err(ApiError::new(Reason::RequestEntityTooLarge, why));
         }
-        Err(error) => return Err(ApiError::bad_request(format!("the body could not be read: {error}"))),
+        Err(error) => {
+            return Err(ApiError::bad_request(format!(
+                "the body could not be read: {error}"
+            )));
+        }
     };
     if bytes.is_empty() {
         return Ok(Value::Null);
     }
     if is_protobuf {
         return messages.decode(&bytes).map_err(|error| match error {
-            ProtobufError::UnknownKind(_) => ApiError::new(Reason::UnsupportedMediaType, error.to_string()),
+            ProtobufError::UnknownKind(_) => {
+                ApiError::new(Reason::UnsupportedMediaType, error.to_string())
+            }
             ProtobufError::Malformed(_) => ApiError::bad_request(error.to_string()),
         });
     }
@@ -66,10 +75,12 @@ pub(super) fn parse(bytes: &[u8], yaml_allowed: bool) -> Result<Value, ApiError>
     match serde_json::from_slice(bytes) {
         Ok(value) => Ok(value),
         Err(_) if yaml_allowed => {
-            let text = std::str::from_utf8(bytes)
-                .map_err(|error| ApiError::bad_request(format!("the body is not UTF-8: {error}")))?;
-            serde_saphyr::from_str(text)
-                .map_err(|error| ApiError::bad_request(format!("the body is neither JSON nor YAML: {error}")))
+            let text = std::str::from_utf8(bytes).map_err(|error| {
+                ApiError::bad_request(format!("the body is not UTF-8: {error}"))
+            })?;
+            serde_saphyr::from_str(text).map_err(|error| {
+                ApiError::bad_request(format!("the body is neither JSON nor YAML: {error}"))
+            })
         }
         Err(error) => Err(ApiError::bad_request(format!(
             "the object provided is unrecognized: the body is not JSON: {error}"
@@ -88,7 +99,10 @@ mod tests {
     fn json_and_yaml_are_read() {
         assert_eq!(parse(b"{\"a\": 0.25}", false), Ok(json!({"a": 0.25})));
         let yaml = b"a: 0.25\nb: [1, \"2\", true, null]\nc: {d: 250m}\n";
-        assert_eq!(parse(yaml, true), Ok(json!({"a": 0.25, "b": [1, "2", true, null], "c": {"d": "250m"}})));
+        assert_eq!(
+            parse(yaml, true),
+            Ok(json!({"a": 0.25, "b": [1, "2", true, null], "c": {"d": "250m"}}))
+        );
         assert!(parse(yaml, false).is_err());
         assert!(parse(b"a: [", true).is_err());
     }

@@ -43,7 +43,10 @@ impl Documents {
             Some(text) => text,
             None => {
                 // Only documents that exist are kept, so strangers cannot fill the map.
-                let text: Arc<str> = make().ok_or_else(ApiError::unknown_path)?.to_string().into();
+                let text: Arc<str> = make()
+                    .ok_or_else(ApiError::unknown_path)?
+                    .to_string()
+                    .into();
                 let mut made = self.lock();
                 if Arc::ptr_eq(&made.registry, registry) {
                     made.texts.insert(key.to_owned(), Arc::clone(&text));
@@ -51,19 +54,29 @@ impl Documents {
                 text
             }
         };
-        Ok((StatusCode::OK, [(header::CONTENT_TYPE, "application/json")], text.to_string()).into_response())
+        Ok((
+            StatusCode::OK,
+            [(header::CONTENT_TYPE, "application/json")],
+            text.to_string(),
+        )
+            .into_response())
     }
 
     fn known(&self, registry: &Arc<Registry>, key: &str) -> Option<Arc<str>> {
         let mut made = self.lock();
         if !Arc::ptr_eq(&made.registry, registry) {
-            *made = Made { registry: Arc::clone(registry), texts: BTreeMap::new() };
+            *made = Made {
+                registry: Arc::clone(registry),
+                texts: BTreeMap::new(),
+            };
         }
         made.texts.get(key).cloned()
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Made> {
-        self.made.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.made
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
@@ -89,25 +102,41 @@ pub(super) fn answer(
             "gitVersion": format!("v{MAJOR}.{MINOR}.0+bellows-{}", env!("CARGO_PKG_VERSION")),
             "platform": format!("{}/{}", std::env::consts::OS, std::env::consts::ARCH),
         }),
-        ["api"] if aggregated => return Ok(aggregated_response(&discovery::aggregated(&registry, true))),
-        ["apis"] if aggregated => return Ok(aggregated_response(&discovery::aggregated(&registry, false))),
+        ["api"] if aggregated => {
+            return Ok(aggregated_response(&discovery::aggregated(&registry, true)));
+        }
+        ["apis"] if aggregated => {
+            return Ok(aggregated_response(&discovery::aggregated(
+                &registry, false,
+            )));
+        }
         ["api"] => discovery::core_versions(),
         ["apis"] => discovery::groups(&registry),
         ["apis", group] => discovery::group(&registry, group).ok_or_else(ApiError::unknown_path)?,
-        ["api", version] => discovery::resources(&registry, "", version).ok_or_else(ApiError::unknown_path)?,
+        ["api", version] => {
+            discovery::resources(&registry, "", version).ok_or_else(ApiError::unknown_path)?
+        }
         ["apis", group, version] => {
             discovery::resources(&registry, group, version).ok_or_else(ApiError::unknown_path)?
         }
-        ["openapi", "v3"] => return app.documents.answer(&registry, "", || Some(openapi::index(&registry, hash))),
+        ["openapi", "v3"] => {
+            return app
+                .documents
+                .answer(&registry, "", || Some(openapi::index(&registry, hash)));
+        }
         ["openapi", "v3", "api", version] => {
             let make = || openapi::document(&registry, "", version);
             return app.documents.answer(&registry, version, make);
         }
         ["openapi", "v3", "apis", group, version] => {
             let make = || openapi::document(&registry, group, version);
-            return app.documents.answer(&registry, &format!("{group}/{version}"), make);
+            return app
+                .documents
+                .answer(&registry, &format!("{group}/{version}"), make);
         }
-        [""] => json!({"paths": ["/api", "/api/v1", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]}),
+        [""] => {
+            json!({"paths": ["/api", "/api/v1", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]})
+        }
         _ => return Err(ApiError::unknown_path()),
     };
     Ok(super::json(StatusCode::OK, &value))
@@ -117,7 +146,11 @@ pub(super) fn answer(
 fn hash(document: &Value) -> String {
     use sha2::Digest as _;
     let digest = sha2::Sha256::digest(document.to_string());
-    digest.iter().take(8).map(|byte| format!("{byte:02X}")).collect()
+    digest
+        .iter()
+        .take(8)
+        .map(|byte| format!("{byte:02X}"))
+        .collect()
 }
 
 fn aggregated_response(value: &Value) -> Response {

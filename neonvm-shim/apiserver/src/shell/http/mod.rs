@@ -58,25 +58,34 @@ async fn entry(State(app): State<Arc<App>>, request: Request) -> Response {
         let refusal = ApiError::new(Reason::Unauthorized, "Unauthorized");
         let mut response = respond::refusal(&refusal);
         let challenge = header::HeaderValue::from_static("Bearer");
-        response.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
+        response
+            .headers_mut()
+            .insert(header::WWW_AUTHENTICATE, challenge);
         return response;
     }
     let started = std::time::Instant::now();
     let (method, uri) = (request.method().clone(), request.uri().clone());
-    let response = dispatch(&app, request).await.unwrap_or_else(|refusal| respond::refusal(&refusal));
+    let response = dispatch(&app, request)
+        .await
+        .unwrap_or_else(|refusal| respond::refusal(&refusal));
     tracing::debug!(%method, %uri, code = response.status().as_u16(), us = started.elapsed().as_micros(), "request");
     response
 }
 
 /// Compares without stopping at the first difference.
 fn is_authorised(headers: &HeaderMap, token: &str) -> bool {
-    let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let given = headers
+        .get(header::AUTHORIZATION)
+        .and_then(|value| value.to_str().ok());
     let given = given.and_then(|text| {
         let (scheme, rest) = text.split_once(' ')?;
         scheme.eq_ignore_ascii_case("bearer").then(|| rest.trim())
     });
     given.is_some_and(|given| {
-        let difference = given.bytes().zip(token.bytes()).fold(0, |sum, (a, b)| sum | (a ^ b));
+        let difference = given
+            .bytes()
+            .zip(token.bytes())
+            .fold(0, |sum, (a, b)| sum | (a ^ b));
         given.len() == token.len() && difference == 0
     })
 }
@@ -86,7 +95,12 @@ async fn dispatch(app: &Arc<App>, request: Request) -> Result<Response, ApiError
     let names: Vec<&str> = segments.iter().map(String::as_str).collect();
     let accept = Accept::parse(request.headers());
     let (group, version, rest) = match names.as_slice() {
-        ["apis", "authorization.k8s.io", "v1", "selfsubjectaccessreviews"] if request.method() == Method::POST => {
+        [
+            "apis",
+            "authorization.k8s.io",
+            "v1",
+            "selfsubjectaccessreviews",
+        ] if request.method() == Method::POST => {
             return review(app, request).await;
         }
         ["api", version, _, ..] => ("", *version, &segments[2..]),
@@ -116,9 +130,12 @@ async fn dispatch(app: &Arc<App>, request: Request) -> Result<Response, ApiError
 async fn review(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
     let mut review = body::read(request, None, &app.messages).await?;
     if !review.is_object() {
-        return Err(ApiError::bad_request("the body must be a SelfSubjectAccessReview"));
+        return Err(ApiError::bad_request(
+            "the body must be a SelfSubjectAccessReview",
+        ));
     }
-    review["status"] = serde_json::json!({"allowed": true, "reason": "the bearer token allows everything"});
+    review["status"] =
+        serde_json::json!({"allowed": true, "reason": "the bearer token allows everything"});
     Ok(json(StatusCode::CREATED, &review))
 }
 
@@ -204,7 +221,10 @@ fn query_of(request: &Request) -> Query {
 }
 
 fn text_header<'a>(headers: &'a HeaderMap, name: &header::HeaderName) -> &'a str {
-    headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
+    headers
+        .get(name)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default()
 }
 
 /// JSON as a response.

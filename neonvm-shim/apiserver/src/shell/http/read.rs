@@ -18,17 +18,28 @@ use crate::core::view::{Place, View};
 /// GET of one object.
 pub(super) fn get(exchange: &Exchange) -> Result<Response, ApiError> {
     let name = exchange.target.name.as_deref().unwrap_or_default();
-    if !matches!(exchange.target.subresource.as_deref(), None | Some("status")) {
+    if !matches!(
+        exchange.target.subresource.as_deref(),
+        None | Some("status")
+    ) {
         return Err(crate::core::store::method_not_allowed());
     }
     let namespace = exchange.target.namespace.as_deref().unwrap_or_default();
     let kind = exchange.form.key();
-    let found = exchange.app.hub.with(|view| view.get(&kind, namespace, name).cloned());
+    let found = exchange
+        .app
+        .hub
+        .with(|view| view.get(&kind, namespace, name).cloned());
     let asked = &exchange.form.asked;
     let object = found.ok_or_else(|| ApiError::not_found(&asked.group, &asked.resource, name))?;
     if exchange.is_plain() {
         let text = object.json.to_string();
-        return Ok((StatusCode::OK, [(header::CONTENT_TYPE, "application/json")], text).into_response());
+        return Ok((
+            StatusCode::OK,
+            [(header::CONTENT_TYPE, "application/json")],
+            text,
+        )
+            .into_response());
     }
     exchange.encode(StatusCode::OK, &exchange.shaped(&object)?)
 }
@@ -38,7 +49,10 @@ pub(super) fn list(exchange: &Exchange) -> Result<Response, ApiError> {
     let selection = exchange.selection()?;
     let limit = exchange.query.number("limit")?.filter(|limit| *limit > 0);
     let limit = limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
-    let token = exchange.query.get("continue").filter(|token| !token.is_empty());
+    let token = exchange
+        .query
+        .get("continue")
+        .filter(|token| !token.is_empty());
     let token = token.map(Continue::parse).transpose()?;
     let kind = exchange.form.key();
     let page = exchange.app.hub.with(|view| {
@@ -54,7 +68,12 @@ pub(super) fn list(exchange: &Exchange) -> Result<Response, ApiError> {
     }
     if exchange.is_plain() {
         let text = plain_list(exchange, &page.objects, &metadata);
-        return Ok((StatusCode::OK, [(header::CONTENT_TYPE, "application/json")], text).into_response());
+        return Ok((
+            StatusCode::OK,
+            [(header::CONTENT_TYPE, "application/json")],
+            text,
+        )
+            .into_response());
     }
     let objects: Vec<&Object> = page.objects.iter().map(AsRef::as_ref).collect();
     exchange.encode(StatusCode::OK, &exchange.shaped_list(&objects, &metadata)?)
@@ -81,7 +100,11 @@ fn plain_list(exchange: &Exchange, objects: &[Arc<Object>], metadata: &Value) ->
 
 /// `resourceVersion` of a list: any state we have is new enough, but none from the future and no old one exactly.
 fn check_revision(exchange: &Exchange, view: &View) -> Result<(), ApiError> {
-    let Some(revision) = exchange.query.number("resourceVersion")?.filter(|revision| *revision > 0) else {
+    let Some(revision) = exchange
+        .query
+        .number("resourceVersion")?
+        .filter(|revision| *revision > 0)
+    else {
         return Ok(());
     };
     if revision > view.revision {
@@ -91,7 +114,10 @@ fn check_revision(exchange: &Exchange, view: &View) -> Result<(), ApiError> {
     if exact && revision != view.revision {
         return Err(ApiError::new(
             Reason::Expired,
-            format!("The resourceVersion for the provided list is too old: {revision} ({})", view.revision),
+            format!(
+                "The resourceVersion for the provided list is too old: {revision} ({})",
+                view.revision
+            ),
         ));
     }
     Ok(())
@@ -136,9 +162,20 @@ impl Page {
             objects.push(Arc::clone(object));
             last = Some(place.clone());
         }
-        let remaining = if objects.len() < limit { 0 } else { selected.count() };
-        let next = last.filter(|_| remaining > 0).map(|after| Continue { revision, after });
-        Self { objects, revision, next, remaining }
+        let remaining = if objects.len() < limit {
+            0
+        } else {
+            selected.count()
+        };
+        let next = last
+            .filter(|_| remaining > 0)
+            .map(|after| Continue { revision, after });
+        Self {
+            objects,
+            revision,
+            next,
+            remaining,
+        }
     }
 }
 
@@ -151,16 +188,22 @@ struct Continue {
 
 impl Continue {
     fn encode(&self) -> String {
-        let text = json!({"rv": self.revision, "ns": self.after.0, "name": self.after.1}).to_string();
+        let text =
+            json!({"rv": self.revision, "ns": self.after.0, "name": self.after.1}).to_string();
         base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(text)
     }
 
     fn parse(token: &str) -> Result<Self, ApiError> {
         let read = || {
-            let bytes = base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(token).ok()?;
+            let bytes = base64::engine::general_purpose::URL_SAFE_NO_PAD
+                .decode(token)
+                .ok()?;
             let value: Value = serde_json::from_slice(&bytes).ok()?;
             let text = |name: &str| value[name].as_str().map(str::to_owned);
-            Some(Self { revision: value["rv"].as_u64()?, after: (text("ns")?, text("name")?) })
+            Some(Self {
+                revision: value["rv"].as_u64()?,
+                after: (text("ns")?, text("name")?),
+            })
         };
         read().ok_or_else(|| ApiError::bad_request("continue key is not valid"))
     }
@@ -174,16 +217,23 @@ impl Exchange {
 
     /// The selectors of a list, watch or deletecollection.
     pub(super) fn selection(&self) -> Result<Selection, ApiError> {
-        let bad = |error: crate::core::selector::SelectorError| ApiError::bad_request(error.to_string());
-        let labels = LabelSelector::parse(self.query.get("labelSelector").unwrap_or_default()).map_err(bad)?;
+        let bad =
+            |error: crate::core::selector::SelectorError| ApiError::bad_request(error.to_string());
+        let labels = LabelSelector::parse(self.query.get("labelSelector").unwrap_or_default())
+            .map_err(bad)?;
         let fields = self.query.get("fieldSelector").unwrap_or_default();
         let stored = self.form.stored.storage_version();
         let fields = self.form.stored_fields(fields);
         let supported = |path: &str| {
-            matches!(path, "metadata.name" | "metadata.namespace") || stored.selectable.contains(path)
+            matches!(path, "metadata.name" | "metadata.namespace")
+                || stored.selectable.contains(path)
         };
         let fields = FieldSelector::parse(&fields, supported).map_err(bad)?;
-        Ok(Selection { namespace: self.target.namespace.clone(), labels, fields })
+        Ok(Selection {
+            namespace: self.target.namespace.clone(),
+            labels,
+            fields,
+        })
     }
 }
 
@@ -193,7 +243,10 @@ mod tests {
 
     #[test]
     fn tokens_are_read_back() {
-        let token = Continue { revision: 7, after: ("ns".to_owned(), "n".to_owned()) };
+        let token = Continue {
+            revision: 7,
+            after: ("ns".to_owned(), "n".to_owned()),
+        };
         assert_eq!(Continue::parse(&token.encode()), Ok(token));
         assert!(Continue::parse("junk").is_err());
     }

@@ -44,7 +44,11 @@ pub(super) fn reply(exchange: &Exchange, reply: &Reply) -> Result<Response, ApiE
         Body::Object(object) => exchange.shaped(object)?,
         Body::List(objects) => {
             let items: Vec<&Object> = objects.iter().map(AsRef::as_ref).collect();
-            let revision = items.iter().map(|object| object.revision).max().unwrap_or(0);
+            let revision = items
+                .iter()
+                .map(|object| object.revision)
+                .max()
+                .unwrap_or(0);
             exchange.shaped_list(&items, &json!({"resourceVersion": revision.to_string()}))?
         }
     };
@@ -70,7 +74,12 @@ impl Exchange {
     /// How much of each object a table row carries.
     pub(super) fn include_object(&self) -> Result<IncludeObject, ApiError> {
         let text = self.query.get("includeObject");
-        let bad = || ApiError::bad_request(format!("invalid includeObject {:?}", text.unwrap_or_default()));
+        let bad = || {
+            ApiError::bad_request(format!(
+                "invalid includeObject {:?}",
+                text.unwrap_or_default()
+            ))
+        };
         IncludeObject::parse(text).ok_or_else(bad)
     }
 
@@ -88,7 +97,11 @@ impl Exchange {
     }
 
     /// A list in the wanted shape.
-    pub(super) fn shaped_list(&self, objects: &[&Object], metadata: &Value) -> Result<Value, ApiError> {
+    pub(super) fn shaped_list(
+        &self,
+        objects: &[&Object],
+        metadata: &Value,
+    ) -> Result<Value, ApiError> {
         let encoded = objects.iter().map(|object| self.form.encode(&object.value));
         Ok(match self.output.shape {
             Shape::Table => self.table(objects, metadata)?,
@@ -131,8 +144,9 @@ impl Exchange {
         if !self.output.yaml {
             return Ok(super::json(code, value));
         }
-        let text = serde_saphyr::to_string(value)
-            .map_err(|error| ApiError::new(crate::core::error::Reason::InternalError, error.to_string()))?;
+        let text = serde_saphyr::to_string(value).map_err(|error| {
+            ApiError::new(crate::core::error::Reason::InternalError, error.to_string())
+        })?;
         let body = HttpBody::from(text);
         Ok((code, [(header::CONTENT_TYPE, "application/yaml")], body).into_response())
     }

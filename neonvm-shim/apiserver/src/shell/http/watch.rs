@@ -40,14 +40,21 @@ pub(super) fn start(exchange: &Exchange) -> Result<Response, ApiError> {
     let asked = query.number("resourceVersion")?.unwrap_or(0);
     // 0 and absent mean: the current state first, then what follows.
     let from_state = asked == 0 || initial_events;
-    let timeout = query.number("timeoutSeconds")?.filter(|seconds| *seconds > 0);
-    let timeout = timeout.map_or(DEFAULT_TIMEOUT, Duration::from_secs).min(MAX_TIMEOUT);
+    let timeout = query
+        .number("timeoutSeconds")?
+        .filter(|seconds| *seconds > 0);
+    let timeout = timeout
+        .map_or(DEFAULT_TIMEOUT, Duration::from_secs)
+        .min(MAX_TIMEOUT);
     let kind = exchange.form.key();
     let since = (!from_state).then_some(asked);
     let started = exchange.app.hub.watch(&kind, since, |view| {
         let selected = view.select(&kind, &selection, None);
-        let objects: Vec<Arc<Object>> =
-            if from_state { selected.map(|(_, object)| Arc::clone(object)).collect() } else { Vec::new() };
+        let objects: Vec<Arc<Object>> = if from_state {
+            selected.map(|(_, object)| Arc::clone(object)).collect()
+        } else {
+            Vec::new()
+        };
         objects
     });
     let (watch, initial) = match started {
@@ -55,7 +62,10 @@ pub(super) fn start(exchange: &Exchange) -> Result<Response, ApiError> {
         Err(WatchRefused::Gone(floor)) => return Ok(gone(asked, floor)),
         Err(WatchRefused::Future(current)) => return Err(from_the_future(asked, current)),
         Err(WatchRefused::TooMany) => {
-            return Err(ApiError::new(Reason::InternalError, "too many watches are running"));
+            return Err(ApiError::new(
+                Reason::InternalError,
+                "too many watches are running",
+            ));
         }
     };
     let mut writer = LineWriter {
@@ -75,7 +85,10 @@ pub(super) fn start(exchange: &Exchange) -> Result<Response, ApiError> {
         let bytes = state.next().await?;
         Some((Ok::<Bytes, std::convert::Infallible>(bytes), state))
     });
-    let headers = [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-cache, private")];
+    let headers = [
+        (header::CONTENT_TYPE, "application/json"),
+        (header::CACHE_CONTROL, "no-cache, private"),
+    ];
     Ok((StatusCode::OK, headers, Body::from_stream(lines)).into_response())
 }
 
@@ -84,7 +97,12 @@ fn gone(asked: u64, floor: u64) -> Response {
     let why = format!("too old resource version: {asked} ({floor})");
     let status = ApiError::new(Reason::Expired, why).to_status();
     let line = format!("{}\n", json!({"type": "ERROR", "object": status}));
-    (StatusCode::OK, [(header::CONTENT_TYPE, "application/json")], line).into_response()
+    (
+        StatusCode::OK,
+        [(header::CONTENT_TYPE, "application/json")],
+        line,
+    )
+        .into_response()
 }
 
 struct Running {
@@ -202,7 +220,8 @@ impl LineWriter {
     }
 
     fn bookmark(&mut self, revision: u64, annotations: Option<Value>, lines: &mut Vec<u8>) {
-        let mut metadata = json!({"resourceVersion": revision.to_string(), "creationTimestamp": null});
+        let mut metadata =
+            json!({"resourceVersion": revision.to_string(), "creationTimestamp": null});
         if let Some(annotations) = annotations {
             metadata["annotations"] = annotations;
         }
@@ -216,7 +235,9 @@ impl LineWriter {
                 "rows": [{"cells": [], "object": table::partial(&json!({"metadata": metadata}))}],
             }),
             Shape::Metadata => table::partial(&json!({"metadata": metadata})),
-            Shape::Object => json!({"kind": form.asked.kind, "apiVersion": form.api_version(), "metadata": metadata}),
+            Shape::Object => {
+                json!({"kind": form.asked.kind, "apiVersion": form.api_version(), "metadata": metadata})
+            }
         };
         let event = json!({"type": "BOOKMARK", "object": object});
         lines.extend_from_slice(event.to_string().as_bytes());

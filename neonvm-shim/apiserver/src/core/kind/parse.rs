@@ -1,0 +1,401 @@
+//! Reading kinds from CustomResourceDefinition documents, with every problem named.
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{Builtin, CellSource, Column, Kind, Version};
+use crate::core::error::Cause;
+use crate::core::jsonpath::JsonPath;
+use crate::core::metadata;
+use crate::core::schema::Schema;
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawKind {
+    spec: RawSpec,
+    #[serde(default)]
+    builtin: Option<Builtin>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawSpec {
+    #[serde(default)]
+    group: String,
+    names: RawNames,
+    scope: String,
+    #[serde(default)]
+    versions: Vec<RawVersion>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawNames {
+    #[serde(default)]
+    plural: String,
+    #[serde(default)]
+    kind: String,
+    #[serde(default)]
+    singular: String,
+    #[serde(default)]
+    list_kind: String,
+    #[serde(default)]
+    short_names: Vec<String>,
+    #[serde(default)]
+    categories: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawVersion {
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    served: bool,
+    #[serde(default)]
+    storage: bool,
+    #[serde(default)]
+    schema: Option<RawSchema>,
+    #[serde(default)]
+    subresources: Option<RawSubresources>,
+    #[serde(default)]
+    additional_printer_columns: Vec<RawColumn>,
+    #[serde(default)]
+    selectable_fields: Vec<RawSelectable>,
+}
+
+#[derive(Deserialize)]
+struct RawSchema {
+    #[serde(rename = "openAPIV3Schema")]
+    open_api: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct RawSubresources {
+    status: Option<Value>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawSelectable {
+    json_path: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawColumn {
+    name: String,
+    #[serde(rename = "type")]
+    column_type: String,
+    #[serde(default)]
+    format: String,
+    #[serde(default)]
+    description: String,
+    #[serde(default)]
+    priority: i64,
+    #[serde(default)]
+    json_path: String,
+    #[serde(default)]
+    cell: Option<String>,
+}
+
+impl Kind {
+    /// Reads a CRD document. With `trusted` the `builtin` member is honoured and the core group allowed.
+    ///
+    /// # Errors
+    /// Every problem found, as causes with field paths.
+    pub fn parse(document: &Value, trusted: bool) -> Result<Self, Vec<Cause>> {
+        let raw = RawKind::deserialize(document)
+            .map_err(|error| vec![cause("FieldValueInvalid", "spec", &error.to_string())])?;
+        let mut problems = Vec::new();
+        let names = &raw.spec.names;
+        check_names(&raw.spec, document, trusted, &mut problems);
+        let builtin = raw.builtin.filter(|_| trusted);
+        let full_columns = builtin.as_ref().is_some_and(|builtin| builtin.full_columns);
+        let mut versions = Vec::new();
+        for (index, version) in raw.spec.versions.iter().enumerate() {
+            let path = format!("spec.versions[{index}]");
+            if let Some(version) =
+                read_version(version, &path, full_columns, trusted, &mut problems)
+            {
+                versions.push(version);
+            }
+        }
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        let or = |text: &str, other: String| {
+            if text.is_empty() {
+                other
+            } else {
+                text.to_owned()
+            }
+        };
+        Ok(Self {
+            group: raw.spec.group.clone(),
+            resource: names.plural.clone(),
+            singular: or(&names.singular, names.kind.to_lowercase()),
+            kind: names.kind.clone(),
+            list_kind: or(&names.list_kind, format!("{}List", names.kind)),
+            short_names: names.short_names.clone(),
+            categories: names.categories.clone(),
+            namespaced: raw.spec.scope == "Namespaced",
+            versions,
+            builtin,
+        })
+    }
+}
+
+fn cause(reason: &str, field: &str, message: &str) -> Cause {
+    Cause {
+        reason: reason.to_owned(),
+        field: field.to_owned(),
+        message: message.to_owned(),
+    }
+}
+
+fn check_names(spec: &RawSpec, document: &Value, trusted: bool, problems: &mut Vec<Cause>) {
+    let mut required = |field: &str, text: &str| {
+        if text.is_empty() {
+            problems.push(cause("FieldValueRequired", field, "Required value"));
+        }
+    };
+    required("spec.names.plural", &spec.names.plural);
+    required("spec.names.kind", &spec.names.kind);
+    if !trusted {
+        required("spec.group", &spec.group);
+    }
+    let name = document["metadata"]["name"].as_str().unwrap_or_default();
+    let wanted = format!("{}.{}", spec.names.plural, spec.group);
+    if !trusted && name != wanted {
+        let message =
+            format!("Invalid value: {name:?}: must be spec.names.plural+\".\"+spec.group");
+        problems.push(cause("FieldValueInvalid", "metadata.name", &message));
+    }
+    if !trusted && !spec.group.is_empty() && !spec.group.contains('.') {
+        let message = format!(
+            "Invalid value: {:?}: should be a domain with at least one dot",
+            spec.group
+        );
+        problems.push(cause("FieldValueInvalid", "spec.group", &message));
+    }
+    if !matches!(spec.scope.as_str(), "Namespaced" | "Cluster") {
+        let message = format!(
+            "Unsupported value: {:?}: supported values: \"Cluster\", \"Namespaced\"",
+            spec.scope
+        );
+        problems.push(cause("FieldValueNotSupported", "spec.scope", &message));
+    }
+    let stored = spec
+        .versions
+        .iter()
+        .filter(|version| version.storage)
+        .count();
+    if stored != 1 {
+        let message = "Invalid value: must have exactly one version marked as storage version";
+        problems.push(cause("FieldValueInvalid", "spec.versions", message));
+    }
+}
+
+fn read_version(
+    raw: &RawVersion,
+    path: &str,
+    full_columns: bool,
+    trusted: bool,
+    problems: &mut Vec<Cause>,
+) -> Option<Version> {
+    if raw.name.is_empty() {
+        problems.push(cause(
+            "FieldValueRequired",
+            &format!("{path}.name"),
+            "Required value",
+        ));
+    }
+    let schema_path = format!("{path}.schema.openAPIV3Schema");
+    let Some(document) = raw
+        .schema
+        .as_ref()
+        .and_then(|schema| schema.open_api.as_ref())
+    else {
+        problems.push(cause(
+            "FieldValueRequired",
+            &schema_path,
+            "Required value: schemas are required",
+        ));
+        return None;
+    };
+    let mut schema = match Schema::parse(document, &schema_path) {
+        Ok(schema) => schema,
+        Err(errors) => {
+            let each = errors
+                .iter()
+                .map(|error| cause("FieldValueInvalid", &error.path, &error.why));
+            problems.extend(each);
+            return None;
+        }
+    };
+    if let Ok(mut common) = Schema::parse(&metadata::schema_document(), "metadata") {
+        // A definition may restrict names only.
+        let own = schema.properties.remove("metadata").unwrap_or_default();
+        let restricted = own
+            .properties
+            .into_iter()
+            .filter(|(name, _)| matches!(name.as_str(), "name" | "generateName"));
+        common.properties.extend(restricted);
+        schema.properties.insert("metadata".to_owned(), common);
+    }
+    let mut columns = Vec::new();
+    if !full_columns {
+        columns.push(name_column());
+    }
+    if raw.additional_printer_columns.is_empty() && !full_columns {
+        columns.push(age_column());
+    }
+    for (index, column) in raw.additional_printer_columns.iter().enumerate() {
+        let at = format!("{path}.additionalPrinterColumns[{index}]");
+        match read_column(column, &at, trusted) {
+            Ok(column) => columns.push(column),
+            Err(problem) => problems.push(problem),
+        }
+    }
+    let selectable = raw.selectable_fields.iter();
+    let selectable = selectable
+        .map(|field| field.json_path.trim_start_matches('.').to_owned())
+        .collect();
+    Some(Version {
+        name: raw.name.clone(),
+        served: raw.served,
+        storage: raw.storage,
+        schema: Arc::new(schema),
+        schema_document: Arc::new(document.clone()),
+        has_status: raw
+            .subresources
+            .as_ref()
+            .is_some_and(|sub| sub.status.is_some()),
+        columns,
+        selectable,
+    })
+}
+
+fn read_column(raw: &RawColumn, path: &str, trusted: bool) -> Result<Column, Cause> {
+    if !matches!(
+        raw.column_type.as_str(),
+        "string" | "integer" | "number" | "boolean" | "date"
+    ) {
+        let message = format!(
+            "Invalid value: {:?}: must be one of boolean,date,integer,number,string",
+            raw.column_type
+        );
+        return Err(cause(
+            "FieldValueInvalid",
+            &format!("{path}.type"),
+            &message,
+        ));
+    }
+    let source = match &raw.cell {
+        Some(cell) if trusted => CellSource::Computed(cell.clone()),
+        _ => CellSource::Path(JsonPath::parse(&raw.json_path).map_err(|error| {
+            let message = format!("Invalid value: {:?}: {error}", raw.json_path);
+            cause("FieldValueInvalid", &format!("{path}.jsonPath"), &message)
+        })?),
+    };
+    Ok(Column {
+        name: raw.name.clone(),
+        column_type: raw.column_type.clone(),
+        format: raw.format.clone(),
+        description: raw.description.clone(),
+        priority: raw.priority,
+        source,
+    })
+}
+
+fn name_column() -> Column {
+    Column {
+        name: "Name".to_owned(),
+        column_type: "string".to_owned(),
+        format: "name".to_owned(),
+        description: "Name of the object, unique within its namespace.".to_owned(),
+        priority: 0,
+        source: CellSource::Computed("name".to_owned()),
+    }
+}
+
+fn age_column() -> Column {
+    Column {
+        name: "Age".to_owned(),
+        column_type: "date".to_owned(),
+        format: String::new(),
+        description: "Time since the object was created.".to_owned(),
+        priority: 0,
+        source: CellSource::Computed("age".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn document() -> Value {
+        json!({"metadata": {"name": "things.example.org"}, "spec": {
+            "group": "example.org", "scope": "Namespaced", "names": {"plural": "things", "kind": "Thing"},
+            "versions": [{"name": "v1", "served": true, "storage": true,
+                "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": {"type": "object"}}}},
+                "subresources": {"status": {}},
+                "additionalPrinterColumns": [{"name": "A", "type": "string", "jsonPath": ".spec.a"}]}]}})
+    }
+
+    #[test]
+    fn a_document_becomes_a_kind() {
+        let kind = Kind::parse(&document(), false).expect("valid");
+        assert_eq!(
+            (kind.key().as_str(), kind.singular.as_str()),
+            ("things.example.org", "thing")
+        );
+        assert_eq!(kind.list_kind, "ThingList");
+        assert!(kind.storage_version().has_status);
+        let columns: Vec<&str> = kind
+            .storage_version()
+            .columns
+            .iter()
+            .map(|column| column.name.as_str())
+            .collect();
+        assert_eq!(columns, ["Name", "A"]);
+    }
+
+    #[test]
+    fn every_problem_is_named() {
+        let mut document = document();
+        document["metadata"]["name"] = json!("x");
+        document["spec"]["scope"] = json!("Moon");
+        document["spec"]["versions"][0]["storage"] = json!(false);
+        document["spec"]["versions"][0]["additionalPrinterColumns"][0]["jsonPath"] = json!("spec");
+        document["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"] =
+            json!({});
+        let problems = Kind::parse(&document, false).expect_err("five problems");
+        let fields: Vec<&str> = problems
+            .iter()
+            .map(|problem| problem.field.as_str())
+            .collect();
+        assert_eq!(
+            fields,
+            [
+                "metadata.name",
+                "spec.scope",
+                "spec.versions",
+                "spec.versions[0].schema.openAPIV3Schema.properties[spec].type",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_stranger_cannot_use_the_builtin_member() {
+        let mut document = document();
+        document["builtin"] = json!({"gracefulDeletion": true});
+        let kind = Kind::parse(&document, false).expect("valid");
+        assert!(kind.extras().is_none());
+    }
+}

@@ -1,0 +1,102 @@
+//! Guests outlive their runners.
+
+mod support;
+
+use protocol::runner::{ExitReason, RunnerPhase};
+use support::{Bounds, SLOT, Vm, kit};
+
+#[tokio::test]
+async fn a_killed_runner_leaves_the_guest_and_the_next_one_goes_on() {
+    let Some(kit) = kit("a_killed_runner_leaves_the_guest_and_the_next_one_goes_on").await else {
+        return;
+    };
+    let bounds = Bounds {
+        cpus: [1000, 1000, 3000],
+        slots: [2, 2, 6],
+    };
+    let mut vm = Vm::new(&kit, &bounds, |_| ());
+    vm.start().await;
+    let before = vm.running().await;
+
+    // In the middle of a resize: the order is held on disk.
+    vm.order(3000, 6, 1).await;
+    vm.kill_runner().await;
+    vm.start().await;
+    let done = |state: &protocol::runner::RunnerState| {
+        state
+            .resize
+            .as_ref()
+            .is_some_and(|resize| resize.done && resize.order.trace.revision == 1)
+    };
+    let after = vm.wait("the order of before is carried out", done).await;
+    assert_eq!(
+        (after.boot_id, after.qemu_pid),
+        (before.boot_id.clone(), before.qemu_pid)
+    );
+    assert_eq!((after.cpus.plugged, after.memory.plugged.0), (3, 4 * SLOT));
+    assert_eq!(
+        after.boot_ms, before.boot_ms,
+        "what was measured once is kept"
+    );
+
+    // While QEMU ends without anybody listening.
+    vm.stop(60_000).await;
+    vm.kill_runner().await;
+    let process = before
+        .qemu_pid
+        .and_then(neonvm_runner::shell::process::ProcessId::of);
+    if let Some(process) = process {
+        process.kill();
+    }
+    vm.start().await;
+    let (report, _) = vm.ended().await;
+    let reasons = [ExitReason::QemuDied, ExitReason::Requested];
+    assert!(reasons.contains(&report.reason), "{report:?}");
+}
+
+#[tokio::test]
+async fn a_runner_killed_while_the_guest_boots_is_replaced_too() {
+    let Some(kit) = kit("a_runner_killed_while_the_guest_boots_is_replaced_too").await else {
+        return;
+    };
+    let bounds = Bounds {
+        cpus: [1000, 2000, 2000],
+        slots: [2, 2, 2],
+    };
+    let mut vm = Vm::new(&kit, &bounds, |_| ());
+    vm.start().await;
+    let booting = vm
+        .wait("QEMU runs", |state| state.qemu_version.is_some())
+        .await;
+    assert_eq!(booting.phase, RunnerPhase::Booting);
+    vm.kill_runner().await;
+    vm.start().await;
+    vm.running().await;
+    let state = vm
+        .wait("the CPUs of the start", |state| {
+            state.cpus.guest_online == Some(2)
+        })
+        .await;
+    assert_eq!(state.qemu_pid, booting.qemu_pid);
+
+    // Only one runner has a directory.
+    let mut second = Vm {
+        dir: tempfile::tempdir().unwrap(),
+        config: vm.config.clone(),
+        runner: None,
+    };
+    std::mem::swap(&mut second.dir, &mut vm.dir);
+    let first_runner = vm.runner.take();
+    second.start().await;
+    let mut intruder = second.runner.take().unwrap();
+    assert_eq!(intruder.wait().await.unwrap().code(), Some(75));
+    assert!(
+        !second.paths().exit().exists(),
+        "a held directory is left alone"
+    );
+    second.runner = first_runner;
+    assert_eq!(second.running().await.boot_id, state.boot_id);
+    second.stop(0).await;
+    let (report, _) = second.ended().await;
+    assert_eq!(report.reason, ExitReason::Killed);
+}

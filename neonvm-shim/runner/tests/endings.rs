@@ -1,0 +1,118 @@
+//! How VMs end, and what is said about it.
+
+mod support;
+
+use protocol::runner::{ExitReason, QuotaState};
+use support::{Bounds, Vm, kit};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, UnixStream};
+
+const SMALL: Bounds = Bounds {
+    cpus: [250, 250, 1000],
+    slots: [2, 2, 2],
+};
+
+/// Runs a command on the monitor for people.
+async fn qmp_manual(vm: &Vm, command: &str) {
+    let stream = UnixStream::connect(vm.paths().qmp_manual())
+        .await
+        .expect("the monitor is there");
+    let mut stream = BufReader::new(stream);
+    let mut line = String::new();
+    stream.read_line(&mut line).await.expect("a greeting");
+    for command in ["qmp_capabilities", command] {
+        let text = format!("{{\"execute\":\"{command}\"}}\n");
+        stream
+            .write_all(text.as_bytes())
+            .await
+            .expect("it is taken");
+        line.clear();
+        stream.read_line(&mut line).await.expect("a reply");
+        assert!(line.contains("return"), "{line}");
+    }
+}
+
+#[tokio::test]
+async fn the_power_button_ends_a_guest_well() {
+    let Some(kit) = kit("the_power_button_ends_a_guest_well").await else {
+        return;
+    };
+    let mut vm = Vm::new(&kit, &SMALL, |config| {
+        config.ssh_public_key = Some("ssh-ed25519 AAAA test".into());
+    });
+    vm.start().await;
+    let state = vm.running().await;
+    let held = vm.wait("the boot's CPU allowance ends", |state| {
+        state.quota == QuotaState::Enforced { milli: 250 }
+            || matches!(state.quota, QuotaState::Unavailable { .. })
+    });
+    assert_eq!(held.await.boot_id, state.boot_id);
+    vm.stop(120_000).await;
+    let (report, code) = vm.ended().await;
+    assert_eq!(
+        (report.reason, report.success, code),
+        (ExitReason::Requested, true, 0),
+        "{}",
+        vm.logs()
+    );
+    // A directory whose VM has ended answers with that end, and starts nothing.
+    vm.start().await;
+    let (again, code) = vm.ended().await;
+    assert_eq!((again, code), (report, 0));
+}
+
+#[tokio::test]
+async fn a_panic_is_a_failure_that_names_itself() {
+    let Some(kit) = kit("a_panic_is_a_failure_that_names_itself").await else {
+        return;
+    };
+    let mut vm = Vm::new(&kit, &SMALL, |config| {
+        config.spec.guest.append_kernel_cmdline = Some("unknown_nmi_panic=1".into());
+    });
+    vm.start().await;
+    vm.running().await;
+    qmp_manual(&vm, "inject-nmi").await;
+    let (report, code) = vm.ended().await;
+    assert_eq!(
+        (report.reason, report.success),
+        (ExitReason::GuestPanic, false),
+        "{}",
+        vm.logs()
+    );
+    assert!(report.message.contains("Kernel panic"), "{report:?}");
+    assert_eq!(code, 1);
+}
+
+#[tokio::test]
+async fn what_cannot_start_says_why() {
+    let Some(kit) = kit("what_cannot_start_says_why").await else {
+        return;
+    };
+    let mut no_kernel = Vm::new(&kit, &SMALL, |config| {
+        config.image.kernel = "/nonexistent/kernel".into()
+    });
+    no_kernel.start().await;
+    let (report, _) = no_kernel.ended().await;
+    assert_eq!(report.reason, ExitReason::StartFailed);
+    assert!(report.message.contains("/nonexistent/kernel"), "{report:?}");
+
+    let mut taken = Vm::new(&kit, &SMALL, |_| ());
+    let _holder = TcpListener::bind((taken.config.pod_ip, 22))
+        .await
+        .expect("the port is free");
+    taken.start().await;
+    let (report, _) = taken.ended().await;
+    assert_eq!(report.reason, ExitReason::StartFailed);
+    assert!(
+        report.message.contains(":22-"),
+        "the port is named: {report:?}"
+    );
+
+    let mut no_disk = Vm::new(&kit, &SMALL, |config| {
+        config.image.root_disk = "/nonexistent/disk".into()
+    });
+    no_disk.start().await;
+    let (report, code) = no_disk.ended().await;
+    assert_eq!((report.reason, code), (ExitReason::StartFailed, 69));
+    assert!(report.message.contains("/nonexistent/disk"), "{report:?}");
+}

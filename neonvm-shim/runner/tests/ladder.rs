@@ -1,0 +1,118 @@
+//! A real guest goes up and down in CPUs and memory, sees every step, and nothing of it breaks.
+
+mod support;
+
+use hyper::Method;
+use neonvm_runner::core::args::GUESTD_FORWARD;
+use neonvm_runner::shell::http::Link;
+use protocol::runner::GuestState;
+use protocol::trace::Stage;
+use support::{Bounds, PATIENCE, SLOT, Vm, kit, sysfs};
+use tokio::net::TcpStream;
+
+/// One TCP session with the guest's daemon.
+async fn session(vm: &Vm) -> Link {
+    let stream = TcpStream::connect((vm.config.pod_ip, GUESTD_FORWARD))
+        .await
+        .expect("connects");
+    Link::over(stream, "guest").await.expect("speaks")
+}
+
+async fn guest(link: &mut Link) -> GuestState {
+    let answer = link
+        .send(Method::GET, "/v1/state", "", PATIENCE)
+        .await
+        .expect("the session holds");
+    serde_json::from_slice(&answer).expect("a state")
+}
+
+#[tokio::test]
+async fn n18_n19_a_guest_climbs_the_ladder_and_comes_back_without_residue() {
+    let Some(kit) = kit("n18_n19_a_guest_climbs_the_ladder_and_comes_back_without_residue").await
+    else {
+        return;
+    };
+    let bounds = Bounds {
+        cpus: [250, 1000, 4000],
+        slots: [2, 2, 8],
+    };
+    let mut vm = Vm::new(&kit, &bounds, |_| ());
+    vm.start().await;
+    let first = vm.running().await;
+    assert_eq!((first.cpus.plugged, first.cpus.guest_online), (1, Some(1)));
+    assert_eq!(first.resize, None, "nobody ordered anything");
+    let mut link = session(&vm).await;
+    let before = guest(&mut link).await;
+
+    let rungs = [
+        (2000, 2),
+        (2000, 4),
+        (4000, 8),
+        (3000, 6),
+        (250, 6),
+        (1500, 3),
+        (4000, 8),
+        (1000, 2),
+    ];
+    for (revision, (milli, slots)) in (1..).zip(rungs) {
+        let state = vm.resize(milli, slots, revision).await;
+        let cores = milli.div_ceil(1000);
+        assert_eq!(
+            (state.cpus.plugged, state.cpus.guest_online),
+            (cores, Some(cores))
+        );
+        assert_eq!(state.memory.plugged.0, (slots - 2) * SLOT);
+        let resize = state.resize.expect("ordered");
+        let stages: Vec<Stage> = resize.stages.iter().map(|stamp| stamp.stage).collect();
+        assert_eq!(stages, [Stage::Qmp, Stage::GuestVisible]);
+        // The guest says so itself, on the session of the beginning.
+        let seen = guest(&mut link).await;
+        assert_eq!(seen.cpus_online, cores);
+        let grown = i128::from(seen.mem_total.0) - i128::from(before.mem_total.0);
+        let plugged = i128::from((slots - 2) * SLOT);
+        assert!(
+            (grown - plugged).abs() <= 32 << 20,
+            "MemTotal moved by {grown}, plugged {plugged}"
+        );
+    }
+    let after = guest(&mut link).await;
+    assert_eq!(after.boot_id, before.boot_id, "one boot throughout");
+    assert!(after.uptime_s >= before.uptime_s);
+    assert_eq!(after.mem_total, before.mem_total, "no residue");
+    vm.stop(0).await;
+    vm.ended().await;
+}
+
+#[tokio::test]
+async fn n18_sysfs_scaling_switches_cpus_inside_the_guest() {
+    let Some(kit) = kit("n18_sysfs_scaling_switches_cpus_inside_the_guest").await else {
+        return;
+    };
+    let bounds = Bounds {
+        cpus: [1000, 2000, 3000],
+        slots: [2, 3, 4],
+    };
+    let mut vm = Vm::new(&kit, &bounds, sysfs);
+    vm.start().await;
+    let first = vm.running().await;
+    assert_eq!(
+        (first.cpus.plugged, first.cpus.guest_online),
+        (3, Some(2)),
+        "maxcpus= holds"
+    );
+    let settled = vm
+        .wait("memory of the start", |state| {
+            state.memory.plugged.0 == SLOT
+        })
+        .await;
+    assert_eq!(settled.boot_id, first.boot_id);
+    for (revision, milli) in (1..).zip([3000, 1000, 2000]) {
+        let state = vm.resize(milli, 2, revision).await;
+        assert_eq!(
+            (state.cpus.plugged, state.cpus.guest_online),
+            (3, Some(milli / 1000))
+        );
+    }
+    vm.stop(0).await;
+    vm.ended().await;
+}

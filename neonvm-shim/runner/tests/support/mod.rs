@@ -1,0 +1,283 @@
+//! A runner with a real QEMU and a real guest from the image store. Where a part is missing, one line says so.
+
+#![allow(dead_code, reason = "each test binary uses its own part of the kit")]
+#![allow(unreachable_pub, reason = "a module of test binaries, which export nothing")]
+#![allow(clippy::print_stdout, reason = "the line that says that a test did not run")]
+
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+use hyper::Method;
+use neonvm_runner::config::{AccelChoice, BootImage, CONFIG_FORMAT, Programs, RunnerConfig};
+use neonvm_runner::core::args::Paths;
+use neonvm_runner::node::Store;
+use neonvm_runner::shell::http::over_unix;
+use neonvm_runner::shell::record::write_json;
+use protocol::quantity::Quantity;
+use protocol::runner::{ExitReport, RunnerPhase, RunnerState, SizeOrder};
+use protocol::trace::TraceId;
+use protocol::units::{Bytes, MilliCpu};
+use protocol::vm::{CpuBounds, CpuScalingMode, MemorySlots, VmSpec};
+use tokio::process::{Child, Command};
+use tokio::sync::{Mutex, MutexGuard};
+
+/// Longest wait for anything a guest does. Hosts without KVM translate every instruction, and share their CPUs.
+pub const PATIENCE: Duration = Duration::from_secs(180);
+/// Images to boot, the smallest first.
+const GUESTS: [&str; 2] = ["bellows/minimal", "bellows/postgres:15"];
+
+/// One guest at a time: two would only wait for one another.
+static TURN: Mutex<()> = Mutex::const_new(());
+
+/// QEMU and an image.
+pub struct Kit {
+    pub programs: Programs,
+    pub image: BootImage,
+    _turn: MutexGuard<'static, ()>,
+}
+
+/// The kit, or the one line about what is missing.
+pub async fn kit(test: &str) -> Option<Kit> {
+    let cache = std::env::var_os("XDG_CACHE_HOME").filter(|value| !value.is_empty());
+    let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
+    let cache = cache.map(PathBuf::from).or(home).unwrap_or_default();
+    let store = Store::new(cache.join("bellows/store"));
+    let found = store.programs().and_then(|programs| {
+        let image = store.guest(GUESTS[0]).or_else(|_| store.guest(GUESTS[1]))?;
+        Ok((programs, image))
+    });
+    match found {
+        Ok((programs, image)) => Some(Kit {
+            programs,
+            image,
+            _turn: TURN.lock().await,
+        }),
+        Err(error) => {
+            println!("SKIP(missing: {error}): {test}");
+            None
+        }
+    }
+}
+
+/// Addresses of this process's tests: two test binaries never run with the same process id at once.
+pub fn address() -> Ipv4Addr {
+    static NEXT: AtomicU8 = AtomicU8::new(1);
+    let id = std::process::id();
+    let byte = |shift: u32| u8::try_from((id >> shift) & 0xff).expect("a byte");
+    Ipv4Addr::new(
+        127,
+        100 + (byte(8) & 0x7f),
+        byte(0),
+        NEXT.fetch_add(1, Ordering::Relaxed),
+    )
+}
+
+/// A VM under test.
+pub struct Vm {
+    pub dir: tempfile::TempDir,
+    pub config: RunnerConfig,
+    pub runner: Option<Child>,
+}
+
+/// What a VM may be: cores and slots of 256 MiB.
+pub struct Bounds {
+    pub cpus: [u32; 3],
+    pub slots: [i32; 3],
+}
+
+pub const SLOT: u64 = 256 << 20;
+
+impl Vm {
+    /// A directory with a configuration; nothing runs yet.
+    pub fn new(kit: &Kit, bounds: &Bounds, change: impl FnOnce(&mut RunnerConfig)) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let [min, r#use, max] = bounds.cpus.map(MilliCpu);
+        let mut spec = VmSpec::default();
+        spec.guest.cpus = CpuBounds { min, r#use, max };
+        let [min, r#use, max] = bounds.slots;
+        spec.guest.memory_slots = MemorySlots { min, r#use, max };
+        spec.guest.memory_slot_size = Quantity::from_bytes(SLOT);
+        let mut config = RunnerConfig {
+            format: CONFIG_FORMAT,
+            namespace: "test".into(),
+            vm: "vm".into(),
+            pod: format!("vm-{}", std::process::id()),
+            spec,
+            pod_ip: address(),
+            programs: kit.programs.clone(),
+            image: kit.image.clone(),
+            accel: AccelChoice::Auto,
+            // Shared by all tests, so that one probe serves them.
+            knowledge_dir: std::env::temp_dir().join("bellows-test-knowledge"),
+            cpu_quota_percent: 100,
+            cgroup_parent: Some("bellows-test".into()),
+            ssh_public_key: None,
+        };
+        change(&mut config);
+        write_json(&Paths::new(dir.path()).config(), &config).expect("a configuration");
+        Self {
+            dir,
+            config,
+            runner: None,
+        }
+    }
+
+    pub fn paths(&self) -> Paths {
+        Paths::new(self.dir.path())
+    }
+
+    /// Starts a runner process; returns as soon as it serves its control socket.
+    pub async fn start(&mut self) {
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.paths().runner_log())
+            .expect("a log");
+        let child = Command::new(env!("CARGO_BIN_EXE_neonvm-runner"))
+            .args(["run", "--rundir"])
+            .arg(self.dir.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect("a runner");
+        self.runner = Some(child);
+    }
+
+    /// Kills the runner's process, as nothing else would.
+    pub async fn kill_runner(&mut self) {
+        let mut runner = self.runner.take().expect("a runner runs");
+        runner.kill().await.expect("it is killed");
+    }
+
+    async fn ask(&self, method: Method, path: &str, body: Vec<u8>) -> Option<RunnerState> {
+        let socket = self.paths().control();
+        let limit = Duration::from_secs(10);
+        let bytes = over_unix(&socket, method, path, body, limit).await.ok()?;
+        serde_json::from_slice(&bytes).ok()
+    }
+
+    pub async fn state(&self) -> Option<RunnerState> {
+        self.ask(Method::GET, "/v1/state", Vec::new()).await
+    }
+
+    /// Waits until the state is as wanted.
+    pub async fn wait(&self, what: &str, wanted: impl Fn(&RunnerState) -> bool) -> RunnerState {
+        let wait = async {
+            let mut after = 0;
+            loop {
+                let path = format!("/v1/state?after={after}&wait_ms=2000");
+                match self.ask(Method::GET, &path, Vec::new()).await {
+                    Some(state) if wanted(&state) => return state,
+                    Some(state) => after = state.generation,
+                    None => tokio::time::sleep(Duration::from_millis(50)).await,
+                }
+            }
+        };
+        match tokio::time::timeout(PATIENCE, wait).await {
+            Ok(state) => state,
+            Err(_) => panic!(
+                "{what}: not within {PATIENCE:?}: {:#?}\n{}",
+                self.state().await,
+                self.logs()
+            ),
+        }
+    }
+
+    pub async fn running(&self) -> RunnerState {
+        self.wait("guest answers", |state| state.phase == RunnerPhase::Running)
+            .await
+    }
+
+    /// Orders a size.
+    pub async fn order(&self, milli: u32, slots: u64, revision: i64) -> RunnerState {
+        let order = SizeOrder {
+            cpu: MilliCpu(milli),
+            memory: Bytes(slots * SLOT),
+            trace: TraceId {
+                vm: "test/vm".into(),
+                revision,
+            },
+        };
+        let body = serde_json::to_vec(&order).expect("encodes");
+        self.ask(Method::PUT, "/v1/size", body)
+            .await
+            .expect("the order is held")
+    }
+
+    /// Orders a size and waits until the guest has it.
+    pub async fn resize(&self, milli: u32, slots: u64, revision: i64) -> RunnerState {
+        self.order(milli, slots, revision).await;
+        self.wait(&format!("size {milli}m and {slots} slots"), |state| {
+            state
+                .resize
+                .as_ref()
+                .is_some_and(|resize| resize.done && resize.order.trace.revision == revision)
+        })
+        .await
+    }
+
+    pub async fn stop(&self, grace_ms: u64) {
+        let body = format!("{{\"grace_ms\":{grace_ms}}}");
+        let socket = self.paths().control();
+        over_unix(
+            &socket,
+            Method::POST,
+            "/v1/stop",
+            body,
+            Duration::from_secs(10),
+        )
+        .await
+        .expect("the stop is taken");
+    }
+
+    /// Waits for the runner's process and returns how the VM ended, and its exit status.
+    pub async fn ended(&mut self) -> (ExitReport, i32) {
+        let mut runner = self.runner.take().expect("a runner runs");
+        let status = tokio::time::timeout(PATIENCE, runner.wait()).await;
+        let status = status
+            .unwrap_or_else(|_| panic!("no end: {}", self.logs()))
+            .expect("it ends");
+        let bytes = std::fs::read(self.paths().exit())
+            .unwrap_or_else(|_| panic!("no report: {}", self.logs()));
+        let report = serde_json::from_slice(&bytes).expect("a report");
+        (report, status.code().expect("an exit status"))
+    }
+
+    /// The end of all logs, for failures.
+    pub fn logs(&self) -> String {
+        let paths = self.paths();
+        let tail = |path: &Path| {
+            let text = std::fs::read(path).unwrap_or_default();
+            let from = text.len().saturating_sub(3000);
+            String::from_utf8_lossy(&text[from..]).into_owned()
+        };
+        let logs = [paths.runner_log(), paths.qemu_log(), paths.console_log()];
+        logs.iter()
+            .map(|path| format!("--- {}\n{}\n", path.display(), tail(path)))
+            .collect()
+    }
+}
+
+impl Drop for Vm {
+    /// Nothing survives a test, however it ends.
+    fn drop(&mut self) {
+        if let Some(runner) = &mut self.runner {
+            let _ = runner.start_kill();
+        }
+        let text = std::fs::read_to_string(self.paths().pid_file()).unwrap_or_default();
+        if let Ok(pid) = text.trim().parse()
+            && let Some(process) = neonvm_runner::shell::process::ProcessId::of(pid)
+        {
+            process.kill();
+        }
+    }
+}
+
+/// Sysfs scaling, for a `change`.
+pub fn sysfs(config: &mut RunnerConfig) {
+    config.spec.cpu_scaling_mode = Some(CpuScalingMode::SysfsScaling);
+}
