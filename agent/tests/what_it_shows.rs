@@ -94,7 +94,6 @@ async fn metrics_have_the_deployed_agents_names() {
             == Some(&json!(1))
     })
     .await;
-    let text = world.get(|a| a.metrics, "/metrics").await;
     for line in [
         "autoscaling_agent_scheduler_plugin_requests_total{code=\"200\"} ",
         "autoscaling_agent_scheduler_plugin_requested_cpu_change_total{direction=\"inc\"} 0.25",
@@ -120,12 +119,8 @@ async fn metrics_have_the_deployed_agents_names() {
         "autoscaling_agent_watchers_alive_current{watcher_instance=\"Scheduler Pod\"} 1",
         "autoscaling_agent_core_faults_total 0",
     ] {
-        assert!(
-            text.lines().any(|have| have.starts_with(line)),
-            "{line} is not in:\n{text}"
-        );
+        world.until_metric(line).await;
     }
-    let text = world.get(|a| a.vm_metrics, "/metrics").await;
     let vm = "vm_namespace=\"default\",vm_name=\"vm\",endpoint_id=\"\",project_id=\"\"";
     for line in [
         format!("autoscaling_vm_cpu_cores{{{vm},value=\"spec_use\"}} 0.5"),
@@ -134,19 +129,16 @@ async fn metrics_have_the_deployed_agents_names() {
         format!("autoscaling_vm_extra_ip{{{vm}}} 0"),
         format!("autoscaling_vm_desired_cu{{{vm},component=\"total\"}} 0.5"),
     ] {
-        assert!(
-            text.lines().any(|have| have.starts_with(&line)),
-            "{line} is not in:\n{text}"
-        );
+        world.until_line(|a| a.vm_metrics, &line).await;
     }
+    let text = world.get(|a| a.vm_metrics, "/metrics").await;
     assert!(
         !text.contains("status_use"),
         "the object has no status sizes:\n{text}"
     );
     world.api.delete_vm("vm");
     until("it is not managed", || world.state.managed() == 0).await;
-    let text = world.get(|a| a.vm_metrics, "/metrics").await;
-    assert!(!text.contains("vm_name="), "nothing is left of it:\n{text}");
+    world.until_gone(|a| a.vm_metrics, "vm_name=").await;
     world.stop().await;
 }
 

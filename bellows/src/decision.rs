@@ -12,6 +12,9 @@ use crate::view::vm::{cores, memory};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Decision {
+    /// When it was made, RFC 3339. It stands as long as target, reason and bounds stay the same.
+    #[serde(default)]
+    pub(crate) at: String,
     /// What the VM had.
     pub(crate) current: Resources,
     /// What it should have.
@@ -74,6 +77,18 @@ impl Decision {
         format!("{}{vote}{held}", short_reason(&self.reason))
     }
 
+    /// ` since 10:02:05Z`, if it is known.
+    fn since(&self) -> String {
+        let time = self
+            .at
+            .split_once('T')
+            .map(|(_, time)| time.split('.').next().unwrap_or(time));
+        time.filter(|time| !time.is_empty())
+            .map_or_else(String::new, |time| {
+                format!(" since {}Z", time.trim_end_matches('Z'))
+            })
+    }
+
     fn winning_vote(&self) -> Option<f64> {
         match self.reason.as_str() {
             "cpu" => self.votes.cpu,
@@ -86,8 +101,9 @@ impl Decision {
     /// Sentences, most important first.
     pub(crate) fn in_words(&self) -> Vec<String> {
         let mut lines = vec![format!(
-            "The agent wants {}: {}.",
+            "The agent wants {}{}: {}.",
             size(self.target),
+            self.since(),
             long_reason(&self.reason)
         )];
         let votes = [
@@ -105,7 +121,7 @@ impl Decision {
             })
             .collect();
         lines.push(format!(
-            "Votes in compute units: {}; together {}.",
+            "Votes then, in compute units: {}; together {}.",
             votes.join(", "),
             self.goal_units
         ));
@@ -116,7 +132,7 @@ impl Decision {
                 .map(|bytes| format!("{} of memory in use", memory(whole(bytes)))),
         );
         if !seen.is_empty() {
-            lines.push(format!("The guest reports {}.", seen.join(" and ")));
+            lines.push(format!("Now the guest reports {}.", seen.join(" and ")));
         }
         if !self.has_all_metrics {
             lines.push("Some metrics are missing or old: nothing shrinks until they come.".into());
@@ -239,6 +255,7 @@ pub(crate) mod tests {
 
     pub(crate) fn sample() -> Decision {
         serde_json::from_value(serde_json::json!({
+            "at": "2026-01-02T03:02:05.123456Z",
             "current": {"vCPUs": "250m", "mem": "1Gi"},
             "target": {"vCPUs": 1, "mem": "4Gi"},
             "goalUnits": 5,
@@ -257,9 +274,9 @@ pub(crate) mod tests {
     fn a_decision_reads_in_words() {
         insta::assert_snapshot!(sample().in_short(), @"memory 4.7 CU (permit holds it)");
         insta::assert_snapshot!(sample().in_words().join("\n"), @r"
-        The agent wants 1 CPU / 4Gi: memory usage asks for it.
-        Votes in compute units: load 1.10, memory 4.70, working set unknown; together 5.
-        The guest reports load 0.93 and 3.5Gi of memory in use.
+        The agent wants 1 CPU / 4Gi since 03:02:05Z: memory usage asks for it.
+        Votes then, in compute units: load 1.10, memory 4.70, working set unknown; together 5.
+        Now the guest reports load 0.93 and 3.5Gi of memory in use.
         The node has room for 0.5 CPU / 2Gi only, by the scheduler.
         It holds a permit for 0.5 CPU / 2Gi.
         ");

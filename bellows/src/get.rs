@@ -9,7 +9,6 @@ use telemetry::clock::Clock;
 use crate::api::{Api, Kind};
 use crate::cli::NamespaceArgs;
 use crate::context::Context;
-use crate::decision;
 use crate::fail::{Fail, Outcome};
 use crate::output::{Format, Table, print_value};
 use crate::terminal::err;
@@ -107,12 +106,12 @@ pub(crate) async fn vms(
     pods: &[Value],
     now: WallTime,
 ) -> Vec<vm::VmView> {
-    let (state, resizes) = tokio::join!(
-        context.admin_if_there("/v1/state"),
+    let (decisions, resizes) = tokio::join!(
+        context.admin_if_there("/v1/decisions"),
         context.admin_if_there("/v1/resizes")
     );
     let beside = vm::Beside {
-        decisions: decision::by_vm(&state["agent"]),
+        decisions: serde_json::from_value(decisions["decisions"].clone()).unwrap_or_default(),
         resizes: serde_json::from_value(resizes["resizes"].clone()).unwrap_or_default(),
         waiting: node::waiting(pods),
         now,

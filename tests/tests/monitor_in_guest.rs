@@ -85,13 +85,14 @@ async fn n27_n36_n46_the_monitor_in_the_image_refuses_what_is_in_use() {
 
     // About 900 MiB held by one backend: more than fits below the threshold of 1 GiB.
     let session = guest.postgres().await.unwrap();
+    let release = session.cancel_token();
     let hold = tokio::spawn(async move {
         let sql = "do $$ declare p text[]; begin for i in 1..28 loop p[i] := repeat(md5(i::text), 1048576); end loop; \
-                   perform pg_sleep(30); end $$";
+                   perform pg_sleep(600); end $$";
         session.batch_execute(sql).await
     });
     let target = Allocation { cpu: 1.0, mem: GIB };
-    let refusal = wait_for("a refused shrink", Duration::from_secs(60), || {
+    let refusal = wait_for("a refused shrink", Duration::from_secs(180), || {
         let address = SocketAddr::new(guest.ip, 10301);
         async move {
             let mut link = AgentLink::dial(address)
@@ -110,8 +111,12 @@ async fn n27_n36_n46_the_monitor_in_the_image_refuses_what_is_in_use() {
     .await
     .unwrap();
     assert!(refusal.len() < 1024, "{refusal}");
-    hold.await.unwrap().unwrap();
-    wait_for("an approved shrink", Duration::from_secs(60), || {
+    release.cancel_query(tokio_postgres::NoTls).await.unwrap();
+    assert!(
+        hold.await.unwrap().is_err(),
+        "the memory was given back before the refusal was seen"
+    );
+    wait_for("an approved shrink", Duration::from_secs(180), || {
         let address = SocketAddr::new(guest.ip, 10301);
         async move {
             let mut link = AgentLink::dial(address)

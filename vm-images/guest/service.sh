@@ -22,17 +22,22 @@ while [ -n "$after_ready" ] && [ ! -e /run/ready ] && [ $tries -lt 300 ]; do
     tries=$((tries + 1))
 done
 
+status=/run/$name.status
 read -r begun _ < /proc/uptime
-(
-    # "0" is the writer itself: this subshell, which becomes the program.
-    echo 0 > "/sys/fs/cgroup/$group/cgroup.procs"
-    # What keeps the guest manageable is the last to be killed for memory.
-    echo -900 > /proc/self/oom_score_adj
-    [ "$user" = root ] && exec "$@"
-    exec su -s /bin/sh "$user" -c 'exec "$0" "$@"' -- "$@"
-) 2>&1 | logger -t "$name"
+{
+    (
+        # "0" is the writer itself: this subshell, which becomes the program.
+        echo 0 > "/sys/fs/cgroup/$group/cgroup.procs"
+        # What keeps the guest manageable is the last to be killed for memory.
+        echo -900 > /proc/self/oom_score_adj
+        [ "$user" = root ] && exec "$@"
+        exec su -s /bin/sh "$user" -c 'exec "$0" "$@"' -- "$@"
+    )
+    echo $? > "$status"
+} 2>&1 | logger -t "$name"
 read -r ended _ < /proc/uptime
 
-say "$name ended after $((${ended%.*} - ${begun%.*})) s; its last words: $(logread | grep " $name: " | tail -n 1)"
+last=$(logread | grep " $name: " | tail -n 1)
+say "$name ended with status $(cat "$status") after $((${ended%.*} - ${begun%.*})) s; its last words: ${last#* $name: }"
 # init itself waits a second; a program that cannot start must not fill the console.
 [ $((${ended%.*} - ${begun%.*})) -ge 5 ] || sleep 4

@@ -72,7 +72,8 @@ impl Tool {
     }
 
     /// In process, mount, IPC and network namespaces of its own and without address randomisation: what it starts ends
-    /// with it, it meets no other process or shared memory segment, and it leaves the same bytes each time.
+    /// with it, it meets no other process or shared memory segment, and it leaves the same bytes each time. Where this
+    /// is forbidden (see [`can_isolate`]) it runs without.
     pub(crate) fn isolated(mut self) -> Self {
         self.isolated = true;
         self
@@ -142,15 +143,8 @@ impl Tool {
         find(&self.program).ok_or_else(|| missing(&self.program, &self.step))?;
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "--"]);
-        if self.isolated {
-            command.args(["unshare", "--pid", "--ipc", "--net", "--mount", "--fork"]);
-            command.args([
-                "--kill-child=KILL",
-                "--",
-                "setarch",
-                "--addr-no-randomize",
-                "--",
-            ]);
+        if self.isolated && can_isolate() {
+            command.args(ISOLATION);
         }
         command.arg(&self.program).args(&self.arguments);
         command
@@ -220,6 +214,36 @@ fn forward_lines(stdout: impl Read, lines: &mpsc::SyncSender<String>) {
             return;
         }
     }
+}
+
+/// The words before a program that runs apart from the host.
+const ISOLATION: [&str; 11] = [
+    "unshare",
+    "--pid",
+    "--ipc",
+    "--net",
+    "--mount",
+    "--fork",
+    "--kill-child=KILL",
+    "--",
+    "setarch",
+    "--addr-no-randomize",
+    "--",
+];
+
+/// Whether programs can be run apart from the host: containers often forbid it even to root.
+pub(crate) fn can_isolate() -> bool {
+    let mut command = Command::new(ISOLATION[0]);
+    command
+        .args(&ISOLATION[1..])
+        .arg("true")
+        .env_clear()
+        .env("PATH", SEARCH_PATH);
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
 }
 
 /// The path of a program of the host.

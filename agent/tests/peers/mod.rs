@@ -6,7 +6,8 @@
     unreachable_pub,
     missing_docs,
     clippy::cast_possible_truncation,
-    clippy::cast_sign_loss
+    clippy::cast_sign_loss,
+    reason = "a kit: each test program uses a part of it, on numbers of its own making"
 )]
 
 pub mod api;
@@ -223,15 +224,36 @@ impl World {
 
     /// Waits until a line of the global metrics begins like this.
     pub async fn until_metric(&self, line: &str) {
+        self.until_line(|a| a.metrics, line).await;
+    }
+
+    /// Waits until a line of a metrics page begins like this.
+    pub async fn until_line(&self, pick: fn(&Addresses) -> std::net::SocketAddr, line: &str) {
         let deadline = tokio::time::Instant::now() + LIMIT;
         loop {
-            let text = self.get(|a| a.metrics, "/metrics").await;
+            let text = self.get(pick, "/metrics").await;
             if text.lines().any(|have| have.starts_with(line)) {
                 return;
             }
             assert!(
                 tokio::time::Instant::now() < deadline,
                 "{line} is not in:\n{text}"
+            );
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Waits until a metrics page does not contain a text any more.
+    pub async fn until_gone(&self, pick: fn(&Addresses) -> std::net::SocketAddr, gone: &str) {
+        let deadline = tokio::time::Instant::now() + LIMIT;
+        loop {
+            let text = self.get(pick, "/metrics").await;
+            if !text.contains(gone) {
+                return;
+            }
+            assert!(
+                tokio::time::Instant::now() < deadline,
+                "{gone} is still in:\n{text}"
             );
             tokio::time::sleep(Duration::from_millis(5)).await;
         }

@@ -81,18 +81,24 @@ pub(crate) fn table(rows: &[Resize], now: WallTime) -> Table {
                     .map_or_else(|| "-".into(), |time| millis(time.duration_us)),
             )
         }));
-        let total = millis(row.total_us);
-        cells.push(
-            if row.is_complete() {
-                total
-            } else {
-                format!("{total}+")
-            }
-            .into(),
-        );
+        cells.push(total(row, rows.iter().any(|later| is_later(later, row))).into());
         table.row(cells);
     }
     table
+}
+
+/// How long it took; one that is not complete is under way, or was overtaken by a later one of the same VM.
+fn total(row: &Resize, is_overtaken: bool) -> String {
+    let total = millis(row.total_us);
+    match (row.is_complete(), is_overtaken) {
+        (true, _) => total,
+        (false, true) => format!("{total} overtaken"),
+        (false, false) => format!("{total}+"),
+    }
+}
+
+fn is_later(other: &Resize, row: &Resize) -> bool {
+    other.vm == row.vm && other.start_unix_us > row.start_unix_us
 }
 
 #[cfg(test)]
@@ -126,5 +132,25 @@ mod tests {
         AGE  VM          REV  CHANGE                         DECIDE  PERMIT  MONITOR  PATCH  CONTROL  QMP  GUEST  STATUS  TOTAL
         12s  default/pg  7    250m CPU / 1Gi -> 1 CPU / 4Gi  0.42    3.1     -        12.0   -        143  -      -       163+
         ");
+    }
+
+    #[test]
+    fn a_resize_that_a_later_one_overtook_is_not_under_way() {
+        let row = |revision, start_unix_us| StageRecord {
+            trace: TraceId {
+                vm: "default/pg".into(),
+                revision,
+            },
+            stage: Stage::Patch,
+            start_unix_us,
+            duration_us: 1_000,
+            change: String::new(),
+        };
+        let rows = crate::resize::join(&[row(1, 0), row(2, 5_000)]);
+        let lines = table(&rows, WallTime(6_000)).lines(Paint::PLAIN);
+        assert!(
+            lines[1].ends_with("1.0 overtaken") && lines[2].ends_with("1.0+"),
+            "{lines:?}"
+        );
     }
 }

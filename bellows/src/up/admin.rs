@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `GET /v1/status` | [`Status`]: parts, readiness, versions, addresses |
 //! | `GET /v1/resizes` | `{"resizes":[`[`Resize`](crate::resize::Resize)`…]}`, oldest first |
+//! | `GET /v1/decisions` | `{"decisions":{"NAMESPACE/NAME":`[`Decision`](crate::decision::Decision)`…}}`, the last of each VM |
 //! | `GET /v1/state` | `{"agent":…,"scheduler":…,"controller":…}`: each part's own dump |
 //! | `POST /v1/shutdown` `{"stop_vms":bool}` | 202; the process ends |
 //!
@@ -89,6 +90,7 @@ pub(crate) async fn serve(
     let router = Router::new()
         .route("/v1/status", get(status))
         .route("/v1/resizes", get(resizes))
+        .route("/v1/decisions", get(decisions))
         .route("/v1/state", get(state))
         .route("/v1/shutdown", post(shutdown))
         .with_state(api);
@@ -103,6 +105,12 @@ async fn status(State(api): State<AdminApi>) -> Json<Status> {
 
 async fn resizes(State(api): State<AdminApi>) -> Json<Value> {
     Json(json!({"resizes": resize::join(&api.stages.snapshot())}))
+}
+
+async fn decisions(State(api): State<AdminApi>) -> Json<Value> {
+    // The whole dump keeps many decisions per VM; a view that asks every second wants the last ones only.
+    let decisions = crate::decision::by_vm(&api.board.dump_of(super::agent::NAME));
+    Json(json!({"decisions": decisions}))
 }
 
 async fn state(State(api): State<AdminApi>) -> Json<Value> {
@@ -174,6 +182,10 @@ mod tests {
             .await
             .unwrap();
         assert_eq!(resizes["resizes"][0]["revision"], 3);
+        let decisions = exchange(&path, Method::GET, "/v1/decisions", None)
+            .await
+            .unwrap();
+        assert_eq!(decisions, json!({"decisions": {}}));
         let status = exchange(&path, Method::GET, "/v1/status", None)
             .await
             .unwrap();

@@ -11,7 +11,7 @@ use super::supervisor::{Stage, Supervisor};
 use crate::fail::{Fail, Outcome};
 
 /// Its name among the parts.
-const NAME: &str = "agent";
+pub(crate) const NAME: &str = "agent";
 
 /// Reads a configuration file, or takes the built-in one.
 ///

@@ -72,6 +72,15 @@ impl Board {
         Value::Object(dumps.collect::<Map<String, Value>>())
     }
 
+    /// The dump of one part; `null` if it has none.
+    pub(crate) fn dump_of(&self, name: &str) -> Value {
+        let entries = self.locked();
+        let entry = entries.iter().find(|entry| entry.name == name);
+        entry
+            .and_then(|entry| entry.dump.as_ref())
+            .map_or(Value::Null, |dump| dump())
+    }
+
     fn locked(&self) -> std::sync::MutexGuard<'_, Vec<Entry>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -129,5 +138,7 @@ mod tests {
         board.ended("agent", "it panicked");
         assert_eq!(board.parts()[1].phase, PartPhase::Ended);
         assert_eq!(board.dump(), serde_json::json!({"agent": 1}));
+        assert_eq!(board.dump_of("agent"), 1);
+        assert_eq!(board.dump_of("scheduler"), Value::Null);
     }
 }

@@ -116,25 +116,24 @@ fn early_end(state: &StateDir, from: u64, status: ExitStatus) -> Fail {
         _ => Exit::Bug,
     };
     let text = tail(&state.log(), from);
-    match text.rfind("error: ") {
-        Some(at) => {
-            let mut lines = text[at + "error: ".len()..].lines();
-            let mut fail = Fail::new(exit, lines.next().unwrap_or_default());
-            for line in lines {
-                if let Some(rule) = line.trim().strip_prefix("rule: ") {
-                    fail = fail.rule(rule);
-                } else if let Some(fix) = line.trim().strip_prefix("fix: ") {
-                    fail = fail.fix(fix);
-                }
-            }
-            fail
-        }
-        None => Fail::new(
+    let lines: Vec<&str> = text.lines().collect();
+    // Log lines are JSON; the last words are not.
+    let Some(at) = lines.iter().rposition(|line| line.starts_with("error: ")) else {
+        return Fail::new(
             exit,
             format!("the process in the background ended early ({status})"),
         )
-        .fix(format!("read its log: {}", state.log().display())),
+        .fix(format!("read its log: {}", state.log().display()));
+    };
+    let mut fail = Fail::new(exit, lines[at].trim_start_matches("error: "));
+    for line in &lines[at + 1..] {
+        if let Some(rule) = line.trim().strip_prefix("rule: ") {
+            fail = fail.rule(rule);
+        } else if let Some(fix) = line.trim().strip_prefix("fix: ") {
+            fail = fail.fix(fix);
+        }
     }
+    fail
 }
 
 fn tail(path: &Path, from: u64) -> String {
@@ -226,7 +225,7 @@ mod tests {
         let mut log = open_log(&state.log()).unwrap();
         writeln!(
             log,
-            "{{\"level\":\"INFO\"}}\nerror: port taken\n rule: r\n  fix: f"
+            "{{\"message\":\"an error: x\"}}\nerror: port taken\n rule: r\n  fix: f"
         )
         .unwrap();
         let fail = early_end(&state, from, ExitStatus::from_raw(75 << 8));

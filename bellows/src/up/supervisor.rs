@@ -8,6 +8,9 @@ use tokio_util::sync::CancellationToken;
 use super::board::Board;
 use crate::fail::Fail;
 
+/// A part that has ended: its name and how.
+type Ended = (&'static str, Result<(), String>);
+
 /// How long the parts of one stage may take to drain before they are cut off. Nothing of theirs is lost by that: what
 /// was answered is durable, and everything else is made anew from what is observed.
 const DRAIN: Duration = Duration::from_secs(10);
@@ -29,7 +32,7 @@ const STAGES: [Stage; 3] = [Stage::Deciders, Stage::Node, Stage::Api];
 /// The running parts.
 pub(crate) struct Supervisor {
     board: Board,
-    tasks: JoinSet<(&'static str, Result<(), String>)>,
+    tasks: JoinSet<Ended>,
     names: Vec<(tokio::task::Id, &'static str, Stage)>,
     tokens: [CancellationToken; 3],
 }
@@ -69,10 +72,7 @@ impl Supervisor {
         }
     }
 
-    fn explain(
-        &mut self,
-        ended: Result<(tokio::task::Id, (&'static str, Result<(), String>)), JoinError>,
-    ) -> Fail {
+    fn explain(&mut self, ended: Result<(tokio::task::Id, Ended), JoinError>) -> Fail {
         let (name, how) = match ended {
             Ok((id, (name, result))) => {
                 self.names.retain(|(known, ..)| *known != id);

@@ -1,12 +1,12 @@
 //! `neonvmd`: the guest daemon. See the library's documentation.
 
-use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::io::Write;
+use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context;
-use clap::{Parser, ValueEnum};
-use neonvm_guestd::core::cpus::{CpuOrder, CpuPolicy};
+use neonvm_guestd::core::cpus::CpuOrder;
+use neonvm_guestd::core::flags::{self, Asked, Flags};
 use neonvm_guestd::shell::http::{Served, serve};
 use neonvm_guestd::shell::keeper;
 use neonvm_guestd::shell::system::Roots;
@@ -18,64 +18,55 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-/// The guest daemon: CPUs on and off, state of the guest, files into the guest.
-#[derive(Debug, Parser)]
-#[command(name = "neonvmd", version)]
-struct Args {
-    /// Address to serve on.
-    #[arg(long, default_value = "0.0.0.0:25183")]
-    addr: SocketAddr,
-    /// Who decides how many CPUs are online.
-    #[arg(long, value_enum, default_value = "online-all")]
-    cpu_policy: Policy,
-    /// Where sysfs is.
-    #[arg(long, default_value = "/sys")]
-    sysfs: PathBuf,
-    /// Where procfs is.
-    #[arg(long, default_value = "/proc")]
-    procfs: PathBuf,
-    /// Where the paths of /files begin.
-    #[arg(long, default_value = "/")]
-    files_root: PathBuf,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum Policy {
-    /// Every CPU that is there, unless `PUT /cpu` or the kernel's maxcpus= says less.
-    OnlineAll,
-    /// Only `PUT /cpu` switches CPUs.
-    Managed,
-}
-
 /// The daemon's one clock.
 fn wall() -> WallTime {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     WallTime(since.map_or(0, |d| i64::try_from(d.as_micros()).unwrap_or(i64::MAX)))
 }
 
-#[tokio::main(flavor = "current_thread")]
-async fn main() -> anyhow::Result<()> {
-    let args = Args::parse();
+/// Exit status of a usage error, as in every binary of ours.
+const USAGE_ERROR: u8 = 64;
+
+fn main() -> anyhow::Result<ExitCode> {
+    let asked = flags::parse(std::env::args().skip(1));
+    let flags = match asked {
+        Ok(Asked::Run(flags)) => flags,
+        Ok(Asked::Help) => return say(flags::USAGE),
+        Ok(Asked::Version) => return say(concat!("neonvmd ", env!("CARGO_PKG_VERSION"), "\n")),
+        Err(error) => {
+            writeln!(std::io::stderr(), "neonvmd: {error}")?;
+            return Ok(ExitCode::from(USAGE_ERROR));
+        }
+    };
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .with_ansi(false)
         .init();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(run(flags))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn say(text: &str) -> anyhow::Result<ExitCode> {
+    std::io::stdout().write_all(text.as_bytes())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn run(flags: Flags) -> anyhow::Result<()> {
     let roots = Roots {
-        sysfs: args.sysfs,
-        procfs: args.procfs,
+        sysfs: flags.sysfs,
+        procfs: flags.procfs,
     };
     let (identity, first) = keeper::first_look(&roots).context("cannot look at the machine")?;
-    let policy = match args.cpu_policy {
-        Policy::OnlineAll => CpuPolicy::OnlineAll,
-        Policy::Managed => CpuPolicy::Managed,
-    };
-    let order = CpuOrder::at_start(policy, &roots.cmdline());
+    let order = CpuOrder::at_start(flags.cpu_policy, &roots.cmdline());
     let uevents = Uevents::open()
         .inspect_err(|error| warn!(%error, "no kernel events: changes are seen within a second"))
         .ok();
-    let listener = TcpListener::bind(args.addr)
+    let listener = TcpListener::bind(flags.addr)
         .await
-        .with_context(|| format!("cannot serve on {}", args.addr))?;
+        .with_context(|| format!("cannot serve on {}", flags.addr))?;
     info!(addr = %listener.local_addr()?, kernel = identity.kernel, cpus = first.cpus_online, "serving");
 
     let cancel = CancellationToken::new();
@@ -84,7 +75,7 @@ async fn main() -> anyhow::Result<()> {
     let served = Served {
         state,
         keeper: keeper_tx,
-        files_root: args.files_root,
+        files_root: flags.files_root,
         now: wall,
     };
     let mut terminate = signal(SignalKind::terminate())?;

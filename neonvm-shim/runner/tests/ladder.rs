@@ -2,6 +2,8 @@
 
 mod support;
 
+use std::time::Duration;
+
 use hyper::Method;
 use neonvm_runner::core::args::GUESTD_FORWARD;
 use neonvm_runner::shell::http::Link;
@@ -9,13 +11,43 @@ use protocol::runner::GuestState;
 use protocol::trace::Stage;
 use support::{Bounds, PATIENCE, SLOT, Vm, kit, sysfs};
 use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
-/// One TCP session with the guest's daemon.
-async fn session(vm: &Vm) -> Link {
-    let stream = TcpStream::connect((vm.config.pod_ip, GUESTD_FORWARD))
-        .await
-        .expect("connects");
-    Link::over(stream, "guest").await.expect("speaks")
+/// One TCP session with the guest's daemon, on which the guest is asked without pause.
+struct Session {
+    seen: watch::Receiver<GuestState>,
+    asking: JoinHandle<()>,
+}
+
+impl Session {
+    async fn open(vm: &Vm) -> Self {
+        let stream = TcpStream::connect((vm.config.pod_ip, GUESTD_FORWARD))
+            .await
+            .expect("connects");
+        let mut link = Link::over(stream, "guest").await.expect("speaks");
+        let (tx, seen) = watch::channel(guest(&mut link).await);
+        let asking = tokio::spawn(async move {
+            loop {
+                let state = guest(&mut link).await;
+                if tx.send(state).is_err() {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+        });
+        Self { seen, asking }
+    }
+
+    /// What the guest says from now on; the session must hold.
+    async fn now(&mut self) -> GuestState {
+        self.seen.mark_unchanged();
+        // Two answers: the first may have been under way already.
+        for _ in 0..2 {
+            self.seen.changed().await.expect("the session holds");
+        }
+        self.seen.borrow().clone()
+    }
 }
 
 async fn guest(link: &mut Link) -> GuestState {
@@ -41,8 +73,8 @@ async fn n18_n19_a_guest_climbs_the_ladder_and_comes_back_without_residue() {
     let first = vm.running().await;
     assert_eq!((first.cpus.plugged, first.cpus.guest_online), (1, Some(1)));
     assert_eq!(first.resize, None, "nobody ordered anything");
-    let mut link = session(&vm).await;
-    let before = guest(&mut link).await;
+    let mut session = Session::open(&vm).await;
+    let before = session.now().await;
 
     let rungs = [
         (2000, 2),
@@ -66,7 +98,7 @@ async fn n18_n19_a_guest_climbs_the_ladder_and_comes_back_without_residue() {
         let stages: Vec<Stage> = resize.stages.iter().map(|stamp| stamp.stage).collect();
         assert_eq!(stages, [Stage::Qmp, Stage::GuestVisible]);
         // The guest says so itself, on the session of the beginning.
-        let seen = guest(&mut link).await;
+        let seen = session.now().await;
         assert_eq!(seen.cpus_online, cores);
         let grown = i128::from(seen.mem_total.0) - i128::from(before.mem_total.0);
         let plugged = i128::from((slots - 2) * SLOT);
@@ -75,7 +107,8 @@ async fn n18_n19_a_guest_climbs_the_ladder_and_comes_back_without_residue() {
             "MemTotal moved by {grown}, plugged {plugged}"
         );
     }
-    let after = guest(&mut link).await;
+    let after = session.now().await;
+    session.asking.abort();
     assert_eq!(after.boot_id, before.boot_id, "one boot throughout");
     assert!(after.uptime_s >= before.uptime_s);
     assert_eq!(after.mem_total, before.mem_total, "no residue");

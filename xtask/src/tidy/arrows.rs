@@ -36,11 +36,13 @@ const ARROWS: [(&str, &[&str]); 13] = [
 ];
 
 /// What a core may not name, and why.
-const CORE_BANS: [(&str, &str); 12] = [
+const CORE_BANS: [(&str, &str); 13] = [
     ("tokio::", "a core has no task and no timer"),
     ("std::time::Instant", "time is passed in as a Timestamp"),
     ("std::time::SystemTime", "time is passed in as a WallTime"),
-    ("std::net", "a core has no socket"),
+    // Addresses are plain data; sockets are not.
+    ("TcpStream", "a core has no socket"),
+    ("TcpListener", "a core has no socket"),
     ("std::fs", "a core has no file"),
     ("std::env", "a core has no environment"),
     ("std::thread", "a core has no thread"),

@@ -58,6 +58,8 @@ pub struct Builtin {
     pub full_columns: bool,
     /// `stringData` is folded into `data`.
     pub string_data: bool,
+    /// Objects go this long after they were last seen (events).
+    pub ttl_seconds: Option<u64>,
     /// This kind is another spelling of the objects of a stored kind.
     pub alias: Option<Alias>,
 }

@@ -154,6 +154,19 @@ struct Operation<'a> {
     answer: &'a str,
 }
 
+const LIST_QUERIES: [&str; 10] = [
+    "allowWatchBookmarks",
+    "continue",
+    "fieldSelector",
+    "labelSelector",
+    "limit",
+    "resourceVersion",
+    "resourceVersionMatch",
+    "sendInitialEvents",
+    "timeoutSeconds",
+    "watch",
+];
+const PATCH_QUERIES: [&str; 4] = ["dryRun", "fieldManager", "fieldValidation", "force"];
 const WRITE_QUERIES: [&str; 3] = ["dryRun", "fieldManager", "fieldValidation"];
 const DELETE_QUERIES: [&str; 3] = ["dryRun", "gracePeriodSeconds", "propagationPolicy"];
 const JSON_YAML: [&str; 2] = ["application/json", "application/yaml"];
@@ -204,86 +217,121 @@ impl Operation<'_> {
 }
 
 fn add_paths(paths: &mut Map<String, Value>, kind: &Kind, served: &Version, name: &str) {
-    let version = served.name.as_str();
-    let root = prefix(&kind.group, version);
+    let root = prefix(&kind.group, &served.name);
     let within = if kind.namespaced {
         "/namespaces/{namespace}"
     } else {
         ""
     };
-    let list_name = format!("{name}List");
-    let list_queries = [
-        "allowWatchBookmarks",
-        "continue",
-        "fieldSelector",
-        "labelSelector",
-        "limit",
-        "resourceVersion",
-        "resourceVersionMatch",
-        "sendInitialEvents",
-        "timeoutSeconds",
-        "watch",
-    ];
-    let namespace = kind.namespaced.then(|| path_parameter("namespace"));
-    let operation = |action, verb, queries, body, answer| {
-        Operation {
+    let one = Paths {
+        kind,
+        version: &served.name,
+        name,
+    };
+    if kind.namespaced {
+        paths.insert(
+            format!("{root}/{}", kind.resource),
+            json!({"get": one.list()}),
+        );
+    }
+    let collection = format!("{root}{within}/{}", kind.resource);
+    paths.insert(format!("{collection}/{{name}}"), one.single(true));
+    if served.has_status {
+        paths.insert(format!("{collection}/{{name}}/status"), one.single(false));
+    }
+    paths.insert(collection, one.collection());
+}
+
+/// The paths of one kind and version.
+struct Paths<'a> {
+    kind: &'a Kind,
+    version: &'a str,
+    /// Of its schema.
+    name: &'a str,
+}
+
+impl Paths<'_> {
+    fn operation(&self, operation: &Operation<'_>) -> Value {
+        operation.to_json(self.kind, self.version)
+    }
+
+    fn parameters(&self, with_name: bool) -> Value {
+        let namespace = self.kind.namespaced.then(|| path_parameter("namespace"));
+        let name = with_name.then(|| path_parameter("name"));
+        namespace.into_iter().chain(name).collect()
+    }
+
+    fn list(&self) -> Value {
+        let answer = format!("{}List", self.name);
+        self.operation(&Operation {
+            action: "list",
+            verb: "list",
+            queries: &LIST_QUERIES,
+            body: None,
+            answer: &answer,
+        })
+    }
+
+    /// An operation that sends and answers an object.
+    fn write(&self, action: &str, verb: &str) -> Value {
+        self.operation(&Operation {
             action,
             verb,
-            queries,
-            body,
-            answer,
-        }
-        .to_json(kind, version)
-    };
-    let list = || operation("list", "list", &list_queries, None, &list_name);
-    if kind.namespaced {
-        paths.insert(format!("{root}/{}", kind.resource), json!({"get": list()}));
+            queries: &WRITE_QUERIES,
+            body: Some((self.name, &JSON_YAML)),
+            answer: self.name,
+        })
     }
-    let collection = json!({
-        "parameters": namespace.iter().cloned().collect::<Value>(),
-        "get": list(),
-        "post": operation("post", "create", &WRITE_QUERIES, Some((name, &JSON_YAML)), name),
-        "delete": operation("deletecollection", "delete", &list_queries, Some((DELETE_OPTIONS, &JSON_YAML)), STATUS),
-    });
-    paths.insert(format!("{root}{within}/{}", kind.resource), collection);
-    let patch_types: &[&str] = if kind.builtin.is_some() {
-        &BUILTIN_PATCH_TYPES
-    } else {
-        &PATCH_TYPES
-    };
-    let patch_queries = ["dryRun", "fieldManager", "fieldValidation", "force"];
-    let single = |with_delete: bool| {
-        let parameters: Vec<Value> = namespace
-            .iter()
-            .cloned()
-            .chain([path_parameter("name")])
-            .collect();
+
+    fn delete(&self, action: &str, queries: &[&str]) -> Value {
+        self.operation(&Operation {
+            action,
+            verb: "delete",
+            queries,
+            body: Some((DELETE_OPTIONS, &JSON_YAML)),
+            answer: STATUS,
+        })
+    }
+
+    fn collection(&self) -> Value {
+        json!({
+            "parameters": self.parameters(false),
+            "get": self.list(),
+            "post": self.write("post", "create"),
+            "delete": self.delete("deletecollection", &LIST_QUERIES),
+        })
+    }
+
+    fn single(&self, with_delete: bool) -> Value {
+        let patch_types: &[&str] = if self.kind.builtin.is_some() {
+            &BUILTIN_PATCH_TYPES
+        } else {
+            &PATCH_TYPES
+        };
+        let patch = Operation {
+            action: "patch",
+            verb: "patch",
+            queries: &PATCH_QUERIES,
+            body: Some((PATCH, patch_types)),
+            answer: self.name,
+        };
+        let get = Operation {
+            action: "get",
+            verb: "read",
+            queries: &[],
+            body: None,
+            answer: self.name,
+        };
         let mut path = json!({
-            "parameters": parameters,
-            "get": operation("get", "read", &[], None, name),
-            "put": operation("put", "replace", &WRITE_QUERIES, Some((name, &JSON_YAML)), name),
-            "patch": operation("patch", "patch", &patch_queries, Some((PATCH, patch_types)), name),
+            "parameters": self.parameters(true),
+            "get": self.operation(&get),
+            "put": self.write("put", "replace"),
+            "patch": self.operation(&patch),
         });
         if with_delete {
-            path["delete"] = operation(
-                "delete",
-                "delete",
-                &DELETE_QUERIES,
-                Some((DELETE_OPTIONS, &JSON_YAML)),
-                STATUS,
-            );
+            path["delete"] = self.delete("delete", &DELETE_QUERIES);
         }
         path
-    };
-    paths.insert(
-        format!("{root}{within}/{}/{{name}}", kind.resource),
-        single(true),
-    );
-    if served.has_status {
-        paths.insert(
-            format!("{root}{within}/{}/{{name}}/status", kind.resource),
-            single(false),
-        );
     }
 }
 

@@ -3,4 +3,5 @@
 pub mod checksum;
 pub mod cpus;
 pub mod facts;
+pub mod flags;
 pub mod uevent;

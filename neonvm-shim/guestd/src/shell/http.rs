@@ -32,8 +32,8 @@ const MAX_BODY_BYTES: usize = 4 << 20;
 const MAX_CONNECTIONS: usize = 64;
 /// Longest wait of a long-poll, whatever was asked.
 const MAX_WAIT: Duration = Duration::from_secs(60);
-/// A client that has not sent its head in this time is dropped.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+/// A connection on which no request begins for this long is dropped.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What the routes need.
 #[derive(Debug)]

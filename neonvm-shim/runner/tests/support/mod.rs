@@ -1,8 +1,14 @@
 //! A runner with a real QEMU and a real guest from the image store. Where a part is missing, one line says so.
 
 #![allow(dead_code, reason = "each test binary uses its own part of the kit")]
-#![allow(unreachable_pub, reason = "a module of test binaries, which export nothing")]
-#![allow(clippy::print_stdout, reason = "the line that says that a test did not run")]
+#![allow(
+    unreachable_pub,
+    reason = "a module of test binaries, which export nothing"
+)]
+#![allow(
+    clippy::print_stdout,
+    reason = "the line that says that a test did not run"
+)]
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};

@@ -207,45 +207,20 @@ fn read_version(
     problems: &mut Vec<Cause>,
 ) -> Option<Version> {
     if raw.name.is_empty() {
-        problems.push(cause(
-            "FieldValueRequired",
-            &format!("{path}.name"),
-            "Required value",
-        ));
+        let field = format!("{path}.name");
+        problems.push(cause("FieldValueRequired", &field, "Required value"));
     }
     let schema_path = format!("{path}.schema.openAPIV3Schema");
-    let Some(document) = raw
+    let document = raw
         .schema
         .as_ref()
-        .and_then(|schema| schema.open_api.as_ref())
-    else {
-        problems.push(cause(
-            "FieldValueRequired",
-            &schema_path,
-            "Required value: schemas are required",
-        ));
+        .and_then(|schema| schema.open_api.as_ref());
+    let Some(document) = document else {
+        let message = "Required value: schemas are required";
+        problems.push(cause("FieldValueRequired", &schema_path, message));
         return None;
     };
-    let mut schema = match Schema::parse(document, &schema_path) {
-        Ok(schema) => schema,
-        Err(errors) => {
-            let each = errors
-                .iter()
-                .map(|error| cause("FieldValueInvalid", &error.path, &error.why));
-            problems.extend(each);
-            return None;
-        }
-    };
-    if let Ok(mut common) = Schema::parse(&metadata::schema_document(), "metadata") {
-        // A definition may restrict names only.
-        let own = schema.properties.remove("metadata").unwrap_or_default();
-        let restricted = own
-            .properties
-            .into_iter()
-            .filter(|(name, _)| matches!(name.as_str(), "name" | "generateName"));
-        common.properties.extend(restricted);
-        schema.properties.insert("metadata".to_owned(), common);
-    }
+    let schema = read_schema(document, &schema_path, problems)?;
     let mut columns = Vec::new();
     if !full_columns {
         columns.push(name_column());
@@ -261,22 +236,45 @@ fn read_version(
         }
     }
     let selectable = raw.selectable_fields.iter();
-    let selectable = selectable
-        .map(|field| field.json_path.trim_start_matches('.').to_owned())
-        .collect();
+    let selectable = selectable.map(|field| field.json_path.trim_start_matches('.').to_owned());
+    let subresources = raw.subresources.as_ref();
     Some(Version {
         name: raw.name.clone(),
         served: raw.served,
         storage: raw.storage,
         schema: Arc::new(schema),
         schema_document: Arc::new(document.clone()),
-        has_status: raw
-            .subresources
-            .as_ref()
-            .is_some_and(|sub| sub.status.is_some()),
+        has_status: subresources.is_some_and(|subresources| subresources.status.is_some()),
         columns,
-        selectable,
+        selectable: selectable.collect(),
     })
+}
+
+/// The schema, with that of `metadata` put in: documents leave it out, or restrict names only.
+fn read_schema(document: &Value, path: &str, problems: &mut Vec<Cause>) -> Option<Schema> {
+    let mut schema = match Schema::parse(document, path) {
+        Ok(schema) => schema,
+        Err(errors) => {
+            let each = errors
+                .iter()
+                .map(|error| cause("FieldValueInvalid", &error.path, &error.why));
+            problems.extend(each);
+            return None;
+        }
+    };
+    if let Ok(mut common) = Schema::parse(&metadata::schema_document(), "metadata") {
+        let own = schema
+            .properties
+            .remove("metadata")
+            .unwrap_or_default()
+            .properties;
+        let is_name = |name: &str| matches!(name, "name" | "generateName");
+        common
+            .properties
+            .extend(own.into_iter().filter(|(name, _)| is_name(name)));
+        schema.properties.insert("metadata".to_owned(), common);
+    }
+    Some(schema)
 }
 
 fn read_column(raw: &RawColumn, path: &str, trusted: bool) -> Result<Column, Cause> {

@@ -3,6 +3,8 @@
 //! The schema says what is one field: scalars, atomic maps and lists are; granular maps, keyed lists and sets are not.
 //! Below unknown members maps are granular and lists are atomic.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value};
 
 use super::set::{FieldSet, field, item_key, item_value};
@@ -131,14 +133,52 @@ pub fn default_whole_fields(config: &mut Value, schema: Option<&Schema>) {
     }
 }
 
-/// One part of two states: its element, both values, its schema, and whether it is a field of its own.
-type Child<'a> = (
-    String,
-    Option<&'a Value>,
-    Option<&'a Value>,
-    Option<&'a Schema>,
-    bool,
-);
+/// One part of two states.
+struct Child<'a> {
+    element: String,
+    before: Option<&'a Value>,
+    after: Option<&'a Value>,
+    schema: Option<&'a Schema>,
+    /// The part is a field of its own, beside what is inside it.
+    own: bool,
+}
+
+/// The parts of two states, or `None` when they are not taken apart alike.
+fn children<'a>(
+    old: &'a Value,
+    new: &'a Value,
+    schema: Option<&'a Schema>,
+) -> Option<Vec<Child<'a>>> {
+    match (parts(old, schema), parts(new, schema)) {
+        (Parts::Members(before), Parts::Members(after)) => {
+            let fresh = after.keys().filter(|name| !before.contains_key(*name));
+            let child = |name: &String| Child {
+                element: field(name),
+                before: before.get(name),
+                after: after.get(name),
+                schema: member_schema(schema, name),
+                own: !is_named(schema, name),
+            };
+            Some(before.keys().chain(fresh).map(child).collect())
+        }
+        (Parts::Items(before), Parts::Items(after)) => {
+            let before: BTreeMap<String, &Value> = before.into_iter().collect();
+            let after: BTreeMap<String, &Value> = after.into_iter().collect();
+            let fresh = after
+                .keys()
+                .filter(|element| !before.contains_key(*element));
+            let child = |element: &String| Child {
+                element: element.clone(),
+                before: before.get(element).copied(),
+                after: after.get(element).copied(),
+                schema: item_schema(schema),
+                own: true,
+            };
+            Some(before.keys().chain(fresh).map(child).collect())
+        }
+        _ => None,
+    }
+}
 
 /// What changed from `old` to `new`.
 #[must_use]
@@ -146,69 +186,33 @@ pub fn compare(old: &Value, new: &Value, schema: Option<&Schema>) -> Comparison 
     if old == new {
         return Comparison::default();
     }
-    let children: Vec<Child<'_>> = match (parts(old, schema), parts(new, schema)) {
-        (Parts::Members(before), Parts::Members(after)) => {
-            let names = before
-                .keys()
-                .chain(after.keys().filter(|name| !before.contains_key(*name)));
-            names
-                .map(|name| {
-                    let own = !is_named(schema, name);
-                    (
-                        field(name),
-                        before.get(name),
-                        after.get(name),
-                        member_schema(schema, name),
-                        own,
-                    )
-                })
-                .collect()
-        }
-        (Parts::Items(before), Parts::Items(after)) => {
-            let find = |list: &[(String, &'_ Value)], element: &str| {
-                list.iter().position(|(known, _)| known == element)
-            };
-            let fresh = after
-                .iter()
-                .filter(|(element, _)| find(&before, element).is_none());
-            let elements = before
-                .iter()
-                .chain(fresh)
-                .map(|(element, _)| element.clone());
-            elements
-                .map(|element| {
-                    let old = find(&before, &element).map(|index| before[index].1);
-                    let new = find(&after, &element).map(|index| after[index].1);
-                    (element, old, new, item_schema(schema), true)
-                })
-                .collect()
-        }
-        _ => {
-            // Another form, or one field as a whole.
-            return Comparison {
-                changed: fields_of(new, schema),
-                removed: FieldSet::default(),
-            };
-        }
+    let Some(children) = children(old, new, schema) else {
+        // Another form, or one field as a whole.
+        return Comparison {
+            changed: fields_of(new, schema),
+            removed: FieldSet::default(),
+        };
     };
     let mut comparison = Comparison::default();
     // An empty map or list is a field of its own.
     comparison.changed.member = is_empty(new) && !is_empty(old);
     comparison.removed.member = is_empty(old) && !is_empty(new);
-    for (element, before, after, schema, own) in children {
-        let with_self = |value: &Value| {
-            let mut set = fields_of(value, schema);
-            set.member |= own;
+    for child in children {
+        let whole = |value: &Value| {
+            let mut set = fields_of(value, child.schema);
+            set.member |= child.own;
             set
         };
-        match (before, after) {
+        match (child.before, child.after) {
             (Some(before), Some(after)) => {
-                let inner = compare(before, after, schema);
-                comparison.changed.insert(element.clone(), inner.changed);
-                comparison.removed.insert(element, inner.removed);
+                let inner = compare(before, after, child.schema);
+                comparison
+                    .changed
+                    .insert(child.element.clone(), inner.changed);
+                comparison.removed.insert(child.element, inner.removed);
             }
-            (None, Some(after)) => comparison.changed.insert(element, with_self(after)),
-            (Some(before), None) => comparison.removed.insert(element, with_self(before)),
+            (None, Some(after)) => comparison.changed.insert(child.element, whole(after)),
+            (Some(before), None) => comparison.removed.insert(child.element, whole(before)),
             (None, None) => {}
         }
     }
@@ -236,14 +240,23 @@ pub fn merge(live: &Value, config: &Value, schema: Option<&Schema>) -> Value {
             Value::Object(merged)
         }
         (Parts::Items(before), Parts::Items(wanted)) => {
-            let find = |element: &str| wanted.iter().find(|(known, _)| known == element);
-            let kept = before.iter().map(|(element, item)| match find(element) {
-                Some((_, config)) => merge(item, config, item_schema(schema)),
-                None => (*item).clone(),
-            });
+            let known: BTreeMap<&str, &Value> = before
+                .iter()
+                .map(|(element, item)| (element.as_str(), *item))
+                .collect();
+            let stated: BTreeMap<&str, &Value> = wanted
+                .iter()
+                .map(|(element, item)| (element.as_str(), *item))
+                .collect();
+            let kept = before
+                .iter()
+                .map(|(element, item)| match stated.get(element.as_str()) {
+                    Some(config) => merge(item, config, item_schema(schema)),
+                    None => (*item).clone(),
+                });
             let fresh = wanted
                 .iter()
-                .filter(|(element, _)| before.iter().all(|(known, _)| known != element));
+                .filter(|(element, _)| !known.contains_key(element.as_str()));
             kept.chain(fresh.map(|(_, item)| (*item).clone())).collect()
         }
         _ => config.clone(),

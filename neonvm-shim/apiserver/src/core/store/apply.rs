@@ -33,12 +33,13 @@ impl Store {
         {
             return Err(ApiError::bad_request("metadata.managedFields must be nil"));
         }
-        self.settle_config(context, &mut config)?;
         let old = match self.existing(context, name) {
             Ok(old) => Some(old),
             Err(_) if context.subresource.is_none() => None,
             Err(error) => return Err(error),
         };
+        keep_part(context, old.is_none(), &mut config);
+        self.settle_config(context, &mut config)?;
         let schema = Arc::clone(&context.form.stored.storage_version().schema);
         let live = old
             .as_ref()
@@ -90,6 +91,32 @@ impl Store {
         }
         ownership::default_whole_fields(config, Some(&kind.storage_version().schema));
         Ok(())
+    }
+}
+
+/// Leaves only what this path can write: the status, or everything else. What is left out is not owned either.
+fn keep_part(context: &Context, is_new: bool, config: &mut Value) {
+    let kind = &context.form.stored;
+    let Some(map) = config.as_object_mut() else {
+        return;
+    };
+    if context.subresource.is_some() {
+        map.retain(|name, _| {
+            matches!(name.as_str(), "apiVersion" | "kind" | "metadata" | "status")
+        });
+        if let Some(metadata) = map.get_mut("metadata").and_then(Value::as_object_mut) {
+            metadata.retain(|name, _| {
+                matches!(
+                    name.as_str(),
+                    "name" | "namespace" | "resourceVersion" | "uid"
+                )
+            });
+        }
+        return;
+    }
+    let keeps = is_new && kind.extras().is_some_and(|extras| extras.status_on_create);
+    if kind.storage_version().has_status && !keeps {
+        map.remove("status");
     }
 }
 

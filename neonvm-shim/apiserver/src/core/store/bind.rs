@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 use super::{Body, Context, POD_KIND, Store};
 use crate::core::error::{ApiError, Cause, success_status};
-use crate::core::object::is_deleting;
+use crate::core::metadata;
+use crate::core::object::{Object, is_deleting};
 
 impl Store {
     /// Sets `spec.nodeName` once, with the binding's annotations and labels and the `PodScheduled` condition.
@@ -17,46 +18,18 @@ impl Store {
         let place = (context.namespace.clone(), name.to_owned());
         let pod = self.view.get(POD_KIND, &place.0, &place.1).cloned();
         let pod = pod.ok_or_else(|| ApiError::not_found("", POD_KIND, name))?;
-        let target = &binding["target"];
-        let node = target["name"].as_str().unwrap_or_default();
-        if node.is_empty() || !matches!(target["kind"].as_str(), None | Some("" | "Node")) {
-            let cause = Cause {
-                reason: "FieldValueRequired".to_owned(),
-                message: "Required value: must name a Node".to_owned(),
-                field: "target.name".to_owned(),
-            };
-            return Err(ApiError::invalid("", "Binding", name, vec![cause]));
-        }
-        let conflict = |why: &str| ApiError::conflict("", "pods/binding", name, why);
-        let wanted_uid = binding["metadata"]["uid"]
-            .as_str()
-            .filter(|uid| !uid.is_empty());
-        if wanted_uid.is_some_and(|uid| uid != pod.uid()) {
-            return Err(conflict("the UID in the binding is not that of the pod"));
-        }
-        if is_deleting(&pod.value) {
-            return Err(conflict(&format!(
-                "pod {name} is being deleted, cannot be assigned to a host"
-            )));
-        }
-        if let Some(bound) = pod.value["spec"]["nodeName"]
-            .as_str()
-            .filter(|node| !node.is_empty())
-        {
-            return Err(conflict(&format!(
-                "pod {name} is already assigned to node {bound:?}"
-            )));
-        }
+        let node = check(name, &pod, binding)?;
         let mut value = pod.value.clone();
         value["spec"]["nodeName"] = Value::from(node);
         for member in ["annotations", "labels"] {
-            for (key, text) in binding["metadata"][member]
-                .as_object()
-                .into_iter()
-                .flatten()
-            {
+            let sent = binding["metadata"][member].as_object();
+            for (key, text) in sent.into_iter().flatten() {
                 value["metadata"][member][key] = text.clone();
             }
+        }
+        let problems = metadata::validate(&value, true);
+        if !problems.is_empty() {
+            return Err(ApiError::invalid("", "Binding", name, problems));
         }
         let condition = json!({
             "type": "PodScheduled",
@@ -70,6 +43,40 @@ impl Store {
         }
         self.write(POD_KIND, place, value);
         Ok((201, Body::Status(success_status("", "", "", ""))))
+    }
+}
+
+/// Whether the pod may be bound so; the node.
+fn check<'a>(name: &str, pod: &Object, binding: &'a Value) -> Result<&'a str, ApiError> {
+    let target = &binding["target"];
+    let node = target["name"].as_str().unwrap_or_default();
+    if node.is_empty() || !matches!(target["kind"].as_str(), None | Some("" | "Node")) {
+        let cause = Cause {
+            reason: "FieldValueRequired".to_owned(),
+            message: "Required value: must name a Node".to_owned(),
+            field: "target.name".to_owned(),
+        };
+        return Err(ApiError::invalid("", "Binding", name, vec![cause]));
+    }
+    let conflict = |why: &str| ApiError::conflict("", "pods/binding", name, why);
+    let wanted_uid = binding["metadata"]["uid"]
+        .as_str()
+        .filter(|uid| !uid.is_empty());
+    if wanted_uid.is_some_and(|uid| uid != pod.uid()) {
+        return Err(conflict("the UID in the binding is not that of the pod"));
+    }
+    if is_deleting(&pod.value) {
+        let why = format!("pod {name} is being deleted, cannot be assigned to a host");
+        return Err(conflict(&why));
+    }
+    let bound = pod.value["spec"]["nodeName"]
+        .as_str()
+        .filter(|node| !node.is_empty());
+    match bound {
+        Some(bound) => Err(conflict(&format!(
+            "pod {name} is already assigned to node {bound:?}"
+        ))),
+        None => Ok(node),
     }
 }
 

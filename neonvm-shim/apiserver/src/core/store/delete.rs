@@ -8,7 +8,7 @@ use super::{Body, Context, NAMESPACE_KIND, POD_KIND, Store};
 use crate::core::error::{ApiError, success_status};
 use crate::core::object::{Object, finalizers, is_deleting, meta, owner_uids};
 use crate::core::request::{DeleteOptions, Propagation, Selection};
-use crate::core::time::WallTime;
+use crate::core::time::{WallTime, seconds_since};
 use crate::core::view::{CRD_KIND, Change, Place};
 
 /// Finalizer of an owner that waits for its dependents.
@@ -285,8 +285,28 @@ impl Store {
         }
     }
 
-    /// Deletes objects all of whose owners are gone: those created after their owner went. To be called now and then.
+    fn outlived(&self, now: WallTime) -> Vec<(String, Place)> {
+        let mut outlived = Vec::new();
+        for kind in self.view.registry.kinds() {
+            let Some(ttl) = kind.extras().and_then(|extras| extras.ttl_seconds) else {
+                continue;
+            };
+            let is_old =
+                |value: &Value| last_seen(value).is_some_and(|seen| seconds_since(now, seen) > ttl);
+            let key = kind.key();
+            let objects = self.view.iter(&key, None, None);
+            let old = objects.filter(|(_, object)| is_old(&object.value));
+            outlived.extend(old.map(|(place, _)| (key.clone(), place.clone())));
+        }
+        outlived
+    }
+
+    /// Deletes objects all of whose owners are gone (those created after their owner went) and those that outlived
+    /// their kind's time to live. To be called now and then.
     pub fn collect_garbage(&mut self, now: WallTime) -> Vec<Change> {
+        for (key, place) in self.outlived(now) {
+            self.delete_at(now, &key, &place, &DeleteOptions::default());
+        }
         let lost: Vec<String> = self
             .dependents
             .keys()
@@ -298,6 +318,24 @@ impl Store {
         }
         std::mem::take(&mut self.changes)
     }
+}
+
+/// Members that tell when an event was last seen.
+const SEEN: [&str; 3] = ["lastTimestamp", "eventTime", "series.lastObservedTime"];
+
+/// When an object was last seen: its latest time, or its creation.
+fn last_seen(value: &Value) -> Option<WallTime> {
+    let created = meta(value, "creationTimestamp");
+    let seen = SEEN.iter().filter_map(|path| {
+        path.split('.')
+            .try_fold(value, |at, name| at.get(name))
+            .and_then(Value::as_str)
+    });
+    created
+        .into_iter()
+        .chain(seen)
+        .filter_map(|text| WallTime::parse(text).ok())
+        .max()
 }
 
 fn grace_of(key: &str, value: &Value, options: &DeleteOptions) -> u64 {

@@ -490,3 +490,34 @@ fn events_are_one_kind_with_two_spellings() {
     .expect("patched");
     assert_eq!(get(&store, "/events/e").expect("there")["message"], "again");
 }
+
+#[test]
+fn applies_to_the_object_and_to_its_status_are_apart() {
+    let mut store = store();
+    let apply = |store: &mut Store, path: &str, body: Value| {
+        let options = WriteOptions {
+            manager: "me".to_owned(),
+            ..WriteOptions::default()
+        };
+        object(call(
+            store,
+            path,
+            Verb::Patch(PatchKind::Apply, body),
+            options,
+        ))
+    };
+    let mut both = vm();
+    both["status"] = json!({"phase": "Failed"});
+    let made = apply(&mut store, VM, both.clone()).expect("created");
+    assert!(made.get("status").is_none());
+    let after = apply(&mut store, &format!("{VM}/status"), both).expect("applied");
+    assert_eq!(after["status"]["phase"], "Failed");
+    let fields =
+        |operation: usize| after["metadata"]["managedFields"][operation]["fieldsV1"].clone();
+    assert!(fields(0)["f:spec"].is_object() && fields(0)["f:status"].is_null());
+    assert_eq!(fields(1), json!({"f:status": {"f:phase": {}}}));
+    assert_eq!(
+        after["metadata"]["managedFields"][1]["subresource"],
+        "status"
+    );
+}

@@ -32,34 +32,33 @@ struct Made {
 }
 
 impl Documents {
-    fn answer(
-        &self,
-        registry: &Arc<Registry>,
-        key: &str,
-        make: impl FnOnce() -> Option<Value>,
-    ) -> Result<Response, ApiError> {
-        let known = self.known(registry, key);
+    /// The index, or the document of a group and version.
+    fn answer(&self, registry: &Arc<Registry>, path: &[&str]) -> Result<Response, ApiError> {
+        let key = path.join("/");
+        let known = self.known(registry, &key);
         let text = match known {
             Some(text) => text,
             None => {
-                // Only documents that exist are kept, so strangers cannot fill the map.
-                let text: Arc<str> = make()
+                let document = match path {
+                    [] => Some(openapi::index(registry, hash)),
+                    ["api", version] => openapi::document(registry, "", version),
+                    ["apis", group, version] => openapi::document(registry, group, version),
+                    _ => None,
+                };
+                // Only documents that exist are kept, so no client can fill the map.
+                let text: Arc<str> = document
                     .ok_or_else(ApiError::unknown_path)?
                     .to_string()
                     .into();
                 let mut made = self.lock();
                 if Arc::ptr_eq(&made.registry, registry) {
-                    made.texts.insert(key.to_owned(), Arc::clone(&text));
+                    made.texts.insert(key, Arc::clone(&text));
                 }
                 text
             }
         };
-        Ok((
-            StatusCode::OK,
-            [(header::CONTENT_TYPE, "application/json")],
-            text.to_string(),
-        )
-            .into_response())
+        let headers = [(header::CONTENT_TYPE, "application/json")];
+        Ok((StatusCode::OK, headers, text.to_string()).into_response())
     }
 
     fn known(&self, registry: &Arc<Registry>, key: &str) -> Option<Arc<str>> {
@@ -119,21 +118,7 @@ pub(super) fn answer(
         ["apis", group, version] => {
             discovery::resources(&registry, group, version).ok_or_else(ApiError::unknown_path)?
         }
-        ["openapi", "v3"] => {
-            return app
-                .documents
-                .answer(&registry, "", || Some(openapi::index(&registry, hash)));
-        }
-        ["openapi", "v3", "api", version] => {
-            let make = || openapi::document(&registry, "", version);
-            return app.documents.answer(&registry, version, make);
-        }
-        ["openapi", "v3", "apis", group, version] => {
-            let make = || openapi::document(&registry, group, version);
-            return app
-                .documents
-                .answer(&registry, &format!("{group}/{version}"), make);
-        }
+        ["openapi", "v3", rest @ ..] => return app.documents.answer(&registry, rest),
         [""] => {
             json!({"paths": ["/api", "/api/v1", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]})
         }

@@ -16,7 +16,7 @@ use super::read::from_the_future;
 use super::respond::Shape;
 use crate::core::error::{ApiError, Reason};
 use crate::core::object::Object;
-use crate::core::request::Selection;
+use crate::core::request::{Query, Selection};
 use crate::core::table;
 use crate::core::view::Change;
 use crate::shell::hub::{Notice, Watch, WatchRefused};
@@ -26,60 +26,78 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(45 * 60);
 /// Longest watch.
 const MAX_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 
+/// What a watch's query asks.
+struct Wanted {
+    bookmarks: bool,
+    /// Mark the end of the initial objects.
+    mark_end: bool,
+    /// Revision to go on from; `None` = the current state first, then what follows.
+    since: Option<u64>,
+    timeout: Duration,
+}
+
+impl Wanted {
+    fn parse(query: &Query) -> Result<Self, ApiError> {
+        let mark_end = query.flag("sendInitialEvents")?;
+        if mark_end && query.get("resourceVersionMatch") != Some("NotOlderThan") {
+            return Err(ApiError::unprocessable(
+                "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+            ));
+        }
+        let revision = query
+            .number("resourceVersion")?
+            .filter(|revision| *revision > 0);
+        let timeout = query
+            .number("timeoutSeconds")?
+            .filter(|seconds| *seconds > 0);
+        let timeout = timeout.map_or(DEFAULT_TIMEOUT, Duration::from_secs);
+        Ok(Self {
+            bookmarks: query.flag("allowWatchBookmarks")?,
+            mark_end,
+            since: revision.filter(|_| !mark_end),
+            timeout: timeout.min(MAX_TIMEOUT),
+        })
+    }
+}
+
 /// Starts a watch.
 pub(super) fn start(exchange: &Exchange) -> Result<Response, ApiError> {
     let selection = exchange.selection()?;
-    let query = &exchange.query;
-    let bookmarks = query.flag("allowWatchBookmarks")?;
-    let initial_events = query.flag("sendInitialEvents")?;
-    if initial_events && query.get("resourceVersionMatch") != Some("NotOlderThan") {
-        return Err(ApiError::unprocessable(
-            "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
-        ));
-    }
-    let asked = query.number("resourceVersion")?.unwrap_or(0);
-    // 0 and absent mean: the current state first, then what follows.
-    let from_state = asked == 0 || initial_events;
-    let timeout = query
-        .number("timeoutSeconds")?
-        .filter(|seconds| *seconds > 0);
-    let timeout = timeout
-        .map_or(DEFAULT_TIMEOUT, Duration::from_secs)
-        .min(MAX_TIMEOUT);
+    let wanted = Wanted::parse(&exchange.query)?;
     let kind = exchange.form.key();
-    let since = (!from_state).then_some(asked);
-    let started = exchange.app.hub.watch(&kind, since, |view| {
-        let selected = view.select(&kind, &selection, None);
-        let objects: Vec<Arc<Object>> = if from_state {
-            selected.map(|(_, object)| Arc::clone(object)).collect()
-        } else {
-            Vec::new()
-        };
-        objects
-    });
+    let started = exchange
+        .app
+        .hub
+        .watch(&kind, wanted.since, |view| match wanted.since {
+            Some(_) => Vec::new(),
+            None => {
+                let selected = view.select(&kind, &selection, None);
+                selected.map(|(_, object)| Arc::clone(object)).collect()
+            }
+        });
+    let asked = wanted.since.unwrap_or(0);
     let (watch, initial) = match started {
         Ok(started) => started,
         Err(WatchRefused::Gone(floor)) => return Ok(gone(asked, floor)),
         Err(WatchRefused::Future(current)) => return Err(from_the_future(asked, current)),
         Err(WatchRefused::TooMany) => {
-            return Err(ApiError::new(
-                Reason::InternalError,
-                "too many watches are running",
-            ));
+            let why = "too many watches are running";
+            return Err(ApiError::new(Reason::InternalError, why));
         }
     };
     let mut writer = LineWriter {
         exchange: exchange.clone_for_stream(),
         selection,
-        bookmarks,
+        bookmarks: wanted.bookmarks,
         has_columns: false,
     };
-    let first = writer.first(&watch, &initial, initial_events)?;
+    let first = writer.first(&watch, &initial, wanted.mark_end)?;
+    let end = Instant::now() + wanted.timeout;
     let state = Running {
         first: Some(first),
         live: watch.live,
         writer,
-        end: Instant::now() + timeout,
+        end,
     };
     let lines = stream::unfold(state, |mut state| async move {
         let bytes = state.next().await?;

@@ -231,3 +231,18 @@ fn a_collection_goes_by_selector() {
     .expect("deleted");
     assert_eq!((gone, store.view().count("configmaps")), (json!(2), 1));
 }
+
+#[test]
+fn events_go_an_hour_after_they_were_last_seen() {
+    let mut store = store();
+    let event = |name: &str, seen: &str| json!({"metadata": {"name": name}, "involvedObject": {}, "lastTimestamp": seen});
+    create(&mut store, "/events", event("old", "2023-11-14T22:00:00Z")).expect("created");
+    create(&mut store, "/events", event("new", "2023-11-14T23:30:00Z")).expect("created");
+    assert!(
+        store.collect_garbage(NOW).is_empty(),
+        "both were created just now"
+    );
+    let later = WallTime(NOW.0 + 3_700_000_000);
+    assert_eq!(store.collect_garbage(later).len(), 1);
+    assert!(get(&store, "/events/old").is_none() && get(&store, "/events/new").is_some());
+}

@@ -1,0 +1,161 @@
+//! The daemon's command line. Read by hand: an argument parser would be a quarter of the binary, which every guest carries.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use super::cpus::CpuPolicy;
+
+/// What `--help` prints.
+pub const USAGE: &str = "\
+neonvmd: the guest daemon: CPUs on and off, state of the guest, files into the guest
+
+  --addr ADDR           address to serve on [0.0.0.0:25183]
+  --cpu-policy POLICY   online-all: every CPU that is there, unless PUT /cpu or the kernel's maxcpus= says less;
+                        managed: only PUT /cpu switches CPUs [online-all]
+  --sysfs DIR           where sysfs is [/sys]
+  --procfs DIR          where procfs is [/proc]
+  --files-root DIR      where the paths of /files begin [/]
+  --help, --version
+";
+
+/// The flags.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Flags {
+    /// `--addr`.
+    pub addr: SocketAddr,
+    /// `--cpu-policy`.
+    pub cpu_policy: CpuPolicy,
+    /// `--sysfs`.
+    pub sysfs: PathBuf,
+    /// `--procfs`.
+    pub procfs: PathBuf,
+    /// `--files-root`.
+    pub files_root: PathBuf,
+}
+
+impl Default for Flags {
+    fn default() -> Self {
+        Self {
+            addr: SocketAddr::from(([0, 0, 0, 0], 25183)),
+            cpu_policy: CpuPolicy::OnlineAll,
+            sysfs: "/sys".into(),
+            procfs: "/proc".into(),
+            files_root: "/".into(),
+        }
+    }
+}
+
+/// What the command line asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Asked {
+    /// To run.
+    Run(Flags),
+    /// [`USAGE`].
+    Help,
+    /// The version.
+    Version,
+}
+
+/// A command line that is not understood.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FlagError {
+    /// No such flag.
+    #[error("unknown argument {0:?}; see --help")]
+    Unknown(String),
+    /// A flag without its value.
+    #[error("{0} needs a value")]
+    NoValue(String),
+    /// A value that is none.
+    #[error("{value:?} is not a value of {flag}")]
+    Value {
+        /// The flag.
+        flag: String,
+        /// What was given.
+        value: String,
+    },
+}
+
+/// Reads `--flag value` and `--flag=value`, in any order; the last one of a kind counts.
+///
+/// # Errors
+/// [`FlagError`].
+pub fn parse(words: impl IntoIterator<Item = String>) -> Result<Asked, FlagError> {
+    let mut flags = Flags::default();
+    let mut words = words.into_iter();
+    while let Some(word) = words.next() {
+        let (flag, given) = match word.split_once('=') {
+            Some((flag, value)) => (flag.to_owned(), Some(value.to_owned())),
+            None => (word, None),
+        };
+        match flag.as_str() {
+            "--help" | "-h" => return Ok(Asked::Help),
+            "--version" | "-V" => return Ok(Asked::Version),
+            "--addr" | "--cpu-policy" | "--sysfs" | "--procfs" | "--files-root" => {}
+            _ => return Err(FlagError::Unknown(flag)),
+        }
+        let value = given
+            .or_else(|| words.next())
+            .ok_or_else(|| FlagError::NoValue(flag.clone()))?;
+        let bad = || FlagError::Value {
+            flag: flag.clone(),
+            value: value.clone(),
+        };
+        match flag.as_str() {
+            "--addr" => flags.addr = value.parse().map_err(|_| bad())?,
+            "--sysfs" => flags.sysfs = value.into(),
+            "--procfs" => flags.procfs = value.into(),
+            "--files-root" => flags.files_root = value.into(),
+            _ => {
+                flags.cpu_policy = match value.as_str() {
+                    "online-all" => CpuPolicy::OnlineAll,
+                    "managed" => CpuPolicy::Managed,
+                    _ => return Err(bad()),
+                };
+            }
+        }
+    }
+    Ok(Asked::Run(flags))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(words: &[&str]) -> Result<Asked, FlagError> {
+        parse(words.iter().map(|word| (*word).to_owned()))
+    }
+
+    #[test]
+    fn both_spellings_and_the_defaults() {
+        assert_eq!(of(&[]), Ok(Asked::Run(Flags::default())));
+        let flags = Flags {
+            addr: SocketAddr::from(([127, 0, 0, 1], 1)),
+            cpu_policy: CpuPolicy::Managed,
+            sysfs: "/s".into(),
+            ..Flags::default()
+        };
+        let words = [
+            "--addr=127.0.0.1:1",
+            "--cpu-policy",
+            "managed",
+            "--sysfs=/s",
+        ];
+        assert_eq!(of(&words), Ok(Asked::Run(flags)));
+        assert_eq!(of(&["--help"]), Ok(Asked::Help));
+        assert_eq!(of(&["--version"]), Ok(Asked::Version));
+    }
+
+    #[test]
+    fn nonsense_is_named() {
+        assert_eq!(of(&["--what"]), Err(FlagError::Unknown("--what".into())));
+        assert_eq!(of(&["x"]), Err(FlagError::Unknown("x".into())));
+        assert_eq!(of(&["--addr"]), Err(FlagError::NoValue("--addr".into())));
+        for (flag, value) in [("--addr", "here"), ("--cpu-policy", "some")] {
+            let error = FlagError::Value {
+                flag: flag.into(),
+                value: value.into(),
+            };
+            assert_eq!(of(&[flag, value]), Err(error));
+        }
+    }
+}
