@@ -1,7 +1,5 @@
 //! Every `sh` block of the user documents is run, page by page, in the order in which it stands.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
