@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use super::ask::AskReason;
 use super::handshake::HandshakeFailure;
 
 /// A counter per label value. All the values are known beforehand, so that each series exists from the start.
@@ -51,8 +52,10 @@ pub struct Counters {
     pub downscales: Family,
     /// Growth told of, by outcome.
     pub upscales: Family,
-    /// Readings of memory use, by outcome.
+    /// Looks at memory: at the bound alone (`probed`), and at the use, by outcome.
     pub samples: Family,
+    /// Requests for growth, by reason.
+    pub asks: Family,
     /// Attempts to set the file cache, by outcome.
     pub file_cache_sets: Family,
 }
@@ -87,7 +90,8 @@ impl Default for Counters {
             ]),
             downscales: Family::of(["approved", "refused", "failed"]),
             upscales: Family::of(["confirmed", "failed"]),
-            samples: Family::of(["read", "failed"]),
+            samples: Family::of(["probed", "read", "failed"]),
+            asks: Family::of(AskReason::ALL.map(AskReason::label)),
             file_cache_sets: Family::of(["set", "not_managed", "failed"]),
         }
     }

@@ -243,8 +243,10 @@ mod tests {
 
     fn window(samples: &[u64]) -> Window {
         let mut window = Window::default();
-        for mib in samples {
-            window.push(NOW, Ok(Bytes::mib(*mib)), 5);
+        let rules = Rules::default();
+        for (n, mib) in samples.iter().rev().enumerate().rev() {
+            let back = rules.sample_interval.0 * u64::try_from(n).expect("small");
+            window.push(NOW - Span(back), Ok(Bytes::mib(*mib)), &rules);
         }
         window
     }
@@ -283,7 +285,11 @@ mod tests {
         // Everything is wrong at once; each correction uncovers the next reason.
         let long_after = NOW + Span::from_secs(6);
         let mut blind = window(&[9000]);
-        blind.push(NOW, Err(ReadFailure::new("memory.stat", "no such file")), 5);
+        blind.push(
+            NOW,
+            Err(ReadFailure::new("memory.stat", "no such file")),
+            &Rules::default(),
+        );
         assert!(matches!(
             ask(&blind, 1 << 30, long_after),
             Verdict::Refuse(Refusal::Unreadable(_))

@@ -52,6 +52,16 @@ pub fn anon_of_memory_stat(text: &[u8]) -> Result<Bytes, &'static str> {
     Ok(Bytes(active.saturating_add(inactive)))
 }
 
+/// All memory charged to a group, page cache included: the one number of `memory.current`.
+///
+/// # Errors
+/// When it is not one number.
+pub fn bytes_of_memory_current(text: &[u8]) -> Result<Bytes, &'static str> {
+    let text = std::str::from_utf8(text).map_err(|_| "it is no text")?;
+    let number = text.trim_ascii_end().parse();
+    number.map(Bytes).map_err(|_| "it is not one number")
+}
+
 /// Anonymous memory of the whole machine, the same sum from `/proc/meminfo`.
 ///
 /// # Errors
@@ -143,6 +153,14 @@ mod tests {
     }
 
     #[test]
+    fn memory_current_is_one_number() {
+        assert_eq!(bytes_of_memory_current(b"4096\n"), Ok(Bytes(4096)));
+        for bad in [&b""[..], b"\n", b"max\n", b"-1\n", b"1 2\n", b"\xff"] {
+            assert!(bytes_of_memory_current(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
     fn a_missing_or_torn_line_is_no_zero() {
         assert!(anon_of_memory_stat(b"").is_err());
         assert!(anon_of_memory_stat(b"active_anon 8192\n").is_err());
@@ -193,6 +211,7 @@ mod tests {
         fn readers_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = anon_of_memory_stat(&bytes);
             let _ = anon_of_meminfo(&bytes);
+            let _ = bytes_of_memory_current(&bytes);
             let _ = machine_memory(&bytes);
             let text = String::from_utf8_lossy(&bytes);
             let _ = load_averages(&text);

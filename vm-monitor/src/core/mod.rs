@@ -6,7 +6,7 @@
 //! ```text
 //!             AgentReady                         AgentReady (newer): Close the old one
 //!   no agent ───────────► serving one agent ──┐ ◄─┘
-//!      ▲                     │  every 100 ms: Sample ─► mean of 5 ≥ threshold ─► UpscaleRequest, ≤ 1 a second
+//!      ▲                     │  by deadline: Probe ─► Sample ─► threshold, forecast ─► UpscaleRequest, ≤ 1 a second
 //!      └──── AgentGone ──────┤  DownscaleRequest    ─► judge ─► file cache ─► threshold ─► DownscaleResult
 //!                            │  UpscaleNotification ─────────► file cache ─► threshold ─► UpscaleConfirmation
 //!                            │  HealthCheck ─► HealthCheck;  anything unreadable ─► InvalidMessage, go on
@@ -32,6 +32,7 @@
 //! * `InvalidMessage` and `InternalError` are never answered: `n38_errors_are_never_answered`.
 //! * At most one `UpscaleRequest` a second: `n29_asks_at_most_once_a_second`.
 
+pub mod ask;
 pub mod cache;
 pub mod counters;
 pub mod decision;
@@ -40,20 +41,23 @@ pub mod files;
 pub mod handshake;
 pub mod memory;
 mod requests;
+mod sampling;
 #[cfg(test)]
 mod tests;
 pub mod throttle;
+pub mod watch;
 
 use std::collections::VecDeque;
 
 use protocol::monitor::{
-    AgentBody, AgentFrame, FrameErrorKind, MAX_ID, MONITOR_FIRST_ID, MONITOR_FRAME_LIMIT_BYTES,
+    AgentBody, AgentFrame, FrameErrorKind, MONITOR_FIRST_ID, MONITOR_FRAME_LIMIT_BYTES,
     MonitorBody, MonitorFrame,
 };
 use protocol::time::Timestamp;
 use protocol::units::Bytes;
 use serde::Serialize;
 
+use ask::Ask;
 use cache::{CacheChange, CacheFailure, CacheMode, CacheState};
 use counters::Counters;
 use decision::Watched;
@@ -62,6 +66,7 @@ use files::ReadFailure;
 use handshake::HandshakeFailure;
 use memory::{Rules, Window};
 use requests::{Job, Request};
+use watch::Watch;
 
 /// Longest text in an answer, bytes: the agent drops a connection on frames past 32 KiB, and people read these.
 pub const TEXT_LIMIT_BYTES: usize = 1000;
@@ -133,6 +138,8 @@ pub enum Event {
         /// What.
         what: Received,
     },
+    /// The bound on memory use was read; `None` where there is no such figure.
+    Probed(Option<Bytes>),
     /// Memory use was read, or could not be.
     Sampled(Result<Bytes, ReadFailure>),
     /// An attempt to set the file cache has ended.
@@ -160,6 +167,8 @@ pub enum CloseReason {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
+    /// Read the bound on memory use now and tell.
+    Probe,
     /// Read memory use now and tell.
     Sample,
     /// Set the file cache and tell.
@@ -190,7 +199,6 @@ pub enum Action {
 struct Session {
     connection: ConnectionId,
     next_id: u64,
-    next_sample_at: Timestamp,
 }
 
 /// The state for people and tools: `/debug/state`, metrics. Never used for decisions.
@@ -212,6 +220,16 @@ pub struct StateDump {
     pub mean: Option<Bytes>,
     /// Age of the newest reading, milliseconds.
     pub sample_age_ms: Option<u64>,
+    /// The newest bound on use: `memory.current`, with its page cache.
+    pub bound: Option<Bytes>,
+    /// How fast use climbs, bytes a second.
+    pub climb: u64,
+    /// Time from asking for growth to having it, as learned, milliseconds.
+    pub lead_ms: u64,
+    /// When memory is looked at next, milliseconds from now.
+    pub next_look_ms: Option<u64>,
+    /// The newest request for growth.
+    pub asked: Option<Ask>,
     /// Why the newest attempt to read failed, if it did.
     pub read_failure: Option<ReadFailure>,
     /// The file cache.
@@ -231,7 +249,10 @@ pub struct Monitor {
     threshold: Option<Bytes>,
     total: Option<Bytes>,
     cache: CacheState,
-    asked_at: Option<Timestamp>,
+    watch: Watch,
+    asked: Option<Ask>,
+    /// When growth was first asked for, while none has come.
+    waiting_for_growth_since: Option<Timestamp>,
     waiting: VecDeque<Request>,
     job: Option<(OperationId, Job)>,
     next_operation: u64,
@@ -250,7 +271,9 @@ impl Monitor {
             threshold: None,
             total: None,
             cache: CacheState::initial(setup.file_cache),
-            asked_at: None,
+            watch: Watch::new(setup.rules.pacing),
+            asked: None,
+            waiting_for_growth_since: None,
             waiting: VecDeque::new(),
             job: None,
             next_operation: 1,
@@ -281,6 +304,7 @@ impl Monitor {
                     self.received(connection, what);
                 }
             }
+            Event::Probed(bound) => self.probed(now, bound),
             Event::Sampled(outcome) => self.sampled(now, outcome),
             Event::CacheSet { operation, outcome } => self.cache_set(operation, outcome),
         }
@@ -292,27 +316,15 @@ impl Monitor {
         if let Some(action) = self.outbox.pop_front() {
             return Some(action);
         }
-        let interval = self.setup.rules.sample_interval;
-        if self.setup.watched == Watched::Nothing {
-            return None;
-        }
-        let session = self
-            .session
-            .as_mut()
-            .filter(|session| now >= session.next_sample_at)?;
-        // Readings that were missed are not made up for.
-        let next = session.next_sample_at + interval;
-        session.next_sample_at = if next > now { next } else { now + interval };
-        Some(Action::Sample)
+        let is_due = self.poll_deadline().is_some_and(|at| now >= at);
+        is_due.then(|| self.look(now))
     }
 
     /// When to ask for an action though nothing has happened.
     #[must_use]
     pub fn poll_deadline(&self) -> Option<Timestamp> {
-        let session = self
-            .session
-            .filter(|_| self.setup.watched != Watched::Nothing)?;
-        Some(session.next_sample_at)
+        let is_watching = self.session.is_some() && self.setup.watched != Watched::Nothing;
+        is_watching.then_some(self.watch.next_look_at)
     }
 
     /// The state, for people and tools.
@@ -327,6 +339,11 @@ impl Monitor {
             samples: self.window.samples().collect(),
             mean: self.window.mean(),
             sample_age_ms: self.window.age(now).map(|age| age.as_millis()),
+            bound: self.watch.bound(),
+            climb: self.watch.climb(self.threshold),
+            lead_ms: self.watch.lead().as_millis(),
+            next_look_ms: self.poll_deadline().map(|at| at.since(now).as_millis()),
+            asked: self.asked,
             read_failure: self.window.failure().cloned(),
             file_cache: self.cache.clone(),
             waiting: self.waiting.len() + usize::from(self.job.is_some()),
@@ -347,9 +364,9 @@ impl Monitor {
         self.session = Some(Session {
             connection,
             next_id: MONITOR_FIRST_ID,
-            next_sample_at: now,
         });
         self.window.clear();
+        self.watch.restart(now);
         self.waiting.clear();
         self.total = total;
         self.threshold = total.map(|total| self.setup.rules.threshold(total));
@@ -431,57 +448,6 @@ impl Monitor {
                 tracing::debug!(id, error = %shorten(error), "the agent complains");
             }
         }
-    }
-
-    fn sampled(&mut self, now: Timestamp, outcome: Result<Bytes, ReadFailure>) {
-        match &outcome {
-            Ok(_) => self.counters.samples.add("read"),
-            Err(failure) => {
-                self.counters.samples.add("failed");
-                if self.window.failure().is_none() {
-                    tracing::warn!(%failure, "memory use is unknown: every shrink is refused");
-                }
-            }
-        }
-        self.window.push(now, outcome, self.setup.rules.window);
-        self.ask_for_more(now);
-    }
-
-    /// Asks for growth when the mean has reached the threshold.
-    fn ask_for_more(&mut self, now: Timestamp) {
-        let rules = self.setup.rules;
-        let (Some(session), Some(threshold), Some(mean)) =
-            (self.session.as_mut(), self.threshold, self.window.mean())
-        else {
-            return;
-        };
-        let too_soon = self
-            .asked_at
-            .is_some_and(|at| now.since(at) < rules.upscale_interval);
-        let unknown = self.window.len() < rules.min_samples || self.window.failure().is_some();
-        if mean < threshold || too_soon || unknown {
-            return;
-        }
-        let (connection, id) = (session.connection, session.next_id);
-        session.next_id = if id + 2 < MAX_ID {
-            id + 2
-        } else {
-            MONITOR_FIRST_ID
-        };
-        // The first of a run is news; the following ones, one a second, are not.
-        let is_first = self
-            .asked_at
-            .is_none_or(|at| now.since(at) >= rules.max_age);
-        self.asked_at = Some(now);
-        if is_first {
-            tracing::info!(
-                id,
-                mean = mean.0,
-                threshold = threshold.0,
-                "asking for more memory"
-            );
-        }
-        self.send(connection, id, MonitorBody::UpscaleRequest);
     }
 
     fn invalid(&mut self, connection: ConnectionId, id: u64, why: &str) {

@@ -82,6 +82,7 @@ impl Monitor {
                     id,
                     mem,
                 } => {
+                    self.growth_has_come(now);
                     let total = self.setup.rules.usable(mem);
                     self.set_cache_then(
                         total,

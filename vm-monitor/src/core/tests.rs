@@ -1,5 +1,7 @@
 //! The whole core over made-up time.
 
+mod climbing;
+
 use protocol::monitor::{AgentBody, AgentFrame, Allocation, MonitorBody, MonitorFrame};
 use protocol::time::Span;
 
@@ -13,13 +15,28 @@ struct Bench {
     core: Monitor,
     now: Timestamp,
     usage: Result<Bytes, ReadFailure>,
+    /// What `memory.current` says; without it there is no such file, and the deployed monitor's pace holds.
+    bound: Option<Bytes>,
+    /// Times of the readings of the use.
+    read_at: Vec<Timestamp>,
+    /// Looks at the bound.
+    probes: u64,
     done: Vec<Action>,
 }
 
 impl Bench {
+    /// With the deployed monitor's rule alone.
     fn new(file_cache: CacheMode, watched: Watched) -> Self {
+        let rules = Rules {
+            asks_early: false,
+            ..Rules::default()
+        };
+        Self::with(rules, file_cache, watched)
+    }
+
+    fn with(rules: Rules, file_cache: CacheMode, watched: Watched) -> Self {
         let setup = Setup {
-            rules: Rules::default(),
+            rules,
             sizing: Sizing::default(),
             watched,
             file_cache,
@@ -28,6 +45,9 @@ impl Bench {
             core: Monitor::new(setup),
             now: Timestamp(7_000_000),
             usage: Ok(Bytes::mib(100)),
+            bound: None,
+            read_at: Vec::new(),
+            probes: 0,
             done: Vec::new(),
         }
     }
@@ -57,11 +77,17 @@ impl Bench {
 
     fn act(&mut self) {
         while let Some(action) = self.core.poll_action(self.now) {
-            if action == Action::Sample {
-                self.core
-                    .handle(self.now, Event::Sampled(self.usage.clone()));
-            } else {
-                self.done.push(action);
+            match action {
+                Action::Probe => {
+                    self.probes += 1;
+                    self.core.handle(self.now, Event::Probed(self.bound));
+                }
+                Action::Sample => {
+                    self.read_at.push(self.now);
+                    self.core
+                        .handle(self.now, Event::Sampled(self.usage.clone()));
+                }
+                _ => self.done.push(action),
             }
         }
     }

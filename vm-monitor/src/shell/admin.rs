@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::config::Config;
 use super::memory::Source;
 use super::owner::Inbox;
-use super::render;
+use super::{render, render_pressure};
 use crate::core::StateDump;
 use crate::core::decision::Watched;
 use crate::core::files::ReadFailure;
@@ -82,7 +82,11 @@ impl Admin {
             "/metrics" => {
                 // The machine's figures are worth having even if the owner is stuck.
                 let dump = self.dump().await;
-                let text = render::metrics(&self.proc_root, self.cgroup.as_deref(), dump.as_ref());
+                let group = self.cgroup.as_deref();
+                let mut text = render::metrics(&self.proc_root, group, dump.as_ref());
+                if let Some(dump) = &dump {
+                    render_pressure::append(&mut text, dump);
+                }
                 page(StatusCode::OK, TEXT, text)
             }
             "/readyz" => match (self.memory_failure(), self.dump().await) {

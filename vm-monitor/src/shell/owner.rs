@@ -190,6 +190,10 @@ impl Owner {
     fn act(&mut self) {
         while let Some(action) = self.core.poll_action(self.clock.now()) {
             match action {
+                Action::Probe => {
+                    let bound = self.source.probe();
+                    self.tell(Event::Probed(bound));
+                }
                 Action::Sample => {
                     let outcome = self.source.sample();
                     self.tell(Event::Sampled(outcome));
