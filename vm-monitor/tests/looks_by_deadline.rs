@@ -83,3 +83,39 @@ async fn a_shrink_rests_on_what_cannot_be_reclaimed() {
     );
     guest.stop().await;
 }
+
+#[tokio::test]
+async fn n30_a_kill_in_the_group_is_asked_about() {
+    let files = harness::Files::new();
+    let events = files.cgroup().join("memory.events");
+    let text = |kills: u32| format!("low 0\nhigh 0\nmax 0\noom 0\noom_kill {kills}\n");
+    files.write(&events, &text(2));
+    let config = files.config();
+    let guest = Guest::with(files, config).await;
+    let mut agent = guest.agent().await;
+    guest
+        .state_when("the counts", |state| state["oom"]["oom_kill"] == 2)
+        .await;
+    guest.files.write(&events, &text(3));
+    assert_eq!(agent.frame().await.body, MonitorBody::UpscaleRequest);
+    let state = guest
+        .state_when("the reason", |state| state["asked"].is_object())
+        .await;
+    assert_eq!(state["asked"]["reason"], "oom_event");
+    guest.stop().await;
+}
+
+#[tokio::test]
+async fn without_psi_the_monitor_serves_all_the_same() {
+    let files = harness::Files::new();
+    std::fs::remove_file(files.cgroup().join("memory.pressure")).expect("removed");
+    std::fs::remove_dir_all(files.proc_root().join("pressure")).expect("removed");
+    let config = files.config();
+    let guest = Guest::with(files, config).await;
+    let mut agent = guest.agent().await;
+    guest.settle(3600 * MIB).await;
+    assert_eq!(agent.frame().await.body, MonitorBody::UpscaleRequest);
+    let state = guest.state_when("the state", |_| true).await;
+    assert_eq!(state["signals"], serde_json::json!([]));
+    guest.stop().await;
+}

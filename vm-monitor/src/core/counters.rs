@@ -54,6 +54,8 @@ pub struct Counters {
     pub upscales: Family,
     /// Looks at memory: at the bound alone (`probed`), and at the use, by outcome.
     pub samples: Family,
+    /// Stalls the kernel told of, and those that were not for want of memory.
+    pub stalls: Family,
     /// Requests for growth, by reason.
     pub asks: Family,
     /// Attempts to set the file cache, by outcome.
@@ -91,6 +93,13 @@ impl Default for Counters {
             downscales: Family::of(["approved", "refused", "failed"]),
             upscales: Family::of(["confirmed", "failed"]),
             samples: Family::of(["probed", "read", "failed"]),
+            stalls: Family::of([
+                "cgroup_some",
+                "cgroup_full",
+                "machine_some",
+                "machine_full",
+                "not_for_want",
+            ]),
             asks: Family::of(AskReason::ALL.map(AskReason::label)),
             file_cache_sets: Family::of(["set", "not_managed", "failed"]),
         }

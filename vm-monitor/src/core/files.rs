@@ -62,6 +62,24 @@ pub fn bytes_of_memory_current(text: &[u8]) -> Result<Bytes, &'static str> {
     number.map(Bytes).map_err(|_| "it is not one number")
 }
 
+/// How often a group ran out of memory, from its `memory.events`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct OomCounts {
+    /// Times its limit was reached and nothing could be reclaimed (`oom`).
+    pub oom: u64,
+    /// Tasks of it that were killed, by whatever killer (`oom_kill`).
+    pub oom_kill: u64,
+}
+
+/// Reads the two counts of `memory.events`; none if a line is missing or torn.
+#[must_use]
+pub fn oom_counts(text: &[u8]) -> Option<OomCounts> {
+    Some(OomCounts {
+        oom: number_of(text, "oom")?,
+        oom_kill: number_of(text, "oom_kill")?,
+    })
+}
+
 /// Anonymous memory of the whole machine, the same sum from `/proc/meminfo`.
 ///
 /// # Errors
@@ -161,6 +179,18 @@ mod tests {
     }
 
     #[test]
+    fn oom_counts_are_both_or_none() {
+        let text = b"low 0\nhigh 0\nmax 9\noom 2\noom_kill 3\noom_group_kill 0\n";
+        let counts = OomCounts {
+            oom: 2,
+            oom_kill: 3,
+        };
+        assert_eq!(oom_counts(text), Some(counts));
+        assert_eq!(oom_counts(b"low 0\noom_kill 3\n"), None);
+        assert_eq!(oom_counts(b"oom 2\noom_kill \n"), None);
+    }
+
+    #[test]
     fn a_missing_or_torn_line_is_no_zero() {
         assert!(anon_of_memory_stat(b"").is_err());
         assert!(anon_of_memory_stat(b"active_anon 8192\n").is_err());
@@ -212,6 +242,7 @@ mod tests {
             let _ = anon_of_memory_stat(&bytes);
             let _ = anon_of_meminfo(&bytes);
             let _ = bytes_of_memory_current(&bytes);
+            let _ = oom_counts(&bytes);
             let _ = machine_memory(&bytes);
             let text = String::from_utf8_lossy(&bytes);
             let _ = load_averages(&text);

@@ -40,6 +40,7 @@ pub mod file_cache;
 pub mod files;
 pub mod handshake;
 pub mod memory;
+pub mod pressure;
 mod requests;
 mod sampling;
 #[cfg(test)]
@@ -47,7 +48,7 @@ mod tests;
 pub mod throttle;
 pub mod watch;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use protocol::monitor::{
     AgentBody, AgentFrame, FrameErrorKind, MONITOR_FIRST_ID, MONITOR_FRAME_LIMIT_BYTES,
@@ -62,9 +63,10 @@ use cache::{CacheChange, CacheFailure, CacheMode, CacheState};
 use counters::Counters;
 use decision::Watched;
 use file_cache::Sizing;
-use files::ReadFailure;
+use files::{OomCounts, ReadFailure};
 use handshake::HandshakeFailure;
 use memory::{Rules, Window};
+use pressure::Stalled;
 use requests::{Job, Request};
 use watch::Watch;
 
@@ -142,6 +144,12 @@ pub enum Event {
     Probed(Option<Bytes>),
     /// Memory use was read, or could not be.
     Sampled(Result<Bytes, ReadFailure>),
+    /// A signal of the kernel's is listened to from now on.
+    Listening(String),
+    /// Tasks were stalled for want of memory.
+    Stalled(Stalled),
+    /// The group's out-of-memory counts, at the beginning and at each change.
+    OutOfMemory(OomCounts),
     /// An attempt to set the file cache has ended.
     CacheSet {
         /// Which.
@@ -230,6 +238,10 @@ pub struct StateDump {
     pub next_look_ms: Option<u64>,
     /// The newest request for growth.
     pub asked: Option<Ask>,
+    /// Signals of the kernel's that are listened to.
+    pub signals: BTreeSet<String>,
+    /// Out-of-memory counts of the watched group.
+    pub oom: Option<OomCounts>,
     /// Why the newest attempt to read failed, if it did.
     pub read_failure: Option<ReadFailure>,
     /// The file cache.
@@ -251,6 +263,11 @@ pub struct Monitor {
     cache: CacheState,
     watch: Watch,
     asked: Option<Ask>,
+    /// A stall for which the use is being read.
+    stalled: Option<Stalled>,
+    oom: Option<OomCounts>,
+    /// Signals of the kernel's that are listened to: one for each trigger.
+    signals: BTreeSet<String>,
     /// When growth was first asked for, while none has come.
     waiting_for_growth_since: Option<Timestamp>,
     waiting: VecDeque<Request>,
@@ -273,6 +290,9 @@ impl Monitor {
             cache: CacheState::initial(setup.file_cache),
             watch: Watch::new(setup.rules.pacing),
             asked: None,
+            stalled: None,
+            oom: None,
+            signals: BTreeSet::new(),
             waiting_for_growth_since: None,
             waiting: VecDeque::new(),
             job: None,
@@ -306,6 +326,9 @@ impl Monitor {
             }
             Event::Probed(bound) => self.probed(now, bound),
             Event::Sampled(outcome) => self.sampled(now, outcome),
+            Event::Listening(signal) => drop(self.signals.insert(signal)),
+            Event::Stalled(stalled) => self.tasks_stalled(stalled),
+            Event::OutOfMemory(counts) => self.oom_counted(now, counts),
             Event::CacheSet { operation, outcome } => self.cache_set(operation, outcome),
         }
         self.start_next_job(now);
@@ -344,6 +367,8 @@ impl Monitor {
             lead_ms: self.watch.lead().as_millis(),
             next_look_ms: self.poll_deadline().map(|at| at.since(now).as_millis()),
             asked: self.asked,
+            signals: self.signals.clone(),
+            oom: self.oom,
             read_failure: self.window.failure().cloned(),
             file_cache: self.cache.clone(),
             waiting: self.waiting.len() + usize::from(self.job.is_some()),
@@ -367,6 +392,7 @@ impl Monitor {
         });
         self.window.clear();
         self.watch.restart(now);
+        self.stalled = None;
         self.waiting.clear();
         self.total = total;
         self.threshold = total.map(|total| self.setup.rules.threshold(total));

@@ -49,6 +49,7 @@ impl Monitor {
         self.watch.note_used(now, used, self.threshold);
         self.window.push(now, outcome, &self.setup.rules);
         self.consider_asking(now);
+        self.judge_stall(now);
         self.plan_next_look(now);
     }
 

@@ -170,7 +170,7 @@ fn open_and_read(path: &Path, buffer: &mut [u8]) -> io::Result<(File, usize)> {
 }
 
 /// Reads from the beginning; how much there was.
-fn read_open(file: &File, buffer: &mut [u8]) -> io::Result<usize> {
+pub(super) fn read_open(file: &File, buffer: &mut [u8]) -> io::Result<usize> {
     let mut length = 0;
     while length < buffer.len() {
         let at = u64::try_from(length).map_err(io::Error::other)?;

@@ -11,6 +11,7 @@ pub mod memory;
 pub mod owner;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+pub mod pressure;
 pub mod render;
 pub mod render_pressure;
 mod sys;

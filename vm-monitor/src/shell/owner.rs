@@ -15,6 +15,7 @@ use super::clock::Clock;
 use super::config::Config;
 use super::link::{self, Goodbye, Links, Outgoing};
 use super::memory::Source;
+use super::pressure;
 use crate::core::cache::{CacheChange, CacheFailure};
 use crate::core::{Action, ConnectionId, Event, Monitor, OperationId, StateDump};
 use crate::{Bound, RunError};
@@ -76,6 +77,7 @@ pub(crate) async fn run(
     tasks.spawn(link::serve(bound.monitor, links, connections.clone()));
     let admin = Admin::new(&config, inbox.clone());
     tasks.spawn(admin::serve(bound.metrics, admin, connections.clone()));
+    pressure::listen(&config, &inbox, &mut tasks);
 
     let core = Monitor::new(config.setup());
     let mut owner = Owner {

@@ -16,6 +16,30 @@ pub fn append(page: &mut String, dump: &StateDump) {
     for (reason, count) in dump.counters.asks.iter() {
         line(page, &format!("{name}{{reason=\"{reason}\"}}"), count);
     }
+    let name = "vm_monitor_stalls_total";
+    let help = "Stalls for want of memory the kernel told of, and those that were not for want.";
+    head(page, name, "counter", help);
+    for (kind, count) in dump.counters.stalls.iter() {
+        line(page, &format!("{name}{{kind=\"{kind}\"}}"), count);
+    }
+    let name = "vm_monitor_kernel_signals";
+    head(
+        page,
+        name,
+        "gauge",
+        "Signals of the kernel's that are listened to.",
+    );
+    line(page, name, dump.signals.len());
+    if let Some(oom) = dump.oom {
+        let name = "vm_monitor_oom_kills_total";
+        head(
+            page,
+            name,
+            "counter",
+            "Tasks of the watched group the kernel killed.",
+        );
+        line(page, name, oom.oom_kill);
+    }
     let name = "vm_monitor_memory_climb_bytes_per_second";
     head(page, name, "gauge", "How fast memory in use climbs.");
     line(page, name, dump.climb);

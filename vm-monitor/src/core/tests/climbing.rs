@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::core::ask::{Ask, AskReason};
+use crate::core::files::MachineMemory;
+use crate::core::pressure::{Scope, Stall};
 
 const MIB: u64 = 1 << 20;
 
@@ -171,8 +173,7 @@ fn the_lead_is_the_time_from_asking_to_having() {
 #[test]
 fn a_group_that_comes_late_is_found() {
     let mut guest = Climber::new(4096, 500, 0);
-    let missing = || Err(ReadFailure::new("memory.stat", "no such file"));
-    guest.bench.usage = missing();
+    guest.bench.usage = Err(ReadFailure::new("memory.stat", "no such file"));
     guest.bench.bound = None;
     guest.bench.run_for(Span::from_secs(3));
     assert!(
@@ -191,4 +192,72 @@ fn a_group_that_comes_late_is_found() {
         (dump.read_failure, dump.bound),
         (None, Some(Bytes::mib(77)))
     );
+}
+
+fn stalled(stall: Stall, available: u64) -> Event {
+    let machine = MachineMemory {
+        total: Bytes::mib(4096),
+        available: Bytes::mib(available),
+        cached: Bytes(0),
+    };
+    Event::Stalled(Stalled {
+        scope: Scope::Machine,
+        stall,
+        machine: Some(machine),
+    })
+}
+
+fn reasons(bench: &Bench) -> Vec<(&'static str, u64)> {
+    let asks = bench.core.snapshot(bench.now).counters.asks;
+    asks.iter().filter(|(_, count)| *count > 0).collect()
+}
+
+#[test]
+fn n30_a_stall_wakes_a_reading_and_asks_with_its_reason() {
+    for (stall, label) in [(Stall::Some, "psi_some"), (Stall::Full, "psi_full")] {
+        let mut bench = Climber::new(4096, 500, 300).bench;
+        let reads = bench.read_at.len();
+        bench.tell(stalled(stall, 200));
+        assert_eq!(bench.read_at.len(), reads + 1, "the use is read at once");
+        assert_eq!(reasons(&bench), [(label, 1)]);
+        // Still one a second.
+        bench.tell(stalled(stall, 200));
+        assert_eq!(reasons(&bench), [(label, 1)]);
+    }
+}
+
+#[test]
+fn n30_a_stall_of_page_cache_asks_for_nothing() {
+    let mut bench = Climber::new(4096, 500, 3500).bench;
+    for stall in [Stall::Some, Stall::Full] {
+        bench.tell(stalled(stall, 3400));
+        bench.run_for(Span::from_secs(2));
+    }
+    assert_eq!(reasons(&bench), []);
+    let stalls = bench.core.snapshot(bench.now).counters.stalls;
+    assert_eq!(stalls.get("not_for_want"), 2);
+}
+
+#[test]
+fn n30_a_stall_without_an_agent_is_counted_and_forgotten() {
+    let mut bench = Bench::with(Rules::default(), CacheMode::Off, Watched::Cgroup);
+    bench.tell(stalled(Stall::Full, 1));
+    bench.connect(AGENT);
+    bench.run_for(Span::from_secs(3));
+    assert_eq!(reasons(&bench), []);
+    let stalls = bench.core.snapshot(bench.now).counters.stalls;
+    assert_eq!(stalls.get("machine_full"), 1);
+}
+
+#[test]
+fn n30_a_kill_asks_and_old_kills_do_not() {
+    let mut bench = Climber::new(4096, 500, 0).bench;
+    let counts = |oom_kill| Event::OutOfMemory(OomCounts { oom: 5, oom_kill });
+    bench.tell(counts(3));
+    assert_eq!(reasons(&bench), []);
+    bench.tell(counts(4));
+    assert_eq!(reasons(&bench), [("oom_event", 1)]);
+    bench.tell(counts(4));
+    bench.run_for(Span::from_secs(2));
+    assert_eq!(reasons(&bench), [("oom_event", 1)]);
 }
