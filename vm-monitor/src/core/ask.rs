@@ -1,54 +1,13 @@
 //! When to ask for growth, and why: the triggers.
 
-use protocol::monitor::{MAX_ID, MONITOR_FIRST_ID, MonitorBody};
+use protocol::monitor::MonitorBody;
 use protocol::time::{Span, Timestamp};
 use protocol::units::Bytes;
 use serde::Serialize;
 
+pub use protocol::monitor_v2::AskReason;
+
 use super::Monitor;
-
-/// Why growth is asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum AskReason {
-    /// The mean of the newest readings has reached the threshold: the deployed rule.
-    Threshold,
-    /// At its present climb, use will have reached the threshold before growth asked for now has come.
-    Forecast,
-    /// Some tasks were stalled for want of memory (PSI `some`).
-    PsiSome,
-    /// All tasks were stalled for want of memory (PSI `full`).
-    PsiFull,
-    /// The kernel killed something in the watched group, or was about to.
-    OomEvent,
-    /// A hook asked for it.
-    Hook,
-}
-
-impl AskReason {
-    /// Every reason, for counters.
-    pub const ALL: [Self; 6] = [
-        Self::Threshold,
-        Self::Forecast,
-        Self::PsiSome,
-        Self::PsiFull,
-        Self::OomEvent,
-        Self::Hook,
-    ];
-
-    /// The reason's name in logs, metrics and frames.
-    #[must_use]
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Threshold => "threshold",
-            Self::Forecast => "forecast",
-            Self::PsiSome => "psi_some",
-            Self::PsiFull => "psi_full",
-            Self::OomEvent => "oom_event",
-            Self::Hook => "hook",
-        }
-    }
-}
 
 /// Growth that was asked for, with what it rested on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -100,14 +59,8 @@ impl Monitor {
         if self.asked_lately(now) {
             return;
         }
-        let Some(session) = self.session.as_mut() else {
+        let Some((connection, id)) = self.next_own_id() else {
             return;
-        };
-        let (connection, id) = (session.connection, session.next_id);
-        session.next_id = if id + 2 < MAX_ID {
-            id + 2
-        } else {
-            MONITOR_FIRST_ID
         };
         let ask = Ask {
             at: now,
@@ -128,7 +81,12 @@ impl Monitor {
         self.counters.asks.add(reason.label());
         self.asked = Some(ask);
         self.waiting_for_growth_since.get_or_insert(now);
-        self.send(connection, id, MonitorBody::UpscaleRequest);
+        if self.capabilities().ask_details {
+            let body = self.asked_body(&ask);
+            self.send_v2(connection, id, body);
+        } else {
+            self.send(connection, id, MonitorBody::UpscaleRequest);
+        }
     }
 
     /// Growth has come: how long it took is the lead of the next forecast.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use protocol::monitor_v2::RefusalReason;
 use protocol::time::{Span, Timestamp};
 use protocol::units::Bytes;
 use serde::Serialize;
@@ -72,6 +73,27 @@ pub enum Refusal {
         /// What must stay free between the two.
         buffer: Bytes,
     },
+}
+
+impl Refusal {
+    /// The wire's word for it.
+    #[must_use]
+    pub const fn reason(&self) -> RefusalReason {
+        match self {
+            Self::Unreadable(_) => RefusalReason::Unreadable,
+            Self::TooFewSamples { .. } => RefusalReason::TooFewSamples,
+            Self::TooLow { .. } => RefusalReason::InUse,
+        }
+    }
+
+    /// The smallest memory that would be accepted now, bytes; none where nothing is known.
+    #[must_use]
+    pub fn smallest(&self, rules: &Rules) -> Option<u64> {
+        match self {
+            Self::Unreadable(_) | Self::TooFewSamples { .. } => None,
+            Self::TooLow { in_use, .. } => Some(rules.smallest_for(*in_use)),
+        }
+    }
 }
 
 /// Why a request could not be decided or carried out; answered with `InternalError`.
@@ -278,6 +300,23 @@ mod tests {
             text.contains("785.4 MiB (new threshold) < 686 MiB (in use) + 100 MiB"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn n27_the_smallest_size_of_a_refusal_is_the_smallest_that_is_accepted() {
+        for mib in [1, 100, 685, 686, 3000, 70_001] {
+            let used = window(&[mib; 5]);
+            let smallest = Rules::default().smallest_for(Bytes::mib(mib));
+            assert!(
+                matches!(ask(&used, smallest, NOW), Verdict::Approve(_)),
+                "{mib}"
+            );
+            let Verdict::Refuse(refusal) = ask(&used, smallest - 1, NOW) else {
+                panic!("{mib}: a byte less is accepted");
+            };
+            assert_eq!(refusal.smallest(&Rules::default()), Some(smallest));
+            assert_eq!(refusal.reason(), RefusalReason::InUse);
+        }
     }
 
     #[test]

@@ -123,6 +123,17 @@ pub fn load_averages(text: &str) -> Option<(&str, &str)> {
     (is_number(one) && is_number(five)).then_some((one, five))
 }
 
+/// CPUs online, from `/proc/stat`: it has a line for each of them.
+#[must_use]
+pub fn cpus_online(text: &str) -> Option<u32> {
+    let is_cpu = |line: &&str| {
+        let number = line.strip_prefix("cpu");
+        number.is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))
+    };
+    let count = text.lines().filter(is_cpu).count();
+    u32::try_from(count).ok().filter(|count| *count > 0)
+}
+
 /// One line of a PSI file: `some avg10=0.00 avg60=0.00 avg300=0.00 total=0`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PressureLine<'a> {
@@ -222,6 +233,13 @@ mod tests {
     }
 
     #[test]
+    fn each_cpu_has_its_line() {
+        let text = "cpu  1 2 3\ncpu0 1 2 3\ncpu2 1 2 3\ncpu11 0 0 0\nintr 7 cpu9\n";
+        assert_eq!(cpus_online(text), Some(3));
+        assert_eq!(cpus_online("cpu 1 2\n"), None);
+    }
+
+    #[test]
     fn pressure_lines_are_read_and_others_left() {
         let text = "some avg10=1.50 avg60=0.00 avg300=0.00 total=77\nfull avg10=0.25 total=5\nnone x=1\nsome total=3\n";
         let lines: Vec<_> = pressure_lines(text).collect();
@@ -246,6 +264,7 @@ mod tests {
             let _ = machine_memory(&bytes);
             let text = String::from_utf8_lossy(&bytes);
             let _ = load_averages(&text);
+            let _ = cpus_online(&text);
             let _ = pressure_lines(&text).count();
         }
     }

@@ -59,6 +59,15 @@ impl Rules {
         Bytes(mem.saturating_sub(self.kernel_reserve.0))
     }
 
+    /// The smallest size, as seen from outside, to which a shrink would be approved with this in use.
+    #[must_use]
+    pub fn smallest_for(&self, used: Bytes) -> u64 {
+        let kept = u128::from(1000_u16.saturating_sub(self.headroom_permille).max(1));
+        let needed = u128::from(used.0) + u128::from(self.downscale_buffer.0);
+        let total = (needed * 1000).div_ceil(kept) + u128::from(self.kernel_reserve.0);
+        u64::try_from(total).unwrap_or(u64::MAX)
+    }
+
     /// The use at which more memory is asked for.
     #[must_use]
     pub fn threshold(&self, total: Bytes) -> Bytes {

@@ -46,14 +46,16 @@ mod sampling;
 #[cfg(test)]
 mod tests;
 pub mod throttle;
+pub mod v2;
 pub mod watch;
 
 use std::collections::{BTreeSet, VecDeque};
 
 use protocol::monitor::{
-    AgentBody, AgentFrame, FrameErrorKind, MONITOR_FIRST_ID, MONITOR_FRAME_LIMIT_BYTES,
-    MonitorBody, MonitorFrame,
+    AgentBody, AgentFrame, FrameErrorKind, MAX_ID, MONITOR_FIRST_ID, MONITOR_FRAME_LIMIT_BYTES,
+    MonitorBody, MonitorFrame, Version,
 };
+use protocol::monitor_v2::{Capabilities, GuestMetrics, MonitorFrameV2};
 use protocol::time::Timestamp;
 use protocol::units::Bytes;
 use serde::Serialize;
@@ -68,6 +70,7 @@ use handshake::HandshakeFailure;
 use memory::{Rules, Window};
 use pressure::Stalled;
 use requests::{Job, Request};
+use v2::{Growth, Seen};
 use watch::Watch;
 
 /// Longest text in an answer, bytes: the agent drops a connection on frames past 32 KiB, and people read these.
@@ -116,13 +119,15 @@ pub enum Received {
 }
 
 /// Something happened.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
     /// An agent has completed its handshake: it is the one from now on.
     AgentReady {
         /// Its connection.
         connection: ConnectionId,
+        /// The version both speak.
+        version: Version,
         /// The machine's own `MemTotal`, if it could be read.
         machine_total: Option<Bytes>,
     },
@@ -150,6 +155,10 @@ pub enum Event {
     Stalled(Stalled),
     /// The group's out-of-memory counts, at the beginning and at each change.
     OutOfMemory(OomCounts),
+    /// What the guest sees of its size was read.
+    Observed(Seen),
+    /// The figures to push were read; those of the group are filled in here.
+    Measured(Box<GuestMetrics>),
     /// An attempt to set the file cache has ended.
     CacheSet {
         /// Which.
@@ -172,13 +181,17 @@ pub enum CloseReason {
 }
 
 /// The next thing to do.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
     /// Read the bound on memory use now and tell.
     Probe,
     /// Read memory use now and tell.
     Sample,
+    /// Read what the guest sees of its size and tell.
+    Observe,
+    /// Read the figures to push and tell.
+    Measure,
     /// Set the file cache and tell.
     SetFileCache {
         /// Under which number to tell.
@@ -193,6 +206,13 @@ pub enum Action {
         /// What.
         frame: MonitorFrame,
     },
+    /// Send a frame of version 2.
+    SendV2 {
+        /// Over which connection.
+        connection: ConnectionId,
+        /// What.
+        frame: MonitorFrameV2,
+    },
     /// End a connection, after what has been sent.
     Close {
         /// Which.
@@ -206,6 +226,8 @@ pub enum Action {
 #[derive(Debug, Clone, Copy, Serialize)]
 struct Session {
     connection: ConnectionId,
+    version: Version,
+    capabilities: Capabilities,
     next_id: u64,
 }
 
@@ -216,6 +238,12 @@ pub struct StateDump {
     pub setup: Setup,
     /// The agent being served.
     pub connection: Option<ConnectionId>,
+    /// The version spoken with it.
+    pub version: Option<Version>,
+    /// What may be added to its frames.
+    pub capabilities: Capabilities,
+    /// What the guest sees of its size, as far as it was looked at.
+    pub seen: Seen,
     /// The id of the next own transaction.
     pub next_id: Option<u64>,
     /// The use at which more memory is asked for.
@@ -272,6 +300,11 @@ pub struct Monitor {
     waiting_for_growth_since: Option<Timestamp>,
     waiting: VecDeque<Request>,
     job: Option<(OperationId, Job)>,
+    /// A growth that the guest does not see yet; requests wait behind it.
+    growth: Option<Growth>,
+    seen: Seen,
+    /// When metrics are pushed next.
+    metrics_at: Option<Timestamp>,
     next_operation: u64,
     outbox: VecDeque<Action>,
     counters: Counters,
@@ -296,6 +329,9 @@ impl Monitor {
             waiting_for_growth_since: None,
             waiting: VecDeque::new(),
             job: None,
+            growth: None,
+            seen: Seen::default(),
+            metrics_at: None,
             next_operation: 1,
             outbox: VecDeque::new(),
             counters: Counters::default(),
@@ -307,9 +343,10 @@ impl Monitor {
         match event {
             Event::AgentReady {
                 connection,
+                version,
                 machine_total,
             } => {
-                self.agent_ready(now, connection, machine_total);
+                self.agent_ready(now, (connection, version), machine_total);
             }
             Event::HandshakeFailed(failure) => {
                 self.counters.handshake_failures.add(failure.label());
@@ -321,7 +358,7 @@ impl Monitor {
                     .session
                     .is_some_and(|session| session.connection == connection)
                 {
-                    self.received(connection, what);
+                    self.received(now, connection, what);
                 }
             }
             Event::Probed(bound) => self.probed(now, bound),
@@ -329,7 +366,9 @@ impl Monitor {
             Event::Listening(signal) => drop(self.signals.insert(signal)),
             Event::Stalled(stalled) => self.tasks_stalled(stalled),
             Event::OutOfMemory(counts) => self.oom_counted(now, counts),
-            Event::CacheSet { operation, outcome } => self.cache_set(operation, outcome),
+            Event::Observed(seen) => self.observed(now, seen),
+            Event::Measured(metrics) => self.measured(*metrics),
+            Event::CacheSet { operation, outcome } => self.cache_set(now, operation, outcome),
         }
         self.start_next_job(now);
     }
@@ -339,13 +378,21 @@ impl Monitor {
         if let Some(action) = self.outbox.pop_front() {
             return Some(action);
         }
-        let is_due = self.poll_deadline().is_some_and(|at| now >= at);
+        if let Some(action) = self.poll_v2(now) {
+            return Some(action);
+        }
+        let is_due = self.look_at().is_some_and(|at| now >= at);
         is_due.then(|| self.look(now))
     }
 
     /// When to ask for an action though nothing has happened.
     #[must_use]
     pub fn poll_deadline(&self) -> Option<Timestamp> {
+        self.look_at().into_iter().chain(self.deadline_v2()).min()
+    }
+
+    /// When memory is looked at next.
+    fn look_at(&self) -> Option<Timestamp> {
         let is_watching = self.session.is_some() && self.setup.watched != Watched::Nothing;
         is_watching.then_some(self.watch.next_look_at)
     }
@@ -356,6 +403,9 @@ impl Monitor {
         StateDump {
             setup: self.setup,
             connection: self.session.map(|session| session.connection),
+            version: self.session.map(|session| session.version),
+            capabilities: self.capabilities(),
+            seen: self.seen,
             next_id: self.session.map(|session| session.next_id),
             threshold: self.threshold,
             total: self.total,
@@ -365,18 +415,25 @@ impl Monitor {
             bound: self.watch.bound(),
             climb: self.watch.climb(self.threshold),
             lead_ms: self.watch.lead().as_millis(),
-            next_look_ms: self.poll_deadline().map(|at| at.since(now).as_millis()),
+            next_look_ms: self.look_at().map(|at| at.since(now).as_millis()),
             asked: self.asked,
             signals: self.signals.clone(),
             oom: self.oom,
             read_failure: self.window.failure().cloned(),
             file_cache: self.cache.clone(),
-            waiting: self.waiting.len() + usize::from(self.job.is_some()),
+            waiting: self.waiting.len()
+                + usize::from(self.job.is_some())
+                + usize::from(self.growth.is_some()),
             counters: self.counters.clone(),
         }
     }
 
-    fn agent_ready(&mut self, now: Timestamp, connection: ConnectionId, total: Option<Bytes>) {
+    fn agent_ready(
+        &mut self,
+        now: Timestamp,
+        (connection, version): (ConnectionId, Version),
+        total: Option<Bytes>,
+    ) {
         self.counters.connections += 1;
         if let Some(old) = self.session.take() {
             self.counters.replaced += 1;
@@ -388,8 +445,12 @@ impl Monitor {
         }
         self.session = Some(Session {
             connection,
+            version,
+            capabilities: Capabilities::default(),
             next_id: MONITOR_FIRST_ID,
         });
+        self.growth = None;
+        self.metrics_at = None;
         self.window.clear();
         self.watch.restart(now);
         self.stalled = None;
@@ -411,12 +472,14 @@ impl Monitor {
             tracing::info!(connection = connection.0, "agent gone");
             self.session = None;
             self.waiting.clear();
+            self.growth = None;
+            self.metrics_at = None;
         }
     }
 
-    fn received(&mut self, connection: ConnectionId, what: Received) {
+    fn received(&mut self, now: Timestamp, connection: ConnectionId, what: Received) {
         let (label, complaint, close) = match what {
-            Received::Text(text) => return self.frame(connection, &text),
+            Received::Text(text) => return self.frame(now, connection, &text),
             Received::NotText => return self.counters.received.add("not_text"),
             Received::TooLarge { bytes } => {
                 let limit = MONITOR_FRAME_LIMIT_BYTES;
@@ -440,9 +503,18 @@ impl Monitor {
         }
     }
 
-    fn frame(&mut self, connection: ConnectionId, text: &str) {
-        let AgentFrame { body, id } = match AgentFrame::decode(text) {
-            Ok(frame) => frame,
+    fn frame(&mut self, now: Timestamp, connection: ConnectionId, text: &str) {
+        let is_v2 = self
+            .session
+            .is_some_and(|session| session.version >= Version::V2);
+        let decoded = if is_v2 {
+            self.frame_v2(now, connection, text)
+        } else {
+            AgentFrame::decode(text).map(Some)
+        };
+        let AgentFrame { body, id } = match decoded {
+            Ok(Some(frame)) => frame,
+            Ok(None) => return,
             Err(error) => {
                 self.counters.received.add(match error.kind {
                     FrameErrorKind::NotJson => "not_json",
@@ -460,20 +532,32 @@ impl Monitor {
                 self.enqueue(Request::Downscale {
                     connection,
                     id,
-                    mem: target.mem,
+                    target,
                 });
             }
             AgentBody::UpscaleNotification { granted } => {
                 self.enqueue(Request::Upscale {
                     connection,
                     id,
-                    mem: granted.mem,
+                    granted,
                 });
             }
             AgentBody::InvalidMessage { error } | AgentBody::InternalError { error } => {
                 tracing::debug!(id, error = %shorten(error), "the agent complains");
             }
         }
+    }
+
+    /// The connection served and the next id of our own for it.
+    fn next_own_id(&mut self) -> Option<(ConnectionId, u64)> {
+        let session = self.session.as_mut()?;
+        let id = session.next_id;
+        session.next_id = if id + 2 < MAX_ID {
+            id + 2
+        } else {
+            MONITOR_FIRST_ID
+        };
+        Some((session.connection, id))
     }
 
     fn invalid(&mut self, connection: ConnectionId, id: u64, why: &str) {

@@ -1,6 +1,7 @@
 //! The whole core over made-up time.
 
 mod climbing;
+mod v2;
 
 use protocol::monitor::{AgentBody, AgentFrame, Allocation, MonitorBody, MonitorFrame};
 use protocol::time::Span;
@@ -21,6 +22,8 @@ struct Bench {
     read_at: Vec<Timestamp>,
     /// Looks at the bound.
     probes: u64,
+    /// What the guest sees of its size.
+    seen: Seen,
     done: Vec<Action>,
 }
 
@@ -48,6 +51,10 @@ impl Bench {
             bound: None,
             read_at: Vec::new(),
             probes: 0,
+            seen: Seen {
+                cpus: Some(2),
+                total: Some(Bytes::gib(4)),
+            },
             done: Vec::new(),
         }
     }
@@ -66,6 +73,7 @@ impl Bench {
         let machine_total = Some(Bytes::gib(4));
         self.tell(Event::AgentReady {
             connection,
+            version: Version::V1,
             machine_total,
         });
     }
@@ -86,6 +94,15 @@ impl Bench {
                     self.read_at.push(self.now);
                     self.core
                         .handle(self.now, Event::Sampled(self.usage.clone()));
+                }
+                Action::Observe => self.core.handle(self.now, Event::Observed(self.seen)),
+                Action::Measure => {
+                    let metrics = GuestMetrics {
+                        load1: Some(0.5),
+                        ..GuestMetrics::default()
+                    };
+                    let event = Event::Measured(Box::new(metrics));
+                    self.core.handle(self.now, event);
                 }
                 _ => self.done.push(action),
             }

@@ -243,8 +243,9 @@ impl Watch {
         if now.since(used_at) >= self.pacing.slow {
             return true;
         }
-        let climbed = risen(self.bound_climb.rate(threshold), self.lead);
-        bound.0.saturating_add(climbed.0) >= threshold.0
+        // Whether it is page cache that climbs, only the use can tell, and its own climb has to be known by then.
+        self.bound_climb.rate(threshold) > 0
+            || bound >= threshold
             || self.safe_for(now, bound, threshold, 0) < patience
     }
 

@@ -5,6 +5,7 @@ pub mod alarm;
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod gauges;
 pub mod link;
 pub mod logging;
 pub mod memory;

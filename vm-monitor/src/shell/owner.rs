@@ -3,6 +3,7 @@
 use std::io;
 use std::time::Duration;
 
+use protocol::monitor::Version;
 use protocol::units::Bytes;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
@@ -13,6 +14,7 @@ use super::admin::{self, Admin};
 use super::alarm::Alarm;
 use super::clock::Clock;
 use super::config::Config;
+use super::gauges::Gauges;
 use super::link::{self, Goodbye, Links, Outgoing};
 use super::memory::Source;
 use super::pressure;
@@ -32,6 +34,8 @@ pub enum Inbox {
     Ready {
         /// Which.
         connection: ConnectionId,
+        /// The version both speak.
+        version: Version,
         /// Where frames to it go.
         outgoing: mpsc::Sender<Outgoing>,
     },
@@ -48,6 +52,7 @@ struct Owner {
     core: Monitor,
     clock: Clock,
     source: Source,
+    gauges: Gauges,
     agent: Option<(ConnectionId, mpsc::Sender<Outgoing>)>,
     cache: Option<mpsc::Sender<CacheOrder>>,
 }
@@ -84,6 +89,7 @@ pub(crate) async fn run(
         core,
         clock,
         source,
+        gauges: Gauges::new(&config),
         agent: None,
         cache,
     };
@@ -163,11 +169,13 @@ impl Owner {
         match message {
             Inbox::Ready {
                 connection,
+                version,
                 outgoing,
             } => {
                 let machine_total = self.source.machine_total();
                 self.tell(Event::AgentReady {
                     connection,
+                    version,
                     machine_total,
                 });
                 // The actions for the one before go out over its own channel first.
@@ -200,8 +208,19 @@ impl Owner {
                     let outcome = self.source.sample();
                     self.tell(Event::Sampled(outcome));
                 }
+                Action::Observe => {
+                    let seen = self.gauges.seen();
+                    self.tell(Event::Observed(seen));
+                }
+                Action::Measure => {
+                    let metrics = self.gauges.measure();
+                    self.tell(Event::Measured(Box::new(metrics)));
+                }
                 Action::SetFileCache { operation, size } => self.order(operation, size),
                 Action::Send { connection, frame } => {
+                    self.send(connection, Outgoing::Text(frame.encode()));
+                }
+                Action::SendV2 { connection, frame } => {
                     self.send(connection, Outgoing::Text(frame.encode()));
                 }
                 Action::Close { connection, reason } => {

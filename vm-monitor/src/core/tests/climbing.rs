@@ -22,6 +22,7 @@ impl Climber {
         bench.usage = Ok(Bytes::mib(used));
         bench.tell(Event::AgentReady {
             connection: AGENT,
+            version: Version::V1,
             machine_total: Some(Bytes::mib(total)),
         });
         bench.run_for(Span::from_secs(3));
