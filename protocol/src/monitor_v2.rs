@@ -193,6 +193,34 @@ pub enum RefusalReason {
     Other,
 }
 
+impl RefusalReason {
+    /// Every reason we give, for counters.
+    pub const ALL: [Self; 7] = [
+        Self::Unreadable,
+        Self::TooFewSamples,
+        Self::InUse,
+        Self::RecentPeak,
+        Self::Pressure,
+        Self::Swap,
+        Self::Hook,
+    ];
+
+    /// The wire's word for it, also the label of counters.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Unreadable => "unreadable",
+            Self::TooFewSamples => "too_few_samples",
+            Self::InUse => "in_use",
+            Self::RecentPeak => "recent_peak",
+            Self::Pressure => "pressure",
+            Self::Swap => "swap",
+            Self::Hook => "hook",
+            Self::Other => "other",
+        }
+    }
+}
+
 /// An `UpscaleRequest` with its details.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Asked {

@@ -289,6 +289,18 @@ fn n38_bad_frames_give_the_id_to_answer_under() {
 }
 
 #[test]
+fn labels_are_the_wires_words() {
+    for reason in AskReason::ALL {
+        let word = serde_json::to_value(reason).expect("encodes");
+        assert_eq!(word, reason.label());
+    }
+    for reason in RefusalReason::ALL {
+        let word = serde_json::to_value(reason).expect("encodes");
+        assert_eq!(word, reason.label());
+    }
+}
+
+#[test]
 fn capabilities_are_bounded_and_read_back() {
     let all = Capabilities::all(Span::from_millis(1500));
     assert_eq!(Capabilities::of_names(&all.names()), all);

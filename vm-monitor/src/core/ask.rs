@@ -27,13 +27,13 @@ pub struct Ask {
 impl Monitor {
     /// Asks for growth if the readings call for it.
     pub(super) fn consider_asking(&mut self, now: Timestamp) {
-        if let Some(reason) = self.reason_in_readings() {
+        if let Some(reason) = self.reason_in_readings(now) {
             self.ask_for_more(now, reason);
         }
     }
 
     /// The trigger that the readings pull, if one.
-    fn reason_in_readings(&self) -> Option<AskReason> {
+    fn reason_in_readings(&self, now: Timestamp) -> Option<AskReason> {
         let threshold = self.threshold?;
         if self.window.failure().is_some() {
             return None;
@@ -44,8 +44,21 @@ impl Monitor {
         if is_full {
             return Some(AskReason::Threshold);
         }
+        if !rules.asks_early {
+            return None;
+        }
+        let is_over = self.watch.used().is_some_and(|used| used >= threshold);
+        if is_over && self.shrunk_lately(now) {
+            return Some(AskReason::AfterShrink);
+        }
         let forecast = self.watch.forecast(threshold)?;
-        (rules.asks_early && forecast >= threshold).then_some(AskReason::Forecast)
+        (forecast >= threshold).then_some(AskReason::Forecast)
+    }
+
+    /// Whether a shrink was approved so lately that pressure is held against it.
+    pub(super) fn shrunk_lately(&self, now: Timestamp) -> bool {
+        let while_after = self.setup.rules.watch_after_shrink;
+        self.shrunk_at.is_some_and(|at| now.since(at) < while_after)
     }
 
     /// Whether asking again now is too soon.
@@ -91,6 +104,7 @@ impl Monitor {
 
     /// Growth has come: how long it took is the lead of the next forecast.
     pub(super) fn growth_has_come(&mut self, now: Timestamp) {
+        self.shrunk_at = None;
         if let Some(since) = self.waiting_for_growth_since.take() {
             let took = now.since(since);
             // A wait of minutes was for room on the node, not for the machinery.
@@ -103,16 +117,3 @@ impl Monitor {
 
 /// A wait for growth that is longer says nothing about how long growth takes.
 const LONGEST_LEAD: Span = Span::from_secs(10);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn n30_labels_are_the_serialized_names() {
-        for reason in AskReason::ALL {
-            let name = serde_json::to_value(reason).expect("encodes");
-            assert_eq!(name, reason.label());
-        }
-    }
-}

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use protocol::monitor_v2::RefusalReason;
 use serde::Serialize;
 
 use super::ask::AskReason;
@@ -54,6 +55,10 @@ pub struct Counters {
     pub upscales: Family,
     /// Looks at memory: at the bound alone (`probed`), and at the use, by outcome.
     pub samples: Family,
+    /// Runs of the hooks, by outcome.
+    pub hooks: Family,
+    /// Shrinks refused, by reason.
+    pub refusals: Family,
     /// Stalls the kernel told of, and those that were not for want of memory.
     pub stalls: Family,
     /// Requests for growth, by reason.
@@ -96,6 +101,8 @@ impl Default for Counters {
             downscales: Family::of(["approved", "refused", "failed"]),
             upscales: Family::of(["confirmed", "failed", "not_seen"]),
             samples: Family::of(["probed", "read", "failed"]),
+            hooks: Family::of(["passed", "vetoed", "failed"]),
+            refusals: Family::of(RefusalReason::ALL.map(RefusalReason::label)),
             stalls: Family::of([
                 "cgroup_some",
                 "cgroup_full",

@@ -123,6 +123,16 @@ pub fn load_averages(text: &str) -> Option<(&str, &str)> {
     (is_number(one) && is_number(five)).then_some((one, five))
 }
 
+/// What the machine has in swap, from `/proc/meminfo`.
+///
+/// # Errors
+/// The name of the line that is missing or is no number.
+pub fn swap_of_meminfo(text: &[u8]) -> Result<Bytes, &'static str> {
+    let total = number_of(text, "SwapTotal").ok_or("it has no line SwapTotal")?;
+    let free = number_of(text, "SwapFree").ok_or("it has no line SwapFree")?;
+    Ok(Bytes(total.saturating_sub(free).saturating_mul(1024)))
+}
+
 /// CPUs online, from `/proc/stat`: it has a line for each of them.
 #[must_use]
 pub fn cpus_online(text: &str) -> Option<u32> {
@@ -233,6 +243,13 @@ mod tests {
     }
 
     #[test]
+    fn swap_is_what_is_not_free_of_it() {
+        let text = b"SwapCached: 9 kB\nSwapTotal: 1000 kB\nSwapFree:  600 kB\n";
+        assert_eq!(swap_of_meminfo(text), Ok(Bytes(400 << 10)));
+        assert!(swap_of_meminfo(b"SwapTotal: 1000 kB\n").is_err());
+    }
+
+    #[test]
     fn each_cpu_has_its_line() {
         let text = "cpu  1 2 3\ncpu0 1 2 3\ncpu2 1 2 3\ncpu11 0 0 0\nintr 7 cpu9\n";
         assert_eq!(cpus_online(text), Some(3));
@@ -261,6 +278,7 @@ mod tests {
             let _ = anon_of_meminfo(&bytes);
             let _ = bytes_of_memory_current(&bytes);
             let _ = oom_counts(&bytes);
+            let _ = swap_of_meminfo(&bytes);
             let _ = machine_memory(&bytes);
             let text = String::from_utf8_lossy(&bytes);
             let _ = load_averages(&text);

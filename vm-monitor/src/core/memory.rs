@@ -31,6 +31,12 @@ pub struct Rules {
     /// Whether growth is asked for before the mean has reached the threshold: by forecast and by the kernel's own
     /// signs of want. Without it the deployed monitor's rule is the only one.
     pub asks_early: bool,
+    /// A shrink must leave room for the most that was in use for this long.
+    pub peak_window: Span,
+    /// With tasks waiting for memory in this share of the last ten seconds or more, in thousandths, nothing shrinks.
+    pub calm_permille: u16,
+    /// For this long after a shrink any pressure is held against it.
+    pub watch_after_shrink: Span,
     /// When to look.
     pub pacing: Pacing,
 }
@@ -47,6 +53,9 @@ impl Default for Rules {
             downscale_buffer: Bytes::mib(100),
             upscale_interval: Span::from_secs(1),
             asks_early: true,
+            peak_window: Span::from_secs(10),
+            calm_permille: 100,
+            watch_after_shrink: Span::from_secs(30),
             pacing: Pacing::default(),
         }
     }
@@ -62,9 +71,15 @@ impl Rules {
     /// The smallest size, as seen from outside, to which a shrink would be approved with this in use.
     #[must_use]
     pub fn smallest_for(&self, used: Bytes) -> u64 {
+        self.smallest_over(Bytes(used.0.saturating_add(self.downscale_buffer.0)))
+    }
+
+    /// The smallest size, as seen from outside, whose threshold is not below this.
+    #[must_use]
+    pub fn smallest_over(&self, threshold: Bytes) -> u64 {
         let kept = u128::from(1000_u16.saturating_sub(self.headroom_permille).max(1));
-        let needed = u128::from(used.0) + u128::from(self.downscale_buffer.0);
-        let total = (needed * 1000).div_ceil(kept) + u128::from(self.kernel_reserve.0);
+        let needed = u128::from(threshold.0) * 1000;
+        let total = needed.div_ceil(kept) + u128::from(self.kernel_reserve.0);
         u64::try_from(total).unwrap_or(u64::MAX)
     }
 

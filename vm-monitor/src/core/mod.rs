@@ -39,6 +39,7 @@ pub mod decision;
 pub mod file_cache;
 pub mod files;
 pub mod handshake;
+pub mod hooks;
 pub mod memory;
 pub mod pressure;
 mod requests;
@@ -52,8 +53,8 @@ pub mod watch;
 use std::collections::{BTreeSet, VecDeque};
 
 use protocol::monitor::{
-    AgentBody, AgentFrame, FrameErrorKind, MAX_ID, MONITOR_FIRST_ID, MONITOR_FRAME_LIMIT_BYTES,
-    MonitorBody, MonitorFrame, Version,
+    AgentBody, AgentFrame, Allocation, FrameErrorKind, MAX_ID, MONITOR_FIRST_ID,
+    MONITOR_FRAME_LIMIT_BYTES, MonitorBody, MonitorFrame, Version,
 };
 use protocol::monitor_v2::{Capabilities, GuestMetrics, MonitorFrameV2};
 use protocol::time::Timestamp;
@@ -63,15 +64,16 @@ use serde::Serialize;
 use ask::Ask;
 use cache::{CacheChange, CacheFailure, CacheMode, CacheState};
 use counters::Counters;
-use decision::Watched;
+use decision::{Watched, Weight};
 use file_cache::Sizing;
 use files::{OomCounts, ReadFailure};
 use handshake::HandshakeFailure;
+use hooks::{HookEvent, HookSizes, HookVeto};
 use memory::{Rules, Window};
 use pressure::Stalled;
 use requests::{Job, Request};
 use v2::{Growth, Seen};
-use watch::Watch;
+use watch::{Peak, Watch};
 
 /// Longest text in an answer, bytes: the agent drops a connection on frames past 32 KiB, and people read these.
 pub const TEXT_LIMIT_BYTES: usize = 1000;
@@ -97,6 +99,8 @@ pub struct Setup {
     pub watched: Watched,
     /// Whether there is a file cache.
     pub file_cache: CacheMode,
+    /// Whether there may be hooks to run.
+    pub hooks: bool,
 }
 
 /// What came over a connection.
@@ -155,6 +159,15 @@ pub enum Event {
     Stalled(Stalled),
     /// The group's out-of-memory counts, at the beginning and at each change.
     OutOfMemory(OomCounts),
+    /// What weighs on memory beside what is in use was read.
+    Weighed(Weight),
+    /// The hooks have ended: all were content, or the first that was not.
+    HooksDone {
+        /// Which run of them.
+        operation: OperationId,
+        /// How.
+        outcome: Result<(), HookVeto>,
+    },
     /// What the guest sees of its size was read.
     Observed(Seen),
     /// The figures to push were read; those of the group are filled in here.
@@ -188,6 +201,17 @@ pub enum Action {
     Probe,
     /// Read memory use now and tell.
     Sample,
+    /// Read what weighs on memory beside what is in use and tell.
+    Weigh,
+    /// Run the hooks and tell.
+    RunHooks {
+        /// Under which number to tell.
+        operation: OperationId,
+        /// Those of which event.
+        event: HookEvent,
+        /// What to tell them.
+        sizes: HookSizes,
+    },
     /// Read what the guest sees of its size and tell.
     Observe,
     /// Read the figures to push and tell.
@@ -256,6 +280,8 @@ pub struct StateDump {
     pub mean: Option<Bytes>,
     /// Age of the newest reading, milliseconds.
     pub sample_age_ms: Option<u64>,
+    /// The most that was in use lately.
+    pub peak: Option<Bytes>,
     /// The newest bound on use: `memory.current`, with its page cache.
     pub bound: Option<Bytes>,
     /// How fast use climbs, bytes a second.
@@ -300,6 +326,12 @@ pub struct Monitor {
     waiting_for_growth_since: Option<Timestamp>,
     waiting: VecDeque<Request>,
     job: Option<(OperationId, Job)>,
+    /// A shrink for which the weight on memory is being read.
+    weighing: Option<(ConnectionId, u64, Allocation)>,
+    /// The most that was in use lately.
+    peak: Peak,
+    /// When a shrink was last approved, while no growth has followed.
+    shrunk_at: Option<Timestamp>,
     /// A growth that the guest does not see yet; requests wait behind it.
     growth: Option<Growth>,
     seen: Seen,
@@ -329,6 +361,9 @@ impl Monitor {
             waiting_for_growth_since: None,
             waiting: VecDeque::new(),
             job: None,
+            weighing: None,
+            peak: Peak::default(),
+            shrunk_at: None,
             growth: None,
             seen: Seen::default(),
             metrics_at: None,
@@ -366,6 +401,8 @@ impl Monitor {
             Event::Listening(signal) => drop(self.signals.insert(signal)),
             Event::Stalled(stalled) => self.tasks_stalled(stalled),
             Event::OutOfMemory(counts) => self.oom_counted(now, counts),
+            Event::Weighed(weight) => self.weighed(now, weight),
+            Event::HooksDone { operation, outcome } => self.hooks_done(now, operation, outcome),
             Event::Observed(seen) => self.observed(now, seen),
             Event::Measured(metrics) => self.measured(*metrics),
             Event::CacheSet { operation, outcome } => self.cache_set(now, operation, outcome),
@@ -412,6 +449,7 @@ impl Monitor {
             samples: self.window.samples().collect(),
             mean: self.window.mean(),
             sample_age_ms: self.window.age(now).map(|age| age.as_millis()),
+            peak: self.peak.highest(now, self.setup.rules.peak_window),
             bound: self.watch.bound(),
             climb: self.watch.climb(self.threshold),
             lead_ms: self.watch.lead().as_millis(),
@@ -451,6 +489,9 @@ impl Monitor {
         });
         self.growth = None;
         self.metrics_at = None;
+        self.weighing = None;
+        self.shrunk_at = None;
+        self.peak.clear();
         self.window.clear();
         self.watch.restart(now);
         self.stalled = None;
@@ -474,6 +515,7 @@ impl Monitor {
             self.waiting.clear();
             self.growth = None;
             self.metrics_at = None;
+            self.weighing = None;
         }
     }
 

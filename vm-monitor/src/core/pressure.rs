@@ -93,7 +93,10 @@ impl Monitor {
         };
         let used = self.watch.used();
         let reserve = self.setup.rules.headroom_permille;
-        if stalled.is_want(used, self.threshold, reserve) {
+        if self.shrunk_lately(now) {
+            // Whatever they waited for, they had it before the shrink.
+            self.ask_for_more(now, AskReason::AfterShrink);
+        } else if stalled.is_want(used, self.threshold, reserve) {
             let reason = match stalled.stall {
                 Stall::Some => AskReason::PsiSome,
                 Stall::Full => AskReason::PsiFull,

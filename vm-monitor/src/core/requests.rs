@@ -6,7 +6,8 @@ use protocol::time::Timestamp;
 use protocol::units::Bytes;
 
 use super::cache::{CacheChange, CacheFailure, CacheState, CacheVerdict};
-use super::decision::{Approval, Basis, Failure, Refusal, Verdict, judge};
+use super::decision::{Approval, Basis, Failure, Refusal, Verdict, Watched, Weight, judge};
+use super::hooks::HookEvent;
 use super::{Action, ConnectionId, Monitor, OperationId, shorten};
 
 /// Requests that may wait behind the one in hand. An agent has one of each kind in flight.
@@ -42,10 +43,24 @@ pub(super) enum Job {
         id: u64,
         approval: Approval,
     },
+    /// For a shrink that would be approved: the hooks.
+    BeforeShrink {
+        connection: ConnectionId,
+        id: u64,
+        target: Allocation,
+        approval: Approval,
+    },
+    /// For a growth that is there: the hooks.
+    AfterGrow {
+        connection: ConnectionId,
+        id: u64,
+        observed: Option<Allocation>,
+    },
     /// For a growth.
     Upscale {
         connection: ConnectionId,
         id: u64,
+        granted: Allocation,
         total: Bytes,
         /// What the guest sees, where that was waited for.
         observed: Option<Allocation>,
@@ -74,7 +89,7 @@ impl Monitor {
 
     /// Begins waiting requests until one has to wait for the file cache.
     pub(super) fn start_next_job(&mut self, now: Timestamp) {
-        while self.job.is_none() && self.growth.is_none() {
+        while self.job.is_none() && self.growth.is_none() && self.weighing.is_none() {
             let Some(request) = self.waiting.pop_front() else {
                 return;
             };
@@ -103,6 +118,7 @@ impl Monitor {
         let job = Job::Upscale {
             connection,
             id,
+            granted,
             total,
             observed: None,
         };
@@ -110,25 +126,30 @@ impl Monitor {
     }
 
     fn downscale(&mut self, now: Timestamp, connection: ConnectionId, id: u64, target: Allocation) {
+        self.weighing = Some((connection, id, target));
+        if self.setup.watched == Watched::Nothing {
+            return self.weighed(now, Weight::default());
+        }
+        self.outbox.push_back(Action::Weigh);
+    }
+
+    /// What weighs on memory was read: decides on the shrink that waits for it.
+    pub(super) fn weighed(&mut self, now: Timestamp, weight: Weight) {
+        let Some((connection, id, target)) = self.weighing.take() else {
+            return;
+        };
         let mem = target.mem;
         let basis = Basis {
             rules: &self.setup.rules,
             watched: self.setup.watched,
             window: &self.window,
             threshold: self.threshold,
+            peak: self.peak.highest(now, self.setup.rules.peak_window),
+            weight,
         };
         match judge(basis, mem, now) {
             Verdict::Approve(approval) => {
-                let total = self.setup.rules.usable(mem);
-                self.set_cache_then(
-                    now,
-                    total,
-                    Job::Downscale {
-                        connection,
-                        id,
-                        approval,
-                    },
-                );
+                self.hooks_before_shrink(now, connection, id, (target, approval));
             }
             Verdict::Refuse(refusal) => self.refuse(connection, id, target, &refusal),
             Verdict::Fail(failure) => {
@@ -139,8 +160,15 @@ impl Monitor {
     }
 
     /// Says no, with all the details the agent can use.
-    fn refuse(&mut self, connection: ConnectionId, id: u64, target: Allocation, refusal: &Refusal) {
+    pub(super) fn refuse(
+        &mut self,
+        connection: ConnectionId,
+        id: u64,
+        target: Allocation,
+        refusal: &Refusal,
+    ) {
         self.counters.downscales.add("refused");
+        self.counters.refusals.add(refusal.reason().label());
         let status = shorten(refusal.to_string());
         tracing::info!(id, mem = target.mem, status, "downscale refused");
         if !self.capabilities().refusal_details {
@@ -200,7 +228,7 @@ impl Monitor {
         self.finish(now, job, verdict);
     }
 
-    fn finish(&mut self, now: Timestamp, job: Job, cache: CacheVerdict) {
+    pub(super) fn finish(&mut self, now: Timestamp, job: Job, cache: CacheVerdict) {
         match job {
             // What went wrong is in the state and the log; the agent did not ask.
             Job::Start => {}
@@ -209,24 +237,18 @@ impl Monitor {
                 id,
                 approval,
             } => {
-                self.finish_downscale(connection, id, &approval, cache);
+                self.finish_downscale(now, (connection, id), &approval, cache);
             }
-            Job::Upscale {
-                connection,
-                id,
-                total,
-                observed,
-            } => {
-                self.finish_upscale(connection, id, (total, observed), cache);
-                self.push_metrics_soon(now);
-            }
+            Job::Upscale { .. } => self.finish_upscale(now, job, cache),
+            // These wait for hooks, not for the cache.
+            Job::BeforeShrink { .. } | Job::AfterGrow { .. } => {}
         }
     }
 
     fn finish_downscale(
         &mut self,
-        connection: ConnectionId,
-        id: u64,
+        now: Timestamp,
+        (connection, id): (ConnectionId, u64),
         approval: &Approval,
         cache: CacheVerdict,
     ) {
@@ -255,6 +277,7 @@ impl Monitor {
             self.threshold = Some(*threshold);
             self.total = Some(*total);
         }
+        self.shrunk_at = Some(now);
         let status = match (change, approval) {
             (None, Approval::NotWatched) if self.cache.is_absent() => {
                 "approved: neither memory nor a file cache is managed".to_owned()
@@ -272,13 +295,17 @@ impl Monitor {
         );
     }
 
-    fn finish_upscale(
-        &mut self,
-        connection: ConnectionId,
-        id: u64,
-        (total, observed): (Bytes, Option<Allocation>),
-        cache: CacheVerdict,
-    ) {
+    fn finish_upscale(&mut self, now: Timestamp, job: Job, cache: CacheVerdict) {
+        let Job::Upscale {
+            connection,
+            id,
+            granted,
+            total,
+            observed,
+        } = job
+        else {
+            return;
+        };
         // A newer agent's connection has its threshold from the machine itself.
         if !self.serves(connection) {
             return;
@@ -296,15 +323,35 @@ impl Monitor {
                 },
             );
         }
+        if self.setup.hooks {
+            let job = Job::AfterGrow {
+                connection,
+                id,
+                observed,
+            };
+            return self.run_hooks(HookEvent::AfterGrow, granted, job);
+        }
+        self.confirm_upscale(now, connection, id, observed);
+    }
+
+    /// Says that the growth is there and used.
+    pub(super) fn confirm_upscale(
+        &mut self,
+        now: Timestamp,
+        connection: ConnectionId,
+        id: u64,
+        observed: Option<Allocation>,
+    ) {
         self.counters.upscales.add("confirmed");
-        tracing::info!(id, total = total.0, "upscale confirmed");
+        tracing::info!(id, total = ?self.total, "upscale confirmed");
         match observed {
             Some(observed) => self.send_v2(connection, id, MonitorBodyV2::Confirmed { observed }),
             None => self.send(connection, id, MonitorBody::UpscaleConfirmation),
         }
+        self.push_metrics_soon(now);
     }
 
-    fn serves(&self, connection: ConnectionId) -> bool {
+    pub(super) fn serves(&self, connection: ConnectionId) -> bool {
         self.session
             .is_some_and(|session| session.connection == connection)
     }

@@ -47,6 +47,9 @@ impl Monitor {
         }
         let used = outcome.as_ref().ok().copied();
         self.watch.note_used(now, used, self.threshold);
+        if let Some(used) = used {
+            self.peak.note(now, used, self.setup.rules.peak_window);
+        }
         self.window.push(now, outcome, &self.setup.rules);
         self.consider_asking(now);
         self.judge_stall(now);
@@ -69,12 +72,17 @@ impl Monitor {
             self.total
                 .map_or(0, |total| total.0 - threshold.0.min(total.0)),
         );
+        // After a shrink, looks are never further apart than the deployed pace.
+        let soonest = now + rules.sample_interval;
         let is_over = self.watch.used().is_some_and(|used| used >= threshold);
         if is_over || self.asked_lately(now) {
             // All that can be done is being done once a second: the deployed pace is enough.
-            self.watch.next_look_at = now + rules.sample_interval;
+            self.watch.next_look_at = soonest;
         } else {
             self.watch.plan(now, threshold, reserve);
+            if self.shrunk_lately(now) {
+                self.watch.next_look_at = self.watch.next_look_at.min(soonest);
+            }
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The whole core over made-up time.
 
 mod climbing;
+mod shrinking;
 mod v2;
 
 use protocol::monitor::{AgentBody, AgentFrame, Allocation, MonitorBody, MonitorFrame};
@@ -24,6 +25,8 @@ struct Bench {
     probes: u64,
     /// What the guest sees of its size.
     seen: Seen,
+    /// What weighs on memory beside what is in use.
+    weight: Weight,
     done: Vec<Action>,
 }
 
@@ -43,6 +46,7 @@ impl Bench {
             sizing: Sizing::default(),
             watched,
             file_cache,
+            hooks: false,
         };
         Self {
             core: Monitor::new(setup),
@@ -55,6 +59,7 @@ impl Bench {
                 cpus: Some(2),
                 total: Some(Bytes::gib(4)),
             },
+            weight: Weight::default(),
             done: Vec::new(),
         }
     }
@@ -95,6 +100,7 @@ impl Bench {
                     self.core
                         .handle(self.now, Event::Sampled(self.usage.clone()));
                 }
+                Action::Weigh => self.core.handle(self.now, Event::Weighed(self.weight)),
                 Action::Observe => self.core.handle(self.now, Event::Observed(self.seen)),
                 Action::Measure => {
                     let metrics = GuestMetrics {

@@ -186,6 +186,7 @@ impl Monitor {
         let job = Job::Upscale {
             connection: growth.connection,
             id: growth.id,
+            granted: growth.granted,
             total,
             observed: seen.allocation(),
         };

@@ -115,6 +115,51 @@ pub fn risen(rate: u64, over: Span) -> Bytes {
     Bytes(u64::try_from(bytes).unwrap_or(u64::MAX))
 }
 
+/// Slices of the time over which a [`Peak`] is taken.
+const SLICES: u64 = 10;
+
+/// The highest of the readings of a while.
+#[derive(Debug, Clone, Default)]
+pub struct Peak {
+    /// Beginning of a slice of time, and the highest reading in it.
+    slices: VecDeque<(Timestamp, Bytes)>,
+}
+
+impl Peak {
+    /// One more reading; what is older than `window` no longer counts.
+    pub fn note(&mut self, now: Timestamp, value: Bytes, window: Span) {
+        let slice = Span(window.0 / SLICES);
+        match self.slices.back_mut() {
+            Some((began, high)) if now.since(*began) < slice => *high = value.max(*high),
+            _ => self.slices.push_back((now, value)),
+        }
+        self.forget(now, window);
+    }
+
+    fn forget(&mut self, now: Timestamp, window: Span) {
+        while self
+            .slices
+            .front()
+            .is_some_and(|(began, _)| now.since(*began) > window)
+        {
+            self.slices.pop_front();
+        }
+    }
+
+    /// The highest reading, none without readings.
+    #[must_use]
+    pub fn highest(&self, now: Timestamp, window: Span) -> Option<Bytes> {
+        let recent = self.slices.iter();
+        let recent = recent.filter(|(began, _)| now.since(*began) <= window);
+        recent.map(|(_, high)| *high).max()
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.slices.clear();
+    }
+}
+
 /// What the looks have shown, and when the next one is due.
 #[derive(Debug, Clone)]
 pub struct Watch {
@@ -366,6 +411,28 @@ mod tests {
         let later = at + Span::from_secs(130);
         assert_eq!(watch.plausible(later), 2 * (4000 << 20) / 4);
         assert_eq!(watch.plausible(at + Span::from_secs(3600)), 1 << 30);
+    }
+
+    #[test]
+    fn a_peak_is_remembered_for_its_window() {
+        let (mut peak, window) = (Peak::default(), Span::from_secs(10));
+        assert_eq!(peak.highest(Timestamp(0), window), None);
+        for second in 0..30_u64 {
+            let value = if second == 5 { 900 } else { 100 + second };
+            let now = Timestamp(second * 1_000_000);
+            peak.note(now, Bytes::mib(value), window);
+            let expected = match second {
+                0..5 => 100 + second,
+                5..=15 => 900,
+                _ => 100 + second,
+            };
+            assert_eq!(
+                peak.highest(now, window),
+                Some(Bytes::mib(expected)),
+                "{second}"
+            );
+        }
+        assert!(peak.slices.len() <= 12);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, ValueEn
 use serde_json::{Value, json};
 use tracing_subscriber::filter::Targets;
 
-use super::config::{Config, FileCache, READY_LIMIT, Secret, SettingName};
+use super::config::{Config, FileCache, HOOKS_FOLDER, READY_LIMIT, Secret, SettingName};
 use super::logging;
 use crate::core::cache::CacheMode;
 use crate::core::decision::Watched;
@@ -91,6 +91,14 @@ pub struct Args {
     /// out-of-memory kill. Off leaves the rule of the mean alone
     #[arg(long, value_enum, value_name = "WHETHER", default_value_t = Switch::On)]
     ask_early: Switch,
+    /// Folder whose executable files are run before a shrink, which they may veto, and after a growth; empty for none
+    #[arg(
+        long,
+        value_name = "PATH",
+        default_value = HOOKS_FOLDER,
+        env = "VM_MONITOR_HOOKS"
+    )]
+    hooks: PathBuf,
     /// Log filter: a level, or target=level pairs with commas
     #[arg(
         long,
@@ -217,6 +225,7 @@ impl Args {
                 asks_early: self.ask_early == Switch::On,
                 ..Rules::default()
             },
+            hooks: Some(self.hooks.clone()).filter(|folder| !folder.as_os_str().is_empty()),
             ready_limit: READY_LIMIT,
         })
     }

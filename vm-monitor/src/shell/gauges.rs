@@ -7,6 +7,7 @@ use protocol::monitor_v2::{GuestMetrics, MachineGauges, Stalls};
 
 use super::config::Config;
 use super::memory;
+use crate::core::decision::Weight;
 use crate::core::files;
 use crate::core::v2::Seen;
 
@@ -14,18 +15,17 @@ use crate::core::v2::Seen;
 #[derive(Debug)]
 pub struct Gauges {
     proc_root: PathBuf,
-    /// The watched group's stalls, if there is a group.
-    group_stalls: Option<PathBuf>,
+    /// The watched group, if there is one.
+    group: Option<PathBuf>,
 }
 
 impl Gauges {
     /// Those of a configuration.
     #[must_use]
     pub fn new(config: &Config) -> Self {
-        let group = config.cgroup.as_ref();
         Self {
             proc_root: config.proc_root.clone(),
-            group_stalls: group.map(|group| group.join("memory.pressure")),
+            group: config.cgroup.clone(),
         }
     }
 
@@ -40,6 +40,25 @@ impl Gauges {
         }
     }
 
+    /// What weighs on memory beside what is in use: of the group if there is one, else of the machine.
+    #[must_use]
+    pub fn weigh(&self) -> Weight {
+        let (swap, stalls) = if let Some(group) = &self.group {
+            let parse = files::bytes_of_memory_current;
+            let swap = memory::parsed(&group.join("memory.swap.current"), parse);
+            (swap, stalls(&group.join("memory.pressure")))
+        } else {
+            let meminfo = self.proc_root.join("meminfo");
+            let swap = memory::parsed(&meminfo, files::swap_of_meminfo);
+            (swap, stalls(&self.proc_root.join("pressure/memory")))
+        };
+        let some_permille = stalls.map(|stalls| permille(stalls.some_percent));
+        Weight {
+            swap: swap.ok(),
+            some_permille,
+        }
+    }
+
     /// Everything that is pushed but the group's memory, which the core knows.
     #[must_use]
     pub fn measure(&self) -> GuestMetrics {
@@ -48,6 +67,8 @@ impl Gauges {
         let memory = memory::machine_memory(&self.proc_root).ok();
         let stat = memory::text(&self.proc_root.join("stat"));
         let cpus = stat.as_deref().and_then(files::cpus_online);
+        let group = self.group.as_ref();
+        let group_stalls = group.and_then(|group| stalls(&group.join("memory.pressure")));
         GuestMetrics {
             load1: loads.and_then(|(one, _)| one.parse().ok()),
             load5: loads.and_then(|(_, five)| five.parse().ok()),
@@ -57,7 +78,7 @@ impl Gauges {
                 cached: memory.cached.0,
             }),
             machine_stalls: stalls(&self.proc_root.join("pressure/memory")),
-            cgroup_stalls: self.group_stalls.as_deref().and_then(stalls),
+            cgroup_stalls: group_stalls,
             guest: cpus.zip(memory).map(|(cpus, memory)| Allocation {
                 cpu: f64::from(cpus),
                 mem: memory.total.0,
@@ -65,6 +86,16 @@ impl Gauges {
             ..GuestMetrics::default()
         }
     }
+}
+
+/// A percentage in thousandths, no more than all.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "clamped to 0..=1000 first"
+)]
+fn permille(percent: f64) -> u16 {
+    (percent * 10.0).clamp(0.0, 1000.0) as u16
 }
 
 /// The stalls a PSI file tells of, none without one. The line `full` may be missing.

@@ -142,6 +142,17 @@ pub fn text(path: &Path) -> Option<String> {
     std::str::from_utf8(&buffer[..read]).ok().map(str::to_owned)
 }
 
+/// A figure of a small file.
+///
+/// # Errors
+/// [`ReadFailure`].
+pub fn parsed<T>(
+    path: &Path,
+    parse: fn(&[u8]) -> Result<T, &'static str>,
+) -> Result<T, ReadFailure> {
+    read_parsed(path, &mut [0; FILE_LIMIT_BYTES], parse)
+}
+
 fn read_parsed<T>(
     path: &Path,
     buffer: &mut [u8],

@@ -6,6 +6,7 @@ pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod gauges;
+pub mod hooks;
 pub mod link;
 pub mod logging;
 pub mod memory;

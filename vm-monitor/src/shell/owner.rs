@@ -15,10 +15,12 @@ use super::alarm::Alarm;
 use super::clock::Clock;
 use super::config::Config;
 use super::gauges::Gauges;
+use super::hooks::{self, HookOrder};
 use super::link::{self, Goodbye, Links, Outgoing};
 use super::memory::Source;
 use super::pressure;
 use crate::core::cache::{CacheChange, CacheFailure};
+use crate::core::hooks::HookVeto;
 use crate::core::{Action, ConnectionId, Event, Monitor, OperationId, StateDump};
 use crate::{Bound, RunError};
 
@@ -55,6 +57,7 @@ struct Owner {
     gauges: Gauges,
     agent: Option<(ConnectionId, mpsc::Sender<Outgoing>)>,
     cache: Option<mpsc::Sender<CacheOrder>>,
+    hooks: Option<mpsc::Sender<HookOrder>>,
 }
 
 /// The whole monitor; see [`crate::run`].
@@ -84,6 +87,9 @@ pub(crate) async fn run(
     tasks.spawn(admin::serve(bound.metrics, admin, connections.clone()));
     pressure::listen(&config, &inbox, &mut tasks);
 
+    let hooks = config.hooks.clone();
+    let hooks = hooks.map(|folder| hooks::start(folder, inbox.clone(), &mut tasks));
+
     let core = Monitor::new(config.setup());
     let mut owner = Owner {
         core,
@@ -92,6 +98,7 @@ pub(crate) async fn run(
         gauges: Gauges::new(&config),
         agent: None,
         cache,
+        hooks,
     };
     let served = owner.serve(&mut messages, &mut alarm, &cancel).await;
     connections.cancel();
@@ -208,6 +215,15 @@ impl Owner {
                     let outcome = self.source.sample();
                     self.tell(Event::Sampled(outcome));
                 }
+                Action::Weigh => {
+                    let weight = self.gauges.weigh();
+                    self.tell(Event::Weighed(weight));
+                }
+                Action::RunHooks {
+                    operation,
+                    event,
+                    sizes,
+                } => self.order_hooks((operation, event, sizes)),
                 Action::Observe => {
                     let seen = self.gauges.seen();
                     self.tell(Event::Observed(seen));
@@ -258,6 +274,18 @@ impl Owner {
             let detail = "the file cache's task has ended".to_owned();
             let outcome: Result<CacheChange, _> = Err(CacheFailure::Unreachable { detail });
             self.tell(Event::CacheSet { operation, outcome });
+        }
+    }
+
+    fn order_hooks(&mut self, order: HookOrder) {
+        let operation = order.0;
+        let refused = match &self.hooks {
+            Some(hooks) => hooks.try_send(order).is_err(),
+            None => true,
+        };
+        if refused {
+            let outcome = Err(HookVeto::new("hooks", "the hooks' task has ended"));
+            self.tell(Event::HooksDone { operation, outcome });
         }
     }
 

@@ -16,6 +16,16 @@ pub fn append(page: &mut String, dump: &StateDump) {
     for (reason, count) in dump.counters.asks.iter() {
         line(page, &format!("{name}{{reason=\"{reason}\"}}"), count);
     }
+    let name = "vm_monitor_downscale_refusals_total";
+    head(page, name, "counter", "Shrinks refused, by reason.");
+    for (reason, count) in dump.counters.refusals.iter() {
+        line(page, &format!("{name}{{reason=\"{reason}\"}}"), count);
+    }
+    let name = "vm_monitor_hooks_total";
+    head(page, name, "counter", "Runs of the hooks, by outcome.");
+    for (outcome, count) in dump.counters.hooks.iter() {
+        line(page, &format!("{name}{{outcome=\"{outcome}\"}}"), count);
+    }
     let name = "vm_monitor_stalls_total";
     let help = "Stalls for want of memory the kernel told of, and those that were not for want.";
     head(page, name, "counter", help);

@@ -113,6 +113,7 @@ impl Files {
             watched: Watched::Cgroup,
             cgroup: Some(self.cgroup()),
             proc_root: self.proc_root(),
+            hooks: None,
             ..Config::default()
         }
     }

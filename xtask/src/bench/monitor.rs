@@ -45,6 +45,8 @@ const CALM_MIB: u64 = 100;
 const MIB: u64 = 1 << 20;
 /// How fast it climbs, bytes a second.
 const CLIMB: f64 = (1_u64 << 30) as f64;
+/// Climbs that are not measured: after them the monitor has learned how long growth takes here.
+const WARM_UP: u32 = 8;
 /// Least time between two requests for growth, with a margin.
 const ASK_EVERY: Duration = Duration::from_millis(1200);
 /// By how much the beginnings of climbs differ.
@@ -149,7 +151,7 @@ fn climbs(monitor: &Monitor, group: &Group, repeats: u32) -> Result<Vec<Figure>>
     let client = Client::connect(monitor)?;
     let (mut speaker, frames) = client.split()?;
     let (mut late, mut early) = (Vec::new(), Vec::new());
-    for n in 0..repeats {
+    for n in 0..WARM_UP + repeats {
         group.set_use(CALM_MIB * MIB)?;
         // Growth that changes nothing: it ends the wait for growth, so that the lead is the least one.
         let granted = json!({ "granted": { "cpu": 1, "mem": (TOTAL_MIB + 100) * MIB } });
@@ -164,8 +166,10 @@ fn climbs(monitor: &Monitor, group: &Group, repeats: u32) -> Result<Vec<Figure>>
         let state = monitor.state()?;
         while frames.try_recv().is_ok() {}
         let climb = climb(group, &frames, &state)?;
-        late.push(climb.after_condition_ms);
-        early.push(climb.before_threshold_ms);
+        if n >= WARM_UP {
+            late.push(climb.after_condition_ms);
+            early.push(climb.before_threshold_ms);
+        }
     }
     Ok(vec![
         Figure::lower("trigger_to_frame_ms_p50", percentile(&late, 50), "ms", None),
