@@ -11,6 +11,7 @@ pub mod annotations;
 pub mod crds;
 pub mod image;
 pub mod monitor;
+pub mod monitor_v2;
 pub mod object;
 pub mod permit;
 pub mod quantity;

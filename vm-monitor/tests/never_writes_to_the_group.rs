@@ -88,7 +88,20 @@ fn no_source_file_opens_anything_for_writing() {
                 ".write(true)",
                 ".append(true)",
             ] {
-                assert!(!code.contains(word), "{}: {word}", path.display());
+                // A pressure trigger is armed by writing into its file; nothing else is ever opened for writing.
+                let is_excused = path.ends_with("shell/pressure.rs");
+                assert!(
+                    is_excused || !code.contains(word),
+                    "{}: {word}",
+                    path.display()
+                );
+            }
+            // The kernel's limits are not even named in code, so that no file of theirs can be opened.
+            for limit in ["memory.high", "memory.max", "memory.low", "memory.min"] {
+                let named = code.lines().any(|line| {
+                    !line.trim_start().starts_with("//") && line.contains(&format!("\"{limit}"))
+                });
+                assert!(!named, "{}: {limit}", path.display());
             }
             read += 1;
         }

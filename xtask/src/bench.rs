@@ -1,6 +1,9 @@
 //! `cargo xtask bench NAME`: each benchmark is a program of the black-box kit that prints a table and writes one shape of
 //! JSON: `{"bench":…,"machine":{cpus,mem,kernel,accel},"figures":[{name,value,unit,target,better,met}]}`.
 
+mod figures;
+mod monitor;
+
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -26,14 +29,17 @@ pub(crate) struct Options {
 enum Name {
     /// Patch of the VM object to guest-visible, beside raw QMP on the same guest
     Resize,
+    /// The static monitor: memory, CPU, size, replies, time from trigger to frame
+    Monitor,
 }
 
 /// Builds what the benchmark needs, runs it, shows its table.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let bellows = build::images(build::Scope::Release)?;
     let program = match options.name {
         Name::Resize => "bench-resize",
+        Name::Monitor => return monitor::run(options.repeats, options.json.as_deref()),
     };
+    let bellows = build::images(build::Scope::Release)?;
     let mut command = Command::new(bellows.with_file_name(program));
     command
         .args(["--repeats", &options.repeats.to_string()])

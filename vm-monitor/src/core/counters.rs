@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use super::ask::AskReason;
 use super::handshake::HandshakeFailure;
 
 /// A counter per label value. All the values are known beforehand, so that each series exists from the start.
@@ -51,8 +52,12 @@ pub struct Counters {
     pub downscales: Family,
     /// Growth told of, by outcome.
     pub upscales: Family,
-    /// Readings of memory use, by outcome.
+    /// Looks at memory: at the bound alone (`probed`), and at the use, by outcome.
     pub samples: Family,
+    /// Stalls the kernel told of, and those that were not for want of memory.
+    pub stalls: Family,
+    /// Requests for growth, by reason.
+    pub asks: Family,
     /// Attempts to set the file cache, by outcome.
     pub file_cache_sets: Family,
 }
@@ -67,6 +72,7 @@ impl Default for Counters {
                 "DownscaleRequest",
                 "UpscaleNotification",
                 "HealthCheck",
+                "Capabilities",
                 "InvalidMessage",
                 "InternalError",
                 "not_json",
@@ -82,12 +88,22 @@ impl Default for Counters {
                 "UpscaleConfirmation",
                 "UpscaleRequest",
                 "HealthCheck",
+                "Capabilities",
+                "Metrics",
                 "InvalidMessage",
                 "InternalError",
             ]),
             downscales: Family::of(["approved", "refused", "failed"]),
-            upscales: Family::of(["confirmed", "failed"]),
-            samples: Family::of(["read", "failed"]),
+            upscales: Family::of(["confirmed", "failed", "not_seen"]),
+            samples: Family::of(["probed", "read", "failed"]),
+            stalls: Family::of([
+                "cgroup_some",
+                "cgroup_full",
+                "machine_some",
+                "machine_full",
+                "not_for_want",
+            ]),
+            asks: Family::of(AskReason::ALL.map(AskReason::label)),
             file_cache_sets: Family::of(["set", "not_managed", "failed"]),
         }
     }

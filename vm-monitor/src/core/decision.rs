@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use protocol::monitor_v2::RefusalReason;
 use protocol::time::{Span, Timestamp};
 use protocol::units::Bytes;
 use serde::Serialize;
@@ -72,6 +73,27 @@ pub enum Refusal {
         /// What must stay free between the two.
         buffer: Bytes,
     },
+}
+
+impl Refusal {
+    /// The wire's word for it.
+    #[must_use]
+    pub const fn reason(&self) -> RefusalReason {
+        match self {
+            Self::Unreadable(_) => RefusalReason::Unreadable,
+            Self::TooFewSamples { .. } => RefusalReason::TooFewSamples,
+            Self::TooLow { .. } => RefusalReason::InUse,
+        }
+    }
+
+    /// The smallest memory that would be accepted now, bytes; none where nothing is known.
+    #[must_use]
+    pub fn smallest(&self, rules: &Rules) -> Option<u64> {
+        match self {
+            Self::Unreadable(_) | Self::TooFewSamples { .. } => None,
+            Self::TooLow { in_use, .. } => Some(rules.smallest_for(*in_use)),
+        }
+    }
 }
 
 /// Why a request could not be decided or carried out; answered with `InternalError`.
@@ -243,8 +265,10 @@ mod tests {
 
     fn window(samples: &[u64]) -> Window {
         let mut window = Window::default();
-        for mib in samples {
-            window.push(NOW, Ok(Bytes::mib(*mib)), 5);
+        let rules = Rules::default();
+        for (n, mib) in samples.iter().rev().enumerate().rev() {
+            let back = rules.sample_interval.0 * u64::try_from(n).expect("small");
+            window.push(NOW - Span(back), Ok(Bytes::mib(*mib)), &rules);
         }
         window
     }
@@ -279,11 +303,32 @@ mod tests {
     }
 
     #[test]
+    fn n27_the_smallest_size_of_a_refusal_is_the_smallest_that_is_accepted() {
+        for mib in [1, 100, 685, 686, 3000, 70_001] {
+            let used = window(&[mib; 5]);
+            let smallest = Rules::default().smallest_for(Bytes::mib(mib));
+            assert!(
+                matches!(ask(&used, smallest, NOW), Verdict::Approve(_)),
+                "{mib}"
+            );
+            let Verdict::Refuse(refusal) = ask(&used, smallest - 1, NOW) else {
+                panic!("{mib}: a byte less is accepted");
+            };
+            assert_eq!(refusal.smallest(&Rules::default()), Some(smallest));
+            assert_eq!(refusal.reason(), RefusalReason::InUse);
+        }
+    }
+
+    #[test]
     fn n27_the_checks_come_in_their_order() {
         // Everything is wrong at once; each correction uncovers the next reason.
         let long_after = NOW + Span::from_secs(6);
         let mut blind = window(&[9000]);
-        blind.push(NOW, Err(ReadFailure::new("memory.stat", "no such file")), 5);
+        blind.push(
+            NOW,
+            Err(ReadFailure::new("memory.stat", "no such file")),
+            &Rules::default(),
+        );
         assert!(matches!(
             ask(&blind, 1 << 30, long_after),
             Verdict::Refuse(Refusal::Unreadable(_))

@@ -54,6 +54,34 @@ pub fn anon_of_memory_stat(text: &[u8]) -> Result<Bytes, &'static str> {
     Ok(Bytes(active.saturating_add(inactive)))
 }
 
+/// All memory charged to a group, page cache included: the one number of `memory.current`.
+///
+/// # Errors
+/// When it is not one number.
+pub fn bytes_of_memory_current(text: &[u8]) -> Result<Bytes, &'static str> {
+    let text = std::str::from_utf8(text).map_err(|_| "it is no text")?;
+    let number = text.trim_ascii_end().parse();
+    number.map(Bytes).map_err(|_| "it is not one number")
+}
+
+/// How often a group ran out of memory, from its `memory.events`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct OomCounts {
+    /// Times its limit was reached and nothing could be reclaimed (`oom`).
+    pub oom: u64,
+    /// Tasks of it that were killed, by whatever killer (`oom_kill`).
+    pub oom_kill: u64,
+}
+
+/// Reads the two counts of `memory.events`; none if a line is missing or torn.
+#[must_use]
+pub fn oom_counts(text: &[u8]) -> Option<OomCounts> {
+    Some(OomCounts {
+        oom: number_of(text, "oom")?,
+        oom_kill: number_of(text, "oom_kill")?,
+    })
+}
+
 /// Anonymous memory of the whole machine, the same sum from `/proc/meminfo`.
 ///
 /// # Errors
@@ -112,6 +140,17 @@ fn runnable_of_cpu(line: &str) -> Option<(u32, u64)> {
     Some((cpu, ran.checked_add(waited)?))
 }
 
+/// CPUs online, from `/proc/stat`: it has a line for each of them.
+#[must_use]
+pub fn cpus_online(text: &str) -> Option<u32> {
+    let is_cpu = |line: &&str| {
+        let number = line.strip_prefix("cpu");
+        number.is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))
+    };
+    let count = text.lines().filter(is_cpu).count();
+    u32::try_from(count).ok().filter(|count| *count > 0)
+}
+
 /// One line of a PSI file: `some avg10=0.00 avg60=0.00 avg300=0.00 total=0`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PressureLine<'a> {
@@ -157,6 +196,26 @@ mod tests {
     fn memory_stat_sums_the_two_anon_lists() {
         let text = b"anon 7\nfile 1\ninactive_anon 4096\nactive_anon 8192\nactive_file 5\n";
         assert_eq!(anon_of_memory_stat(text), Ok(Bytes(12_288)));
+    }
+
+    #[test]
+    fn memory_current_is_one_number() {
+        assert_eq!(bytes_of_memory_current(b"4096\n"), Ok(Bytes(4096)));
+        for bad in [&b""[..], b"\n", b"max\n", b"-1\n", b"1 2\n", b"\xff"] {
+            assert!(bytes_of_memory_current(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn oom_counts_are_both_or_none() {
+        let text = b"low 0\nhigh 0\nmax 9\noom 2\noom_kill 3\noom_group_kill 0\n";
+        let counts = OomCounts {
+            oom: 2,
+            oom_kill: 3,
+        };
+        assert_eq!(oom_counts(text), Some(counts));
+        assert_eq!(oom_counts(b"low 0\noom_kill 3\n"), None);
+        assert_eq!(oom_counts(b"oom 2\noom_kill \n"), None);
     }
 
     #[test]
@@ -208,6 +267,13 @@ mod tests {
     }
 
     #[test]
+    fn each_cpu_has_its_line() {
+        let text = "cpu  1 2 3\ncpu0 1 2 3\ncpu2 1 2 3\ncpu11 0 0 0\nintr 7 cpu9\n";
+        assert_eq!(cpus_online(text), Some(3));
+        assert_eq!(cpus_online("cpu 1 2\n"), None);
+    }
+
+    #[test]
     fn pressure_lines_are_read_and_others_left() {
         let text = "some avg10=1.50 avg60=0.00 avg300=0.00 total=77\nfull avg10=0.25 total=5\nnone x=1\nsome total=3\n";
         let lines: Vec<_> = pressure_lines(text).collect();
@@ -227,10 +293,13 @@ mod tests {
         fn readers_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = anon_of_memory_stat(&bytes);
             let _ = anon_of_meminfo(&bytes);
+            let _ = bytes_of_memory_current(&bytes);
+            let _ = oom_counts(&bytes);
             let _ = machine_memory(&bytes);
             let text = String::from_utf8_lossy(&bytes);
             let _ = load_averages(&text);
             let _ = runnable_ns(&text);
+            let _ = cpus_online(&text);
             let _ = pressure_lines(&text).count();
         }
     }

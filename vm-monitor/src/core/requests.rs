@@ -1,37 +1,38 @@
 //! The requests that take time, one after the other: decide, set the file cache, move the threshold, answer.
 
-use protocol::monitor::MonitorBody;
+use protocol::monitor::{Allocation, MonitorBody};
+use protocol::monitor_v2::{MonitorBodyV2, Refused};
 use protocol::time::Timestamp;
 use protocol::units::Bytes;
 
 use super::cache::{CacheChange, CacheFailure, CacheState, CacheVerdict};
-use super::decision::{Approval, Basis, Failure, Verdict, judge};
+use super::decision::{Approval, Basis, Failure, Refusal, Verdict, judge};
 use super::{Action, ConnectionId, Monitor, OperationId, shorten};
 
 /// Requests that may wait behind the one in hand. An agent has one of each kind in flight.
 pub(super) const WAITING_LIMIT: usize = 32;
 
 /// A request not yet begun.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) enum Request {
     /// A connection has begun on a machine of this size.
     Start { total: Bytes },
-    /// May the VM shrink to `mem` bytes?
+    /// May the VM shrink to `target`?
     Downscale {
         connection: ConnectionId,
         id: u64,
-        mem: u64,
+        target: Allocation,
     },
-    /// The VM has grown to `mem` bytes.
+    /// The VM has grown to `granted`.
     Upscale {
         connection: ConnectionId,
         id: u64,
-        mem: u64,
+        granted: Allocation,
     },
 }
 
 /// A request whose file cache is being set.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) enum Job {
     /// For the start of a connection.
     Start,
@@ -46,6 +47,8 @@ pub(super) enum Job {
         connection: ConnectionId,
         id: u64,
         total: Bytes,
+        /// What the guest sees, where that was waited for.
+        observed: Option<Allocation>,
     },
 }
 
@@ -71,37 +74,43 @@ impl Monitor {
 
     /// Begins waiting requests until one has to wait for the file cache.
     pub(super) fn start_next_job(&mut self, now: Timestamp) {
-        while self.job.is_none() {
+        while self.job.is_none() && self.growth.is_none() {
             let Some(request) = self.waiting.pop_front() else {
                 return;
             };
             match request {
-                Request::Start { total } => self.set_cache_then(total, Job::Start),
+                Request::Start { total } => self.set_cache_then(now, total, Job::Start),
                 Request::Upscale {
                     connection,
                     id,
-                    mem,
-                } => {
-                    let total = self.setup.rules.usable(mem);
-                    self.set_cache_then(
-                        total,
-                        Job::Upscale {
-                            connection,
-                            id,
-                            total,
-                        },
-                    );
-                }
+                    granted,
+                } => self.upscale(now, connection, id, granted),
                 Request::Downscale {
                     connection,
                     id,
-                    mem,
-                } => self.downscale(now, connection, id, mem),
+                    target,
+                } => self.downscale(now, connection, id, target),
             }
         }
     }
 
-    fn downscale(&mut self, now: Timestamp, connection: ConnectionId, id: u64, mem: u64) {
+    fn upscale(&mut self, now: Timestamp, connection: ConnectionId, id: u64, granted: Allocation) {
+        if self.capabilities().observed {
+            return self.watch_growth(now, connection, id, granted);
+        }
+        self.growth_has_come(now);
+        let total = self.setup.rules.usable(granted.mem);
+        let job = Job::Upscale {
+            connection,
+            id,
+            total,
+            observed: None,
+        };
+        self.set_cache_then(now, total, job);
+    }
+
+    fn downscale(&mut self, now: Timestamp, connection: ConnectionId, id: u64, target: Allocation) {
+        let mem = target.mem;
         let basis = Basis {
             rules: &self.setup.rules,
             watched: self.setup.watched,
@@ -112,6 +121,7 @@ impl Monitor {
             Verdict::Approve(approval) => {
                 let total = self.setup.rules.usable(mem);
                 self.set_cache_then(
+                    now,
                     total,
                     Job::Downscale {
                         connection,
@@ -120,16 +130,7 @@ impl Monitor {
                     },
                 );
             }
-            Verdict::Refuse(refusal) => {
-                self.counters.downscales.add("refused");
-                let status = shorten(refusal.to_string());
-                tracing::info!(id, mem, status, "downscale refused");
-                self.send(
-                    connection,
-                    id,
-                    MonitorBody::DownscaleResult { ok: false, status },
-                );
-            }
+            Verdict::Refuse(refusal) => self.refuse(connection, id, target, &refusal),
             Verdict::Fail(failure) => {
                 self.counters.downscales.add("failed");
                 self.fail(connection, id, &failure);
@@ -137,10 +138,30 @@ impl Monitor {
         }
     }
 
+    /// Says no, with all the details the agent can use.
+    fn refuse(&mut self, connection: ConnectionId, id: u64, target: Allocation, refusal: &Refusal) {
+        self.counters.downscales.add("refused");
+        let status = shorten(refusal.to_string());
+        tracing::info!(id, mem = target.mem, status, "downscale refused");
+        if !self.capabilities().refusal_details {
+            let body = MonitorBody::DownscaleResult { ok: false, status };
+            return self.send(connection, id, body);
+        }
+        // CPUs are not what is refused, so any number of them would do.
+        let smallest = refusal.smallest(&self.setup.rules);
+        let cpu = target.cpu;
+        let refused = Refused {
+            status,
+            reason: refusal.reason(),
+            smallest: smallest.map(|mem| Allocation { cpu, mem }),
+        };
+        self.send_v2(connection, id, MonitorBodyV2::Refused(refused));
+    }
+
     /// Sets the file cache for `total`, if there is one, and finishes the job after it.
-    fn set_cache_then(&mut self, total: Bytes, job: Job) {
+    pub(super) fn set_cache_then(&mut self, now: Timestamp, total: Bytes, job: Job) {
         if self.cache == CacheState::Off {
-            return self.finish(job, CacheVerdict::GoOn);
+            return self.finish(now, job, CacheVerdict::GoOn);
         }
         let operation = OperationId(self.next_operation);
         self.next_operation += 1;
@@ -153,6 +174,7 @@ impl Monitor {
     /// An attempt has ended. One that nobody waits for is of no use any more.
     pub(super) fn cache_set(
         &mut self,
+        now: Timestamp,
         operation: OperationId,
         outcome: Result<CacheChange, CacheFailure>,
     ) {
@@ -175,10 +197,10 @@ impl Monitor {
                 state => tracing::debug!(?state, "file cache"),
             }
         }
-        self.finish(job, verdict);
+        self.finish(now, job, verdict);
     }
 
-    fn finish(&mut self, job: Job, cache: CacheVerdict) {
+    fn finish(&mut self, now: Timestamp, job: Job, cache: CacheVerdict) {
         match job {
             // What went wrong is in the state and the log; the agent did not ask.
             Job::Start => {}
@@ -193,8 +215,10 @@ impl Monitor {
                 connection,
                 id,
                 total,
+                observed,
             } => {
-                self.finish_upscale(connection, id, total, cache);
+                self.finish_upscale(connection, id, (total, observed), cache);
+                self.push_metrics_soon(now);
             }
         }
     }
@@ -252,7 +276,7 @@ impl Monitor {
         &mut self,
         connection: ConnectionId,
         id: u64,
-        total: Bytes,
+        (total, observed): (Bytes, Option<Allocation>),
         cache: CacheVerdict,
     ) {
         // A newer agent's connection has its threshold from the machine itself.
@@ -274,7 +298,10 @@ impl Monitor {
         }
         self.counters.upscales.add("confirmed");
         tracing::info!(id, total = total.0, "upscale confirmed");
-        self.send(connection, id, MonitorBody::UpscaleConfirmation);
+        match observed {
+            Some(observed) => self.send_v2(connection, id, MonitorBodyV2::Confirmed { observed }),
+            None => self.send(connection, id, MonitorBody::UpscaleConfirmation),
+        }
     }
 
     fn serves(&self, connection: ConnectionId) -> bool {

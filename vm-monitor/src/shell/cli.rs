@@ -87,6 +87,10 @@ pub struct Args {
     /// How much more than its size the file cache costs, as a share of it
     #[arg(long, value_name = "FRACTION", default_value = "0.1")]
     file_cache_spread: String,
+    /// Whether growth is asked for before use has reached its threshold: by forecast, by memory pressure (PSI), after an
+    /// out-of-memory kill. Off leaves the rule of the mean alone
+    #[arg(long, value_enum, value_name = "WHETHER", default_value_t = Switch::On)]
+    ask_early: Switch,
     /// Log filter: a level, or target=level pairs with commas
     #[arg(
         long,
@@ -113,6 +117,14 @@ enum Manage {
     /// If the database has the setting
     Auto,
     /// Yes, and do not start without it
+    On,
+    /// No
+    Off,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Switch {
+    /// Yes
     On,
     /// No
     Off,
@@ -201,7 +213,10 @@ impl Args {
             cgroup,
             proc_root: self.proc_root.clone(),
             file_cache,
-            rules: Rules::default(),
+            rules: Rules {
+                asks_early: self.ask_early == Switch::On,
+                ..Rules::default()
+            },
             ready_limit: READY_LIMIT,
         })
     }

@@ -5,13 +5,16 @@ pub mod alarm;
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod gauges;
 pub mod link;
 pub mod logging;
 pub mod memory;
 pub mod owner;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+pub mod pressure;
 pub mod render;
+pub mod render_pressure;
 pub mod runnable;
 mod sys;
 pub mod upgrade;

@@ -3,6 +3,7 @@
 use std::io;
 use std::time::Duration;
 
+use protocol::monitor::Version;
 use protocol::units::Bytes;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
@@ -13,8 +14,10 @@ use super::admin::{self, Admin};
 use super::alarm::Alarm;
 use super::clock::Clock;
 use super::config::Config;
+use super::gauges::Gauges;
 use super::link::{self, Goodbye, Links, Outgoing};
 use super::memory::Source;
+use super::pressure;
 use super::runnable;
 use crate::core::cache::{CacheChange, CacheFailure};
 use crate::core::runnable::RunnableLoad;
@@ -33,6 +36,8 @@ pub enum Inbox {
     Ready {
         /// Which.
         connection: ConnectionId,
+        /// The version both speak.
+        version: Version,
         /// Where frames to it go.
         outgoing: mpsc::Sender<Outgoing>,
     },
@@ -49,6 +54,7 @@ struct Owner {
     core: Monitor,
     clock: Clock,
     source: Source,
+    gauges: Gauges,
     agent: Option<(ConnectionId, mpsc::Sender<Outgoing>)>,
     cache: Option<mpsc::Sender<CacheOrder>>,
 }
@@ -86,12 +92,14 @@ pub(crate) async fn run(
     ));
     let admin = Admin::new(&config, inbox.clone(), runnable);
     tasks.spawn(admin::serve(bound.metrics, admin, connections.clone()));
+    pressure::listen(&config, &inbox, &mut tasks);
 
     let core = Monitor::new(config.setup());
     let mut owner = Owner {
         core,
         clock,
         source,
+        gauges: Gauges::new(&config),
         agent: None,
         cache,
     };
@@ -171,11 +179,13 @@ impl Owner {
         match message {
             Inbox::Ready {
                 connection,
+                version,
                 outgoing,
             } => {
                 let machine_total = self.source.machine_total();
                 self.tell(Event::AgentReady {
                     connection,
+                    version,
                     machine_total,
                 });
                 // The actions for the one before go out over its own channel first.
@@ -200,12 +210,27 @@ impl Owner {
     fn act(&mut self) {
         while let Some(action) = self.core.poll_action(self.clock.now()) {
             match action {
+                Action::Probe => {
+                    let bound = self.source.probe();
+                    self.tell(Event::Probed(bound));
+                }
                 Action::Sample => {
                     let outcome = self.source.sample();
                     self.tell(Event::Sampled(outcome));
                 }
+                Action::Observe => {
+                    let seen = self.gauges.seen();
+                    self.tell(Event::Observed(seen));
+                }
+                Action::Measure => {
+                    let metrics = self.gauges.measure();
+                    self.tell(Event::Measured(Box::new(metrics)));
+                }
                 Action::SetFileCache { operation, size } => self.order(operation, size),
                 Action::Send { connection, frame } => {
+                    self.send(connection, Outgoing::Text(frame.encode()));
+                }
+                Action::SendV2 { connection, frame } => {
                     self.send(connection, Outgoing::Text(frame.encode()));
                 }
                 Action::Close { connection, reason } => {
