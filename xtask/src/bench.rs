@@ -39,19 +39,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         Name::Resize => "bench-resize",
         Name::Monitor => return monitor::run(options.repeats, options.json.as_deref()),
     };
-    let bellows = build::images(build::Scope::Binaries)?;
-    let mut command = shell::cargo()?;
-    command.args([
-        "build",
-        "--quiet",
-        "--release",
-        "-p",
-        "bellows-tests",
-        "--bin",
-        program,
-    ]);
-    shell::run("build the benchmark", &mut command)?;
-    let mut command = Command::new(shell::target_dir()?.join("release").join(program));
+    let bellows = build::images(build::Scope::Release)?;
+    let mut command = Command::new(bellows.with_file_name(program));
     command
         .args(["--repeats", &options.repeats.to_string()])
         .env("BELLOWS_BIN", &bellows);

@@ -1,6 +1,8 @@
 //! Readers of the kernel's small text files. They take bytes and read nothing themselves, so that any file's content can
 //! be a test case.
 
+use std::collections::BTreeMap;
+
 use protocol::units::Bytes;
 use serde::Serialize;
 
@@ -133,6 +135,21 @@ pub fn swap_of_meminfo(text: &[u8]) -> Result<Bytes, &'static str> {
     Ok(Bytes(total.saturating_sub(free).saturating_mul(1024)))
 }
 
+/// For each CPU in `/proc/schedstat`, how long tasks have run or waited to run there, nanoseconds: the seventh and eighth
+/// number of its line. Lines of another kind are left.
+#[must_use]
+pub fn runnable_ns(text: &str) -> BTreeMap<u32, u64> {
+    text.lines().filter_map(runnable_of_cpu).collect()
+}
+
+fn runnable_of_cpu(line: &str) -> Option<(u32, u64)> {
+    let mut words = line.strip_prefix("cpu")?.split_ascii_whitespace();
+    let cpu = words.next()?.parse().ok()?;
+    let ran: u64 = words.nth(6)?.parse().ok()?;
+    let waited: u64 = words.next()?.parse().ok()?;
+    Some((cpu, ran.checked_add(waited)?))
+}
+
 /// CPUs online, from `/proc/stat`: it has a line for each of them.
 #[must_use]
 pub fn cpus_online(text: &str) -> Option<u32> {
@@ -250,6 +267,23 @@ mod tests {
     }
 
     #[test]
+    fn runnable_time_is_the_seventh_and_eighth_number_of_a_cpu() {
+        let text = "version 15\ntimestamp 4294901572\ncpu0 0 0 0 0 0 0 28625825790 35397345400 16656\ndomain0 3 1 2\ncpu2 1 2 3 4 5 6 7 8 9\n";
+        let expected = BTreeMap::from([(0, 64_023_171_190), (2, 15)]);
+        assert_eq!(runnable_ns(text), expected);
+        let most = u64::MAX;
+        for bad in [
+            "",
+            "cpu0 0 0 0 0 0 0 7",
+            "cpux 0 0 0 0 0 0 7 8 9",
+            "cpu0 0 0 0 0 0 0 -7 8 9",
+            &format!("cpu0 0 0 0 0 0 0 {most} 1 9"),
+        ] {
+            assert_eq!(runnable_ns(bad), BTreeMap::new(), "{bad:?}");
+        }
+    }
+
+    #[test]
     fn each_cpu_has_its_line() {
         let text = "cpu  1 2 3\ncpu0 1 2 3\ncpu2 1 2 3\ncpu11 0 0 0\nintr 7 cpu9\n";
         assert_eq!(cpus_online(text), Some(3));
@@ -282,6 +316,7 @@ mod tests {
             let _ = machine_memory(&bytes);
             let text = String::from_utf8_lossy(&bytes);
             let _ = load_averages(&text);
+            let _ = runnable_ns(&text);
             let _ = cpus_online(&text);
             let _ = pressure_lines(&text).count();
         }

@@ -43,6 +43,7 @@ pub mod hooks;
 pub mod memory;
 pub mod pressure;
 mod requests;
+pub mod runnable;
 mod sampling;
 #[cfg(test)]
 mod tests;

@@ -16,5 +16,6 @@ pub mod postgres;
 pub mod pressure;
 pub mod render;
 pub mod render_pressure;
+pub mod runnable;
 mod sys;
 pub mod upgrade;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use protocol::monitor::Version;
 use protocol::units::Bytes;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -19,8 +19,10 @@ use super::hooks::{self, HookOrder};
 use super::link::{self, Goodbye, Links, Outgoing};
 use super::memory::Source;
 use super::pressure;
+use super::runnable;
 use crate::core::cache::{CacheChange, CacheFailure};
 use crate::core::hooks::HookVeto;
+use crate::core::runnable::RunnableLoad;
 use crate::core::{Action, ConnectionId, Event, Monitor, OperationId, StateDump};
 use crate::{Bound, RunError};
 
@@ -83,7 +85,15 @@ pub(crate) async fn run(
     };
     let connections = cancel.child_token();
     tasks.spawn(link::serve(bound.monitor, links, connections.clone()));
-    let admin = Admin::new(&config, inbox.clone());
+    let (averages, runnable) = watch::channel(RunnableLoad::default());
+    let proc_root = config.proc_root.clone();
+    tasks.spawn(runnable::run(
+        averages,
+        proc_root,
+        clock,
+        connections.clone(),
+    ));
+    let admin = Admin::new(&config, inbox.clone(), runnable);
     tasks.spawn(admin::serve(bound.metrics, admin, connections.clone()));
     pressure::listen(&config, &inbox, &mut tasks);
 
