@@ -281,6 +281,9 @@ pub struct GroupGauges {
     /// The use at which growth is asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threshold: Option<u64>,
+    /// What it needs, by estimate, where that is switched on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub working_set: Option<u64>,
 }
 
 /// A `Metrics` frame: what an agent would otherwise scrape. Figures that cannot be had are absent.

@@ -86,6 +86,7 @@ fn metrics() -> GuestMetrics {
             current: Some(309_715_200),
             used: Some(100 << 20),
             threshold: Some(3_650_722_201),
+            working_set: Some(150 << 20),
         },
         guest: Some(size(2.0, 4 << 30)),
     }

@@ -50,6 +50,7 @@ mod tests;
 pub mod throttle;
 pub mod v2;
 pub mod watch;
+pub mod working_set;
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -75,6 +76,7 @@ use pressure::Stalled;
 use requests::{Job, Request};
 use v2::{Growth, Seen};
 use watch::{Peak, Watch};
+use working_set::{Estimator, Gauge};
 
 /// Longest text in an answer, bytes: the agent drops a connection on frames past 32 KiB, and people read these.
 pub const TEXT_LIMIT_BYTES: usize = 1000;
@@ -102,6 +104,8 @@ pub struct Setup {
     pub file_cache: CacheMode,
     /// Whether there may be hooks to run.
     pub hooks: bool,
+    /// Whether the working set is estimated by taking memory from the group.
+    pub estimates: bool,
 }
 
 /// What came over a connection.
@@ -160,6 +164,8 @@ pub enum Event {
     Stalled(Stalled),
     /// The group's out-of-memory counts, at the beginning and at each change.
     OutOfMemory(OomCounts),
+    /// The figures of the estimator's step were read, or could not be.
+    Gauged(Option<Gauge>),
     /// What weighs on memory beside what is in use was read.
     Weighed(Weight),
     /// The hooks have ended: all were content, or the first that was not.
@@ -202,6 +208,13 @@ pub enum Action {
     Probe,
     /// Read memory use now and tell.
     Sample,
+    /// Read the figures of the estimator's step and tell.
+    Gauge,
+    /// Take this much from the group.
+    Reclaim {
+        /// How much.
+        bytes: Bytes,
+    },
     /// Read what weighs on memory beside what is in use and tell.
     Weigh,
     /// Run the hooks and tell.
@@ -283,6 +296,8 @@ pub struct StateDump {
     pub sample_age_ms: Option<u64>,
     /// The most that was in use lately.
     pub peak: Option<Bytes>,
+    /// What the group needs, by estimate.
+    pub working_set: Option<Bytes>,
     /// The newest bound on use: `memory.current`, with its page cache.
     pub bound: Option<Bytes>,
     /// How fast use climbs, bytes a second.
@@ -331,6 +346,7 @@ pub struct Monitor {
     weighing: Option<(ConnectionId, u64, Allocation)>,
     /// The most that was in use lately.
     peak: Peak,
+    estimator: Estimator,
     /// When a shrink was last approved, while no growth has followed.
     shrunk_at: Option<Timestamp>,
     /// A growth that the guest does not see yet; requests wait behind it.
@@ -364,6 +380,7 @@ impl Monitor {
             job: None,
             weighing: None,
             peak: Peak::default(),
+            estimator: Estimator::default(),
             shrunk_at: None,
             growth: None,
             seen: Seen::default(),
@@ -402,6 +419,7 @@ impl Monitor {
             Event::Listening(signal) => drop(self.signals.insert(signal)),
             Event::Stalled(stalled) => self.tasks_stalled(stalled),
             Event::OutOfMemory(counts) => self.oom_counted(now, counts),
+            Event::Gauged(gauge) => self.gauged(now, gauge),
             Event::Weighed(weight) => self.weighed(now, weight),
             Event::HooksDone { operation, outcome } => self.hooks_done(now, operation, outcome),
             Event::Observed(seen) => self.observed(now, seen),
@@ -419,6 +437,10 @@ impl Monitor {
         if let Some(action) = self.poll_v2(now) {
             return Some(action);
         }
+        if self.estimate_at().is_some_and(|at| now >= at) {
+            self.estimator.begin(now);
+            return Some(Action::Gauge);
+        }
         let is_due = self.look_at().is_some_and(|at| now >= at);
         is_due.then(|| self.look(now))
     }
@@ -426,7 +448,14 @@ impl Monitor {
     /// When to ask for an action though nothing has happened.
     #[must_use]
     pub fn poll_deadline(&self) -> Option<Timestamp> {
-        self.look_at().into_iter().chain(self.deadline_v2()).min()
+        let times = [self.look_at(), self.deadline_v2(), self.estimate_at()];
+        times.into_iter().flatten().min()
+    }
+
+    /// When the estimator's next step is due; only with an agent, who can give back what is taken too much.
+    fn estimate_at(&self) -> Option<Timestamp> {
+        let is_on = self.setup.estimates && self.session.is_some();
+        is_on.then(|| self.estimator.next_at())
     }
 
     /// When memory is looked at next.
@@ -451,6 +480,7 @@ impl Monitor {
             mean: self.window.mean(),
             sample_age_ms: self.window.age(now).map(|age| age.as_millis()),
             peak: self.peak.highest(now, self.setup.rules.peak_window),
+            working_set: self.estimator.estimate(),
             bound: self.watch.bound(),
             climb: self.watch.climb(self.threshold),
             lead_ms: self.watch.lead().as_millis(),

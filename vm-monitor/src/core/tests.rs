@@ -1,6 +1,7 @@
 //! The whole core over made-up time.
 
 mod climbing;
+mod hostile;
 mod shrinking;
 mod v2;
 
@@ -47,6 +48,7 @@ impl Bench {
             watched,
             file_cache,
             hooks: false,
+            estimates: false,
         };
         Self {
             core: Monitor::new(setup),

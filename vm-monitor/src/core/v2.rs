@@ -221,6 +221,7 @@ impl Monitor {
             current: bytes(self.watch.bound()),
             used: bytes(self.watch.used()),
             threshold: bytes(self.threshold),
+            working_set: bytes(self.estimator.estimate()),
         };
         if let Some((connection, id)) = self.next_own_id() {
             self.send_v2(connection, id, MonitorBodyV2::Metrics(Box::new(metrics)));

@@ -99,6 +99,10 @@ pub struct Args {
         env = "VM_MONITOR_HOOKS"
     )]
     hooks: PathBuf,
+    /// Whether the group's working set is estimated, by reclaiming a little of its memory every ten seconds until that is
+    /// missed. Needs --cgroup
+    #[arg(long, value_enum, value_name = "WHETHER", default_value_t = Switch::Off)]
+    working_set: Switch,
     /// Log filter: a level, or target=level pairs with commas
     #[arg(
         long,
@@ -208,6 +212,11 @@ impl Args {
             .as_deref()
             .map(|name| group_folder(&self.cgroup_root, name));
         let cgroup = cgroup.and_then(|folder| problems.take("--cgroup", folder));
+        if self.working_set == Switch::On && self.cgroup.is_none() {
+            problems
+                .0
+                .push("--working-set=on needs --cgroup".to_owned());
+        }
         let file_cache = self.file_cache(problems);
         let watched = match (&self.cgroup, self.without_cgroup) {
             (Some(_), _) => Watched::Cgroup,
@@ -226,6 +235,7 @@ impl Args {
                 ..Rules::default()
             },
             hooks: Some(self.hooks.clone()).filter(|folder| !folder.as_os_str().is_empty()),
+            estimates: self.working_set == Switch::On,
             ready_limit: READY_LIMIT,
         })
     }
@@ -456,5 +466,24 @@ mod tests {
     #[test]
     fn the_command_is_consistent() {
         Args::command().debug_assert();
+    }
+
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn n38_any_command_line_is_a_configuration_or_an_error(
+            words in prop::collection::vec(
+                "(--[a-z-]{0,20}(=.{0,20})?|--(cgroup|addr|pgconnstr|file-cache|hooks|log|working-set)=.{0,20}|.{0,10})",
+                0..6,
+            ),
+        ) {
+            let arguments = std::iter::once("vm-monitor".to_owned()).chain(words);
+            match parse(arguments) {
+                Ok(invocation) => drop(invocation.config.setup()),
+                Err(CliError::Usage(error)) => drop(error.to_string()),
+                Err(CliError::Config(problems)) => prop_assert!(!problems.0.is_empty()),
+            }
+        }
     }
 }

@@ -101,6 +101,8 @@ pub struct Config {
     pub rules: Rules,
     /// Folder of the hooks, if there may be some.
     pub hooks: Option<PathBuf>,
+    /// Whether the working set is estimated by taking memory from the group.
+    pub estimates: bool,
     /// Limit from accept to completed handshake.
     pub ready_limit: Duration,
 }
@@ -116,6 +118,7 @@ impl Default for Config {
             file_cache: None,
             rules: Rules::default(),
             hooks: Some(PathBuf::from(HOOKS_FOLDER)),
+            estimates: false,
             ready_limit: READY_LIMIT,
         }
     }
@@ -132,6 +135,7 @@ impl Config {
             watched: self.watched,
             file_cache: cache.map_or(CacheMode::Off, |cache| cache.mode),
             hooks: self.hooks.is_some(),
+            estimates: self.estimates && self.watched == Watched::Cgroup,
         }
     }
 }

@@ -4,12 +4,14 @@ use std::path::PathBuf;
 
 use protocol::monitor::Allocation;
 use protocol::monitor_v2::{GuestMetrics, MachineGauges, Stalls};
+use protocol::units::Bytes;
 
 use super::config::Config;
-use super::memory;
+use super::{memory, reclaim};
 use crate::core::decision::Weight;
 use crate::core::files;
 use crate::core::v2::Seen;
+use crate::core::working_set::Gauge;
 
 /// Where these figures are read.
 #[derive(Debug)]
@@ -57,6 +59,29 @@ impl Gauges {
             swap: swap.ok(),
             some_permille,
         }
+    }
+
+    /// What the estimator's step goes by; none without a group or without PSI.
+    #[must_use]
+    pub fn gauge(&self) -> Option<Gauge> {
+        let group = self.group.as_ref()?;
+        let parse = files::bytes_of_memory_current;
+        Some(Gauge {
+            current: memory::parsed(&group.join("memory.current"), parse).ok()?,
+            some_us: stalls(&group.join("memory.pressure"))?.some_us,
+        })
+    }
+
+    /// Takes this much from the group, in a thread of its own. That it could not be taken shows in the next step.
+    pub fn reclaim(&self, bytes: Bytes) {
+        let Some(group) = self.group.clone() else {
+            return;
+        };
+        tokio::task::spawn_blocking(move || {
+            if let Err(error) = reclaim::reclaim(&group, bytes) {
+                tracing::debug!(%error, bytes = bytes.0, "could not take as much");
+            }
+        });
     }
 
     /// Everything that is pushed but the group's memory, which the core knows.

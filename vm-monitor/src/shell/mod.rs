@@ -14,6 +14,7 @@ pub mod owner;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 pub mod pressure;
+pub mod reclaim;
 pub mod render;
 pub mod render_pressure;
 pub mod runnable;

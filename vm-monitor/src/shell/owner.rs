@@ -225,6 +225,11 @@ impl Owner {
                     let outcome = self.source.sample();
                     self.tell(Event::Sampled(outcome));
                 }
+                Action::Gauge => {
+                    let gauge = self.gauges.gauge();
+                    self.tell(Event::Gauged(gauge));
+                }
+                Action::Reclaim { bytes } => self.gauges.reclaim(bytes),
                 Action::Weigh => {
                     let weight = self.gauges.weigh();
                     self.tell(Event::Weighed(weight));

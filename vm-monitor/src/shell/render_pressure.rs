@@ -58,6 +58,11 @@ pub fn append(page: &mut String, dump: &StateDump) {
     head(page, name, "gauge", help);
     let (seconds, millis) = (dump.lead_ms / 1000, dump.lead_ms % 1000);
     line(page, name, format_args!("{seconds}.{millis:03}"));
+    if let Some(needed) = dump.working_set {
+        let name = "vm_monitor_working_set_bytes";
+        head(page, name, "gauge", "Memory the group needs, by estimate.");
+        line(page, name, needed.0);
+    }
     if let Some(bound) = dump.bound {
         let name = "vm_monitor_memory_bound_bytes";
         let help = "Memory charged to what is watched, page cache included.";

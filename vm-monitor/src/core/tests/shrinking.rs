@@ -12,6 +12,7 @@ fn hooked() -> Bench {
         watched: Watched::Cgroup,
         file_cache: CacheMode::Off,
         hooks: true,
+        estimates: false,
     };
     let mut bench = Bench::with(setup.rules, CacheMode::Off, Watched::Cgroup);
     bench.core = Monitor::new(setup);
