@@ -14,7 +14,6 @@ use serde::Serialize;
 
 use super::ask::Ask;
 use super::requests::Job;
-use super::watch::risen;
 use super::{Action, ConnectionId, Monitor};
 
 /// Between two looks at whether the guest sees its new size.
@@ -113,12 +112,11 @@ impl Monitor {
     }
 
     fn urgency(&self, ask: &Ask) -> Urgency {
-        let lead = self.watch.lead();
+        let ahead = self.watch.ahead(self.threshold);
         let (used, total) = (ask.used.unwrap_or_default(), self.total.unwrap_or_default());
         // At its present climb, memory is full before growth comes.
-        let is_racing = ask.climb > 0
-            && self.total.is_some()
-            && used.0.saturating_add(risen(ask.climb, lead).0) >= total.0;
+        let is_racing =
+            ask.climb > 0 && self.total.is_some() && used.0.saturating_add(ahead.0) >= total.0;
         match ask.reason {
             AskReason::OomEvent | AskReason::PsiFull => Urgency::Critical,
             _ if is_racing => Urgency::Critical,
@@ -132,7 +130,8 @@ impl Monitor {
     fn wanted(&self, ask: &Ask) -> Option<Allocation> {
         let rules = &self.setup.rules;
         let used = ask.used.or_else(|| self.window.mean())?;
-        let expected = Bytes(used.0.saturating_add(risen(ask.climb, self.watch.lead()).0));
+        let ahead = self.watch.ahead(self.threshold);
+        let expected = Bytes(used.0.saturating_add(ahead.0));
         let now_is = self.total?.0.saturating_add(rules.kernel_reserve.0);
         Some(Allocation {
             cpu: f64::from(self.seen.cpus?),

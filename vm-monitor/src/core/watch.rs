@@ -54,6 +54,8 @@ const POINTS: usize = 64;
 const LOOK_BACK: Span = Span::from_millis(300);
 /// A rise is never divided by less than this, so that one burst is no rate.
 const SHORTEST: Span = Span::from_millis(50);
+/// A climb is reckoned to go on for no more than this many times as long as it was seen to last.
+const TRUST: u64 = 4;
 /// A rise below this share of the threshold is noise.
 const NOISE_SHARE: u64 = 32;
 /// A rise below this is noise, however small the guest.
@@ -85,6 +87,18 @@ impl Climb {
     /// Forgets everything.
     pub fn clear(&mut self) {
         self.points.clear();
+    }
+
+    /// For how long the readings go back.
+    fn span(&self) -> Span {
+        let ends = self.points.front().zip(self.points.back());
+        ends.map_or(Span(0), |((began, _), (ended, _))| ended.since(*began))
+    }
+
+    /// Bytes that this climb will add within `lead`, as far as it can be trusted to go on.
+    fn ahead(&self, threshold: Bytes, lead: Span) -> Bytes {
+        let trusted = Span(self.span().max(SHORTEST).0.saturating_mul(TRUST));
+        risen(self.rate(threshold), lead.min(trusted))
     }
 
     /// Bytes a second, 0 while it does not rise, or by no more than noise beside `threshold`.
@@ -269,9 +283,16 @@ impl Watch {
     /// Where the use will be when growth asked for now has come, if it climbs.
     #[must_use]
     pub fn forecast(&self, threshold: Bytes) -> Option<Bytes> {
-        let rate = self.used_climb.rate(threshold);
+        let ahead = self.ahead(Some(threshold));
         let used = self.used()?;
-        (rate > 0).then(|| Bytes(used.0.saturating_add(risen(rate, self.lead).0)))
+        (ahead.0 > 0).then(|| Bytes(used.0.saturating_add(ahead.0)))
+    }
+
+    /// What the climb of the use will add before growth asked for now has come.
+    #[must_use]
+    pub fn ahead(&self, threshold: Option<Bytes>) -> Bytes {
+        let threshold = threshold.unwrap_or_default();
+        self.used_climb.ahead(threshold, self.lead)
     }
 
     /// Whether the use has to be read now that the bound is known. `patience` is the time for which the bound alone is
@@ -291,15 +312,15 @@ impl Watch {
         // Whether it is page cache that climbs, only the use can tell, and its own climb has to be known by then.
         self.bound_climb.rate(threshold) > 0
             || bound >= threshold
-            || self.safe_for(now, bound, threshold, 0) < patience
+            || self.safe_for(now, bound, threshold, Bytes(0)) < patience
     }
 
     /// Plans the next look: no later than half the time in which the use could reach `threshold`. `reserve` is what lies
     /// above the threshold.
     pub fn plan(&mut self, now: Timestamp, threshold: Bytes, reserve: Bytes) {
-        let climb = self.used_climb.rate(threshold);
+        let ahead = self.ahead(Some(threshold));
         let rate = self.plausible(now);
-        let floor = if climb > 0 {
+        let floor = if ahead.0 > 0 {
             self.pacing.fast
         } else {
             // A quarter of the reserve may go unseen where nothing moves.
@@ -308,7 +329,7 @@ impl Watch {
         };
         let promise = |(at, value): (Timestamp, Bytes)| {
             at + self
-                .safe_for(now, value, threshold, climb)
+                .safe_for(now, value, threshold, ahead)
                 .clamp(floor, self.pacing.slow)
         };
         let promises = [self.bound.map(promise), self.used.map(promise)];
@@ -317,8 +338,8 @@ impl Watch {
     }
 
     /// Half the time in which `value` could come to where growth has to be asked for.
-    fn safe_for(&self, now: Timestamp, value: Bytes, threshold: Bytes, climb: u64) -> Span {
-        let ask_at = threshold.0.saturating_sub(risen(climb, self.lead).0);
+    fn safe_for(&self, now: Timestamp, value: Bytes, threshold: Bytes, ahead: Bytes) -> Span {
+        let ask_at = threshold.0.saturating_sub(ahead.0);
         let distance = u128::from(ask_at.saturating_sub(value.0));
         let micros = distance * 1_000_000 / (2 * u128::from(self.plausible(now).max(1)));
         Span(u64::try_from(micros).unwrap_or(u64::MAX))
@@ -397,6 +418,21 @@ mod tests {
         burst.note(Timestamp(0), Bytes::mib(100));
         burst.note(Timestamp(1), Bytes::mib(150));
         assert_eq!(burst.rate(Bytes::gib(1)), 1000 << 20);
+    }
+
+    #[test]
+    fn a_burst_is_trusted_for_four_times_its_length() {
+        let threshold = Bytes::gib(2);
+        let mut climb = Climb::default();
+        for n in 0..=10_u64 {
+            climb.note(Timestamp(n * 10_000), Bytes::mib(n * 10));
+        }
+        // 100 MiB in 100 ms: 400 MiB more at most, however long growth takes.
+        assert_eq!(climb.ahead(threshold, Span::from_secs(5)), Bytes::mib(400));
+        assert_eq!(
+            climb.ahead(threshold, Span::from_millis(100)),
+            Bytes::mib(100)
+        );
     }
 
     #[test]

@@ -152,6 +152,46 @@ fn a_veto_for_an_agent_that_left_is_told_to_nobody() {
 }
 
 #[test]
+fn the_working_set_is_probed_only_where_it_is_switched_on() {
+    use crate::core::working_set::Gauge;
+    let rules = Rules::default();
+    for estimates in [false, true] {
+        let setup = Setup {
+            rules,
+            sizing: Sizing::default(),
+            watched: Watched::Cgroup,
+            file_cache: CacheMode::Off,
+            hooks: false,
+            estimates,
+        };
+        let mut bench = Bench::with(rules, CacheMode::Off, Watched::Cgroup);
+        bench.core = Monitor::new(setup);
+        bench.connect(AGENT);
+        let mut taken = 0;
+        for step in 0..10 {
+            bench.done.clear();
+            bench.run_for(Span::from_secs(10));
+            if bench.done.contains(&Action::Gauge) {
+                // Nothing is missed until the sixth step.
+                let gauge = Gauge {
+                    current: Bytes::mib(500 - step),
+                    some_us: if step < 6 { 0 } else { 90_000 },
+                };
+                bench.tell(Event::Gauged(Some(gauge)));
+            }
+            let is_take = |action: &&Action| matches!(action, Action::Reclaim { .. });
+            taken += bench.done.iter().filter(is_take).count();
+        }
+        let estimate = bench.core.snapshot(bench.now).working_set;
+        if estimates {
+            assert_eq!((taken, estimate), (5, Some(Bytes::mib(495))));
+        } else {
+            assert_eq!((taken, estimate), (0, None));
+        }
+    }
+}
+
+#[test]
 fn after_a_shrink_pressure_asks_back_at_once() {
     let stalled = || {
         let machine = MachineMemory {
