@@ -130,6 +130,12 @@ impl Monitor {
         if self.setup.watched == Watched::Nothing {
             return self.weighed(now, Weight::default());
         }
+        // An idle guest's newest reading may be a second old: look again first, unless the readings already say no.
+        let rules = &self.setup.rules;
+        let is_fresh = self.window.age(now).is_some_and(|age| age <= rules.max_age);
+        if is_fresh && self.window.len() >= rules.min_samples {
+            self.outbox.push_back(Action::Sample);
+        }
         self.outbox.push_back(Action::Weigh);
     }
 

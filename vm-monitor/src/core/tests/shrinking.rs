@@ -66,6 +66,23 @@ fn n27_a_recent_peak_holds_a_shrink_for_a_while() {
 }
 
 #[test]
+fn n27_a_climb_since_the_last_look_is_seen_before_the_answer() {
+    let mut bench = Bench::with(Rules::default(), CacheMode::Off, Watched::Cgroup);
+    bench.bound = Some(Bytes::mib(150));
+    bench.connect(AGENT);
+    bench.run_for(Span::from_secs(5));
+    // Nobody has looked since.
+    bench.usage = Ok(Bytes::mib(900));
+    bench.bound = Some(Bytes::mib(950));
+    bench.ask_downscale(GIB, 2);
+    let sent = bench.sent();
+    assert!(
+        matches!(sent[0].body, MonitorBody::DownscaleResult { ok: false, .. }),
+        "{sent:?}"
+    );
+}
+
+#[test]
 fn n27_swap_and_stalls_hold_a_shrink() {
     let mut bench = Bench::served(CacheMode::Off);
     bench.weight.swap = Some(Bytes::gib(1));
