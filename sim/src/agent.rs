@@ -186,6 +186,7 @@ impl World {
             match desk.core.poll_action(now) {
                 Some((id, action)) => self.launch(vm, id, action),
                 None => {
+                    while desk.core.poll_observation().is_some() {}
                     let (id, deadline) = (desk.id, desk.core.poll_deadline());
                     self.desired_is_whole_units_in_bounds(vm);
                     self.core_counts_no_fault(vm);

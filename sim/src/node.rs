@@ -7,7 +7,6 @@ use protocol::runner::{ExitReason, ExitReport};
 use protocol::time::Span;
 use serde_json::json;
 
-use crate::build::node_name;
 use crate::dice::MILLION;
 use crate::event::{Chore, Event};
 use crate::journal::{Note, Part};
@@ -210,10 +209,4 @@ impl World {
         }
         self.after(pause, Event::Start(part));
     }
-}
-
-/// The name of a node, for messages.
-#[must_use]
-pub fn shown(node: usize) -> String {
-    node_name(node)
 }

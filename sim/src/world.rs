@@ -8,7 +8,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use neonvm_controller::core::Moment;
-use protocol::permit::NamespacedName;
 use protocol::time::{Span, Timestamp, WallTime};
 use protocol::units::Resources;
 
@@ -25,7 +24,7 @@ use crate::options::{Options, Sabotage};
 use crate::permit::Flight;
 use crate::queue::Queue;
 use crate::scheduler::SchedulerPart;
-use crate::store::{Store, NAMESPACE};
+use crate::store::Store;
 use crate::watch::StreamState;
 use crate::weather::Weather;
 
@@ -338,11 +337,6 @@ impl World {
     pub(crate) fn vm_named(&self, name: &str) -> Option<usize> {
         let number = name.strip_prefix("vm-")?.get(..4)?.parse::<usize>().ok()?;
         (number < self.vms.len()).then_some(number)
-    }
-
-    /// The VM's name in full.
-    pub(crate) fn key(&self, vm: usize) -> NamespacedName {
-        NamespacedName { namespace: NAMESPACE.into(), name: self.vms[vm].name.clone() }
     }
 
     /// Whether this cheat is on.
