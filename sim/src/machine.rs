@@ -133,6 +133,13 @@ impl Machine {
         (self.pod == pod && self.runner.is_some()).then_some(&self.state)
     }
 
+    /// The heart of what the runner shows, for messages.
+    #[must_use]
+    pub fn shown(&self) -> String {
+        let RunnerState { phase, cpus, memory, resize, .. } = &self.state;
+        format!("{phase:?} {cpus:?} {memory:?} {resize:?}; truly {} CPUs online", self.online)
+    }
+
     /// Memory it takes of its node.
     #[must_use]
     pub fn memory(&self) -> u64 {

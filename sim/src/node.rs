@@ -144,6 +144,8 @@ impl World {
         });
         machine.is_up = false;
         let (id, pod) = (machine.id, machine.pod.clone());
+        // Its pod has ended: it takes nothing of the node any more.
+        self.vms[vm].node = None;
         self.note(Note::Ends { vm, machine: id });
         self.checks.touch(vm);
         self.crash_monitor(vm);
@@ -160,10 +162,12 @@ impl World {
     }
 
     fn stop(&mut self, vm: usize, pod: &str) {
-        if self.vms[vm].machine.as_ref().is_some_and(|machine| machine.pod == pod) {
+        if let Some(machine) = self.vms[vm].machine.as_ref().filter(|machine| machine.pod == pod) {
+            if machine.ended.is_none() {
+                self.vms[vm].node = None;
+            }
             self.crash_monitor(vm);
             self.vms[vm].machine = None;
-            self.vms[vm].node = None;
             self.checks.touch(vm);
             self.runner_has_news(vm);
         }

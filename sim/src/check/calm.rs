@@ -44,7 +44,8 @@ impl World {
             return if self.some_node_fits(vm) { Err("it is not placed".into()) } else { Ok(()) };
         }
         if status.phase != VmPhase::Running {
-            return Err(format!("phase {:?}, in use {}", status.phase, truth.using));
+            let runner = self.vms[vm].machine.as_ref().map(|machine| machine.shown());
+            return Err(format!("phase {:?}, in use {}, runner {runner:?}", status.phase, truth.using));
         }
         let Some(machine) = self.vms[vm].machine.as_ref().filter(|machine| machine.is_up) else {
             return Err("its guest is not up".into());
