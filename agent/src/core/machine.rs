@@ -208,16 +208,18 @@ impl Core {
             Event::LfcMetrics(value) => self.lfc = Some(Timed { at: now, value }),
             Event::VmUpdated(update) => self.vm_updated(*update),
             Event::MonitorActive => {
-                // A monitor reads its size when it starts, so it may count on less than the object says
-                // while the guest has not got there: then it is told.
+                // A monitor reads its size when it starts, so it may count on less than the object says, or on more,
+                // while the guest has not got there: then it is told. What another connection agreed to for a patch
+                // under way is not taken for granted.
                 let using = self.using();
                 let certain = self.neonvm.certain(using);
                 let low = self
                     .vm
                     .actual
                     .map_or(certain, |actual| certain.field_min(actual));
-                let high = self.neonvm.settled(using);
-                self.monitor.activate(Approved { low, high });
+                let high = self.neonvm.held(using);
+                let in_doubt = certain != high || !self.vm.has_arrived();
+                self.monitor.activate(Approved { low, high }, in_doubt);
             }
             Event::MonitorReset => self.monitor = MonitorState::default(),
             Event::MonitorUpscaleRequested => {

@@ -48,13 +48,6 @@ impl NeonVmState {
             .map_or(ongoing, |(_, high)| ongoing.field_max(high))
     }
 
-    /// The largest size the VM may have once a patch under way is through: a shrink under way was approved.
-    pub(super) fn settled(&self, using: Resources) -> Resources {
-        let size = self.ongoing.map_or(using, |(_, size)| size);
-        self.uncertain
-            .map_or(size, |(_, high)| size.field_max(high))
-    }
-
     /// The smallest size the VM may have.
     pub(super) fn certain(&self, using: Resources) -> Resources {
         let ongoing = self
@@ -62,6 +55,11 @@ impl NeonVmState {
             .map_or(using, |(_, size)| using.field_min(size));
         self.uncertain
             .map_or(ongoing, |(low, _)| ongoing.field_min(low))
+    }
+
+    /// Nothing is under way and no answer is missing: the size believed is the size there is.
+    pub(super) fn is_certain(&self) -> bool {
+        self.ongoing.is_none() && self.uncertain.is_none()
     }
 
     pub(super) fn plan(

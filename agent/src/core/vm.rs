@@ -205,6 +205,15 @@ impl VmInfo {
         }
     }
 
+    /// Whether the guest is reported to have what the object wants. Nothing reported counts as arrived.
+    #[must_use]
+    pub fn has_arrived(&self) -> bool {
+        let reached = self
+            .current_revision
+            .map_or(0, |current| current.revision.value);
+        self.actual.is_none_or(|actual| actual == self.using()) && reached >= self.last_revision
+    }
+
     /// What it uses by the object.
     #[must_use]
     pub fn using(&self) -> Resources {

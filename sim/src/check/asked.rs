@@ -68,7 +68,7 @@ impl World {
             let text = format!("patch to {target}, permitted {}, in use {}", truth.permitted, truth.using);
             self.checks.fail("n14_patch_within_permit", Some(vm), text);
         }
-        if let Some(monitor) = truth.monitor.filter(|monitor| *monitor <= truth.using.mem.0)
+        if let Some(monitor) = truth.monitor.filter(|monitor| *monitor != truth.excused)
             && target.mem.0 < monitor
         {
             let text = format!("patch to {target}, the monitor counts on {monitor} bytes");

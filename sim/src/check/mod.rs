@@ -45,7 +45,7 @@ pub struct Truth {
     pub approved: Option<Resources>,
     /// What its monitor counts on, bytes.
     pub monitor: Option<u64>,
-    /// A monitor that connected while the guest still had more than its object says counts on that.
+    /// What the monitor read of its machine when it connected; until it is told a size it counts on that.
     pub excused: u64,
     /// The largest size this agent's task may use: what it found, or the newest permit that reached it.
     pub permitted: Resources,

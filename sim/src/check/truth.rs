@@ -94,9 +94,11 @@ impl World {
             self.checks.fail("order_use_within_permit", Some(vm), text);
         }
         let Some(monitor) = truth.monitor else { return };
-        if monitor <= truth.using.mem.0 {
+        if monitor != truth.excused {
             self.checks.truth[vm].excused = 0;
-        } else if monitor > truth.excused {
+            if monitor <= truth.using.mem.0 {
+                return;
+            }
             let text = format!("the monitor counts on {}, in use {}", Bytes(monitor), truth.using);
             self.checks.fail("order_monitor_within_use", Some(vm), text);
         }
