@@ -272,7 +272,7 @@ impl World {
             return;
         }
         let result = match answer {
-            Answer::Object(_) => Ok(()),
+            Answer::Object(object) => Ok(Some(object.version)),
             Answer::Status(400..=499, _) => Err(Failure::NotApplied),
             Answer::Status(..) | Answer::Nothing => Err(Failure::Unknown),
         };

@@ -111,6 +111,9 @@ impl World {
 
     fn execute(&mut self, call: &Call) -> Answer {
         let wall = self.wall();
+        if let Caller::Desk { vm, desk, .. } = call.caller {
+            self.patch_lands(vm, desk);
+        }
         let store = &mut self.store;
         let result = match &call.operation {
             Operation::PatchVm(name, operations) => store.patch(Kind::Vm, name, operations),

@@ -8,7 +8,7 @@ use protocol::time::Timestamp;
 use protocol::units::Resources;
 
 /// Notes kept for the report of a violation.
-const KEPT: usize = 120;
+const KEPT: usize = 2_000;
 
 /// A part of the system that can crash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

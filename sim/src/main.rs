@@ -42,6 +42,9 @@ struct Args {
     /// Go on after a seed that fails
     #[arg(long)]
     keep_going: bool,
+    /// How many of the last events of a failing run to print
+    #[arg(long, default_value_t = 40)]
+    lines: usize,
     /// Write what came of it here
     #[arg(long)]
     json: Option<PathBuf>,
@@ -113,7 +116,8 @@ fn simulate(args: &Args) -> Result<bool> {
         });
         if let Some(headline) = outcome.headline() {
             say(&headline);
-            outcome.last.iter().for_each(|line| say(line));
+            let skipped = outcome.last.len().saturating_sub(args.lines);
+            outcome.last.iter().skip(skipped).for_each(|line| say(line));
             say(&replay(args, &outcome));
         }
         let failed = outcome.violation.is_some();

@@ -9,7 +9,7 @@ use crate::options::Options;
 use crate::world::{BEGIN, World};
 
 /// Notes shown with a violation.
-const LINES: usize = 60;
+const LINES: usize = 400;
 
 /// What came of a run.
 #[derive(Debug, Clone, Serialize)]

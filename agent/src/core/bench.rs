@@ -308,7 +308,7 @@ impl Bench {
 
     #[track_caller]
     pub(super) fn patched(&mut self, t: f64) {
-        self.end(t, NEONVM, |id| Event::NeonVmDone(id, Ok(())));
+        self.end(t, NEONVM, |id| Event::NeonVmDone(id, Ok(None)));
     }
 
     #[track_caller]

@@ -7,7 +7,9 @@
 //! counted(pod) = max( pod's own annotations, or the most it can be when they do not parse
 //!                   , its VM's object: approved, wanted by spec, plugged by the runner
 //!                   , claim: what its agent says it was permitted beyond that
-//!                   , grant holds: targets of writes whose fate is not observed yet )
+//!                   , grant holds: targets of writes whose fate is not observed yet
+//!                   , legacy: what an earlier agent was permitted, for a while after another one's first contact
+//!                   , peak: what the guest may have had since its runner last reported the size wanted )
 //! on node      = spec.nodeName, else the node of a bind hold
 //! ```
 //!
@@ -77,6 +79,8 @@ pub struct VmEntry {
     pub holds: Vec<GrantHold>,
     /// The most its guest may have while the runner's report is behind; nothing once it has caught up.
     pub peak: Resources,
+    /// What an earlier agent was permitted and may yet patch.
+    pub legacy: Resources,
 }
 
 impl VmEntry {
@@ -99,7 +103,11 @@ impl VmEntry {
     }
 
     fn counted(&self) -> Resources {
-        let claimed = self.claim.unwrap_or_default().field_max(self.view.floor());
+        let claimed = self
+            .claim
+            .unwrap_or_default()
+            .field_max(self.view.floor())
+            .field_max(self.legacy);
         self.holds
             .iter()
             .fold(claimed, |sum, hold| sum.field_max(hold.target))
@@ -311,6 +319,7 @@ impl Ledger {
             Some(entry) => {
                 if entry.view.uid != view.uid {
                     entry.claim = None;
+                    entry.legacy = Resources::default();
                 }
                 entry.peak = entry.peak_before(&view);
                 entry
@@ -330,6 +339,7 @@ impl Ledger {
                     view,
                     claim: None,
                     holds: Vec::new(),
+                    legacy: Resources::default(),
                 };
                 self.vms.insert(key.clone(), entry);
             }
@@ -379,6 +389,14 @@ impl Ledger {
     pub fn set_claim(&mut self, vm: &NamespacedName, claim: Option<Resources>) {
         if let Some(entry) = self.vms.get_mut(vm).filter(|entry| entry.claim != claim) {
             entry.claim = claim;
+            self.recharge_vm(vm);
+        }
+    }
+
+    /// Counts what an earlier agent may yet patch, or stops doing so.
+    pub fn set_legacy(&mut self, vm: &NamespacedName, legacy: Resources) {
+        if let Some(entry) = self.vms.get_mut(vm).filter(|entry| entry.legacy != legacy) {
+            entry.legacy = legacy;
             self.recharge_vm(vm);
         }
     }

@@ -49,6 +49,10 @@ pub struct Truth {
     pub excused: u64,
     /// The largest size this agent's task may use: what it found, or the newest permit that reached it.
     pub permitted: Resources,
+    /// A patch of a task that is gone landed; until the next patch of the present one the size is nobody's.
+    pub orphaned: bool,
+    /// That happened to the present task.
+    pub foreign: bool,
 }
 
 /// The truth about all VMs, and who has to be looked at.
@@ -87,6 +91,8 @@ impl Checks {
     /// A task begins with what the object says.
     pub(crate) fn desk_opened(&mut self, vm: usize) {
         self.truth[vm].permitted = self.truth[vm].using;
+        self.truth[vm].orphaned = false;
+        self.truth[vm].foreign = false;
     }
 
     /// A permit reached its task.

@@ -30,6 +30,16 @@ impl World {
         self.checks.touch(vm);
     }
 
+    /// A patch takes effect. One whose task is gone is nobody's decision any more; what is held must cover it all the same.
+    pub(crate) fn patch_lands(&mut self, vm: usize, desk: u64) {
+        let is_ours = self.vms[vm].desk.as_ref().is_some_and(|now| now.id == desk);
+        if !is_ours {
+            self.tally.count("patch of a dead agent");
+        }
+        self.checks.truth[vm].orphaned = !is_ours;
+        self.checks.truth[vm].foreign |= !is_ours;
+    }
+
     /// Takes in what the monitor of a VM counts on now.
     pub(crate) fn monitor_counts(&mut self, vm: usize) {
         let now = self.now;
@@ -89,6 +99,7 @@ impl World {
         let truth = self.checks.truth[vm];
         if let Some(approved) = truth.approved
             && truth.using.has_field_above(approved)
+            && !truth.orphaned
         {
             let text = format!("in use {}, permitted {approved}", truth.using);
             self.checks.fail("order_use_within_permit", Some(vm), text);
@@ -96,7 +107,7 @@ impl World {
         let Some(monitor) = truth.monitor else { return };
         if monitor != truth.excused {
             self.checks.truth[vm].excused = 0;
-            if monitor <= truth.using.mem.0 {
+            if monitor <= truth.using.mem.0 || truth.orphaned {
                 return;
             }
             let text = format!("the monitor counts on {}, in use {}", Bytes(monitor), truth.using);
