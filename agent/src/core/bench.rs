@@ -220,6 +220,7 @@ pub(super) fn vm_info(min: u32, max: u32, using: u32, scaling: ScalingConfig) ->
         current_revision: None,
         actual: None,
         last_revision: 0,
+        version: None,
     }
 }
 
