@@ -175,6 +175,10 @@ impl World {
 
     pub(crate) fn desk_tick(&mut self, vm: usize) {
         self.tell_desk(vm, CoreEvent::Tick);
+        let id = self.vms[vm].desk.as_ref().map(|desk| desk.id);
+        if let Some(id) = id.filter(|_| self.cheats(Sabotage::Spin)) {
+            self.set_alarm(Sleeper::Desk(vm, id), Some(self.now));
+        }
     }
 
     fn drive_desk(&mut self, vm: usize) {
@@ -220,6 +224,10 @@ impl World {
 
     fn ask_permit(&mut self, vm: usize, id: RequestId, request: PluginRequest) {
         let mut target = request.target;
+        let is_first = self.vms[vm].desk.as_ref().is_some_and(|desk| desk.asked_at.is_none());
+        if self.cheats(Sabotage::NoHeartbeat) && !is_first {
+            return;
+        }
         if self.cheats(Sabotage::ReportTooLittle) {
             target = target.saturating_sub(UNIT);
         }

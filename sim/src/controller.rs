@@ -3,6 +3,8 @@
 //! As in its shell, a VM is worked on as long as the watch knows it, pods are passed on by the label that names their VM,
 //! and one link is held to the runner the core wants to hear (`neonvm-shim/controller/src/shell/{hub,worker,link}.rs`).
 
+use std::collections::BTreeMap;
+
 use neonvm_controller::Settings;
 use neonvm_controller::core::{Action, Event as CoreEvent, Kind as Doing, Moment, Refusal, Reply, VmCore};
 use protocol::annotations::LABEL_VM_NAME;
@@ -32,6 +34,8 @@ pub struct ControllerPart {
     pub up: bool,
     /// Counts its lives.
     pub epoch: u64,
+    /// Pods its watch has shown, by name, with their uids.
+    pods: BTreeMap<String, String>,
 }
 
 /// Its task for a VM.
@@ -60,6 +64,7 @@ impl World {
         self.controller.up = false;
         self.controller.epoch += 1;
         self.close_streams(Part::Controller);
+        self.controller.pods.clear();
         for vm in &mut self.vms {
             vm.task = None;
         }
@@ -74,19 +79,15 @@ impl World {
         }
     }
 
-    /// Pods a list does not show any more are gone, whatever was missed.
+    /// Pods the watch has shown and a list does not show any more are gone, whatever was missed.
     fn lose_unlisted_pods(&mut self, objects: &[Object]) {
-        for vm in 0..self.vms.len() {
-            let task = self.vms[vm].task.as_ref();
-            let name = task
-                .and_then(|task| task.core.vm())
-                .and_then(|vm| vm.status.as_ref())
-                .map(|status| status.pod_name.clone())
-                .filter(|name| !name.is_empty());
-            if let Some(name) = name
-                && !objects.iter().any(|object| object.meta("name") == name)
-            {
-                self.tell_task(vm, CoreEvent::PodGone { name, uid: None });
+        let listed = |name: &String| objects.iter().any(|object| object.meta("name") == name);
+        let (kept, gone) = std::mem::take(&mut self.controller.pods).into_iter().partition(|(name, _)| listed(name));
+        self.controller.pods = kept;
+        let gone: BTreeMap<String, String> = gone;
+        for (name, uid) in gone {
+            if let Some(vm) = self.vm_named(&name) {
+                self.tell_task(vm, CoreEvent::PodGone { name, uid: Some(uid) });
             }
         }
     }
@@ -109,10 +110,12 @@ impl World {
                 if self.vms[vm].task.is_none() {
                     self.open_task(vm);
                 }
+                let (name, uid) = (object.meta("name").to_owned(), object.meta("uid").to_owned());
                 let event = if change.gone {
-                    let (name, uid) = (object.meta("name").to_owned(), Some(object.meta("uid").to_owned()));
-                    CoreEvent::PodGone { name, uid }
+                    self.controller.pods.remove(&name);
+                    CoreEvent::PodGone { name, uid: Some(uid) }
                 } else {
+                    self.controller.pods.insert(name, uid);
                     CoreEvent::Pod(Box::new(object.pod().clone()))
                 };
                 self.tell_task(vm, event);
@@ -171,7 +174,14 @@ impl World {
             Action::PatchVm { patch, .. } | Action::WriteStatus { patch, .. } => Operation::MergeVm(name, patch),
             Action::ReadVm => Operation::Get(Kind::Vm, name),
             Action::ReadPod { name } => Operation::Get(Kind::Pod, name),
-            Action::CreatePod { pod, .. } => Operation::CreatePod(pod),
+            Action::CreatePod { mut pod, name } => {
+                let operation = Operation::CreatePod(pod.clone());
+                if self.cheats(Sabotage::TwinPods) {
+                    self.call(Call { caller: Caller::Controller { vm, epoch, kind, began }, operation, target: None });
+                    pod["metadata"]["name"] = json!(format!("{name}-twin"));
+                }
+                Operation::CreatePod(pod)
+            }
             Action::PatchPodMetadata { name, ops } => Operation::PatchPod(name, json!(ops)),
             Action::DeletePod { name, uid, .. } => Operation::DeletePod(name, uid),
             Action::OrphanPod { name, uid } => {
@@ -283,8 +293,11 @@ impl World {
     }
 
     pub(crate) fn order_arrives(&mut self, vm: usize, epoch: u64, pod: &str, order: SizeOrder, began: Moment) {
-        if self.cheats(Sabotage::RestartGuest) {
-            self.guest_ends(vm, "a cheat");
+        if self.cheats(Sabotage::DeleteRunning)
+            && let Some(uid) = self.store.get(Kind::Pod, pod).map(|object| object.meta("uid").to_owned())
+        {
+            let caller = Caller::Controller { vm, epoch, kind: Doing::DeletePod, began };
+            self.call(Call { caller, operation: Operation::DeletePod(pod.to_owned(), uid), target: None });
         }
         let is_there = self.vms[vm].machine.as_ref().is_some_and(|machine| machine.shown_to(pod).is_some());
         let state = if is_there {

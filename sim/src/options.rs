@@ -19,35 +19,41 @@ pub enum Level {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sabotage {
-    /// The API server doubles what the scheduler writes as approved, and the scheduler says so.
+    /// The scheduler's writes approve twice as much as it decided.
     DoubleGrant,
-    /// The scheduler's answers carry a unit more than is written.
+    /// The scheduler answers what was asked, whatever is written.
     AnswerBeforeWrite,
+    /// A first contact is answered with a unit less than it tells.
+    CutFirstContact,
+    /// A permit is halved on its way to the agent.
+    GarblePermit,
     /// A permit request reports one unit less than the object uses.
     ReportTooLittle,
-    /// The agent's patches ask for a unit more than it was permitted.
+    /// The agent's patches grow to twice the size in use.
     PatchAbovePermit,
     /// The agent's patches take a unit more than the monitor approved.
     PatchBelowApproval,
-    /// Decisions ask for half a unit.
+    /// Wishes are no whole units.
     HalfUnits,
-    /// The agent is told a shrink is allowed without anybody asking the monitor, and metrics never come.
+    /// Metrics are taken as never received when a shrink is looked at.
     ShrinkBlind,
-    /// The scheduler forgets a pod it counts.
+    /// The scheduler is told that pods are gone that are not.
     ForgetPod,
-    /// Nothing the agent patches ever arrives.
+    /// The scheduler is shown more in use than there is.
+    LeakHold,
+    /// Nothing the agents patch ever arrives.
     DeafApi,
-    /// The controller's orders make the guest restart.
-    RestartGuest,
-    /// The first contact of an agent is answered with less than it uses.
-    CutFirstContact,
-    /// The monitor is told of more than there is.
+    /// With each order, the pod of the guest it is for is deleted.
+    DeleteRunning,
+    /// Each pod is created with a twin.
+    TwinPods,
+    /// The monitor is told of three times as much as there is.
     TellTooMuch,
-    /// Heartbeats are swallowed by the agent.
+    /// After its first permit request a task sends no other.
     NoHeartbeat,
-    /// A part asks to be woken at once, for ever.
+    /// A task asks to be woken at once, for ever.
     Spin,
-    /// The memory of a guest grows by itself.
+    /// A guest's memory grows by itself.
     GrowUnseen,
 }
 

@@ -32,9 +32,6 @@ impl World {
             return self.after(Span::from_millis(1), Event::PermitBreaks(number));
         }
         self.after(PATIENCE, Event::PermitBreaks(number));
-        if self.cheats(Sabotage::NoHeartbeat) {
-            return;
-        }
         let fate = self.fate(Link::Permit);
         if let Fate::Twice(_, again) = fate {
             self.after(again, Event::PermitArrives(number, Box::new(body.clone())));
@@ -67,10 +64,13 @@ impl World {
         }
     }
 
-    pub(crate) fn permit_answers(&mut self, number: u64, result: Result<PluginResponse, PermitRefusal>) {
+    pub(crate) fn permit_answers(&mut self, number: u64, mut result: Result<PluginResponse, PermitRefusal>) {
         let Some(flight) = self.flights.remove(&number) else {
             return;
         };
+        if let (true, Ok(response)) = (self.cheats(Sabotage::GarblePermit), &mut result) {
+            response.permit.mem.0 /= 2;
+        }
         let permit = result.as_ref().ok().map(|response| response.permit);
         self.note(Note::PermitReaches { vm: flight.vm, permit });
         let result = result.map_err(|refusal| match refusal.status() {

@@ -78,7 +78,13 @@ impl World {
             (Kind::Node, true) => CoreEvent::NodeDeleted(object.meta("name").to_owned()),
             (Kind::Pod, false) => CoreEvent::PodApplied(object.pod_view().clone()),
             (Kind::Pod, true) => CoreEvent::PodDeleted(object.meta("uid").to_owned()),
-            (Kind::Vm, false) => CoreEvent::VmApplied(object.vm_view().clone()),
+            (Kind::Vm, false) => {
+                let mut view = object.vm_view().clone();
+                if self.cheats(Sabotage::LeakHold) {
+                    view.in_use.mem.0 += UNIT.mem.0;
+                }
+                CoreEvent::VmApplied(view)
+            }
             (Kind::Vm, true) => CoreEvent::VmDeleted(key(), object.meta("uid").to_owned()),
         };
         self.tell_scheduler(event);
@@ -174,7 +180,7 @@ impl World {
         if let (Ok(response), Some(vm)) = (&mut result, vm) {
             let first = request.last_permit.is_none();
             if self.cheats(Sabotage::AnswerBeforeWrite) {
-                response.permit = response.permit.field_max(request.resources).saturating_mul(2);
+                response.permit = request.resources;
             }
             if self.cheats(Sabotage::CutFirstContact) && first {
                 response.permit = response.permit.saturating_sub(UNIT);

@@ -7,7 +7,7 @@ use crate::dice::{Dice, MILLION};
 use crate::event::{Event, Reader};
 use crate::faults::rates;
 use crate::journal::{Note, Part};
-use crate::options::Level;
+use crate::options::{Level, Sabotage};
 use crate::store::Kind;
 use crate::world::{Load, Whims, World};
 
@@ -119,6 +119,12 @@ impl World {
         let milli = if dice.chance(MILLION / 2) { units * 225 } else { dice.below(u64::from(max) * 250) };
         let mib = if dice.chance(MILLION / 2) { units * 700 } else { dice.below(u64::from(max) * 800) };
         let load = Load { milli: u32::try_from(milli).unwrap_or(0), mib };
+        if self.cheats(Sabotage::GrowUnseen)
+            && let Some(machine) = self.vms[vm].machine.as_mut()
+        {
+            machine.size += 1 << 40;
+            self.checks.touch(vm);
+        }
         self.vms[vm].load = load;
         self.note(Note::Load { vm, milli: load.milli, mib });
         let next = self.load_dice.millis(LOAD_LASTS.0, LOAD_LASTS.1);
