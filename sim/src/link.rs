@@ -237,14 +237,9 @@ impl World {
     // ---- the monitor ----
 
     pub(crate) fn to_monitor(&mut self, vm: usize, connection: u64, text: String) {
-        let (now, frozen) = (self.now, self.vms[vm].whims.frozen_until);
-        if frozen > now {
-            return self.put(frozen, Event::ToMonitor { vm, connection, text });
-        }
         let machine = self.vms[vm].machine.as_mut();
         if let Some(monitor) = machine.and_then(|machine| machine.monitor.as_mut()) {
-            monitor.core.received(now, connection, text);
-            self.monitor_counts(vm);
+            monitor.inbox.push_back((connection, text));
             self.drive_monitor(vm);
         }
     }
@@ -260,6 +255,11 @@ impl World {
             if whims.frozen_until > now {
                 let id = monitor.id;
                 return self.set_alarm(Sleeper::Monitor(vm, id), Some(whims.frozen_until));
+            }
+            if let Some((connection, text)) = monitor.inbox.pop_front() {
+                monitor.core.received(now, connection, text);
+                self.monitor_counts(vm);
+                continue;
             }
             match monitor.core.poll(now) {
                 Some(Wants::Sample) => monitor.core.sampled(now, used),

@@ -3,7 +3,7 @@
 //! The machine does what its lab notes say of the real one: CPUs come at once and go when the guest lets them, memory
 //! moves in blocks towards what is requested, and never below what the guest has in use.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use agent::core::SystemMetrics;
 use neonvm_runner::core::budget::PlugBudget;
@@ -39,6 +39,8 @@ pub struct MonitorProcess {
     pub alarm: Option<Timestamp>,
     /// The connection it serves.
     pub connection: Option<u64>,
+    /// Frames that came while it hung, in order.
+    pub inbox: VecDeque<(u64, String)>,
 }
 
 /// A runner's process.

@@ -1,6 +1,8 @@
 //! The nodes: pods bound to one get a QEMU, its end is told in the pod's status, and a pod that is to go is stopped. This
 //! is the world's kubelet, without chance of its own but for how long a boot takes.
 
+use std::collections::VecDeque;
+
 use neonvm_runner::config::Accel;
 use neonvm_runner::core::shape::{CpuControl, shape};
 use protocol::runner::{ExitReason, ExitReport};
@@ -115,7 +117,7 @@ impl World {
         };
         if machine.monitor.is_none() {
             let core = GuestMonitor::new(SAMPLE_INTERVAL);
-            machine.monitor = Some(MonitorProcess { id, core, alarm: None, connection: None });
+            machine.monitor = Some(MonitorProcess { id, core, alarm: None, connection: None, inbox: VecDeque::new() });
         }
     }
 

@@ -200,8 +200,19 @@ fn the_answer_to_an_order_never_hides_a_later_report() {
     world.start(&pod);
     world.settle();
     world.edit(|vm| vm.spec.guest.cpus.r#use = MilliCpu(1000));
-    let order = std::iter::from_fn(|| world.core.poll_action(world.at)).find(|action| action.kind() == Kind::SetSize);
-    let order = order.expect("the growth is ordered");
+    let order = loop {
+        let action = world.core.poll_action(world.at).expect("the growth is ordered");
+        if action.kind() == Kind::SetSize {
+            break action;
+        }
+        let result = world.carry_out(&action);
+        let done = Event::Done {
+            kind: action.kind(),
+            began: world.at,
+            result,
+        };
+        world.core.handle(world.at, done);
+    };
     let answer = world.carry_out(&order);
     // The runner is done, and says so over the other connection, before its answer to the order is heard.
     world.finish_resize(&pod);
