@@ -293,6 +293,10 @@ impl World {
     }
 
     pub(crate) fn order_arrives(&mut self, vm: usize, epoch: u64, pod: &str, order: SizeOrder, began: Moment) {
+        // What a dead controller wrote to a local socket was read before the next one speaks, or never.
+        if epoch != self.controller.epoch {
+            return;
+        }
         if self.cheats(Sabotage::DeleteRunning)
             && let Some(uid) = self.store.get(Kind::Pod, pod).map(|object| object.meta("uid").to_owned())
         {

@@ -323,3 +323,22 @@ fn before_the_first_permit_the_object_is_right() {
     assert_eq!(core.using(), UNIT.saturating_mul(4));
     assert_eq!(core.faults().total(), 0);
 }
+
+#[test]
+fn n14_a_size_above_the_permit_is_permitted_before_it_is_made_true() {
+    let mut core = Core::new(config(), vm(1, 8, 2));
+    let now = Timestamp(1_000_000);
+    // No monitor is there, so nothing may be taken back.
+    core.handle(now, Event::SystemMetrics(SystemMetrics::default()));
+    let (id, _) = core.poll_action(now).expect("the first contact");
+    let permit = UNIT.saturating_mul(2);
+    let response = PluginResponse {
+        permit,
+        migrate: None,
+    };
+    core.handle(now, Event::PluginDone(id, Ok(response)));
+    core.handle(now, seen(3, 11));
+    let actions: Vec<Action> = std::iter::from_fn(|| core.poll_action(now)).map(|(_, action)| action).collect();
+    assert!(actions.iter().any(|action| matches!(action, Action::Plugin(_))));
+    assert!(!actions.iter().any(|action| matches!(action, Action::NeonVm(_))), "{actions:?}");
+}

@@ -122,6 +122,10 @@ impl NeonVmState {
         if round.is_migrating || (target == using && self.uncertain.is_none()) {
             return None;
         }
+        // Somebody else made it larger than is permitted: first the permit, then it is made true.
+        if limits.permit.is_some_and(|permit| target.has_field_above(permit)) {
+            return None;
+        }
         let is_blocked = self.ongoing.is_some()
             || limits
                 .plugin_request

@@ -556,14 +556,16 @@ impl Ledger {
     }
 }
 
-/// Whether a guest has what is wanted, or nothing was reported of it yet.
+/// Whether a guest has what is wanted, or there is none.
 fn is_settled(view: &VmView) -> bool {
-    view.reached || view.plugged.0.is_empty() || view.plugged.1.mem == Bytes(0)
+    view.reached || view.plugged.0.is_empty()
 }
 
-/// The peak of a VM never seen before. A report below what is wanted may be older than any growth and shrink since.
+/// The peak of a VM never seen before. A report below what is wanted may be older than any growth and shrink since; where
+/// nothing was reported yet, the guest boots at what is wanted.
 fn first_peak(view: &VmView) -> Resources {
-    if !is_settled(view) && view.plugged.1.has_field_below(view.in_use) {
+    let is_reported = view.plugged.1.mem > Bytes(0);
+    if is_reported && !is_settled(view) && view.plugged.1.has_field_below(view.in_use) {
         view.largest
     } else {
         Resources::default()

@@ -476,3 +476,14 @@ fn n16_a_new_scheduler_takes_a_late_report_for_the_most_there_can_be() {
     ledger.vm_observed(resized(4, 3, 3, (3, 3)));
     assert_eq!(reserved(&ledger).1, 3);
 }
+
+#[test]
+fn a_guest_nobody_reported_of_yet_keeps_what_it_booted_with() {
+    let mut ledger = ledger(10, 40);
+    ledger.pod_applied(vm_pod(None));
+    ledger.vm_observed(resized(1, 5, 0, (1, 1)));
+    ledger.vm_observed(resized(2, 4, 0, (2, 1)));
+    assert_eq!(reserved(&ledger).1, 5);
+    ledger.vm_observed(resized(3, 4, 4, (2, 2)));
+    assert_eq!(reserved(&ledger).1, 4);
+}

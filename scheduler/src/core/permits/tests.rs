@@ -330,6 +330,8 @@ fn n16_what_an_earlier_agent_was_permitted_stays_counted_for_a_while() {
     rig.ask(0, None, using);
     let got = rig.settle(0);
     assert_eq!(permit_of(&got[0]), Ok(using));
+    let pod = rig.pod("n");
+    rig.tell(Event::PodApplied(pod));
     assert_eq!(rig.reserved(), approved);
     rig.actions(11_000);
     assert_eq!(rig.reserved(), approved);
