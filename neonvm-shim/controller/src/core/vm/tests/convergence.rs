@@ -8,8 +8,8 @@ use protocol::vm::{RestartPolicy, VirtualMachine, VmPhase, VmStatus};
 use serde_json::json;
 
 use super::world::World;
-use crate::core::testing::sample_vm;
 use crate::core::Kind;
+use crate::core::testing::sample_vm;
 use crate::core::vm::{Event, Refusal};
 
 #[derive(Debug, Clone)]
@@ -201,7 +201,10 @@ fn the_answer_to_an_order_never_hides_a_later_report() {
     world.settle();
     world.edit(|vm| vm.spec.guest.cpus.r#use = MilliCpu(1000));
     let order = loop {
-        let action = world.core.poll_action(world.at).expect("the growth is ordered");
+        let action = world
+            .core
+            .poll_action(world.at)
+            .expect("the growth is ordered");
         if action.kind() == Kind::SetSize {
             break action;
         }
