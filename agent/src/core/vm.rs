@@ -86,6 +86,9 @@ pub struct VmInfo {
     /// The newest revision on the object, wished or reached: numbers go on after it, so that none is used twice.
     #[serde(skip)]
     pub last_revision: i64,
+    /// `metadata.resourceVersion`, where it is a number: later states of the object have larger ones.
+    #[serde(skip)]
+    pub version: Option<u64>,
 }
 
 /// Why an object cannot be scaled.
@@ -173,6 +176,7 @@ impl VmInfo {
                 .as_ref()
                 .and_then(|status| status.current_revision),
             last_revision: last_revision(vm),
+            version: vm.metadata.resource_version.parse().ok(),
             actual: vm.status.as_ref().and_then(|status| {
                 let mem = Bytes(status.memory_size?.as_u64()?);
                 Some(Resources {
@@ -203,6 +207,15 @@ impl VmInfo {
             cpu: self.cpu.max,
             mem: self.of_slots(self.mem.max),
         }
+    }
+
+    /// Whether the guest is reported to have what the object wants. Nothing reported counts as arrived.
+    #[must_use]
+    pub fn has_arrived(&self) -> bool {
+        let reached = self
+            .current_revision
+            .map_or(0, |current| current.revision.value);
+        self.actual.is_none_or(|actual| actual == self.using()) && reached >= self.last_revision
     }
 
     /// What it uses by the object.

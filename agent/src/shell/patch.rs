@@ -78,7 +78,7 @@ pub(super) fn operations(
     ])
 }
 
-/// Patches. The caller bounds the time.
+/// Patches. The caller bounds the time. Returns the version the object got, where it is a number.
 ///
 /// # Errors
 /// [`PatchError`]; [`PatchError::failure`] says whether the object may have been changed.
@@ -86,11 +86,11 @@ pub(super) async fn patch(
     api: &Api<DynamicObject>,
     name: &str,
     operations: Value,
-) -> Result<(), PatchError> {
+) -> Result<Option<u64>, PatchError> {
     let patch = serde_json::from_value(operations).map_err(PatchError::Encode)?;
     api.patch(name, &PatchParams::default(), &Patch::Json::<()>(patch))
         .await
-        .map(drop)
+        .map(|object| object.metadata.resource_version?.parse().ok())
         .map_err(|error| PatchError::Request(Box::new(error)))
 }
 

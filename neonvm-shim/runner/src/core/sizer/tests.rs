@@ -597,3 +597,20 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_report_from_before_the_last_block_left_teaches_nothing_for_good() {
+    let mut world = World::new(CpuControl::Plug, Accel::Kvm);
+    // A new runner finds memory on its way out; QEMU tells of the last block before the guest does.
+    (world.requested, world.size) = (0, 2 * GIB);
+    world.report();
+    world
+        .sizer
+        .handle(world.now, Event::Order(order(1000, GIB, 1)));
+    world.run(Span::from_secs(12));
+    assert!(
+        world.done(),
+        "the guest has what was ordered: {:?}",
+        world.log
+    );
+}

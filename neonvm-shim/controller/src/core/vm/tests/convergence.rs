@@ -8,6 +8,7 @@ use protocol::vm::{RestartPolicy, VirtualMachine, VmPhase, VmStatus};
 use serde_json::json;
 
 use super::world::World;
+use crate::core::Kind;
 use crate::core::testing::sample_vm;
 use crate::core::vm::{Event, Refusal};
 
@@ -189,4 +190,41 @@ proptest! {
         prop_assert!(world.vm.is_none(), "the finalizer is dropped");
         prop_assert!(world.pods.is_empty(), "no pod is left");
     }
+}
+
+#[test]
+fn the_answer_to_an_order_never_hides_a_later_report() {
+    let mut world = World::new(&sample_vm());
+    world.settle();
+    let pod = world.status().pod_name;
+    world.start(&pod);
+    world.settle();
+    world.edit(|vm| vm.spec.guest.cpus.r#use = MilliCpu(1000));
+    let order = loop {
+        let action = world
+            .core
+            .poll_action(world.at)
+            .expect("the growth is ordered");
+        if action.kind() == Kind::SetSize {
+            break action;
+        }
+        let result = world.carry_out(&action);
+        let done = Event::Done {
+            kind: action.kind(),
+            began: world.at,
+            result,
+        };
+        world.core.handle(world.at, done);
+    };
+    let answer = world.carry_out(&order);
+    // The runner is done, and says so over the other connection, before its answer to the order is heard.
+    world.finish_resize(&pod);
+    let done = Event::Done {
+        kind: order.kind(),
+        began: world.at,
+        result: answer,
+    };
+    world.core.handle(world.at, done);
+    world.settle();
+    assert_eq!(world.phase(), VmPhase::Running);
 }
