@@ -1,10 +1,10 @@
 //! The one place that knows the monitor's core: the shipped one, with the machine's memory watched and no file cache.
 
-use protocol::monitor::MonitorFrame;
+use protocol::monitor::{MonitorFrame, Version};
 use protocol::time::{Span, Timestamp};
 use protocol::units::Bytes;
 use vm_monitor::core::cache::CacheMode;
-use vm_monitor::core::decision::Watched;
+use vm_monitor::core::decision::{Watched, Weight};
 use vm_monitor::core::file_cache::Sizing;
 use vm_monitor::core::files::ReadFailure;
 use vm_monitor::core::memory::Rules;
@@ -41,6 +41,8 @@ impl GuestMonitor {
             sizing: Sizing::default(),
             watched: Watched::Machine,
             file_cache: CacheMode::Off,
+            hooks: false,
+            estimates: false,
         };
         Self {
             core: Monitor::new(setup),
@@ -55,6 +57,7 @@ impl GuestMonitor {
             now,
             Event::AgentReady {
                 connection: ConnectionId(connection),
+                version: Version::V1,
                 machine_total,
             },
         );
@@ -94,11 +97,27 @@ impl GuestMonitor {
     pub fn poll(&mut self, now: Timestamp) -> Option<Wants> {
         loop {
             return Some(match self.core.poll_action(now)? {
+                // There is no cheaper figure than the use, so it is read at each look.
+                Action::Probe => {
+                    self.core.handle(now, Event::Probed(None));
+                    continue;
+                }
+                // Nothing is in swap, and nothing waits for memory.
+                Action::Weigh => {
+                    self.core.handle(now, Event::Weighed(Weight::default()));
+                    continue;
+                }
                 Action::Sample => Wants::Sample,
                 Action::Send { connection, frame } => Wants::Send(connection.0, frame),
                 Action::Close { connection, .. } => Wants::Close(connection.0),
-                // There is no file cache in these guests.
-                Action::SetFileCache { .. } => continue,
+                // There is no file cache in these guests, no hook, and nobody speaks version 2.
+                Action::SetFileCache { .. }
+                | Action::RunHooks { .. }
+                | Action::Observe
+                | Action::Measure
+                | Action::SendV2 { .. }
+                | Action::Gauge
+                | Action::Reclaim { .. } => continue,
             });
         }
     }
