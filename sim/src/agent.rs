@@ -8,8 +8,8 @@ use agent::core::actions::{NeonVmRequest, PluginRequest};
 use agent::core::revision::StampedRevision;
 use agent::core::vm::{Ownership, Placement, placement};
 use agent::core::{
-    Action, Core, CoreConfig, Event as CoreEvent, Failure, RequestId, ScalingConfig, SystemMetrics, Timers, VmInfo,
-    VmUpdate,
+    Action, Core, CoreConfig, Event as CoreEvent, Failure, RequestId, ScalingConfig, SystemMetrics,
+    Timers, VmInfo, VmUpdate,
 };
 use protocol::permit::{AgentRequest, NamespacedName, PROTO_VERSION};
 use protocol::revision::RevisionWithTime;
@@ -65,7 +65,10 @@ fn config(jitter: Span) -> CoreConfig {
     CoreConfig {
         compute_unit: UNIT,
         default_scaling: ScalingConfig::default(),
-        timers: Timers { plugin_request_tick: Span(timers.plugin_request_tick.0 - jitter.0), ..timers },
+        timers: Timers {
+            plugin_request_tick: Span(timers.plugin_request_tick.0 - jitter.0),
+            ..timers
+        },
         system_max_age: Some(METRICS_MAX_AGE),
         lfc_max_age: None,
     }
@@ -78,12 +81,18 @@ impl World {
     }
 
     pub(crate) fn agent_lists(&mut self, node: usize, objects: &[Object]) {
-        let listed: Vec<usize> = objects.iter().filter_map(|object| self.vm_named(object.meta("name"))).collect();
+        let listed: Vec<usize> = objects
+            .iter()
+            .filter_map(|object| self.vm_named(object.meta("name")))
+            .collect();
         for object in objects {
             self.agent_sees(node, object, false);
         }
         for vm in 0..self.vms.len() {
-            let has = self.vms[vm].desk.as_ref().is_some_and(|desk| desk.node == node);
+            let has = self.vms[vm]
+                .desk
+                .as_ref()
+                .is_some_and(|desk| desk.node == node);
             if has && !listed.contains(&vm) {
                 self.close_desk(vm);
             }
@@ -96,8 +105,14 @@ impl World {
             return;
         };
         let name = node_name(node);
-        let ours = Ownership { node: &name, scheduler_name: SCHEDULER };
-        let has = self.vms[vm].desk.as_ref().is_some_and(|desk| desk.node == node);
+        let ours = Ownership {
+            node: &name,
+            scheduler_name: SCHEDULER,
+        };
+        let has = self.vms[vm]
+            .desk
+            .as_ref()
+            .is_some_and(|desk| desk.node == node);
         let Some(place) = placement(&object.value, ours).filter(|_| !gone) else {
             if has {
                 self.close_desk(vm);
@@ -108,10 +123,9 @@ impl World {
         let Ok(info) = VmInfo::from_object(object.vm(), &ScalingConfig::default()) else {
             return;
         };
-        let is_same = self.vms[vm]
-            .desk
-            .as_ref()
-            .is_some_and(|desk| has && desk.uid == object.meta("uid") && desk.pod.name == place.pod_name);
+        let is_same = self.vms[vm].desk.as_ref().is_some_and(|desk| {
+            has && desk.uid == object.meta("uid") && desk.pod.name == place.pod_name
+        });
         if is_same {
             self.feed_desk(vm, info);
         } else {
@@ -122,20 +136,36 @@ impl World {
 
     fn feed_desk(&mut self, vm: usize, info: VmInfo) {
         let now = self.now;
-        let current_revision =
-            info.current_revision.map(|current| StampedRevision { revision: current.revision, at: now });
-        let update = VmUpdate { info, current_revision, is_pre_migrating: false };
+        let current_revision = info.current_revision.map(|current| StampedRevision {
+            revision: current.revision,
+            at: now,
+        });
+        let update = VmUpdate {
+            info,
+            current_revision,
+            is_pre_migrating: false,
+        };
         self.tell_desk(vm, CoreEvent::VmUpdated(Box::new(update)));
     }
 
-    fn open_desk(&mut self, vm: usize, node: usize, object: &Object, place: Placement, info: VmInfo) {
+    fn open_desk(
+        &mut self,
+        vm: usize,
+        node: usize,
+        object: &Object,
+        place: Placement,
+        info: VmInfo,
+    ) {
         let id = self.number();
         let jitter = self.dice.millis(0, 99);
         self.vms[vm].desk = Some(Desk {
             id,
             node,
             core: Core::new(config(jitter), info),
-            pod: NamespacedName { namespace: NAMESPACE.into(), name: place.pod_name },
+            pod: NamespacedName {
+                namespace: NAMESPACE.into(),
+                name: place.pod_name,
+            },
             uid: object.meta("uid").to_owned(),
             connection: None,
             dialled_at: self.now,
@@ -198,7 +228,11 @@ impl World {
                 }
             }
         }
-        self.checks.fail("n05_level_triggered_without_spinning", Some(vm), "the agent's core never stops".into());
+        self.checks.fail(
+            "n05_level_triggered_without_spinning",
+            Some(vm),
+            "the agent's core never stops".into(),
+        );
     }
 
     fn launch(&mut self, vm: usize, id: RequestId, action: Action) {
@@ -207,7 +241,10 @@ impl World {
             Action::Plugin(request) => self.ask_permit(vm, id, request),
             Action::NeonVm(request) => self.patch(vm, id, request),
             Action::MonitorUpscale(request) => {
-                self.note(Note::TellsMonitor { vm, target: request.target });
+                self.note(Note::TellsMonitor {
+                    vm,
+                    target: request.target,
+                });
                 let target = if self.cheats(Sabotage::TellTooMuch) {
                     request.target.saturating_mul(3)
                 } else {
@@ -216,7 +253,10 @@ impl World {
                 self.call_monitor(vm, id, target, true);
             }
             Action::MonitorDownscale(request) => {
-                self.note(Note::AsksMonitor { vm, target: request.target });
+                self.note(Note::AsksMonitor {
+                    vm,
+                    target: request.target,
+                });
                 self.call_monitor(vm, id, request.target, false);
             }
         }
@@ -224,7 +264,10 @@ impl World {
 
     fn ask_permit(&mut self, vm: usize, id: RequestId, request: PluginRequest) {
         let mut target = request.target;
-        let is_first = self.vms[vm].desk.as_ref().is_some_and(|desk| desk.asked_at.is_none());
+        let is_first = self.vms[vm]
+            .desk
+            .as_ref()
+            .is_some_and(|desk| desk.asked_at.is_none());
         if self.cheats(Sabotage::NoHeartbeat) && !is_first {
             return;
         }
@@ -232,7 +275,11 @@ impl World {
             target = target.saturating_sub(UNIT);
         }
         self.requests_never_report_less_than_is_used(vm, target);
-        self.note(Note::Asks { vm, last: request.last_permit, asked: target });
+        self.note(Note::Asks {
+            vm,
+            last: request.last_permit,
+            asked: target,
+        });
         let Some(desk) = self.vms[vm].desk.as_mut() else {
             return;
         };
@@ -250,29 +297,47 @@ impl World {
     }
 
     fn patch(&mut self, vm: usize, id: RequestId, mut request: NeonVmRequest) {
-        if self.cheats(Sabotage::PatchAbovePermit) && request.target.has_field_above(request.current) {
+        if self.cheats(Sabotage::PatchAbovePermit)
+            && request.target.has_field_above(request.current)
+        {
             request.target = request.target.field_max(request.current.saturating_mul(2));
         }
-        if self.cheats(Sabotage::PatchBelowApproval) && request.target.has_field_below(request.current) {
+        if self.cheats(Sabotage::PatchBelowApproval)
+            && request.target.has_field_below(request.current)
+        {
             request.target = request.target.saturating_sub(UNIT).field_max(UNIT);
         }
         self.patches_stay_between_approval_and_permit(vm, request.target);
         self.shrinks_are_never_blind(vm, &request);
-        self.note(Note::Patches { vm, target: request.target });
+        self.note(Note::Patches {
+            vm,
+            target: request.target,
+        });
         let wall = self.wall();
         let Some(desk) = self.vms[vm].desk.as_ref() else {
             return;
         };
         let slots = request.target.mem.0 / desk.core.vm().mem.slot_size.0.max(1);
-        let revision = RevisionWithTime { revision: request.revision, updated_at: wall };
+        let revision = RevisionWithTime {
+            revision: request.revision,
+            updated_at: wall,
+        };
         let operations = json!([
             {"op": "replace", "path": "/spec/guest/cpus/use", "value": request.target.cpu.to_quantity_string()},
             {"op": "replace", "path": "/spec/guest/memorySlots/use", "value": slots},
             {"op": "replace", "path": "/spec/targetRevision", "value": revision},
         ]);
-        let caller = Caller::Desk { vm, desk: desk.id, id };
+        let caller = Caller::Desk {
+            vm,
+            desk: desk.id,
+            id,
+        };
         let operation = Operation::PatchVm(self.vms[vm].name.clone(), operations);
-        self.call(Call { caller, operation, target: Some((vm, request.target)) });
+        self.call(Call {
+            caller,
+            operation,
+            target: Some((vm, request.target)),
+        });
     }
 
     pub(crate) fn patch_ended(&mut self, vm: usize, desk: u64, id: RequestId, answer: &Answer) {
@@ -284,7 +349,10 @@ impl World {
             Answer::Status(400..=499, _) => Err(Failure::NotApplied),
             Answer::Status(..) | Answer::Nothing => Err(Failure::Unknown),
         };
-        self.note(Note::PatchEnds { vm, worked: result.is_ok() });
+        self.note(Note::PatchEnds {
+            vm,
+            worked: result.is_ok(),
+        });
         self.tell_desk(vm, CoreEvent::NeonVmDone(id, result));
     }
 
@@ -295,9 +363,15 @@ impl World {
             return;
         }
         let page = self.page_of(vm);
-        let delay = self.fate(Link::Scrape).first().filter(|delay| *delay < SCRAPE_PATIENCE);
+        let delay = self
+            .fate(Link::Scrape)
+            .first()
+            .filter(|delay| *delay < SCRAPE_PATIENCE);
         let page = page.filter(|_| delay.is_some());
-        self.after(delay.unwrap_or(SCRAPE_PATIENCE), Event::Scraped { vm, desk, page });
+        self.after(
+            delay.unwrap_or(SCRAPE_PATIENCE),
+            Event::Scraped { vm, desk, page },
+        );
     }
 
     pub(crate) fn scraped(&mut self, vm: usize, id: u64, page: Option<SystemMetrics>) {
@@ -306,7 +380,9 @@ impl World {
             return;
         }
         self.heartbeats_are_never_missed(vm);
-        let Some(desk) = self.desk(vm, id) else { return };
+        let Some(desk) = self.desk(vm, id) else {
+            return;
+        };
         if let Some(page) = page {
             desk.metrics_at = Some(now);
             self.tell_desk(vm, CoreEvent::SystemMetrics(page));
@@ -325,7 +401,11 @@ impl World {
         self.agents[node] = false;
         self.close_streams(Part::Agent(node));
         for vm in 0..self.vms.len() {
-            if self.vms[vm].desk.as_ref().is_some_and(|desk| desk.node == node) {
+            if self.vms[vm]
+                .desk
+                .as_ref()
+                .is_some_and(|desk| desk.node == node)
+            {
                 self.close_desk(vm);
             }
         }

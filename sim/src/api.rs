@@ -36,7 +36,10 @@ impl World {
         self.calls.insert(number, (call.caller, deadline));
         if self.weather.api_is_away(self.now) {
             // Nobody listens there: that is known at once.
-            return self.after(Span::from_millis(1), Event::CallAnswers(number, Answer::Nothing));
+            return self.after(
+                Span::from_millis(1),
+                Event::CallAnswers(number, Answer::Nothing),
+            );
         }
         if call.target.is_some() && self.cheats(Sabotage::DeafApi) {
             return self.put(deadline, Event::CallAnswers(number, Answer::Nothing));
@@ -51,7 +54,10 @@ impl World {
         }
         // Clients of this API do not repeat a patch by themselves; of what is conditional a repetition does no harm.
         if let (Fate::Twice(_, again), None) = (fate, call.target) {
-            self.after(Span(again.0.min(latest.0)), Event::CallArrives(0, Box::new(call.clone())));
+            self.after(
+                Span(again.0.min(latest.0)),
+                Event::CallArrives(0, Box::new(call.clone())),
+            );
         }
         let delay = Span(fate.first().unwrap_or_default().0.min(latest.0));
         if delay > patience {
@@ -73,7 +79,10 @@ impl World {
 
     pub(crate) fn call_arrives(&mut self, number: u64, call: Call) {
         self.patches.remove(&number);
-        let deadline = self.calls.get(&number).map_or(self.now, |(_, deadline)| *deadline);
+        let deadline = self
+            .calls
+            .get(&number)
+            .map_or(self.now, |(_, deadline)| *deadline);
         if self.weather.api_is_away(self.now) {
             self.touch_target(&call);
             return self.silence(number, deadline);
@@ -157,7 +166,12 @@ impl World {
             Caller::Write { epoch, id } => self.scheduler_write_ended(epoch, id, &answer, false),
             Caller::Read { epoch, id } => self.scheduler_write_ended(epoch, id, &answer, true),
             Caller::Bind { epoch, id } => self.bind_ended(epoch, id, &answer),
-            Caller::Controller { vm, epoch, kind, began } => self.task_call_ended(vm, epoch, kind, began, answer),
+            Caller::Controller {
+                vm,
+                epoch,
+                kind,
+                began,
+            } => self.task_call_ended(vm, epoch, kind, began, answer),
         }
     }
 

@@ -29,16 +29,24 @@ impl World {
         for _ in 0..vms {
             let min = dice.between(1, 3);
             let max = dice.between(min + 1, LARGEST);
-            bounds.push((u32::try_from(min).unwrap_or(1), u32::try_from(max).unwrap_or(1)));
+            bounds.push((
+                u32::try_from(min).unwrap_or(1),
+                u32::try_from(max).unwrap_or(1),
+            ));
         }
         self.build_nodes(dice, &bounds, nodes);
         for (vm, bounds) in bounds.iter().enumerate() {
             let first = bounds.0 + u32::try_from(dice.below(2)).unwrap_or(0);
             let object = vm_object(vm, *bounds, first);
-            self.store.create(Kind::Vm, object, self.wall()).expect("names differ");
+            self.store
+                .create(Kind::Vm, object, self.wall())
+                .expect("names differ");
             self.vms.push(Vm {
                 name: vm_name(vm),
-                load: Load { milli: 100, mib: 200 },
+                load: Load {
+                    milli: 100,
+                    mib: 200,
+                },
                 whims: crate::world::Whims::default(),
                 desk: None,
                 task: None,
@@ -72,14 +80,19 @@ impl World {
             let odd = dice.chance(MILLION / 3);
             let cpu = 250 * u32::try_from(units).unwrap_or(u32::MAX) + if odd { 130 } else { 0 };
             let mem = (units << 30) + if odd { 300 << 20 } else { 0 };
-            let total = Resources { cpu: MilliCpu(cpu), mem: Bytes(mem) };
+            let total = Resources {
+                cpu: MilliCpu(cpu),
+                mem: Bytes(mem),
+            };
             self.nodes.push(total);
             let object = json!({
                 "apiVersion": "v1", "kind": "Node",
                 "metadata": {"name": node_name(node)},
                 "status": {"allocatable": {"cpu": total.cpu, "memory": total.mem.0.to_string()}},
             });
-            self.store.create(Kind::Node, object, self.wall()).expect("names differ");
+            self.store
+                .create(Kind::Node, object, self.wall())
+                .expect("names differ");
         }
     }
 }

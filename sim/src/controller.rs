@@ -6,7 +6,9 @@
 use std::collections::BTreeMap;
 
 use neonvm_controller::Settings;
-use neonvm_controller::core::{Action, Event as CoreEvent, Kind as Doing, Moment, Refusal, Reply, VmCore};
+use neonvm_controller::core::{
+    Action, Event as CoreEvent, Kind as Doing, Moment, Refusal, Reply, VmCore,
+};
 use protocol::annotations::LABEL_VM_NAME;
 use protocol::runner::{RunnerState, SizeOrder};
 use protocol::time::{Span, Timestamp};
@@ -72,7 +74,11 @@ impl World {
 
     pub(crate) fn controller_lists(&mut self, kind: Kind, objects: &[Object]) {
         for object in objects {
-            self.controller_sees(&Change { kind, object: object.clone(), gone: false });
+            self.controller_sees(&Change {
+                kind,
+                object: object.clone(),
+                gone: false,
+            });
         }
         if kind == Kind::Pod {
             self.lose_unlisted_pods(objects);
@@ -82,12 +88,20 @@ impl World {
     /// Pods the watch has shown and a list does not show any more are gone, whatever was missed.
     fn lose_unlisted_pods(&mut self, objects: &[Object]) {
         let listed = |name: &String| objects.iter().any(|object| object.meta("name") == name);
-        let (kept, gone) = std::mem::take(&mut self.controller.pods).into_iter().partition(|(name, _)| listed(name));
+        let (kept, gone) = std::mem::take(&mut self.controller.pods)
+            .into_iter()
+            .partition(|(name, _)| listed(name));
         self.controller.pods = kept;
         let gone: BTreeMap<String, String> = gone;
         for (name, uid) in gone {
             if let Some(vm) = self.vm_named(&name) {
-                self.tell_task(vm, CoreEvent::PodGone { name, uid: Some(uid) });
+                self.tell_task(
+                    vm,
+                    CoreEvent::PodGone {
+                        name,
+                        uid: Some(uid),
+                    },
+                );
             }
         }
     }
@@ -105,15 +119,25 @@ impl World {
                 self.tell_task(vm, CoreEvent::Vm(Box::new(object.vm().clone())));
             }
             Kind::Pod => {
-                let name = object.value["metadata"]["labels"][LABEL_VM_NAME].as_str().unwrap_or_default();
-                let Some(vm) = self.vm_named(name) else { return };
+                let name = object.value["metadata"]["labels"][LABEL_VM_NAME]
+                    .as_str()
+                    .unwrap_or_default();
+                let Some(vm) = self.vm_named(name) else {
+                    return;
+                };
                 if self.vms[vm].task.is_none() {
                     self.open_task(vm);
                 }
-                let (name, uid) = (object.meta("name").to_owned(), object.meta("uid").to_owned());
+                let (name, uid) = (
+                    object.meta("name").to_owned(),
+                    object.meta("uid").to_owned(),
+                );
                 let event = if change.gone {
                     self.controller.pods.remove(&name);
-                    CoreEvent::PodGone { name, uid: Some(uid) }
+                    CoreEvent::PodGone {
+                        name,
+                        uid: Some(uid),
+                    }
                 } else {
                     self.controller.pods.insert(name, uid);
                     CoreEvent::Pod(Box::new(object.pod().clone()))
@@ -159,7 +183,11 @@ impl World {
             };
             self.begin(vm, action, at);
         }
-        self.checks.fail("n05_level_triggered_without_spinning", Some(vm), "the controller's core never stops".into());
+        self.checks.fail(
+            "n05_level_triggered_without_spinning",
+            Some(vm),
+            "the controller's core never stops".into(),
+        );
     }
 
     fn begin(&mut self, vm: usize, action: Action, began: Moment) {
@@ -169,15 +197,33 @@ impl World {
         let operation = match action {
             Action::SetSize { pod, order } => return self.order(vm, pod, order, began),
             Action::EnsureSshSecret { .. } => {
-                return self.tell_task(vm, CoreEvent::Done { kind, began, result: Ok(Reply::SecretReady) });
+                return self.tell_task(
+                    vm,
+                    CoreEvent::Done {
+                        kind,
+                        began,
+                        result: Ok(Reply::SecretReady),
+                    },
+                );
             }
-            Action::PatchVm { patch, .. } | Action::WriteStatus { patch, .. } => Operation::MergeVm(name, patch),
+            Action::PatchVm { patch, .. } | Action::WriteStatus { patch, .. } => {
+                Operation::MergeVm(name, patch)
+            }
             Action::ReadVm => Operation::Get(Kind::Vm, name),
             Action::ReadPod { name } => Operation::Get(Kind::Pod, name),
             Action::CreatePod { mut pod, name } => {
                 let operation = Operation::CreatePod(pod.clone());
                 if self.cheats(Sabotage::TwinPods) {
-                    self.call(Call { caller: Caller::Controller { vm, epoch, kind, began }, operation, target: None });
+                    self.call(Call {
+                        caller: Caller::Controller {
+                            vm,
+                            epoch,
+                            kind,
+                            began,
+                        },
+                        operation,
+                        target: None,
+                    });
                     pod["metadata"]["name"] = json!(format!("{name}-twin"));
                 }
                 Operation::CreatePod(pod)
@@ -192,18 +238,40 @@ impl World {
                 Operation::PatchPod(name, operations)
             }
         };
-        self.call(Call { caller: Caller::Controller { vm, epoch, kind, began }, operation, target: None });
+        self.call(Call {
+            caller: Caller::Controller {
+                vm,
+                epoch,
+                kind,
+                began,
+            },
+            operation,
+            target: None,
+        });
     }
 
-    pub(crate) fn task_call_ended(&mut self, vm: usize, epoch: u64, kind: Doing, began: Moment, answer: Answer) {
+    pub(crate) fn task_call_ended(
+        &mut self,
+        vm: usize,
+        epoch: u64,
+        kind: Doing,
+        began: Moment,
+        answer: Answer,
+    ) {
         if epoch != self.controller.epoch {
             return;
         }
         let about_vm = matches!(kind, Doing::PatchVm | Doing::WriteStatus | Doing::ReadVm);
         let failed = |message: String, permanent| Err(Refusal::Failed { message, permanent });
         let pod_name = || {
-            let status = self.vms[vm].task.as_ref().and_then(|task| task.core.vm()).and_then(|vm| vm.status.as_ref());
-            status.map(|status| status.pod_name.clone()).unwrap_or_default()
+            let status = self.vms[vm]
+                .task
+                .as_ref()
+                .and_then(|task| task.core.vm())
+                .and_then(|vm| vm.status.as_ref());
+            status
+                .map(|status| status.pod_name.clone())
+                .unwrap_or_default()
         };
         let result = match answer {
             Answer::Object(object) if about_vm => Ok(Reply::Vm(Box::new(object.vm().clone()))),
@@ -211,10 +279,19 @@ impl World {
             Answer::Status(404, _) if about_vm => Err(Refusal::VmGone),
             Answer::Status(404, _) if kind != Doing::CreatePod => Ok(Reply::PodGone(pod_name())),
             Answer::Status(409, _) if about_vm => Err(Refusal::Conflict),
-            Answer::Status(status, why) => failed(why, (400..500).contains(&status) && status != 429),
+            Answer::Status(status, why) => {
+                failed(why, (400..500).contains(&status) && status != 429)
+            }
             Answer::Nothing => failed("no answer".into(), false),
         };
-        self.tell_task(vm, CoreEvent::Done { kind, began, result });
+        self.tell_task(
+            vm,
+            CoreEvent::Done {
+                kind,
+                began,
+                result,
+            },
+        );
     }
 
     // ---- the link to the runner ----
@@ -271,7 +348,13 @@ impl World {
             }
             None => {
                 task.heard = None;
-                self.tell_task(vm, CoreEvent::RunnerSilent { pod, error: "connection refused".into() });
+                self.tell_task(
+                    vm,
+                    CoreEvent::RunnerSilent {
+                        pod,
+                        error: "connection refused".into(),
+                    },
+                );
                 self.ask_runner(vm, ASK_AGAIN);
             }
         }
@@ -279,44 +362,106 @@ impl World {
 
     fn order(&mut self, vm: usize, pod: String, order: SizeOrder, began: Moment) {
         let epoch = self.controller.epoch;
-        self.note(Note::Orders { vm, size: Resources { cpu: order.cpu, mem: order.memory } });
+        self.note(Note::Orders {
+            vm,
+            size: Resources {
+                cpu: order.cpu,
+                mem: order.memory,
+            },
+        });
         if let Some(task) = self.vms[vm].task.as_mut() {
             task.ordering = true;
         }
         match self.fate(Link::Runner) {
-            Fate::Lost => self.after(ORDER_PATIENCE, Event::OrderAnswers { vm, epoch, state: None, began }),
+            Fate::Lost => self.after(
+                ORDER_PATIENCE,
+                Event::OrderAnswers {
+                    vm,
+                    epoch,
+                    state: None,
+                    began,
+                },
+            ),
             Fate::After(delay) | Fate::Twice(delay, _) => {
                 let delay = Span(delay.0.min(ORDER_PATIENCE.0 - 1));
-                self.after(delay, Event::OrderArrives { vm, epoch, pod, order, began });
+                self.after(
+                    delay,
+                    Event::OrderArrives {
+                        vm,
+                        epoch,
+                        pod,
+                        order,
+                        began,
+                    },
+                );
             }
         }
     }
 
-    pub(crate) fn order_arrives(&mut self, vm: usize, epoch: u64, pod: &str, order: SizeOrder, began: Moment) {
+    pub(crate) fn order_arrives(
+        &mut self,
+        vm: usize,
+        epoch: u64,
+        pod: &str,
+        order: SizeOrder,
+        began: Moment,
+    ) {
         // What a dead controller wrote to a local socket was read before the next one speaks, or never.
         if epoch != self.controller.epoch {
             return;
         }
         if self.cheats(Sabotage::DeleteRunning)
-            && let Some(uid) = self.store.get(Kind::Pod, pod).map(|object| object.meta("uid").to_owned())
+            && let Some(uid) = self
+                .store
+                .get(Kind::Pod, pod)
+                .map(|object| object.meta("uid").to_owned())
         {
-            let caller = Caller::Controller { vm, epoch, kind: Doing::DeletePod, began };
-            self.call(Call { caller, operation: Operation::DeletePod(pod.to_owned(), uid), target: None });
+            let caller = Caller::Controller {
+                vm,
+                epoch,
+                kind: Doing::DeletePod,
+                began,
+            };
+            self.call(Call {
+                caller,
+                operation: Operation::DeletePod(pod.to_owned(), uid),
+                target: None,
+            });
         }
-        let is_there = self.vms[vm].machine.as_ref().is_some_and(|machine| machine.shown_to(pod).is_some());
+        let is_there = self.vms[vm]
+            .machine
+            .as_ref()
+            .is_some_and(|machine| machine.shown_to(pod).is_some());
         let state = if is_there {
             self.runner_ordered(vm, order);
-            self.vms[vm].machine.as_ref().map(|machine| Box::new(machine.state.clone()))
+            self.vms[vm]
+                .machine
+                .as_ref()
+                .map(|machine| Box::new(machine.state.clone()))
         } else {
             None
         };
         let delay = self.fate(Link::Runner).first();
         let state = state.filter(|_| delay.is_some());
         let delay = delay.unwrap_or(ORDER_PATIENCE);
-        self.after(delay, Event::OrderAnswers { vm, epoch, state, began });
+        self.after(
+            delay,
+            Event::OrderAnswers {
+                vm,
+                epoch,
+                state,
+                began,
+            },
+        );
     }
 
-    pub(crate) fn order_answers(&mut self, vm: usize, epoch: u64, state: Option<Box<RunnerState>>, began: Moment) {
+    pub(crate) fn order_answers(
+        &mut self,
+        vm: usize,
+        epoch: u64,
+        state: Option<Box<RunnerState>>,
+        began: Moment,
+    ) {
         let Some(task) = self.vms[vm].task.as_mut().filter(|task| task.ordering) else {
             return;
         };
@@ -329,6 +474,13 @@ impl World {
             message: "no answer within 5 s".into(),
             permanent: false,
         });
-        self.tell_task(vm, CoreEvent::Done { kind, began, result });
+        self.tell_task(
+            vm,
+            CoreEvent::Done {
+                kind,
+                began,
+                result,
+            },
+        );
     }
 }

@@ -48,7 +48,12 @@ pub enum Caller {
     /// The scheduler binds a pod.
     Bind { epoch: u64, id: u64 },
     /// The controller, about a VM.
-    Controller { vm: usize, epoch: u64, kind: controller::Kind, began: controller::Moment },
+    Controller {
+        vm: usize,
+        epoch: u64,
+        kind: controller::Kind,
+        began: controller::Moment,
+    },
 }
 
 /// What is asked of the API server.
@@ -105,7 +110,10 @@ pub enum Chore {
 
 /// An event.
 #[derive(Debug)]
-#[expect(missing_docs, reason = "the fields are numbers of things named by the variants")]
+#[expect(
+    missing_docs,
+    reason = "the fields are numbers of things named by the variants"
+)]
 pub enum Event {
     /// A part asked to be woken.
     Wake(Sleeper),
@@ -132,9 +140,17 @@ pub enum Event {
     /// The agent has it too.
     AgentLinked { vm: usize, connection: u64 },
     /// A frame reaches the monitor.
-    ToMonitor { vm: usize, connection: u64, text: String },
+    ToMonitor {
+        vm: usize,
+        connection: u64,
+        text: String,
+    },
     /// A frame reaches the agent.
-    ToAgent { vm: usize, connection: u64, frame: MonitorFrame },
+    ToAgent {
+        vm: usize,
+        connection: u64,
+        frame: MonitorFrame,
+    },
     /// The monitor notices that a connection is gone.
     GuestUnlinked { vm: usize, connection: u64 },
     /// The agent notices it.
@@ -144,11 +160,24 @@ pub enum Event {
     /// The agent's task scrapes the guest.
     Scrape { vm: usize, desk: u64 },
     /// The page is there.
-    Scraped { vm: usize, desk: u64, page: Option<SystemMetrics> },
+    Scraped {
+        vm: usize,
+        desk: u64,
+        page: Option<SystemMetrics>,
+    },
     /// A reply of QEMU or guest to the runner.
-    Reply { vm: usize, runner: u64, event: sizer::Event },
+    Reply {
+        vm: usize,
+        runner: u64,
+        event: sizer::Event,
+    },
     /// A call to the monitor could not be sent.
-    CallNotSent { vm: usize, desk: u64, id: RequestId, up: bool },
+    CallNotSent {
+        vm: usize,
+        desk: u64,
+        id: RequestId,
+        up: bool,
+    },
     /// CPUs come and go in the guest.
     CpusSettle { vm: usize, machine: u64 },
     /// Memory moves.
@@ -156,11 +185,26 @@ pub enum Event {
     /// The controller's question to a runner is answered.
     News { vm: usize, epoch: u64 },
     /// An order reaches a runner.
-    OrderArrives { vm: usize, epoch: u64, pod: String, order: SizeOrder, began: controller::Moment },
+    OrderArrives {
+        vm: usize,
+        epoch: u64,
+        pod: String,
+        order: SizeOrder,
+        began: controller::Moment,
+    },
     /// Its answer reaches the controller.
-    OrderAnswers { vm: usize, epoch: u64, state: Option<Box<RunnerState>>, began: controller::Moment },
+    OrderAnswers {
+        vm: usize,
+        epoch: u64,
+        state: Option<Box<RunnerState>>,
+        began: controller::Moment,
+    },
     /// The node works on a pod.
-    Chore { vm: usize, pod: String, chore: Chore },
+    Chore {
+        vm: usize,
+        pod: String,
+        chore: Chore,
+    },
     /// A guest's load changes.
     Load(usize),
     /// Something goes wrong.
@@ -180,7 +224,10 @@ impl Event {
         const NONE: usize = usize::MAX;
         match self {
             Self::Wake(
-                Sleeper::Desk(vm, _) | Sleeper::Controller(vm, _) | Sleeper::Runner(vm, _) | Sleeper::Monitor(vm, _),
+                Sleeper::Desk(vm, _)
+                | Sleeper::Controller(vm, _)
+                | Sleeper::Runner(vm, _)
+                | Sleeper::Monitor(vm, _),
             ) => ("wake", *vm),
             Self::Wake(Sleeper::Scheduler(_)) => ("wake", NONE),
             Self::Seen(..) => ("seen", NONE),

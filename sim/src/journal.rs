@@ -27,35 +27,105 @@ pub enum Part {
 
 /// One thing that happened. VMs and nodes by number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[expect(missing_docs, reason = "the names say it; they are printed as they are")]
+#[expect(
+    missing_docs,
+    reason = "the names say it; they are printed as they are"
+)]
 pub enum Note {
     Crash(Part),
     Start(Part),
     Storm,
     Calm,
     Fault(&'static str, usize),
-    Load { vm: usize, milli: u32, mib: u64 },
-    AgentManages { vm: usize, desk: u64 },
-    AgentLetsGo { vm: usize },
-    Asks { vm: usize, last: Option<Resources>, asked: Resources },
-    Permitted { vm: usize, permit: Resources },
-    Refused { vm: usize, status: u16 },
-    PermitReaches { vm: usize, permit: Option<Resources> },
-    Writes { vm: usize, approved: Resources },
-    Patches { vm: usize, target: Resources },
-    Patched { vm: usize, size: Resources },
-    PatchEnds { vm: usize, worked: bool },
-    AsksMonitor { vm: usize, target: Resources },
-    TellsMonitor { vm: usize, target: Resources },
-    MonitorSays { vm: usize, allowed: bool },
-    MonitorWants { vm: usize },
-    MonitorUp { vm: usize, connection: u64 },
-    MonitorDown { vm: usize, connection: u64 },
-    Orders { vm: usize, size: Resources },
-    Memory { vm: usize, plugged: u64, requested: u64 },
-    Boots { vm: usize, machine: u64 },
-    Ends { vm: usize, machine: u64 },
-    Bound { vm: usize, node: usize },
+    Load {
+        vm: usize,
+        milli: u32,
+        mib: u64,
+    },
+    AgentManages {
+        vm: usize,
+        desk: u64,
+    },
+    AgentLetsGo {
+        vm: usize,
+    },
+    Asks {
+        vm: usize,
+        last: Option<Resources>,
+        asked: Resources,
+    },
+    Permitted {
+        vm: usize,
+        permit: Resources,
+    },
+    Refused {
+        vm: usize,
+        status: u16,
+    },
+    PermitReaches {
+        vm: usize,
+        permit: Option<Resources>,
+    },
+    Writes {
+        vm: usize,
+        approved: Resources,
+    },
+    Patches {
+        vm: usize,
+        target: Resources,
+    },
+    Patched {
+        vm: usize,
+        size: Resources,
+    },
+    PatchEnds {
+        vm: usize,
+        worked: bool,
+    },
+    AsksMonitor {
+        vm: usize,
+        target: Resources,
+    },
+    TellsMonitor {
+        vm: usize,
+        target: Resources,
+    },
+    MonitorSays {
+        vm: usize,
+        allowed: bool,
+    },
+    MonitorWants {
+        vm: usize,
+    },
+    MonitorUp {
+        vm: usize,
+        connection: u64,
+    },
+    MonitorDown {
+        vm: usize,
+        connection: u64,
+    },
+    Orders {
+        vm: usize,
+        size: Resources,
+    },
+    Memory {
+        vm: usize,
+        plugged: u64,
+        requested: u64,
+    },
+    Boots {
+        vm: usize,
+        machine: u64,
+    },
+    Ends {
+        vm: usize,
+        machine: u64,
+    },
+    Bound {
+        vm: usize,
+        node: usize,
+    },
     ApiRefused(&'static str, u16),
     Step(&'static str, usize),
 }
@@ -84,7 +154,10 @@ pub struct Journal {
 
 impl Default for Journal {
     fn default() -> Self {
-        Self { hash: 0xCBF2_9CE4_8422_2325, kept: VecDeque::new() }
+        Self {
+            hash: 0xCBF2_9CE4_8422_2325,
+            kept: VecDeque::new(),
+        }
     }
 }
 
@@ -113,10 +186,17 @@ impl Journal {
     #[must_use]
     pub fn lines(&self, vm: Option<usize>, most: usize) -> Vec<String> {
         let about = |note: &Note| vm.is_none_or(|vm| note.vm().is_none_or(|of| of == vm));
-        let wanted: Vec<_> = self.kept.iter().filter(|(_, _, note)| about(note)).collect();
+        let wanted: Vec<_> = self
+            .kept
+            .iter()
+            .filter(|(_, _, note)| about(note))
+            .collect();
         let skipped = wanted.len().saturating_sub(most);
         let line = |(step, at, note): &&(u64, Timestamp, Note)| {
-            format!("{step:>9}  {:>12.6} s  {note:?}", at.since(Timestamp(0)).as_secs_f64())
+            format!(
+                "{step:>9}  {:>12.6} s  {note:?}",
+                at.since(Timestamp(0)).as_secs_f64()
+            )
         };
         wanted.iter().skip(skipped).map(line).collect()
     }

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use agent::core::{DownscaleAnswer, Event as CoreEvent, Failure, RequestId};
-use protocol::monitor::{AGENT_FIRST_ID, AgentBody, AgentFrame, Allocation, MonitorBody, MonitorFrame};
+use protocol::monitor::{
+    AGENT_FIRST_ID, AgentBody, AgentFrame, Allocation, MonitorBody, MonitorFrame,
+};
 use protocol::time::{Span, Timestamp};
 use protocol::units::Resources;
 
@@ -45,7 +47,11 @@ impl World {
         };
         task.dialled_at = now;
         let connection = self.number();
-        let fresh = Connection { desk, next_id: AGENT_FIRST_ID, ..Connection::default() };
+        let fresh = Connection {
+            desk,
+            next_id: AGENT_FIRST_ID,
+            ..Connection::default()
+        };
         self.vms[vm].connections.insert(connection, fresh);
         let absent = self.vms[vm].whims.absent_until > now || !self.has_monitor(vm);
         match self.fate(Link::Monitor).first().filter(|_| !absent) {
@@ -53,12 +59,18 @@ impl World {
                 self.after(delay, Event::GuestLinked { vm, connection });
             }
             Some(_) => self.after(CONNECT_PATIENCE, Event::AgentUnlinked { vm, connection }),
-            None => self.after(Span::from_millis(2), Event::AgentUnlinked { vm, connection }),
+            None => self.after(
+                Span::from_millis(2),
+                Event::AgentUnlinked { vm, connection },
+            ),
         }
     }
 
     fn has_monitor(&self, vm: usize) -> bool {
-        self.vms[vm].machine.as_ref().is_some_and(|machine| machine.monitor.is_some())
+        self.vms[vm]
+            .machine
+            .as_ref()
+            .is_some_and(|machine| machine.monitor.is_some())
     }
 
     pub(crate) fn guest_linked(&mut self, vm: usize, connection: u64) {
@@ -67,17 +79,26 @@ impl World {
             return;
         }
         let Some(machine) = self.vms[vm].machine.as_mut() else {
-            return self.after(Span::from_millis(2), Event::AgentUnlinked { vm, connection });
+            return self.after(
+                Span::from_millis(2),
+                Event::AgentUnlinked { vm, connection },
+            );
         };
         let memory = machine.memory();
         let Some(monitor) = machine.monitor.as_mut() else {
-            return self.after(Span::from_millis(2), Event::AgentUnlinked { vm, connection });
+            return self.after(
+                Span::from_millis(2),
+                Event::AgentUnlinked { vm, connection },
+            );
         };
         monitor.core.agent_ready(now, connection, memory);
         monitor.connection = Some(connection);
         self.monitor_counts(vm);
         self.checks.reconnected(vm, memory);
-        let delay = self.fate(Link::Monitor).first().unwrap_or(Span::from_millis(1));
+        let delay = self
+            .fate(Link::Monitor)
+            .first()
+            .unwrap_or(Span::from_millis(1));
         if let Some(held) = self.vms[vm].connections.get_mut(&connection) {
             held.to_agent = now + delay;
         }
@@ -86,11 +107,17 @@ impl World {
     }
 
     pub(crate) fn agent_linked(&mut self, vm: usize, connection: u64) {
-        let Some(held) = self.vms[vm].connections.get(&connection).filter(|held| !held.is_broken) else {
+        let Some(held) = self.vms[vm]
+            .connections
+            .get(&connection)
+            .filter(|held| !held.is_broken)
+        else {
             return;
         };
         let desk = held.desk;
-        let Some(task) = self.desk(vm, desk) else { return };
+        let Some(task) = self.desk(vm, desk) else {
+            return;
+        };
         task.connection = Some(connection);
         self.note(Note::MonitorUp { vm, connection });
         self.tell_desk(vm, CoreEvent::MonitorActive);
@@ -99,26 +126,54 @@ impl World {
     // ---- calls of the agent ----
 
     pub(crate) fn call_monitor(&mut self, vm: usize, id: RequestId, size: Resources, up: bool) {
-        let Some((desk, connection)) = self.vms[vm].desk.as_ref().map(|desk| (desk.id, desk.connection)) else {
+        let Some((desk, connection)) = self.vms[vm]
+            .desk
+            .as_ref()
+            .map(|desk| (desk.id, desk.connection))
+        else {
             return;
         };
-        let held = connection.and_then(|number| self.vms[vm].connections.get_mut(&number).map(|held| (number, held)));
+        let held = connection.and_then(|number| {
+            self.vms[vm]
+                .connections
+                .get_mut(&number)
+                .map(|held| (number, held))
+        });
         let Some((connection, held)) = held else {
             return self.after(Span(0), Event::CallNotSent { vm, desk, id, up });
         };
         let number = held.next_id;
         held.next_id += 2;
         held.waiting.insert(number, (id, up));
-        let allocation = Allocation { cpu: size.cpu.as_cores(), mem: size.mem.0 };
+        let allocation = Allocation {
+            cpu: size.cpu.as_cores(),
+            mem: size.mem.0,
+        };
         let body = if up {
-            AgentBody::UpscaleNotification { granted: allocation }
+            AgentBody::UpscaleNotification {
+                granted: allocation,
+            }
         } else {
             AgentBody::DownscaleRequest { target: allocation }
         };
         let text = AgentFrame { body, id: number }.encode();
-        self.after(RESPONSE_PATIENCE, Event::CallOverdue { vm, connection, id: number });
+        self.after(
+            RESPONSE_PATIENCE,
+            Event::CallOverdue {
+                vm,
+                connection,
+                id: number,
+            },
+        );
         match self.frame_time(vm, connection, true) {
-            Some(at) => self.put(at, Event::ToMonitor { vm, connection, text }),
+            Some(at) => self.put(
+                at,
+                Event::ToMonitor {
+                    vm,
+                    connection,
+                    text,
+                },
+            ),
             None => self.break_connection(vm, connection),
         }
     }
@@ -134,7 +189,11 @@ impl World {
         let delay = self.fate(Link::Monitor).first()?;
         let now = self.now;
         let held = self.vms[vm].connections.get_mut(&connection)?;
-        let last = if to_guest { &mut held.to_guest } else { &mut held.to_agent };
+        let last = if to_guest {
+            &mut held.to_guest
+        } else {
+            &mut held.to_agent
+        };
         *last = (now + delay).max(*last);
         Some(*last)
     }
@@ -150,8 +209,15 @@ impl World {
 
     pub(crate) fn to_agent(&mut self, vm: usize, connection: u64, frame: &MonitorFrame) {
         let now = self.now;
-        let is_current = self.vms[vm].desk.as_ref().is_some_and(|desk| desk.connection == Some(connection));
-        let Some(held) = self.vms[vm].connections.get_mut(&connection).filter(|_| is_current) else {
+        let is_current = self.vms[vm]
+            .desk
+            .as_ref()
+            .is_some_and(|desk| desk.connection == Some(connection));
+        let Some(held) = self.vms[vm]
+            .connections
+            .get_mut(&connection)
+            .filter(|_| is_current)
+        else {
             return;
         };
         // Through the codec and back, as on the wire.
@@ -159,7 +225,10 @@ impl World {
             return;
         };
         if frame.body == MonitorBody::UpscaleRequest {
-            if held.wished_at.is_none_or(|last| now.since(last) >= WISH_GAP) {
+            if held
+                .wished_at
+                .is_none_or(|last| now.since(last) >= WISH_GAP)
+            {
                 held.wished_at = Some(now);
                 self.note(Note::MonitorWants { vm });
                 self.tell_desk(vm, CoreEvent::MonitorUpscaleRequested);
@@ -172,10 +241,16 @@ impl World {
         let event = match frame.body {
             MonitorBody::DownscaleResult { ok, .. } if !up => {
                 self.note(Note::MonitorSays { vm, allowed: ok });
-                let answer = if ok { DownscaleAnswer::Allowed } else { DownscaleAnswer::Denied };
+                let answer = if ok {
+                    DownscaleAnswer::Allowed
+                } else {
+                    DownscaleAnswer::Denied
+                };
                 CoreEvent::MonitorDownscaleDone(request, Ok(answer))
             }
-            MonitorBody::UpscaleConfirmation if up => CoreEvent::MonitorUpscaleDone(request, Ok(())),
+            MonitorBody::UpscaleConfirmation if up => {
+                CoreEvent::MonitorUpscaleDone(request, Ok(()))
+            }
             _ => done(request, up, Err(Failure::Unknown)),
         };
         self.tell_desk(vm, event);
@@ -220,7 +295,9 @@ impl World {
             return;
         };
         let desk = held.desk;
-        let Some(task) = self.desk(vm, desk) else { return };
+        let Some(task) = self.desk(vm, desk) else {
+            return;
+        };
         task.connection = None;
         let next = task.dialled_at + DIAL_PERIOD;
         self.note(Note::MonitorDown { vm, connection });
@@ -246,7 +323,9 @@ impl World {
 
     pub(crate) fn drive_monitor(&mut self, vm: usize) {
         let (now, whims) = (self.now, self.vms[vm].whims);
-        let used = self.used_as_shown(vm).filter(|_| whims.unreadable_until <= now);
+        let used = self
+            .used_as_shown(vm)
+            .filter(|_| whims.unreadable_until <= now);
         for _ in 0..ACTIONS_AT_ONCE {
             let machine = self.vms[vm].machine.as_mut();
             let Some(monitor) = machine.and_then(|machine| machine.monitor.as_mut()) else {
@@ -263,10 +342,19 @@ impl World {
             }
             match monitor.core.poll(now) {
                 Some(Wants::Sample) => monitor.core.sampled(now, used),
-                Some(Wants::Send(connection, frame)) => match self.frame_time(vm, connection, false) {
-                    Some(at) => self.put(at, Event::ToAgent { vm, connection, frame }),
-                    None => self.break_connection(vm, connection),
-                },
+                Some(Wants::Send(connection, frame)) => {
+                    match self.frame_time(vm, connection, false) {
+                        Some(at) => self.put(
+                            at,
+                            Event::ToAgent {
+                                vm,
+                                connection,
+                                frame,
+                            },
+                        ),
+                        None => self.break_connection(vm, connection),
+                    }
+                }
                 Some(Wants::Close(connection)) => self.break_connection(vm, connection),
                 None => {
                     let (id, deadline) = (monitor.id, monitor.core.deadline());
@@ -274,7 +362,11 @@ impl World {
                 }
             }
         }
-        self.checks.fail("n05_level_triggered_without_spinning", Some(vm), "the monitor's core never stops".into());
+        self.checks.fail(
+            "n05_level_triggered_without_spinning",
+            Some(vm),
+            "the monitor's core never stops".into(),
+        );
     }
 }
 

@@ -8,7 +8,9 @@ use std::collections::{BTreeMap, VecDeque};
 use agent::core::SystemMetrics;
 use neonvm_runner::core::budget::PlugBudget;
 use neonvm_runner::core::shape::Shape;
-use neonvm_runner::core::sizer::{Action, CpuSlot, DeviceView, Event as SizerEvent, QmpFailure, Sizer};
+use neonvm_runner::core::sizer::{
+    Action, CpuSlot, DeviceView, Event as SizerEvent, QmpFailure, Sizer,
+};
 use protocol::runner::{
     CpuState, ExitReport, GuestState, MemoryState, QuotaState, RunnerPhase, RunnerState, SizeOrder,
 };
@@ -138,19 +140,35 @@ impl Machine {
     /// The heart of what the runner shows, for messages.
     #[must_use]
     pub fn shown(&self) -> String {
-        let RunnerState { phase, cpus, memory, resize, .. } = &self.state;
-        format!("{phase:?} {cpus:?} {memory:?} {resize:?}; truly {} CPUs online", self.online)
+        let RunnerState {
+            phase,
+            cpus,
+            memory,
+            resize,
+            ..
+        } = &self.state;
+        format!(
+            "{phase:?} {cpus:?} {memory:?} {resize:?}; truly {} CPUs online",
+            self.online
+        )
     }
 
     /// Memory it takes of its node.
     #[must_use]
     pub fn memory(&self) -> u64 {
-        if self.ended.is_some() { 0 } else { self.shape.base.0 + self.size }
+        if self.ended.is_some() {
+            0
+        } else {
+            self.shape.base.0 + self.size
+        }
     }
 
     fn slots(&self) -> Vec<CpuSlot> {
         let boot = usize::try_from(self.shape.boot_cpus).unwrap_or(0);
-        (0..self.plugged.len()).rev().map(|index| self.slot(index, boot)).collect()
+        (0..self.plugged.len())
+            .rev()
+            .map(|index| self.slot(index, boot))
+            .collect()
     }
 
     fn slot(&self, index: usize, boot: usize) -> CpuSlot {
@@ -194,10 +212,20 @@ impl Machine {
         let first = SizeOrder {
             cpu: self.shape.initial.cpu,
             memory: self.shape.initial.mem,
-            trace: TraceId { vm: String::new(), revision: 0 },
+            trace: TraceId {
+                vm: String::new(),
+                revision: 0,
+            },
         };
         let booting_since = booting.then_some(now);
-        Sizer::new(self.shape.clone(), self.budget, first, self.order.clone(), booting_since, now)
+        Sizer::new(
+            self.shape.clone(),
+            self.budget,
+            first,
+            self.order.clone(),
+            booting_since,
+            now,
+        )
     }
 }
 
@@ -207,12 +235,27 @@ impl World {
     /// A runner starts and finds the machine, new or old.
     pub(crate) fn start_runner(&mut self, vm: usize) {
         let (now, id) = (self.now, self.number());
-        let Some(machine) = self.vms[vm].machine.as_mut().filter(|machine| machine.runner.is_none()) else {
+        let Some(machine) = self.vms[vm]
+            .machine
+            .as_mut()
+            .filter(|machine| machine.runner.is_none())
+        else {
             return;
         };
         let sizer = machine.sizer(!machine.is_up, now);
-        machine.runner = Some(RunnerProcess { id, sizer, alarm: None });
-        self.after(Span::from_millis(3), Event::Reply { vm, runner: id, event: SizerEvent::QmpUp });
+        machine.runner = Some(RunnerProcess {
+            id,
+            sizer,
+            alarm: None,
+        });
+        self.after(
+            Span::from_millis(3),
+            Event::Reply {
+                vm,
+                runner: id,
+                event: SizerEvent::QmpUp,
+            },
+        );
         self.guest_reports(vm, Span::from_millis(8));
         self.drive_runner(vm);
     }
@@ -226,7 +269,10 @@ impl World {
 
     pub(crate) fn runner_told(&mut self, vm: usize, id: u64, event: SizerEvent) {
         let now = self.now;
-        let runner = self.vms[vm].machine.as_mut().and_then(|machine| machine.runner.as_mut());
+        let runner = self.vms[vm]
+            .machine
+            .as_mut()
+            .and_then(|machine| machine.runner.as_mut());
         if let Some(runner) = runner.filter(|runner| runner.id == id) {
             runner.sizer.handle(now, event);
             self.drive_runner(vm);
@@ -249,7 +295,10 @@ impl World {
     pub(crate) fn drive_runner(&mut self, vm: usize) {
         let now = self.now;
         for _ in 0..ACTIONS_AT_ONCE {
-            let runner = self.vms[vm].machine.as_mut().and_then(|machine| machine.runner.as_mut());
+            let runner = self.vms[vm]
+                .machine
+                .as_mut()
+                .and_then(|machine| machine.runner.as_mut());
             let Some(runner) = runner else { return };
             let Some(action) = runner.sizer.poll_action(now) else {
                 let (id, deadline) = (runner.id, runner.sizer.poll_deadline(now));
@@ -259,7 +308,14 @@ impl World {
             let id = runner.id;
             if let Some(event) = self.obey(vm, action) {
                 let delay = self.dice.span(Span(300), Span::from_millis(2));
-                self.after(delay, Event::Reply { vm, runner: id, event });
+                self.after(
+                    delay,
+                    Event::Reply {
+                        vm,
+                        runner: id,
+                        event,
+                    },
+                );
             }
         }
         self.publish_state(vm);
@@ -270,19 +326,31 @@ impl World {
         let broken = self.dice.chance(self.rates.broken);
         let machine = self.vms[vm].machine.as_mut()?;
         let id = machine.id;
-        let failure = |command: &str| QmpFailure { command: command.into(), message: "an error of QEMU".into() };
+        let failure = |command: &str| QmpFailure {
+            command: command.into(),
+            message: "an error of QEMU".into(),
+        };
         if broken {
             self.tally.count("qmp error");
         }
         match action {
-            Action::QueryCpus if broken => Some(SizerEvent::Cpus(Err(failure("query-hotpluggable-cpus")))),
+            Action::QueryCpus if broken => {
+                Some(SizerEvent::Cpus(Err(failure("query-hotpluggable-cpus"))))
+            }
             Action::QueryCpus => Some(SizerEvent::Cpus(Ok(machine.slots()))),
-            Action::QueryMemory if broken => Some(SizerEvent::Memory(Err(failure("query-memory-devices")))),
+            Action::QueryMemory if broken => {
+                Some(SizerEvent::Memory(Err(failure("query-memory-devices"))))
+            }
             Action::QueryMemory => {
-                let view = DeviceView { requested: Bytes(machine.requested), size: Bytes(machine.size) };
+                let view = DeviceView {
+                    requested: Bytes(machine.requested),
+                    size: Bytes(machine.size),
+                };
                 Some(SizerEvent::Memory(Ok(view)))
             }
-            Action::Plug { .. } if broken => Some(SizerEvent::CpuCommand(Err(failure("device_add")))),
+            Action::Plug { .. } if broken => {
+                Some(SizerEvent::CpuCommand(Err(failure("device_add"))))
+            }
             Action::Plug { slots, budget } => {
                 machine.budget = budget;
                 let ids: Vec<String> = slots.iter().map(CpuSlot::new_id).collect();
@@ -294,7 +362,9 @@ impl World {
                 self.after(delay, Event::CpusSettle { vm, machine: id });
                 Some(SizerEvent::CpuCommand(Ok(())))
             }
-            Action::Unplug { .. } if broken => Some(SizerEvent::CpuCommand(Err(failure("device_del")))),
+            Action::Unplug { .. } if broken => {
+                Some(SizerEvent::CpuCommand(Err(failure("device_del"))))
+            }
             Action::Unplug { ids } => {
                 machine.leaving = machine.places(&ids);
                 let delay = self.dice.millis(20, 300);
@@ -305,7 +375,11 @@ impl World {
             Action::Request(bytes) => {
                 machine.requested = bytes.0;
                 let (plugged, requested) = (machine.size, machine.requested);
-                self.note(Note::Memory { vm, plugged, requested });
+                self.note(Note::Memory {
+                    vm,
+                    plugged,
+                    requested,
+                });
                 self.memory_shall_move(vm);
                 Some(SizerEvent::Requested(Ok(())))
             }
@@ -334,8 +408,8 @@ impl World {
         let old = &machine.state;
         let phase = match (&machine.ended, machine.is_up) {
             (Some(_), _) => RunnerPhase::Exited,
-            (None, true) => RunnerPhase::Running,
-            (None, false) => RunnerPhase::Booting,
+            (None, true) if runner.sizer.has_looked() => RunnerPhase::Running,
+            (None, _) => RunnerPhase::Booting,
         };
         let (cpus, memory) = (runner.sizer.cpus(), runner.sizer.memory());
         let resize = runner.sizer.report(now, |_| 0);
@@ -364,27 +438,49 @@ impl World {
 
     pub(crate) fn guest_reports(&mut self, vm: usize, delay: Span) {
         let now = self.now;
-        let Some(machine) = self.vms[vm].machine.as_mut().filter(|machine| machine.is_up) else {
+        let Some(machine) = self.vms[vm]
+            .machine
+            .as_mut()
+            .filter(|machine| machine.is_up)
+        else {
             return;
         };
         let state = machine.report(now);
         if let Some(runner) = machine.runner.as_ref() {
-            let event = Event::Reply { vm, runner: runner.id, event: SizerEvent::Guest(state) };
+            let event = Event::Reply {
+                vm,
+                runner: runner.id,
+                event: SizerEvent::Guest(state),
+            };
             self.after(delay, event);
         }
     }
 
     fn hint(&mut self, vm: usize, event: SizerEvent) {
-        let runner = self.vms[vm].machine.as_ref().and_then(|machine| machine.runner.as_ref());
+        let runner = self.vms[vm]
+            .machine
+            .as_ref()
+            .and_then(|machine| machine.runner.as_ref());
         if let Some(runner) = runner {
             let id = runner.id;
-            self.after(Span(500), Event::Reply { vm, runner: id, event });
+            self.after(
+                Span(500),
+                Event::Reply {
+                    vm,
+                    runner: id,
+                    event,
+                },
+            );
         }
     }
 
     pub(crate) fn cpus_settle(&mut self, vm: usize, id: u64) {
         let clings = self.vms[vm].whims.clings_until > self.now;
-        let Some(machine) = self.vms[vm].machine.as_mut().filter(|machine| machine.id == id && machine.is_up) else {
+        let Some(machine) = self.vms[vm]
+            .machine
+            .as_mut()
+            .filter(|machine| machine.id == id && machine.is_up)
+        else {
             return;
         };
         if !clings {
@@ -393,7 +489,13 @@ impl World {
             }
         }
         let plugged = machine.plugged_cpus();
-        machine.online = machine.told.map_or(plugged, |told| if clings { machine.online } else { told.min(plugged) });
+        machine.online = machine.told.map_or(plugged, |told| {
+            if clings {
+                machine.online
+            } else {
+                told.min(plugged)
+            }
+        });
         if machine.online >= plugged {
             machine.told = None;
         }
@@ -414,7 +516,11 @@ impl World {
 
     pub(crate) fn memory_moves(&mut self, vm: usize, id: u64) {
         let (now, whims, needed) = (self.now, self.vms[vm].whims, self.needed(vm));
-        let Some(machine) = self.vms[vm].machine.as_mut().filter(|machine| machine.id == id) else {
+        let Some(machine) = self.vms[vm]
+            .machine
+            .as_mut()
+            .filter(|machine| machine.id == id)
+        else {
             return;
         };
         machine.is_moving = false;
@@ -424,12 +530,18 @@ impl World {
         let (before, wanted) = (machine.size, machine.requested);
         let slow = whims.slow_until > now;
         let step = if slow { 64 << 20 } else { 1 << 30 };
-        let mut pause = if slow { Span::from_millis(500) } else { Span::from_millis(40) };
+        let mut pause = if slow {
+            Span::from_millis(500)
+        } else {
+            Span::from_millis(40)
+        };
         if before < wanted {
             machine.size = wanted.min(before + step);
         } else if whims.blocks_until <= now {
             // What is in use stays.
-            let blocks = needed.saturating_sub(machine.shape.base.0).div_ceil(MEMORY_BLOCK_BYTES);
+            let blocks = needed
+                .saturating_sub(machine.shape.base.0)
+                .div_ceil(MEMORY_BLOCK_BYTES);
             let floor = wanted.max(blocks * MEMORY_BLOCK_BYTES).min(before);
             machine.size = floor.max(before.saturating_sub(step));
         }
@@ -438,7 +550,11 @@ impl World {
             pause = Span::from_secs(1);
         } else {
             self.checks.touch(vm);
-            self.note(Note::Memory { vm, plugged: after, requested: wanted });
+            self.note(Note::Memory {
+                vm,
+                plugged: after,
+                requested: wanted,
+            });
             self.hint(vm, SizerEvent::MemoryHint);
             self.guest_reports(vm, Span::from_millis(4));
         }
@@ -457,7 +573,10 @@ impl World {
 
     /// Bytes in use in a guest that is up.
     fn used(&self, vm: usize) -> Option<u64> {
-        let machine = self.vms[vm].machine.as_ref().filter(|machine| machine.is_up)?;
+        let machine = self.vms[vm]
+            .machine
+            .as_ref()
+            .filter(|machine| machine.is_up)?;
         let most = machine.memory().saturating_sub(KERNEL_BYTES + (32 << 20));
         Some((self.vms[vm].load.mib << 20).min(most))
     }
@@ -466,14 +585,20 @@ impl World {
     pub(crate) fn used_as_shown(&self, vm: usize) -> Option<u64> {
         let (used, whims) = (self.used(vm)?, self.vms[vm].whims);
         let lies = whims.lies_until > self.now;
-        Some(if lies { used / 100 * whims.lies_percent } else { used })
+        Some(if lies {
+            used / 100 * whims.lies_percent
+        } else {
+            used
+        })
     }
 
     /// The guest's page, if it has one now.
     #[expect(clippy::cast_precision_loss, reason = "a gauge")]
     pub(crate) fn page_of(&self, vm: usize) -> Option<SystemMetrics> {
         let whims = self.vms[vm].whims;
-        let used = self.used_as_shown(vm).filter(|_| whims.mute_until <= self.now)?;
+        let used = self
+            .used_as_shown(vm)
+            .filter(|_| whims.mute_until <= self.now)?;
         let load = f64::from(self.vms[vm].load.milli) / 1000.0;
         Some(SystemMetrics {
             load1: load,
@@ -488,6 +613,8 @@ impl Machine {
     /// The places of these device ids.
     fn places(&self, ids: &[String]) -> Vec<usize> {
         let boot = usize::try_from(self.shape.boot_cpus).unwrap_or(0);
-        (0..self.plugged.len()).filter(|index| ids.contains(&self.slot(*index, boot).new_id())).collect()
+        (0..self.plugged.len())
+            .filter(|index| ids.contains(&self.slot(*index, boot).new_id()))
+            .collect()
     }
 }

@@ -57,7 +57,11 @@ impl Args {
         if self.vms > 0 {
             (options.vms, options.nodes) = (self.vms, self.nodes);
         }
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a length of time from a person")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a length of time from a person"
+        )]
         let length = (self.hours.max(0.0) * 3.6e9) as u64;
         options.length = Span(length);
         options
@@ -110,7 +114,8 @@ fn simulate(args: &Args) -> Result<bool> {
         let outcome = sim::run(args.options(seed), |world| {
             if told.elapsed() >= TELL_EVERY {
                 told = Instant::now();
-                let virtual_hours = (hours + world.now.since(protocol::time::Timestamp(0)).as_secs_f64()) / 3600.0;
+                let virtual_hours =
+                    (hours + world.now.since(protocol::time::Timestamp(0)).as_secs_f64()) / 3600.0;
                 progress(seed, done + world.steps, virtual_hours, began.elapsed());
             }
         });
@@ -138,9 +143,19 @@ fn simulate(args: &Args) -> Result<bool> {
 fn replay(args: &Args, outcome: &Outcome) -> String {
     let options = &outcome.options;
     let faults = serde_json::to_value(options.level).ok();
-    let faults = faults.as_ref().and_then(serde_json::Value::as_str).unwrap_or("heavy");
-    let vms = if args.vms > 0 { format!(" --vms {} --nodes {}", args.vms, args.nodes) } else { String::new() };
-    format!("replay: cargo xtask sim --seed {} --faults {faults}{vms} --hours {}", options.seed, args.hours)
+    let faults = faults
+        .as_ref()
+        .and_then(serde_json::Value::as_str)
+        .unwrap_or("heavy");
+    let vms = if args.vms > 0 {
+        format!(" --vms {} --nodes {}", args.vms, args.nodes)
+    } else {
+        String::new()
+    };
+    format!(
+        "replay: cargo xtask sim --seed {} --faults {faults}{vms} --hours {}",
+        options.seed, args.hours
+    )
 }
 
 #[expect(clippy::cast_precision_loss, reason = "figures for people")]
@@ -149,7 +164,10 @@ fn rate(steps: u64, took: Duration) -> f64 {
 }
 
 fn progress(seed: u64, steps: u64, hours: f64, took: Duration) {
-    say(&format!("seed {seed}: {steps} steps, {hours:.1} virtual hours, {:.0} steps/s", rate(steps, took)));
+    say(&format!(
+        "seed {seed}: {steps} steps, {hours:.1} virtual hours, {:.0} steps/s",
+        rate(steps, took)
+    ));
 }
 
 fn summary(sums: &Sums, took: Duration) {
@@ -164,7 +182,11 @@ fn summary(sums: &Sums, took: Duration) {
         sums.calms,
         sums.failed.len()
     ));
-    let faults: Vec<String> = sums.tally.iter().map(|(what, count)| format!("{what} {count}")).collect();
+    let faults: Vec<String> = sums
+        .tally
+        .iter()
+        .map(|(what, count)| format!("{what} {count}"))
+        .collect();
     if !faults.is_empty() {
         say(&format!("faults: {}", faults.join(", ")));
     }

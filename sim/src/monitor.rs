@@ -32,32 +32,61 @@ impl GuestMonitor {
     /// A new one that reads memory use once in `interval`.
     #[must_use]
     pub fn new(interval: Span) -> Self {
-        let rules = Rules { sample_interval: interval, ..Rules::default() };
-        let setup =
-            Setup { rules, sizing: Sizing::default(), watched: Watched::Machine, file_cache: CacheMode::Off };
-        Self { core: Monitor::new(setup), reserve: rules.kernel_reserve }
+        let rules = Rules {
+            sample_interval: interval,
+            ..Rules::default()
+        };
+        let setup = Setup {
+            rules,
+            sizing: Sizing::default(),
+            watched: Watched::Machine,
+            file_cache: CacheMode::Off,
+        };
+        Self {
+            core: Monitor::new(setup),
+            reserve: rules.kernel_reserve,
+        }
     }
 
     /// An agent is there; the machine has this much memory.
     pub fn agent_ready(&mut self, now: Timestamp, connection: u64, memory: u64) {
         let machine_total = Some(Bytes(memory.saturating_sub(self.reserve.0)));
-        self.core.handle(now, Event::AgentReady { connection: ConnectionId(connection), machine_total });
+        self.core.handle(
+            now,
+            Event::AgentReady {
+                connection: ConnectionId(connection),
+                machine_total,
+            },
+        );
     }
 
     /// A connection is gone.
     pub fn agent_gone(&mut self, now: Timestamp, connection: u64) {
-        self.core.handle(now, Event::AgentGone { connection: ConnectionId(connection) });
+        self.core.handle(
+            now,
+            Event::AgentGone {
+                connection: ConnectionId(connection),
+            },
+        );
     }
 
     /// A frame came.
     pub fn received(&mut self, now: Timestamp, connection: u64, text: String) {
         let what = Received::Text(text);
-        self.core.handle(now, Event::Received { connection: ConnectionId(connection), what });
+        self.core.handle(
+            now,
+            Event::Received {
+                connection: ConnectionId(connection),
+                what,
+            },
+        );
     }
 
     /// Memory use was read, or not.
     pub fn sampled(&mut self, now: Timestamp, used: Option<u64>) {
-        let outcome = used.map(Bytes).ok_or_else(|| ReadFailure::new("/proc/meminfo", "unreadable"));
+        let outcome = used
+            .map(Bytes)
+            .ok_or_else(|| ReadFailure::new("/proc/meminfo", "unreadable"));
         self.core.handle(now, Event::Sampled(outcome));
     }
 
@@ -84,6 +113,8 @@ impl GuestMonitor {
     #[must_use]
     pub fn counts_on(&self, now: Timestamp) -> Option<Bytes> {
         let dump = self.core.snapshot(now);
-        dump.connection.and(dump.total).map(|total| Bytes(total.0 + self.reserve.0))
+        dump.connection
+            .and(dump.total)
+            .map(|total| Bytes(total.0 + self.reserve.0))
     }
 }

@@ -31,11 +31,21 @@ impl World {
         let Some(vm) = self.vm_named(object.meta("name")) else {
             return;
         };
-        let Some(node) = object.value["spec"]["nodeName"].as_str().and_then(number_of) else {
+        let Some(node) = object.value["spec"]["nodeName"]
+            .as_str()
+            .and_then(number_of)
+        else {
             // Not bound yet: nobody has to stop it.
             if !change.gone && !object.meta("deletionTimestamp").is_empty() {
                 let pod = object.meta("name").to_owned();
-                self.after(Span::from_millis(50), Event::Chore { vm, pod, chore: Chore::Stop });
+                self.after(
+                    Span::from_millis(50),
+                    Event::Chore {
+                        vm,
+                        pod,
+                        chore: Chore::Stop,
+                    },
+                );
             }
             return;
         };
@@ -43,10 +53,20 @@ impl World {
             return;
         }
         let pod = object.meta("name").to_owned();
-        let known = self.vms[vm].machine.as_ref().is_some_and(|machine| machine.pod == pod);
+        let known = self.vms[vm]
+            .machine
+            .as_ref()
+            .is_some_and(|machine| machine.pod == pod);
         if !object.meta("deletionTimestamp").is_empty() {
             let delay = self.dice.millis(100, 3_000);
-            return self.after(delay, Event::Chore { vm, pod, chore: Chore::Stop });
+            return self.after(
+                delay,
+                Event::Chore {
+                    vm,
+                    pod,
+                    chore: Chore::Stop,
+                },
+            );
         }
         if !known && object.pod().status.phase.is_empty() {
             if self.vms[vm].node.replace(node) != Some(node) {
@@ -54,7 +74,14 @@ impl World {
                 self.checks.touch(vm);
             }
             let delay = self.dice.millis(20, 200);
-            self.after(delay, Event::Chore { vm, pod, chore: Chore::Start });
+            self.after(
+                delay,
+                Event::Chore {
+                    vm,
+                    pod,
+                    chore: Chore::Start,
+                },
+            );
         }
     }
 
@@ -67,15 +94,27 @@ impl World {
     }
 
     fn boot(&mut self, vm: usize, pod: &str) {
-        let is_there = self.store.get(Kind::Pod, pod).is_some_and(|pod| pod.meta("deletionTimestamp").is_empty());
+        let is_there = self
+            .store
+            .get(Kind::Pod, pod)
+            .is_some_and(|pod| pod.meta("deletionTimestamp").is_empty());
         let name = self.vms[vm].name.clone();
-        if !is_there || self.vms[vm].machine.as_ref().is_some_and(|machine| machine.pod == pod) {
+        if !is_there
+            || self.vms[vm]
+                .machine
+                .as_ref()
+                .is_some_and(|machine| machine.pod == pod)
+        {
             return;
         }
         let Some(object) = self.store.get(Kind::Vm, &name).cloned() else {
             return;
         };
-        let accel = if vm.is_multiple_of(4) { Accel::Tcg } else { Accel::Kvm };
+        let accel = if vm.is_multiple_of(4) {
+            Accel::Tcg
+        } else {
+            Accel::Kvm
+        };
         let Ok(shape) = shape(&object.vm().spec.guest, CpuControl::Plug, accel) else {
             return;
         };
@@ -86,7 +125,14 @@ impl World {
         self.pod_status(pod, &json!({"phase": "Running", "podIP": format!("127.1.{}.{}", vm / 250 + 1, vm % 250 + 1)}));
         self.start_runner(vm);
         let delay = self.dice.millis(2_000, 9_000);
-        self.after(delay, Event::Chore { vm, pod: pod.to_owned(), chore: Chore::Ready });
+        self.after(
+            delay,
+            Event::Chore {
+                vm,
+                pod: pod.to_owned(),
+                chore: Chore::Ready,
+            },
+        );
     }
 
     fn pod_status(&mut self, pod: &str, status: &serde_json::Value) {
@@ -95,7 +141,11 @@ impl World {
     }
 
     fn guest_is_up(&mut self, vm: usize, pod: &str) {
-        let Some(machine) = self.vms[vm].machine.as_mut().filter(|machine| machine.pod == pod) else {
+        let Some(machine) = self.vms[vm]
+            .machine
+            .as_mut()
+            .filter(|machine| machine.pod == pod)
+        else {
             return;
         };
         if machine.ended.is_some() {
@@ -103,7 +153,10 @@ impl World {
         }
         machine.is_up = true;
         let container = neonvm_controller::core::pod::CONTAINER;
-        self.pod_status(pod, &json!({"containerStatuses": [{"name": container, "ready": true}]}));
+        self.pod_status(
+            pod,
+            &json!({"containerStatuses": [{"name": container, "ready": true}]}),
+        );
         self.start_monitor(vm);
         self.memory_shall_move(vm);
         self.guest_reports(vm, Span::from_millis(5));
@@ -112,12 +165,22 @@ impl World {
     /// A monitor starts in a guest that is up.
     pub(crate) fn start_monitor(&mut self, vm: usize) {
         let id = self.number();
-        let Some(machine) = self.vms[vm].machine.as_mut().filter(|machine| machine.is_up) else {
+        let Some(machine) = self.vms[vm]
+            .machine
+            .as_mut()
+            .filter(|machine| machine.is_up)
+        else {
             return;
         };
         if machine.monitor.is_none() {
             let core = GuestMonitor::new(SAMPLE_INTERVAL);
-            machine.monitor = Some(MonitorProcess { id, core, alarm: None, connection: None, inbox: VecDeque::new() });
+            machine.monitor = Some(MonitorProcess {
+                id,
+                core,
+                alarm: None,
+                connection: None,
+                inbox: VecDeque::new(),
+            });
         }
     }
 
@@ -135,7 +198,11 @@ impl World {
 
     /// The guest ends by itself.
     pub(crate) fn guest_ends(&mut self, vm: usize, why: &str) {
-        let Some(machine) = self.vms[vm].machine.as_mut().filter(|machine| machine.ended.is_none()) else {
+        let Some(machine) = self.vms[vm]
+            .machine
+            .as_mut()
+            .filter(|machine| machine.ended.is_none())
+        else {
             return;
         };
         machine.ended = Some(ExitReport {
@@ -164,7 +231,11 @@ impl World {
     }
 
     fn stop(&mut self, vm: usize, pod: &str) {
-        if let Some(machine) = self.vms[vm].machine.as_ref().filter(|machine| machine.pod == pod) {
+        if let Some(machine) = self.vms[vm]
+            .machine
+            .as_ref()
+            .filter(|machine| machine.pod == pod)
+        {
             if machine.ended.is_none() {
                 self.vms[vm].node = None;
             }

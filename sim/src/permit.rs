@@ -27,7 +27,15 @@ impl World {
     pub(crate) fn send_permit(&mut self, vm: usize, desk: u64, id: RequestId, body: AgentRequest) {
         let number = self.number();
         let never_left = self.scheduler.core.is_none();
-        self.flights.insert(number, Flight { vm, desk, id, never_left });
+        self.flights.insert(
+            number,
+            Flight {
+                vm,
+                desk,
+                id,
+                never_left,
+            },
+        );
         if never_left {
             return self.after(Span::from_millis(1), Event::PermitBreaks(number));
         }
@@ -58,13 +66,21 @@ impl World {
     }
 
     /// The answer leaves the scheduler.
-    pub(crate) fn send_answer(&mut self, number: u64, result: Result<PluginResponse, PermitRefusal>) {
+    pub(crate) fn send_answer(
+        &mut self,
+        number: u64,
+        result: Result<PluginResponse, PermitRefusal>,
+    ) {
         if let Some(delay) = self.fate(Link::Permit).first() {
             self.after(delay, Event::PermitAnswers(number, result));
         }
     }
 
-    pub(crate) fn permit_answers(&mut self, number: u64, mut result: Result<PluginResponse, PermitRefusal>) {
+    pub(crate) fn permit_answers(
+        &mut self,
+        number: u64,
+        mut result: Result<PluginResponse, PermitRefusal>,
+    ) {
         let Some(flight) = self.flights.remove(&number) else {
             return;
         };
@@ -72,7 +88,10 @@ impl World {
             response.permit.mem.0 /= 2;
         }
         let permit = result.as_ref().ok().map(|response| response.permit);
-        self.note(Note::PermitReaches { vm: flight.vm, permit });
+        self.note(Note::PermitReaches {
+            vm: flight.vm,
+            permit,
+        });
         let result = result.map_err(|refusal| match refusal.status() {
             400..=499 => Failure::NotApplied,
             _ => Failure::Unknown,
@@ -89,7 +108,11 @@ impl World {
         let Some(flight) = self.flights.remove(&number) else {
             return;
         };
-        let failure = if flight.never_left { Failure::NotApplied } else { Failure::Unknown };
+        let failure = if flight.never_left {
+            Failure::NotApplied
+        } else {
+            Failure::Unknown
+        };
         if self.desk(flight.vm, flight.desk).is_some() {
             self.tell_desk(flight.vm, CoreEvent::PluginDone(flight.id, Err(failure)));
         }

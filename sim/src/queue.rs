@@ -85,7 +85,9 @@ mod tests {
             queue.put(Timestamp(at), name);
         }
         assert_eq!(queue.len(), 4);
-        let order: String = std::iter::from_fn(|| queue.take()).map(|(_, name)| name).collect();
+        let order: String = std::iter::from_fn(|| queue.take())
+            .map(|(_, name)| name)
+            .collect();
         assert_eq!(order, "abcd");
         assert_eq!(queue.len(), 0);
     }

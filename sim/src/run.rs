@@ -56,7 +56,11 @@ pub fn run(options: Options, mut progress: impl FnMut(&World)) -> Outcome {
 
 fn outcome(world: World, violation: Option<Violation>) -> Outcome {
     let vm = violation.as_ref().and_then(|violation| violation.vm);
-    let last = if violation.is_some() { world.journal.lines(vm, LINES) } else { Vec::new() };
+    let last = if violation.is_some() {
+        world.journal.lines(vm, LINES)
+    } else {
+        Vec::new()
+    };
     let passed: Span = world.now.since(BEGIN);
     Outcome {
         steps: world.steps,
@@ -76,7 +80,9 @@ impl Outcome {
     #[must_use]
     pub fn headline(&self) -> Option<String> {
         let violation = self.violation.as_ref()?;
-        let whom = violation.vm.map_or_else(String::new, |vm| format!(" (vm-{vm:04})"));
+        let whom = violation
+            .vm
+            .map_or_else(String::new, |vm| format!(" (vm-{vm:04})"));
         Some(format!(
             "seed {}, step {}, invariant {}{whom}: {}",
             self.options.seed, self.steps, violation.invariant, violation.text

@@ -97,9 +97,15 @@ impl World {
         let objects = objects.iter();
         let was_ready = self.scheduler.is_ready();
         self.tell_scheduler(match kind {
-            Kind::Node => CoreEvent::NodesListed(objects.map(|object| object.node_view()).collect()),
-            Kind::Pod => CoreEvent::PodsListed(objects.map(|object| object.pod_view().clone()).collect()),
-            Kind::Vm => CoreEvent::VmsListed(objects.map(|object| object.vm_view().clone()).collect()),
+            Kind::Node => {
+                CoreEvent::NodesListed(objects.map(|object| object.node_view()).collect())
+            }
+            Kind::Pod => {
+                CoreEvent::PodsListed(objects.map(|object| object.pod_view().clone()).collect())
+            }
+            Kind::Vm => {
+                CoreEvent::VmsListed(objects.map(|object| object.vm_view().clone()).collect())
+            }
         });
         if !was_ready && self.scheduler.is_ready() {
             self.checks.touch_all_nodes();
@@ -109,7 +115,9 @@ impl World {
     pub(crate) fn scheduler_asked(&mut self, flight: u64, request: AgentRequest) {
         self.scheduler.last_ticket += 1;
         let ticket = self.scheduler.last_ticket;
-        self.scheduler.tickets.insert(ticket, (flight, request.clone()));
+        self.scheduler
+            .tickets
+            .insert(ticket, (flight, request.clone()));
         self.tell_scheduler(CoreEvent::Permit(ticket, request));
     }
 
@@ -133,7 +141,11 @@ impl World {
             };
             self.carry_out_scheduler(action);
         }
-        self.checks.fail("n05_level_triggered_without_spinning", None, "the scheduler's core never stops".into());
+        self.checks.fail(
+            "n05_level_triggered_without_spinning",
+            None,
+            "the scheduler's core never stops".into(),
+        );
     }
 
     fn carry_out_scheduler(&mut self, action: Action) {
@@ -163,12 +175,20 @@ impl World {
             }
         }
         if self.cheats(Sabotage::DoubleGrant)
-            && let Ok(approved) = serde_json::from_str::<protocol::units::Resources>(&write.approved)
+            && let Ok(approved) =
+                serde_json::from_str::<protocol::units::Resources>(&write.approved)
         {
             write.approved = json!(approved.saturating_mul(2)).to_string();
         }
         let operation = Operation::PatchVm(write.vm.name.clone(), write.operations());
-        self.call(Call { caller: Caller::Write { epoch, id: write.id }, operation, target: None });
+        self.call(Call {
+            caller: Caller::Write {
+                epoch,
+                id: write.id,
+            },
+            operation,
+            target: None,
+        });
     }
 
     fn answer_permit(&mut self, answer: PermitAnswer) {
@@ -185,16 +205,28 @@ impl World {
             if self.cheats(Sabotage::CutFirstContact) && first {
                 response.permit = response.permit.saturating_sub(UNIT);
             }
-            self.note(Note::Permitted { vm, permit: response.permit });
+            self.note(Note::Permitted {
+                vm,
+                permit: response.permit,
+            });
             self.permits_stay_between_old_and_asked(vm, &request, response.permit);
             self.permits_are_durable_before_said(vm, &request, response.permit);
         } else if let (Err(refusal), Some(vm)) = (&result, vm) {
-            self.note(Note::Refused { vm, status: refusal.status() });
+            self.note(Note::Refused {
+                vm,
+                status: refusal.status(),
+            });
         }
         self.send_answer(flight, result);
     }
 
-    pub(crate) fn scheduler_write_ended(&mut self, epoch: u64, id: u64, answer: &Answer, is_read: bool) {
+    pub(crate) fn scheduler_write_ended(
+        &mut self,
+        epoch: u64,
+        id: u64,
+        answer: &Answer,
+        is_read: bool,
+    ) {
         if epoch != self.scheduler.epoch {
             return;
         }

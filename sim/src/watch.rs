@@ -55,7 +55,10 @@ impl World {
     }
 
     fn is_current(&self, reader: Reader, epoch: u64) -> bool {
-        self.streams.get(&reader).is_some_and(|stream| stream.epoch == epoch) && self.is_up(reader.part)
+        self.streams
+            .get(&reader)
+            .is_some_and(|stream| stream.epoch == epoch)
+            && self.is_up(reader.part)
     }
 
     pub(crate) fn relist(&mut self, reader: Reader, epoch: u64) {
@@ -66,8 +69,12 @@ impl World {
             let pause = self.dice.millis(500, 1_000);
             return self.after(pause, Event::Relist(reader, epoch));
         }
-        let objects: Vec<Object> =
-            self.store.all(reader.kind).filter(|object| self.concerns(reader, object)).cloned().collect();
+        let objects: Vec<Object> = self
+            .store
+            .all(reader.kind)
+            .filter(|object| self.concerns(reader, object))
+            .cloned()
+            .collect();
         let at = self.delivery(reader);
         if let Some(stream) = self.streams.get_mut(&reader) {
             stream.live = true;
@@ -84,7 +91,10 @@ impl World {
     }
 
     fn delivery(&mut self, reader: Reader) -> Timestamp {
-        let delay = self.fate(Link::Watch).first().unwrap_or(Span::from_millis(1));
+        let delay = self
+            .fate(Link::Watch)
+            .first()
+            .unwrap_or(Span::from_millis(1));
         let now = self.now;
         let Some(stream) = self.streams.get_mut(&reader) else {
             return now;
@@ -108,7 +118,13 @@ impl World {
                 readers.extend(self.agents_of(&change.object));
             }
             for part in readers {
-                self.tell(Reader { part, kind: change.kind }, change.clone());
+                self.tell(
+                    Reader {
+                        part,
+                        kind: change.kind,
+                    },
+                    change.clone(),
+                );
             }
         }
     }
@@ -123,7 +139,12 @@ impl World {
     }
 
     fn tell(&mut self, reader: Reader, change: Change) {
-        let Some(stream) = self.streams.get(&reader).copied().filter(|stream| stream.live) else {
+        let Some(stream) = self
+            .streams
+            .get(&reader)
+            .copied()
+            .filter(|stream| stream.live)
+        else {
             return;
         };
         if self.dice.chance(self.rates.gap) {

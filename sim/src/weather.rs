@@ -96,7 +96,10 @@ impl World {
             }
         }
         let nodes = 0..self.nodes.len();
-        for part in nodes.map(Part::Agent).chain([Part::Scheduler, Part::Controller]) {
+        for part in nodes
+            .map(Part::Agent)
+            .chain([Part::Scheduler, Part::Controller])
+        {
             self.start(part);
         }
         self.after(CONVERGES_WITHIN, Event::Judge);
@@ -114,11 +117,24 @@ impl World {
             return;
         }
         let (min, max) = self.vms[vm].bounds;
-        let units = self.load_dice.between(u64::from(min.saturating_sub(1)), u64::from(max + 1));
+        let units = self
+            .load_dice
+            .between(u64::from(min.saturating_sub(1)), u64::from(max + 1));
         let dice = &mut self.load_dice;
-        let milli = if dice.chance(MILLION / 2) { units * 225 } else { dice.below(u64::from(max) * 250) };
-        let mib = if dice.chance(MILLION / 2) { units * 700 } else { dice.below(u64::from(max) * 800) };
-        let load = Load { milli: u32::try_from(milli).unwrap_or(0), mib };
+        let milli = if dice.chance(MILLION / 2) {
+            units * 225
+        } else {
+            dice.below(u64::from(max) * 250)
+        };
+        let mib = if dice.chance(MILLION / 2) {
+            units * 700
+        } else {
+            dice.below(u64::from(max) * 800)
+        };
+        let load = Load {
+            milli: u32::try_from(milli).unwrap_or(0),
+            mib,
+        };
         if self.cheats(Sabotage::GrowUnseen)
             && let Some(machine) = self.vms[vm].machine.as_mut()
         {
@@ -126,7 +142,11 @@ impl World {
             self.checks.touch(vm);
         }
         self.vms[vm].load = load;
-        self.note(Note::Load { vm, milli: load.milli, mib });
+        self.note(Note::Load {
+            vm,
+            milli: load.milli,
+            mib,
+        });
         let next = self.load_dice.millis(LOAD_LASTS.0, LOAD_LASTS.1);
         self.after(next, Event::Load(vm));
     }
@@ -138,7 +158,11 @@ impl World {
         }
         let vm = self.dice.index(self.vms.len());
         let node = self.dice.index(self.nodes.len());
-        let last = Span(self.dice.span(Span::from_millis(200), Span::from_secs(40)).0);
+        let last = Span(
+            self.dice
+                .span(Span::from_millis(200), Span::from_secs(40))
+                .0,
+        );
         let short = self.dice.span(Span::from_millis(50), Span::from_secs(8));
         let until = (self.now + last).min(self.weather.storm_ends);
         match self.dice.below(22) {
@@ -153,7 +177,9 @@ impl World {
             10 => self.api_goes_away(short),
             11 => self.whim(vm, "monitor hangs", |whims| whims.frozen_until = until),
             12 => self.whim(vm, "monitor absent", |whims| whims.absent_until = until),
-            13 => self.whim(vm, "memory unreadable", |whims| whims.unreadable_until = until),
+            13 => self.whim(vm, "memory unreadable", |whims| {
+                whims.unreadable_until = until
+            }),
             14 => self.whim(vm, "metrics mute", |whims| whims.mute_until = until),
             15 => self.guest_lies(vm, until),
             16 => self.whim(vm, "cpu clings", |whims| whims.clings_until = until),
@@ -205,11 +231,17 @@ impl World {
     fn a_reader(&mut self) -> Option<Reader> {
         let readers: Vec<Reader> = self.streams.keys().copied().collect();
         let index = self.dice.index(readers.len());
-        readers.get(index).copied().filter(|reader| reader.kind != Kind::Node)
+        readers
+            .get(index)
+            .copied()
+            .filter(|reader| reader.kind != Kind::Node)
     }
 
     fn stall_a_watch(&mut self, until: Timestamp) {
-        if let Some(stream) = self.a_reader().and_then(|reader| self.streams.get_mut(&reader)) {
+        if let Some(stream) = self
+            .a_reader()
+            .and_then(|reader| self.streams.get_mut(&reader))
+        {
             stream.stalled_until = until;
             self.tally.count("watch stale");
             self.note(Note::Fault("watch stalls", 0));
@@ -230,7 +262,12 @@ impl World {
         self.note(Note::Fault("api away", 0));
         self.weather.away_until = (self.now + span).min(self.weather.storm_ends);
         // Whoever watched has to list again.
-        let readers: Vec<Reader> = self.streams.keys().copied().filter(|reader| self.is_up(reader.part)).collect();
+        let readers: Vec<Reader> = self
+            .streams
+            .keys()
+            .copied()
+            .filter(|reader| self.is_up(reader.part))
+            .collect();
         for reader in readers {
             let pause = self.dice.millis(500, 1_000);
             self.restart_stream(reader, pause);

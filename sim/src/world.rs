@@ -178,7 +178,11 @@ impl World {
     /// What does not hold.
     pub fn step(&mut self) -> Result<(), Violation> {
         let (at, event) = self.queue.take().expect("the weather never ends");
-        self.instant_steps = if at > self.now { 0 } else { self.instant_steps + 1 };
+        self.instant_steps = if at > self.now {
+            0
+        } else {
+            self.instant_steps + 1
+        };
         self.now = self.now.max(at);
         if let Event::Wake(sleeper) = event
             && !self.is_due(sleeper, at)
@@ -187,11 +191,16 @@ impl World {
         }
         self.steps += 1;
         let (name, vm) = event.mark();
-        self.journal.note(self.steps, self.now, Note::Step(name, vm));
+        self.journal
+            .note(self.steps, self.now, Note::Step(name, vm));
         self.handle(event);
         self.tell_changes();
         if self.instant_steps > SPIN {
-            self.checks.fail("n05_level_triggered_without_spinning", None, format!("{SPIN} steps at one instant: {name}"));
+            self.checks.fail(
+                "n05_level_triggered_without_spinning",
+                None,
+                format!("{SPIN} steps at one instant: {name}"),
+            );
         }
         self.check()
     }
@@ -210,8 +219,16 @@ impl World {
             Event::Dial { vm, desk } => self.dial(vm, desk),
             Event::GuestLinked { vm, connection } => self.guest_linked(vm, connection),
             Event::AgentLinked { vm, connection } => self.agent_linked(vm, connection),
-            Event::ToMonitor { vm, connection, text } => self.to_monitor(vm, connection, text),
-            Event::ToAgent { vm, connection, frame } => self.to_agent(vm, connection, &frame),
+            Event::ToMonitor {
+                vm,
+                connection,
+                text,
+            } => self.to_monitor(vm, connection, text),
+            Event::ToAgent {
+                vm,
+                connection,
+                frame,
+            } => self.to_agent(vm, connection, &frame),
             Event::GuestUnlinked { vm, connection } => self.guest_unlinked(vm, connection),
             Event::AgentUnlinked { vm, connection } => self.agent_unlinked(vm, connection),
             Event::CallOverdue { vm, connection, id } => self.call_overdue(vm, connection, id),
@@ -222,8 +239,19 @@ impl World {
             Event::CpusSettle { vm, machine } => self.cpus_settle(vm, machine),
             Event::MemoryMoves { vm, machine } => self.memory_moves(vm, machine),
             Event::News { vm, epoch } => self.news(vm, epoch),
-            Event::OrderArrives { vm, epoch, pod, order, began } => self.order_arrives(vm, epoch, &pod, order, began),
-            Event::OrderAnswers { vm, epoch, state, began } => self.order_answers(vm, epoch, state, began),
+            Event::OrderArrives {
+                vm,
+                epoch,
+                pod,
+                order,
+                began,
+            } => self.order_arrives(vm, epoch, &pod, order, began),
+            Event::OrderAnswers {
+                vm,
+                epoch,
+                state,
+                began,
+            } => self.order_answers(vm, epoch, state, began),
             Event::Chore { vm, pod, chore } => self.chore(vm, &pod, chore),
             Event::Load(vm) => self.load_changes(vm),
             Event::Mischief => self.mischief(),
@@ -256,21 +284,39 @@ impl World {
 
     fn alarm(&mut self, sleeper: Sleeper) -> Option<&mut Option<Timestamp>> {
         match sleeper {
-            Sleeper::Desk(vm, id) => {
-                self.vms[vm].desk.as_mut().filter(|desk| desk.id == id).map(|desk| &mut desk.alarm)
+            Sleeper::Desk(vm, id) => self.vms[vm]
+                .desk
+                .as_mut()
+                .filter(|desk| desk.id == id)
+                .map(|desk| &mut desk.alarm),
+            Sleeper::Scheduler(epoch) => {
+                (self.scheduler.epoch == epoch).then_some(&mut self.scheduler.alarm)
             }
-            Sleeper::Scheduler(epoch) => (self.scheduler.epoch == epoch).then_some(&mut self.scheduler.alarm),
             Sleeper::Controller(vm, epoch) => {
                 let is_same = self.controller.epoch == epoch;
-                self.vms[vm].task.as_mut().filter(|_| is_same).map(|task| &mut task.alarm)
+                self.vms[vm]
+                    .task
+                    .as_mut()
+                    .filter(|_| is_same)
+                    .map(|task| &mut task.alarm)
             }
             Sleeper::Runner(vm, id) => {
-                let runner = self.vms[vm].machine.as_mut().and_then(|machine| machine.runner.as_mut());
-                runner.filter(|runner| runner.id == id).map(|runner| &mut runner.alarm)
+                let runner = self.vms[vm]
+                    .machine
+                    .as_mut()
+                    .and_then(|machine| machine.runner.as_mut());
+                runner
+                    .filter(|runner| runner.id == id)
+                    .map(|runner| &mut runner.alarm)
             }
             Sleeper::Monitor(vm, id) => {
-                let monitor = self.vms[vm].machine.as_mut().and_then(|machine| machine.monitor.as_mut());
-                monitor.filter(|monitor| monitor.id == id).map(|monitor| &mut monitor.alarm)
+                let monitor = self.vms[vm]
+                    .machine
+                    .as_mut()
+                    .and_then(|machine| machine.monitor.as_mut());
+                monitor
+                    .filter(|monitor| monitor.id == id)
+                    .map(|monitor| &mut monitor.alarm)
             }
         }
     }
@@ -281,7 +327,9 @@ impl World {
         let Some(at) = deadline.map(|at| at.max(now)) else {
             return;
         };
-        let Some(alarm) = self.alarm(sleeper) else { return };
+        let Some(alarm) = self.alarm(sleeper) else {
+            return;
+        };
         if alarm.is_none_or(|set| set > at || set < now) {
             *alarm = Some(at);
             self.put(at, Event::Wake(sleeper));
@@ -330,7 +378,10 @@ impl World {
 
     /// Both times.
     pub(crate) fn moment(&self) -> Moment {
-        Moment { now: self.now, wall: self.wall() }
+        Moment {
+            now: self.now,
+            wall: self.wall(),
+        }
     }
 
     /// The VM of that name.
@@ -350,8 +401,14 @@ impl World {
             Part::Agent(node) => self.agents[node],
             Part::Scheduler => self.scheduler.core.is_some(),
             Part::Controller => self.controller.up,
-            Part::Runner(vm) => self.vms[vm].machine.as_ref().is_some_and(|machine| machine.runner.is_some()),
-            Part::Monitor(vm) => self.vms[vm].machine.as_ref().is_some_and(|machine| machine.monitor.is_some()),
+            Part::Runner(vm) => self.vms[vm]
+                .machine
+                .as_ref()
+                .is_some_and(|machine| machine.runner.is_some()),
+            Part::Monitor(vm) => self.vms[vm]
+                .machine
+                .as_ref()
+                .is_some_and(|machine| machine.monitor.is_some()),
         }
     }
 
@@ -362,6 +419,8 @@ impl World {
 
     /// VMs of a node.
     pub(crate) fn vms_on(&self, node: usize) -> BTreeSet<usize> {
-        (0..self.vms.len()).filter(|vm| self.vms[*vm].node == Some(node)).collect()
+        (0..self.vms.len())
+            .filter(|vm| self.vms[*vm].node == Some(node))
+            .collect()
     }
 }

@@ -12,7 +12,9 @@ fn caught_by(sabotage: Sabotage) -> Option<(&'static str, String)> {
         options.sabotage = Some(sabotage);
         let outcome = sim::run(options, |_| {});
         let headline = outcome.headline().unwrap_or_default();
-        outcome.violation.map(|violation| (violation.invariant, headline))
+        outcome
+            .violation
+            .map(|violation| (violation.invariant, headline))
     })
 }
 
@@ -20,7 +22,10 @@ fn caught_by(sabotage: Sabotage) -> Option<(&'static str, String)> {
 fn catches(sabotage: Sabotage, invariant: &str) {
     let (found, headline) = caught_by(sabotage).expect("nobody saw the cheat");
     assert_eq!(found, invariant, "{headline}");
-    assert!(headline.starts_with("seed "), "the seed comes first: {headline}");
+    assert!(
+        headline.starts_with("seed "),
+        "the seed comes first: {headline}"
+    );
 }
 
 #[test]
@@ -45,12 +50,18 @@ fn a_scheduler_that_holds_too_much_is_caught() {
 
 #[test]
 fn an_answer_before_the_write_is_caught() {
-    catches(Sabotage::AnswerBeforeWrite, "permits_are_durable_before_said");
+    catches(
+        Sabotage::AnswerBeforeWrite,
+        "permits_are_durable_before_said",
+    );
 }
 
 #[test]
 fn n09_n13_a_first_contact_answered_with_less_is_caught() {
-    catches(Sabotage::CutFirstContact, "n13_permits_stay_between_old_and_asked");
+    catches(
+        Sabotage::CutFirstContact,
+        "n13_permits_stay_between_old_and_asked",
+    );
 }
 
 #[test]
@@ -60,7 +71,10 @@ fn a_permit_garbled_on_its_way_is_caught() {
 
 #[test]
 fn n05_a_decrease_told_before_it_happened_is_caught() {
-    catches(Sabotage::ReportTooLittle, "n05_requests_never_report_less_than_is_used");
+    catches(
+        Sabotage::ReportTooLittle,
+        "n05_requests_never_report_less_than_is_used",
+    );
 }
 
 #[test]
@@ -105,7 +119,10 @@ fn patches_that_never_arrive_are_caught() {
 
 #[test]
 fn a_running_guest_whose_pod_is_deleted_is_caught() {
-    catches(Sabotage::DeleteRunning, "guests_never_restart_because_of_us");
+    catches(
+        Sabotage::DeleteRunning,
+        "guests_never_restart_because_of_us",
+    );
 }
 
 #[test]

@@ -22,7 +22,15 @@ fn n06_n16_everything_holds_under_heavy_faults() {
         kinds.extend(outcome.tally.iter().map(|(kind, _)| kind));
     }
     // The run proves something only if all of this happened in it.
-    for kind in ["agent crash", "scheduler crash", "controller crash", "api lost", "permit lost", "watch gap", "guest lies"] {
+    for kind in [
+        "agent crash",
+        "scheduler crash",
+        "controller crash",
+        "api lost",
+        "permit lost",
+        "watch gap",
+        "guest lies",
+    ] {
         assert!(kinds.contains(kind), "{kind} did not happen: {kinds:?}");
     }
     assert!(calms > 0, "no calm was judged");
@@ -47,14 +55,23 @@ fn the_same_seed_is_the_same_run() {
 #[test]
 fn seeds_that_found_something_hold_now() {
     let mut replayed = 0;
-    for line in FOUND.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
+    for line in FOUND
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+    {
         let mut words = line.split_whitespace();
         let level = match words.next() {
             Some("light") => Level::Light,
             Some("heavy") => Level::Heavy,
             other => panic!("{other:?} is no level: {line}"),
         };
-        let mut number = || words.next().and_then(|word| word.parse::<u64>().ok()).expect("a number");
+        let mut number = || {
+            words
+                .next()
+                .and_then(|word| word.parse::<u64>().ok())
+                .expect("a number")
+        };
         let (seed, steps) = (number(), number());
         holds(Options::short(seed, level, steps));
         replayed += 1;

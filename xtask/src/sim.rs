@@ -17,8 +17,20 @@ pub(crate) struct Options {
 /// Builds and runs it.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let mut command = shell::cargo()?;
-    command.args(["run", "--quiet", "--locked", "--package", "sim", "--profile", "sim", "--"]);
+    command.args([
+        "run",
+        "--quiet",
+        "--locked",
+        "--package",
+        "sim",
+        "--profile",
+        "sim",
+        "--",
+    ]);
     let status = command.args(&options.arguments).status()?;
-    ensure!(status.success(), "something did not hold, or the simulator could not run");
+    ensure!(
+        status.success(),
+        "something did not hold, or the simulator could not run"
+    );
     Ok(())
 }

@@ -273,10 +273,11 @@ fn a_monitor_that_connects_after_a_resize_is_told_the_size() {
     core.handle(world.now, Event::MonitorReset);
     // What it read of its machine may be of before: memory leaves slowly.
     core.handle(world.now, Event::MonitorActive);
-    let told = std::iter::from_fn(|| core.poll_action(world.now)).find_map(|(_, action)| match action {
-        Action::MonitorUpscale(request) => Some(request.target),
-        _ => None,
-    });
+    let told =
+        std::iter::from_fn(|| core.poll_action(world.now)).find_map(|(_, action)| match action {
+            Action::MonitorUpscale(request) => Some(request.target),
+            _ => None,
+        });
     assert_eq!(told, Some(UNIT.saturating_mul(2)));
 }
 
@@ -308,7 +309,11 @@ fn a_size_nobody_here_set_is_made_true_again_and_told() {
         }
     }
     assert_eq!(patched, Some(UNIT.saturating_mul(2)));
-    assert_eq!(asked, Some(UNIT.saturating_mul(3)), "it may be used already");
+    assert_eq!(
+        asked,
+        Some(UNIT.saturating_mul(3)),
+        "it may be used already"
+    );
 }
 
 #[test]
@@ -318,7 +323,11 @@ fn before_the_first_permit_the_object_is_right() {
     let mut core = Core::new(config(), info);
     let now = Timestamp(1_000_000);
     core.handle(now, seen(4, 6));
-    assert_eq!(core.using(), UNIT.saturating_mul(2), "an older state says nothing");
+    assert_eq!(
+        core.using(),
+        UNIT.saturating_mul(2),
+        "an older state says nothing"
+    );
     core.handle(now, seen(4, 8));
     assert_eq!(core.using(), UNIT.saturating_mul(4));
     assert_eq!(core.faults().total(), 0);
@@ -338,7 +347,18 @@ fn n14_a_size_above_the_permit_is_permitted_before_it_is_made_true() {
     };
     core.handle(now, Event::PluginDone(id, Ok(response)));
     core.handle(now, seen(3, 11));
-    let actions: Vec<Action> = std::iter::from_fn(|| core.poll_action(now)).map(|(_, action)| action).collect();
-    assert!(actions.iter().any(|action| matches!(action, Action::Plugin(_))));
-    assert!(!actions.iter().any(|action| matches!(action, Action::NeonVm(_))), "{actions:?}");
+    let actions: Vec<Action> = std::iter::from_fn(|| core.poll_action(now))
+        .map(|(_, action)| action)
+        .collect();
+    assert!(
+        actions
+            .iter()
+            .any(|action| matches!(action, Action::Plugin(_)))
+    );
+    assert!(
+        !actions
+            .iter()
+            .any(|action| matches!(action, Action::NeonVm(_))),
+        "{actions:?}"
+    );
 }

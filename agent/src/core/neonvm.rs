@@ -123,7 +123,10 @@ impl NeonVmState {
             return None;
         }
         // Somebody else made it larger than is permitted: first the permit, then it is made true.
-        if limits.permit.is_some_and(|permit| target.has_field_above(permit)) {
+        if limits
+            .permit
+            .is_some_and(|permit| target.has_field_above(permit))
+        {
             return None;
         }
         let is_blocked = self.ongoing.is_some()

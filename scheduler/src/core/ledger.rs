@@ -95,10 +95,21 @@ impl VmEntry {
             return Resources::default();
         }
         // A report of less than the one before was taken after the growth that one was late for.
-        let since = self.peak.field_max(self.view.floor()).field_max(*old_plugged);
+        let since = self
+            .peak
+            .field_max(self.view.floor())
+            .field_max(*old_plugged);
         Resources {
-            cpu: if plugged.cpu < old_plugged.cpu { plugged.cpu } else { since.cpu },
-            mem: if plugged.mem < old_plugged.mem { plugged.mem } else { since.mem },
+            cpu: if plugged.cpu < old_plugged.cpu {
+                plugged.cpu
+            } else {
+                since.cpu
+            },
+            mem: if plugged.mem < old_plugged.mem {
+                plugged.mem
+            } else {
+                since.mem
+            },
         }
     }
 

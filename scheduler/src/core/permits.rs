@@ -299,7 +299,9 @@ impl Permits {
     /// The first contact of an agent says what its VM uses. If more was approved, a patch of the agent before it may be on
     /// its way: that much stays counted until such a patch has landed or never will.
     fn keep_legacy(&mut self, bench: &mut Bench<'_>, vm: &NamespacedName, permit: Resources) {
-        let Some(entry) = bench.ledger.vm(vm) else { return };
+        let Some(entry) = bench.ledger.vm(vm) else {
+            return;
+        };
         let legacy = entry.legacy.field_max(entry.view.floor());
         if legacy.has_field_above(permit) {
             bench.ledger.set_legacy(vm, legacy);

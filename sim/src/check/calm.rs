@@ -35,26 +35,50 @@ impl World {
 
     fn vm_is_settled(&self, vm: usize) -> Result<(), String> {
         let truth = self.checks.truth[vm];
-        let object = self.store.get(Kind::Vm, &self.vms[vm].name).ok_or("it is gone")?.vm();
+        let object = self
+            .store
+            .get(Kind::Vm, &self.vms[vm].name)
+            .ok_or("it is gone")?
+            .vm();
         let Some(status) = &object.status else {
             return Err("it has no status".into());
         };
         if status.pod_name.is_empty() || self.vms[vm].node.is_none() {
             // A pod that found no room waits; that is the node's fault.
-            return if self.some_node_fits(vm) { Err("it is not placed".into()) } else { Ok(()) };
+            return if self.some_node_fits(vm) {
+                Err("it is not placed".into())
+            } else {
+                Ok(())
+            };
         }
         if status.phase != VmPhase::Running {
             let runner = self.vms[vm].machine.as_ref().map(|machine| machine.shown());
-            return Err(format!("phase {:?}, in use {}, runner {runner:?}", status.phase, truth.using));
+            return Err(format!(
+                "phase {:?}, in use {}, runner {runner:?}",
+                status.phase, truth.using
+            ));
         }
-        let Some(machine) = self.vms[vm].machine.as_ref().filter(|machine| machine.is_up) else {
+        let Some(machine) = self.vms[vm]
+            .machine
+            .as_ref()
+            .filter(|machine| machine.is_up)
+        else {
             return Err("its guest is not up".into());
         };
         if machine.memory() != truth.using.mem.0 {
-            return Err(format!("the guest has {} bytes, wanted {}", machine.memory(), truth.using.mem));
+            return Err(format!(
+                "the guest has {} bytes, wanted {}",
+                machine.memory(),
+                truth.using.mem
+            ));
         }
-        if object.spec.target_revision.map(|r| r.revision) != status.current_revision.map(|r| r.revision) {
-            return Err(format!("revision {:?} not reached", object.spec.target_revision));
+        if object.spec.target_revision.map(|r| r.revision)
+            != status.current_revision.map(|r| r.revision)
+        {
+            return Err(format!(
+                "revision {:?} not reached",
+                object.spec.target_revision
+            ));
         }
         let Some(desk) = self.vms[vm].desk.as_ref() else {
             return Err("no agent has it".into());
@@ -63,10 +87,16 @@ impl World {
             return Err("its monitor is not connected".into());
         }
         if truth.monitor != Some(truth.using.mem.0) {
-            return Err(format!("the monitor counts on {:?} bytes, in use {}", truth.monitor, truth.using));
+            return Err(format!(
+                "the monitor counts on {:?} bytes, in use {}",
+                truth.monitor, truth.using
+            ));
         }
         if truth.approved != Some(truth.using) {
-            return Err(format!("permitted {:?}, in use {}", truth.approved, truth.using));
+            return Err(format!(
+                "permitted {:?}, in use {}",
+                truth.approved, truth.using
+            ));
         }
         self.has_its_goal(vm)
     }
@@ -74,13 +104,19 @@ impl World {
     fn has_its_goal(&self, vm: usize) -> Result<(), String> {
         let (low, high) = self.goal_of(vm);
         let using = self.checks.truth[vm].using;
-        let free = self.vms[vm].node.map(|node| self.free_on(node)).unwrap_or_default();
+        let free = self.vms[vm]
+            .node
+            .map(|node| self.free_on(node))
+            .unwrap_or_default();
         let cpu_fits = using.cpu >= low.cpu || free.cpu < UNIT.cpu;
         let mem_fits = using.mem >= low.mem || free.mem < UNIT.mem;
         if cpu_fits && mem_fits && !using.has_field_above(high) {
             return Ok(());
         }
-        Err(format!("in use {using}, goal {low} to {high}, free {free}, load {:?}", self.vms[vm].load))
+        Err(format!(
+            "in use {using}, goal {low} to {high}, free {free}, load {:?}",
+            self.vms[vm].load
+        ))
     }
 
     /// The smallest and the largest size a VM may settle at: by its metrics, and by what its monitor lets it shrink to.
@@ -108,14 +144,17 @@ impl World {
 
     fn held_on(&self, node: usize) -> (u128, u128) {
         let core = self.scheduler.core.as_ref();
-        let held = core.map(|core| core.ledger().load(&node_name(node)).reserved).unwrap_or_default();
+        let held = core
+            .map(|core| core.ledger().load(&node_name(node)).reserved)
+            .unwrap_or_default();
         (held.cpu, held.mem)
     }
 
     fn free_on(&self, node: usize) -> Resources {
         let (cpu, mem) = self.held_on(node);
         let total = self.nodes[node];
-        let left = |total: u64, held: u128| total.saturating_sub(u64::try_from(held).unwrap_or(u64::MAX));
+        let left =
+            |total: u64, held: u128| total.saturating_sub(u64::try_from(held).unwrap_or(u64::MAX));
         Resources::new(
             u32::try_from(left(total.cpu.0.into(), cpu)).unwrap_or(u32::MAX),
             left(total.mem.0, mem),
@@ -131,13 +170,19 @@ impl World {
     /// Nothing is held for nobody.
     fn node_is_settled(&self, node: usize) -> Result<(), String> {
         let (cpu, mem) = self.held_on(node);
-        let used = self.vms_on(node).into_iter().map(|vm| self.checks.truth[vm].using);
+        let used = self
+            .vms_on(node)
+            .into_iter()
+            .map(|vm| self.checks.truth[vm].using);
         let (want_cpu, want_mem) = used.fold((0_u128, 0_u128), |(cpu, mem), size| {
             (cpu + u128::from(size.cpu.0), mem + u128::from(size.mem.0))
         });
         if (cpu, mem) == (want_cpu, want_mem) {
             return Ok(());
         }
-        Err(format!("{}: holds {cpu} m / {mem} bytes, in use {want_cpu} m / {want_mem} bytes", node_name(node)))
+        Err(format!(
+            "{}: holds {cpu} m / {mem} bytes, in use {want_cpu} m / {want_mem} bytes",
+            node_name(node)
+        ))
     }
 }

@@ -107,7 +107,11 @@ impl Checks {
 
     /// Something does not hold. The first finding of a step is reported.
     pub(crate) fn fail(&mut self, invariant: &'static str, vm: Option<usize>, text: String) {
-        self.violation.get_or_insert(Violation { invariant, vm, text });
+        self.violation.get_or_insert(Violation {
+            invariant,
+            vm,
+            text,
+        });
     }
 }
 

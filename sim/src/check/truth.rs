@@ -25,7 +25,10 @@ impl World {
             _ => None,
         };
         if before != view.in_use {
-            self.note(crate::journal::Note::Patched { vm, size: view.in_use });
+            self.note(crate::journal::Note::Patched {
+                vm,
+                size: view.in_use,
+            });
         }
         self.checks.touch(vm);
     }
@@ -43,15 +46,24 @@ impl World {
     /// Takes in what the monitor of a VM counts on now.
     pub(crate) fn monitor_counts(&mut self, vm: usize) {
         let now = self.now;
-        let monitor = self.vms[vm].machine.as_ref().and_then(|machine| machine.monitor.as_ref());
-        self.checks.truth[vm].monitor = monitor.and_then(|monitor| monitor.core.counts_on(now)).map(|bytes| bytes.0);
+        let monitor = self.vms[vm]
+            .machine
+            .as_ref()
+            .and_then(|machine| machine.monitor.as_ref());
+        self.checks.truth[vm].monitor = monitor
+            .and_then(|monitor| monitor.core.counts_on(now))
+            .map(|bytes| bytes.0);
         self.checks.touch(vm);
     }
 
     /// The most a VM may use by now or soon without another decision: its object, patches on their way, its memory.
     fn actual(&self, vm: usize) -> Resources {
         let using = self.checks.truth[vm].using;
-        let flying = self.patches.values().filter(|(of, _)| *of == vm).map(|(_, target)| *target);
+        let flying = self
+            .patches
+            .values()
+            .filter(|(of, _)| *of == vm)
+            .map(|(_, target)| *target);
         let mut actual = flying.fold(using, Resources::field_max);
         if let Some(machine) = &self.vms[vm].machine {
             actual.mem = actual.mem.max(Bytes(machine.memory()));
@@ -59,22 +71,54 @@ impl World {
         actual
     }
 
+    /// What each VM of a node uses, and what the scheduler counts for its pods there, for messages.
+    fn each_on(&self, node: usize) -> String {
+        let Some(core) = self.scheduler.core.as_ref() else {
+            return String::new();
+        };
+        let using = self
+            .vms_on(node)
+            .into_iter()
+            .map(|vm| format!("vm-{vm:04} {}", self.actual(vm)));
+        let name = node_name(node);
+        let pods = core
+            .ledger()
+            .pods()
+            .filter(|pod| pod.view.node.as_deref().or(pod.bind_hold.as_deref()) == Some(&name));
+        let counted = pods.map(|pod| {
+            format!(
+                "{} counted {}",
+                pod.view.key.name,
+                core.ledger().counted(&pod.view)
+            )
+        });
+        using.chain(counted).collect::<Vec<_>>().join(", ")
+    }
+
     fn sum_on(&self, node: usize, of: impl Fn(usize) -> Resources) -> Both<u128> {
-        self.vms_on(node).into_iter().map(of).fold(Both::default(), |sum, size| Both {
-            cpu: sum.cpu + u128::from(size.cpu.0),
-            mem: sum.mem + u128::from(size.mem.0),
-        })
+        self.vms_on(node)
+            .into_iter()
+            .map(of)
+            .fold(Both::default(), |sum, size| Both {
+                cpu: sum.cpu + u128::from(size.cpu.0),
+                mem: sum.mem + u128::from(size.mem.0),
+            })
     }
 
     /// Invariant 1, N08: what is granted on a node, or in use there, is never more than the node has.
     pub(crate) fn never_overcommit(&mut self, node: usize) {
         self.checked();
         let granted = self.sum_on(node, |vm| {
-            self.actual(vm).field_max(self.checks.truth[vm].approved.unwrap_or_default())
+            self.actual(vm)
+                .field_max(self.checks.truth[vm].approved.unwrap_or_default())
         });
         let total = self.nodes[node];
         if granted.cpu > u128::from(total.cpu.0) || granted.mem > u128::from(total.mem.0) {
-            let text = format!("{} has {total}, granted or in use {}", node_name(node), shown(granted));
+            let text = format!(
+                "{} has {total}, granted or in use {}",
+                node_name(node),
+                shown(granted)
+            );
             self.checks.fail("never_overcommit", None, text);
         }
     }
@@ -88,7 +132,13 @@ impl World {
         let actual = self.sum_on(node, |vm| self.actual(vm));
         self.checked();
         if held.cpu < actual.cpu || held.mem < actual.mem {
-            let text = format!("{}: held {}, in use {}", node_name(node), shown(held), shown(actual));
+            let each = self.each_on(node);
+            let text = format!(
+                "{}: held {}, in use {}; {each}",
+                node_name(node),
+                shown(held),
+                shown(actual)
+            );
             self.checks.fail("n06_held_covers_actual", None, text);
         }
     }
@@ -110,7 +160,11 @@ impl World {
             if monitor <= truth.using.mem.0 || truth.orphaned {
                 return;
             }
-            let text = format!("the monitor counts on {}, in use {}", Bytes(monitor), truth.using);
+            let text = format!(
+                "the monitor counts on {}, in use {}",
+                Bytes(monitor),
+                truth.using
+            );
             self.checks.fail("order_monitor_within_use", Some(vm), text);
         }
     }

@@ -60,22 +60,27 @@ impl Stored {
 
     /// As a VirtualMachine.
     pub fn vm(&self) -> &VirtualMachine {
-        self.vm.get_or_init(|| VirtualMachine::deserialize(&self.value).expect("the world's VMs are sound"))
+        self.vm.get_or_init(|| {
+            VirtualMachine::deserialize(&self.value).expect("the world's VMs are sound")
+        })
     }
 
     /// As a pod.
     pub fn pod(&self) -> &Pod {
-        self.pod.get_or_init(|| Pod::deserialize(&self.value).expect("the world's pods are sound"))
+        self.pod
+            .get_or_init(|| Pod::deserialize(&self.value).expect("the world's pods are sound"))
     }
 
     /// As the scheduler reads a VM.
     pub fn vm_view(&self) -> &VmView {
-        self.vm_view.get_or_init(|| VmView::read(&self.value).expect("it has a name"))
+        self.vm_view
+            .get_or_init(|| VmView::read(&self.value).expect("it has a name"))
     }
 
     /// As the scheduler reads a pod.
     pub fn pod_view(&self) -> &PodView {
-        self.pod_view.get_or_init(|| PodView::read(&self.value).expect("it has a name"))
+        self.pod_view
+            .get_or_init(|| PodView::read(&self.value).expect("it has a name"))
     }
 
     /// As the scheduler reads a node.
@@ -130,7 +135,10 @@ impl Store {
     /// All objects of a kind, by name.
     pub fn all(&self, kind: Kind) -> impl Iterator<Item = &Object> {
         let from = (kind, String::new());
-        self.objects.range(from..).take_while(move |((found, _), _)| *found == kind).map(|(_, object)| object)
+        self.objects
+            .range(from..)
+            .take_while(move |((found, _), _)| *found == kind)
+            .map(|(_, object)| object)
     }
 
     /// The next change nobody was told of yet.
@@ -142,8 +150,16 @@ impl Store {
     ///
     /// # Errors
     /// The name is taken.
-    pub fn create(&mut self, kind: Kind, mut value: Value, wall: WallTime) -> Result<Object, Refused> {
-        let name = value["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    pub fn create(
+        &mut self,
+        kind: Kind,
+        mut value: Value,
+        wall: WallTime,
+    ) -> Result<Object, Refused> {
+        let name = value["metadata"]["name"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned();
         if self.get(kind, &name).is_some() {
             return Err(Refused::Conflict);
         }
@@ -194,7 +210,12 @@ impl Store {
     ///
     /// # Errors
     /// It is gone, or another one.
-    pub fn ask_deletion(&mut self, name: &str, uid: &str, wall: WallTime) -> Result<Object, Refused> {
+    pub fn ask_deletion(
+        &mut self,
+        name: &str,
+        uid: &str,
+        wall: WallTime,
+    ) -> Result<Object, Refused> {
         let old = self.get(Kind::Pod, name).ok_or(Refused::NotFound)?;
         if old.meta("uid") != uid {
             return Err(Refused::Conflict);
@@ -202,14 +223,22 @@ impl Store {
         if !old.meta("deletionTimestamp").is_empty() {
             return Ok(Rc::clone(old));
         }
-        self.merge(Kind::Pod, name, &json!({"metadata": {"deletionTimestamp": wall}}))
+        self.merge(
+            Kind::Pod,
+            name,
+            &json!({"metadata": {"deletionTimestamp": wall}}),
+        )
     }
 
     /// Takes an object away.
     pub fn remove(&mut self, kind: Kind, name: &str) {
         if let Some(object) = self.objects.remove(&(kind, name.to_owned())) {
             self.version += 1;
-            self.changes.push_back(Change { kind, object, gone: true });
+            self.changes.push_back(Change {
+                kind,
+                object,
+                gone: true,
+            });
         }
     }
 
@@ -231,7 +260,11 @@ impl Store {
         value["metadata"]["resourceVersion"] = json!(self.version.to_string());
         let object = Stored::new(value, self.version);
         self.objects.insert((kind, name), Rc::clone(&object));
-        self.changes.push_back(Change { kind, object: Rc::clone(&object), gone: false });
+        self.changes.push_back(Change {
+            kind,
+            object: Rc::clone(&object),
+            gone: false,
+        });
         object
     }
 }
@@ -243,27 +276,42 @@ mod tests {
     fn store() -> Store {
         let mut store = Store::default();
         let pod = json!({"metadata": {"name": "p"}, "spec": {}});
-        store.create(Kind::Pod, pod, WallTime(1_000_000)).expect("is new");
+        store
+            .create(Kind::Pod, pod, WallTime(1_000_000))
+            .expect("is new");
         store
     }
 
     #[test]
     fn a_write_on_an_old_version_is_refused() {
         let mut store = store();
-        let old = store.get(Kind::Pod, "p").expect("there").meta("resourceVersion").to_owned();
+        let old = store
+            .get(Kind::Pod, "p")
+            .expect("there")
+            .meta("resourceVersion")
+            .to_owned();
         let patch = json!({"metadata": {"resourceVersion": old, "labels": {"a": "b"}}});
         assert!(store.merge(Kind::Pod, "p", &patch).is_ok());
-        assert_eq!(store.merge(Kind::Pod, "p", &patch).err(), Some(Refused::Conflict));
+        assert_eq!(
+            store.merge(Kind::Pod, "p", &patch).err(),
+            Some(Refused::Conflict)
+        );
     }
 
     #[test]
     fn a_pod_is_bound_once_and_changes_are_told_in_order() {
         let mut store = store();
-        let uid = store.get(Kind::Pod, "p").expect("there").meta("uid").to_owned();
+        let uid = store
+            .get(Kind::Pod, "p")
+            .expect("there")
+            .meta("uid")
+            .to_owned();
         assert!(store.bind("p", &uid, "n1").is_ok());
         assert_eq!(store.bind("p", &uid, "n2").err(), Some(Refused::Conflict));
         store.remove(Kind::Pod, "p");
-        let gone: Vec<bool> = std::iter::from_fn(|| store.next_change()).map(|change| change.gone).collect();
+        let gone: Vec<bool> = std::iter::from_fn(|| store.next_change())
+            .map(|change| change.gone)
+            .collect();
         assert_eq!(gone, [false, false, true]);
         assert_eq!(store.all(Kind::Pod).count(), 0);
     }

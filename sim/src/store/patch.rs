@@ -41,7 +41,12 @@ pub fn apply(target: &mut Value, operations: &Value) -> Result<(), Unapplicable>
 }
 
 fn one(target: &mut Value, operation: &Value) -> Result<(), Unapplicable> {
-    let text = |name: &str| operation.get(name).and_then(Value::as_str).unwrap_or_default();
+    let text = |name: &str| {
+        operation
+            .get(name)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+    };
     let (kind, path) = (text("op"), text("path"));
     let wrong = |what: &str| Err(Unapplicable(format!("{kind} {path}: {what}")));
     let value = operation.get("value").unwrap_or(&Value::Null);
@@ -78,7 +83,10 @@ mod tests {
     #[test]
     fn merge_changes_removes_and_keeps() {
         let mut target = json!({"a": {"b": 1, "c": 2}, "d": [1]});
-        merge(&mut target, &json!({"a": {"b": null, "e": {"f": 3}}, "d": [2]}));
+        merge(
+            &mut target,
+            &json!({"a": {"b": null, "e": {"f": 3}}, "d": [2]}),
+        );
         assert_eq!(target, json!({"a": {"c": 2, "e": {"f": 3}}, "d": [2]}));
     }
 

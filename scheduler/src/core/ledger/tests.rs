@@ -442,8 +442,16 @@ fn a_late_report_frees_nothing_a_guest_may_still_have() {
     let steps = [
         (resized(1, 2, 2, (1, 1)), 2, "at rest"),
         (resized(2, 4, 2, (2, 1)), 4, "it grows"),
-        (resized(3, 3, 2, (3, 1)), 4, "it shrinks, and the report is from before it grew"),
-        (resized(4, 3, 4, (3, 1)), 4, "the report has caught up with the growth"),
+        (
+            resized(3, 3, 2, (3, 1)),
+            4,
+            "it shrinks, and the report is from before it grew",
+        ),
+        (
+            resized(4, 3, 4, (3, 1)),
+            4,
+            "the report has caught up with the growth",
+        ),
         (resized(5, 3, 3, (3, 3)), 3, "and with the shrink"),
     ];
     for (view, gib, why) in steps {

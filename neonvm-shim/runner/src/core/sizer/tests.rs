@@ -608,5 +608,9 @@ fn a_report_from_before_the_last_block_left_teaches_nothing_for_good() {
         .sizer
         .handle(world.now, Event::Order(order(1000, GIB, 1)));
     world.run(Span::from_secs(12));
-    assert!(world.done(), "the guest has what was ordered: {:?}", world.log);
+    assert!(
+        world.done(),
+        "the guest has what was ordered: {:?}",
+        world.log
+    );
 }
