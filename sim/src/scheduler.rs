@@ -178,7 +178,7 @@ impl World {
             && let Ok(approved) =
                 serde_json::from_str::<protocol::units::Resources>(&write.approved)
         {
-            write.approved = json!(approved.saturating_mul(2)).to_string();
+            write.approved = json!(approved.saturating_mul(64)).to_string();
         }
         let operation = Operation::PatchVm(write.vm.name.clone(), write.operations());
         self.call(Call {

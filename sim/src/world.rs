@@ -35,7 +35,7 @@ const EPOCH_US: i64 = 1_767_225_600_000_000;
 /// The compute unit of the whole world.
 pub const UNIT: Resources = Resources::new(250, 1 << 30);
 /// Steps at one instant from which a part is taken to spin.
-const SPIN: u64 = 20_000;
+const SPIN: u64 = 5_000;
 
 /// What a guest does with its memory and CPUs.
 #[derive(Debug, Clone, Copy, Default)]
