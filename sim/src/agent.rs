@@ -29,7 +29,7 @@ const SCRAPE_PERIOD: Span = Span::from_secs(5);
 /// A page that takes longer is none (`metrics.system.requestTimeoutSeconds`).
 const SCRAPE_PATIENCE: Span = Span::from_secs(2);
 /// Age from which metrics are stale: three periods and a time-out, as configured by default.
-pub const METRICS_MAX_AGE: Span = Span::from_secs(17);
+pub(crate) const METRICS_MAX_AGE: Span = Span::from_secs(17);
 /// Actions a core may start at one instant; more means that it never stops.
 const ACTIONS_AT_ONCE: usize = 16;
 

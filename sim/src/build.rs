@@ -11,13 +11,13 @@ use crate::store::{Kind, NAMESPACE};
 use crate::world::{Load, Vm, World};
 
 /// The scheduler's name.
-pub const SCHEDULER: &str = "autoscale-scheduler";
+pub(crate) const SCHEDULER: &str = "autoscale-scheduler";
 /// Largest VM, in units.
 const LARGEST: u64 = 12;
 
 /// The name of a node.
 #[must_use]
-pub fn node_name(node: usize) -> String {
+pub(crate) fn node_name(node: usize) -> String {
     format!("node-{node:03}")
 }
 
@@ -99,7 +99,7 @@ impl World {
 
 /// The name of a VM.
 #[must_use]
-pub fn vm_name(vm: usize) -> String {
+pub(crate) fn vm_name(vm: usize) -> String {
     format!("vm-{vm:04}")
 }
 

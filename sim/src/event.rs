@@ -23,7 +23,7 @@ pub struct Reader {
 
 /// Who asked to be woken. Numbers tell apart those that came and went under the same name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sleeper {
+pub(crate) enum Sleeper {
     /// The agent's task of a VM.
     Desk(usize, u64),
     /// The scheduler.
@@ -58,7 +58,7 @@ pub enum Caller {
 
 /// What is asked of the API server.
 #[derive(Debug, Clone)]
-pub enum Operation {
+pub(crate) enum Operation {
     /// JSON patch of a VM.
     PatchVm(String, Value),
     /// JSON patch of a pod.
@@ -77,7 +77,7 @@ pub enum Operation {
 
 /// How a call of the API server ended, as its caller sees it.
 #[derive(Debug, Clone)]
-pub enum Answer {
+pub(crate) enum Answer {
     /// The object as it is now.
     Object(Object),
     /// A refusal with its status.
@@ -88,7 +88,7 @@ pub enum Answer {
 
 /// A call on its way.
 #[derive(Debug, Clone)]
-pub struct Call {
+pub(crate) struct Call {
     /// By whom.
     pub caller: Caller,
     /// What.
@@ -99,7 +99,7 @@ pub struct Call {
 
 /// What the node does for a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Chore {
+pub(crate) enum Chore {
     /// Starts its QEMU.
     Start,
     /// The guest is up.
@@ -110,11 +110,7 @@ pub enum Chore {
 
 /// An event.
 #[derive(Debug)]
-#[expect(
-    missing_docs,
-    reason = "the fields are numbers of things named by the variants"
-)]
-pub enum Event {
+pub(crate) enum Event {
     /// A part asked to be woken.
     Wake(Sleeper),
     /// A watch tells of a change.
@@ -220,7 +216,7 @@ pub enum Event {
 impl Event {
     /// Its name and the VM it is about, for the journal.
     #[must_use]
-    pub fn mark(&self) -> (&'static str, usize) {
+    pub(crate) fn mark(&self) -> (&'static str, usize) {
         const NONE: usize = usize::MAX;
         match self {
             Self::Wake(

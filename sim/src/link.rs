@@ -34,7 +34,7 @@ pub struct Connection {
     next_id: u64,
     waiting: BTreeMap<u64, (RequestId, bool)>,
     to_guest: Timestamp,
-    to_agent: Timestamp,
+    tell_agent: Timestamp,
     wished_at: Option<Timestamp>,
     is_broken: bool,
 }
@@ -100,7 +100,7 @@ impl World {
             .first()
             .unwrap_or(Span::from_millis(1));
         if let Some(held) = self.vms[vm].connections.get_mut(&connection) {
-            held.to_agent = now + delay;
+            held.tell_agent = now + delay;
         }
         self.after(delay, Event::AgentLinked { vm, connection });
         self.drive_monitor(vm);
@@ -192,7 +192,7 @@ impl World {
         let last = if to_guest {
             &mut held.to_guest
         } else {
-            &mut held.to_agent
+            &mut held.tell_agent
         };
         *last = (now + delay).max(*last);
         Some(*last)
@@ -207,7 +207,7 @@ impl World {
         }
     }
 
-    pub(crate) fn to_agent(&mut self, vm: usize, connection: u64, frame: &MonitorFrame) {
+    pub(crate) fn tell_agent(&mut self, vm: usize, connection: u64, frame: &MonitorFrame) {
         let now = self.now;
         let is_current = self.vms[vm]
             .desk
@@ -313,7 +313,7 @@ impl World {
 
     // ---- the monitor ----
 
-    pub(crate) fn to_monitor(&mut self, vm: usize, connection: u64, text: String) {
+    pub(crate) fn tell_monitor(&mut self, vm: usize, connection: u64, text: String) {
         let machine = self.vms[vm].machine.as_mut();
         if let Some(monitor) = machine.and_then(|machine| machine.monitor.as_mut()) {
             monitor.inbox.push_back((connection, text));

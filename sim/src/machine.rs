@@ -408,8 +408,8 @@ impl World {
         let old = &machine.state;
         let phase = match (&machine.ended, machine.is_up) {
             (Some(_), _) => RunnerPhase::Exited,
-            (None, true) => RunnerPhase::Running,
-            (None, false) => RunnerPhase::Booting,
+            (None, true) if runner.sizer.has_looked() => RunnerPhase::Running,
+            (None, _) => RunnerPhase::Booting,
         };
         let (cpus, memory) = (runner.sizer.cpus(), runner.sizer.memory());
         let resize = runner.sizer.report(now, |_| 0);

@@ -19,7 +19,7 @@ pub enum Level {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sabotage {
-    /// The scheduler's writes approve twice as much as it decided.
+    /// The scheduler's writes approve many times what it decided.
     DoubleGrant,
     /// The scheduler answers what was asked, whatever is written.
     AnswerBeforeWrite,

@@ -38,7 +38,7 @@ impl<E> Ord for Entry<E> {
 }
 
 /// See the module.
-pub struct Queue<E> {
+pub(crate) struct Queue<E> {
     heap: BinaryHeap<Reverse<Entry<E>>>,
     serial: u64,
 }
@@ -54,22 +54,21 @@ impl<E> Default for Queue<E> {
 
 impl<E> Queue<E> {
     /// Puts an event in.
-    pub fn put(&mut self, at: Timestamp, event: E) {
+    pub(crate) fn put(&mut self, at: Timestamp, event: E) {
         self.serial += 1;
         let serial = self.serial;
         self.heap.push(Reverse(Entry { at, serial, event }));
     }
 
     /// Takes the next one.
-    pub fn take(&mut self) -> Option<(Timestamp, E)> {
+    pub(crate) fn take(&mut self) -> Option<(Timestamp, E)> {
         let Reverse(entry) = self.heap.pop()?;
         Some((entry.at, entry.event))
     }
 
     /// Events waiting.
     #[must_use]
-    #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.heap.len()
     }
 }

@@ -169,16 +169,16 @@ impl World {
     }
 
     fn write_vm(&mut self, epoch: u64, mut write: VmWrite) {
-        if let Some(vm) = self.vm_named(&write.vm.name) {
-            if let Ok(approved) = serde_json::from_str(&write.approved) {
-                self.note(Note::Writes { vm, approved });
-            }
+        if let Some(vm) = self.vm_named(&write.vm.name)
+            && let Ok(approved) = serde_json::from_str(&write.approved)
+        {
+            self.note(Note::Writes { vm, approved });
         }
         if self.cheats(Sabotage::DoubleGrant)
             && let Ok(approved) =
                 serde_json::from_str::<protocol::units::Resources>(&write.approved)
         {
-            write.approved = json!(approved.saturating_mul(2)).to_string();
+            write.approved = json!(approved.saturating_mul(64)).to_string();
         }
         let operation = Operation::PatchVm(write.vm.name.clone(), write.operations());
         self.call(Call {

@@ -183,12 +183,12 @@ impl World {
 
 /// The node a VM says it runs on.
 #[must_use]
-pub fn node_of(object: &Object) -> Option<usize> {
+pub(crate) fn node_of(object: &Object) -> Option<usize> {
     number_of(object.value["status"]["node"].as_str()?)
 }
 
 /// The number of a node's name.
 #[must_use]
-pub fn number_of(node: &str) -> Option<usize> {
+pub(crate) fn number_of(node: &str) -> Option<usize> {
     node.strip_prefix("node-")?.parse().ok()
 }

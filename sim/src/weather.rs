@@ -15,7 +15,7 @@ use crate::world::{Load, Whims, World};
 ///
 /// The longest way there: a guest that ended is started again after up to 60 s and boots 9 s; its agent finds it, waits
 /// up to 5 s for the monitor and for metrics; a refused shrink is asked again every 5 s, one unit at a time.
-pub const CONVERGES_WITHIN: Span = Span::from_secs(200);
+pub(crate) const CONVERGES_WITHIN: Span = Span::from_secs(200);
 /// Shortest and longest storm.
 const STORM: (Span, Span) = (Span::from_secs(60), Span::from_secs(600));
 /// Between two changes of a guest's load.

@@ -29,13 +29,13 @@ use crate::watch::StreamState;
 use crate::weather::Weather;
 
 /// When the world begins: time 0 means "never" to some parts.
-pub const BEGIN: Timestamp = Timestamp(1_000_000);
+pub(crate) const BEGIN: Timestamp = Timestamp(1_000_000);
 /// 2026-01-01T00:00:00Z.
 const EPOCH_US: i64 = 1_767_225_600_000_000;
 /// The compute unit of the whole world.
-pub const UNIT: Resources = Resources::new(250, 1 << 30);
+pub(crate) const UNIT: Resources = Resources::new(250, 1 << 30);
 /// Steps at one instant from which a part is taken to spin.
-const SPIN: u64 = 20_000;
+const SPIN: u64 = 5_000;
 
 /// What a guest does with its memory and CPUs.
 #[derive(Debug, Clone, Copy, Default)]
@@ -223,12 +223,12 @@ impl World {
                 vm,
                 connection,
                 text,
-            } => self.to_monitor(vm, connection, text),
+            } => self.tell_monitor(vm, connection, text),
             Event::ToAgent {
                 vm,
                 connection,
                 frame,
-            } => self.to_agent(vm, connection, &frame),
+            } => self.tell_agent(vm, connection, &frame),
             Event::GuestUnlinked { vm, connection } => self.guest_unlinked(vm, connection),
             Event::AgentUnlinked { vm, connection } => self.agent_unlinked(vm, connection),
             Event::CallOverdue { vm, connection, id } => self.call_overdue(vm, connection, id),

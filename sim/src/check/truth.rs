@@ -71,6 +71,30 @@ impl World {
         actual
     }
 
+    /// What each VM of a node uses, and what the scheduler counts for its pods there, for messages.
+    fn each_on(&self, node: usize) -> String {
+        let Some(core) = self.scheduler.core.as_ref() else {
+            return String::new();
+        };
+        let using = self
+            .vms_on(node)
+            .into_iter()
+            .map(|vm| format!("vm-{vm:04} {}", self.actual(vm)));
+        let name = node_name(node);
+        let pods = core
+            .ledger()
+            .pods()
+            .filter(|pod| pod.view.node.as_deref().or(pod.bind_hold.as_deref()) == Some(&name));
+        let counted = pods.map(|pod| {
+            format!(
+                "{} counted {}",
+                pod.view.key.name,
+                core.ledger().counted(&pod.view)
+            )
+        });
+        using.chain(counted).collect::<Vec<_>>().join(", ")
+    }
+
     fn sum_on(&self, node: usize, of: impl Fn(usize) -> Resources) -> Both<u128> {
         self.vms_on(node)
             .into_iter()
@@ -108,8 +132,9 @@ impl World {
         let actual = self.sum_on(node, |vm| self.actual(vm));
         self.checked();
         if held.cpu < actual.cpu || held.mem < actual.mem {
+            let each = self.each_on(node);
             let text = format!(
-                "{}: held {}, in use {}",
+                "{}: held {}, in use {}; {each}",
                 node_name(node),
                 shown(held),
                 shown(actual)

@@ -14,10 +14,10 @@ use scheduler::core::view::{NodeView, PodView, VmView};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
-pub use patch::{apply, merge};
+pub(crate) use patch::{apply, merge};
 
 /// The one namespace.
-pub const NAMESPACE: &str = "default";
+pub(crate) const NAMESPACE: &str = "default";
 
 /// Kind of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -44,7 +44,7 @@ pub struct Stored {
 }
 
 /// A state, shared by all who were told of it.
-pub type Object = Rc<Stored>;
+pub(crate) type Object = Rc<Stored>;
 
 impl Stored {
     fn new(value: Value, version: u64) -> Object {

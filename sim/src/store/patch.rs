@@ -4,10 +4,10 @@ use serde_json::{Map, Value};
 
 /// A JSON patch that cannot be applied; nothing was changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unapplicable(pub String);
+pub(crate) struct Unapplicable(pub String);
 
 /// Applies a merge patch.
-pub fn merge(target: &mut Value, patch: &Value) {
+pub(crate) fn merge(target: &mut Value, patch: &Value) {
     let Value::Object(members) = patch else {
         *target = patch.clone();
         return;
@@ -31,7 +31,7 @@ pub fn merge(target: &mut Value, patch: &Value) {
 ///
 /// # Errors
 /// [`Unapplicable`]: a test failed, or a parent is not there.
-pub fn apply(target: &mut Value, operations: &Value) -> Result<(), Unapplicable> {
+pub(crate) fn apply(target: &mut Value, operations: &Value) -> Result<(), Unapplicable> {
     let mut next = target.clone();
     for operation in operations.as_array().into_iter().flatten() {
         one(&mut next, operation)?;

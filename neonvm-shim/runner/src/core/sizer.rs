@@ -78,6 +78,10 @@ pub struct Sizer {
     /// Since when CPUs have been leaving without end.
     leaving_since: Option<Timestamp>,
     device: Option<DeviceView>,
+    /// What it had before the monitor was lost: shown until the next look.
+    device_before: Option<DeviceView>,
+    /// Whether CPUs and memory were ever looked at.
+    looked: bool,
     memory_moved: Timestamp,
     at_rest_since: Option<Timestamp>,
     guest: Option<GuestState>,
@@ -125,6 +129,8 @@ impl Sizer {
             leaving: BTreeMap::new(),
             leaving_since: None,
             device: (shape.device.0 == 0).then(DeviceView::default),
+            device_before: None,
+            looked: false,
             memory_moved: now,
             at_rest_since: (shape.device.0 == 0).then_some(Timestamp(0)),
             guest: None,
@@ -192,6 +198,7 @@ impl Sizer {
             Event::GuestTold => self.telling = false,
             Event::Guest(state) => self.see_guest(now, state),
         }
+        self.looked |= self.slots.is_some() && self.device.is_some();
         self.judge(now);
     }
 
@@ -275,7 +282,7 @@ impl Sizer {
         (self.slots, self.slots_fresh) = (None, false);
         self.leaving.clear();
         if self.shape.device.0 > 0 {
-            self.device = None;
+            self.device_before = self.device.take().or(self.device_before);
         }
         self.cpu.expect(now);
         self.memory.expect(now);
@@ -402,6 +409,7 @@ impl Sizer {
         self.memory.succeed();
         if self.device.is_none_or(|before| before.size != view.size) {
             self.memory_moved = now;
+            self.at_rest_since = None;
         }
         let at_rest = view.requested == view.size;
         self.at_rest_since = at_rest.then(|| self.at_rest_since.unwrap_or(now));
@@ -458,8 +466,15 @@ impl Sizer {
         let (Some(view), Some(guest)) = (at_rest, &self.guest) else {
             return;
         };
-        let kept = (self.shape.base.0 + view.size.0).saturating_sub(guest.mem_total.0);
-        let least = self.reserved.filter(|_| self.reserved_at_rest);
+        let Some(kept) = (self.shape.base.0 + view.size.0).checked_sub(guest.mem_total.0) else {
+            // It is of a larger size.
+            return;
+        };
+        // With nothing plugged there is nothing that the guest might not have taken in yet: then the newest is right, even
+        // where an older report was late.
+        let least = self
+            .reserved
+            .filter(|_| self.reserved_at_rest && view.size.0 > 0);
         self.reserved = Some(least.map_or(kept, |least| least.min(kept)));
         self.reserved_at_rest |= rested;
     }

@@ -2,6 +2,7 @@
 //! pods for one VM.
 
 use proptest::prelude::*;
+use protocol::runner::{MemoryState, RunnerPhase};
 use protocol::time::Span;
 use protocol::units::MilliCpu;
 use protocol::vm::{RestartPolicy, VirtualMachine, VmPhase, VmStatus};
@@ -227,4 +228,23 @@ fn the_answer_to_an_order_never_hides_a_later_report() {
     world.core.handle(world.at, done);
     world.settle();
     assert_eq!(world.phase(), VmPhase::Running);
+}
+
+#[test]
+fn a_runner_that_has_just_taken_over_says_nothing_of_sizes() {
+    let mut world = World::new(&sample_vm());
+    world.settle();
+    let pod = world.status().pod_name;
+    world.start(&pod);
+    world.settle();
+    let before = world.status().memory_size;
+    assert!(before.is_some());
+    // It has not looked at its QEMU yet.
+    let state = world.runners.get_mut(&pod).expect("the runner is there");
+    state.generation += 1;
+    state.phase = RunnerPhase::Booting;
+    state.memory = MemoryState::default();
+    world.show_runner();
+    world.settle();
+    assert_eq!(world.status().memory_size, before);
 }
