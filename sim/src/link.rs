@@ -343,6 +343,8 @@ impl World {
             match monitor.core.poll(now) {
                 Some(Wants::Sample) => monitor.core.sampled(now, used),
                 Some(Wants::Send(connection, frame)) => {
+                    // It looks at memory once more before it agrees to a shrink, so what it counts on changes here too.
+                    self.monitor_counts(vm);
                     match self.frame_time(vm, connection, false) {
                         Some(at) => self.put(
                             at,
