@@ -25,6 +25,8 @@ const SLOT: u64 = 1 << 30;
 const MANY: u32 = 3;
 /// Plugs one QEMU may be asked for in its life under TCG; a fresh guest is taken before that.
 const PLUGS_PER_GUEST: u32 = 50;
+/// How long memory stands still before the runner takes it to be at rest, and a little.
+const AT_REST: Duration = Duration::from_millis(2500);
 /// What a resize may take over raw QMP, as a ratio of medians.
 const RATIO_TARGET: f64 = 1.2;
 
@@ -158,7 +160,8 @@ impl Rig {
 
     /// A QEMU under TCG can plug only so many CPUs in its life.
     async fn fresh_if_worn(&mut self, step: &Step) -> Result<()> {
-        let plugs = 2 * (step.to.0 - step.from.0.min(step.to.0));
+        let for_memory = u32::from(step.from.1 != step.to.1);
+        let plugs = 2 * (step.to.0 - step.from.0.min(step.to.0)) + for_memory;
         if self.plugs + plugs > PLUGS_PER_GUEST {
             self.site
                 .kubectl(&["delete", "neonvm", VM, "--wait=true"])
@@ -224,7 +227,30 @@ impl Rig {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         drop(stopped);
+        if up.from.1 != up.to.1 {
+            self.let_the_runner_look().await?;
+        }
         Ok((grow, shrink))
+    }
+
+    /// A runner that stood still reads first what the guest said meanwhile. It sees the guest as it is before it is
+    /// measured again: memory at rest, and a report made then, which one CPU more and less brings about.
+    async fn let_the_runner_look(&mut self) -> Result<()> {
+        let began = Instant::now();
+        loop {
+            let memory = self.site.runner(VM).await?.memory;
+            let total = memory.guest_total.map_or(0, |total| total.0);
+            if memory.plugged.0 == 0 && total.abs_diff(self.base_total) < 1 << 20 {
+                break;
+            }
+            anyhow::ensure!(began.elapsed() < PATIENCE, "the runner sees {memory:?}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        tokio::time::sleep(AT_REST).await;
+        for step in [&STEPS[0].0, &STEPS[0].1] {
+            self.by_object(step).await?;
+        }
+        Ok(())
     }
 
     async fn timed(&self, qmp: &mut Qmp, step: &Step) -> Result<f64> {
