@@ -194,6 +194,12 @@ impl World {
         let epoch = self.controller.epoch;
         let kind = action.kind();
         let name = self.vms[vm].name.clone();
+        let caller = Caller::Controller {
+            vm,
+            epoch,
+            kind,
+            began,
+        };
         let operation = match action {
             Action::SetSize { pod, order } => return self.order(vm, pod, order, began),
             Action::EnsureSshSecret { .. } => {
@@ -215,12 +221,7 @@ impl World {
                 let operation = Operation::CreatePod(pod.clone());
                 if self.cheats(Sabotage::TwinPods) {
                     self.call(Call {
-                        caller: Caller::Controller {
-                            vm,
-                            epoch,
-                            kind,
-                            began,
-                        },
+                        caller,
                         operation,
                         target: None,
                     });
@@ -239,12 +240,7 @@ impl World {
             }
         };
         self.call(Call {
-            caller: Caller::Controller {
-                vm,
-                epoch,
-                kind,
-                began,
-            },
+            caller,
             operation,
             target: None,
         });

@@ -1,9 +1,6 @@
 //! `cargo xtask bench NAME`: each benchmark is a program of the black-box kit that prints a table and writes one shape of
 //! JSON: `{"bench":…,"machine":{cpus,mem,kernel,accel},"figures":[{name,value,unit,target,better,met}]}`.
 
-mod figures;
-mod monitor;
-
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -35,15 +32,24 @@ enum Name {
 
 /// Builds what the benchmark needs, runs it, shows its table.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let program = match options.name {
-        Name::Resize => "bench-resize",
-        Name::Monitor => return monitor::run(options.repeats, options.json.as_deref()),
+    let (program, mut command) = match options.name {
+        Name::Resize => {
+            let bellows = build::images(build::Scope::Release)?;
+            let program = "bench-resize";
+            let mut command = Command::new(bellows.with_file_name(program));
+            command.env("BELLOWS_BIN", &bellows);
+            (program, command)
+        }
+        Name::Monitor => {
+            let monitor = build::guest_bins()?.join("vm-monitor");
+            let bellows = build::host_bins(build::Scope::Binaries)?;
+            let program = "bench-monitor";
+            let mut command = Command::new(bellows.with_file_name(program));
+            command.arg("--monitor").arg(monitor);
+            (program, command)
+        }
     };
-    let bellows = build::images(build::Scope::Release)?;
-    let mut command = Command::new(bellows.with_file_name(program));
-    command
-        .args(["--repeats", &options.repeats.to_string()])
-        .env("BELLOWS_BIN", &bellows);
+    command.args(["--repeats", &options.repeats.to_string()]);
     if let Some(file) = &options.json {
         command.arg("--json").arg(file);
     }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use bellows_tests::figures::{Bench, Figure, Machine, spread};
 use bellows_tests::guest::Guest;
+use bellows_tests::patience::wait_for;
 use bellows_tests::qmp::Qmp;
 use bellows_tests::site::{BOOT_PATIENCE, Site, postgres_vm};
 use clap::Parser;
@@ -236,16 +237,17 @@ impl Rig {
     /// A runner that stood still reads first what the guest said meanwhile. It sees the guest as it is before it is
     /// measured again: memory at rest, and a report made then, which one CPU more and less brings about.
     async fn let_the_runner_look(&mut self) -> Result<()> {
-        let began = Instant::now();
-        loop {
-            let memory = self.site.runner(VM).await?.memory;
-            let total = memory.guest_total.map_or(0, |total| total.0);
-            if memory.plugged.0 == 0 && total.abs_diff(self.base_total) < 1 << 20 {
-                break;
+        let (site, base_total) = (&self.site, self.base_total);
+        wait_for("a runner that sees its guest", PATIENCE, || async {
+            let state = site.runner(VM).await.map_err(|error| error.to_string())?;
+            let total = state.memory.guest_total.map_or(0, |total| total.0);
+            if state.memory.plugged.0 == 0 && total.abs_diff(base_total) < 1 << 20 {
+                Ok(())
+            } else {
+                Err(format!("{:?}", state.memory))
             }
-            anyhow::ensure!(began.elapsed() < PATIENCE, "the runner sees {memory:?}");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        })
+        .await?;
         tokio::time::sleep(AT_REST).await;
         for step in [&STEPS[0].0, &STEPS[0].1] {
             self.by_object(step).await?;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
+use tokio::runtime::{Builder, Runtime};
 
 use super::{PATIENCE, pause};
 
@@ -17,6 +18,7 @@ pub(super) struct Monitor {
     /// Where agents dial.
     pub(super) addr: SocketAddr,
     metrics: SocketAddr,
+    runtime: Runtime,
 }
 
 impl Monitor {
@@ -43,13 +45,18 @@ impl Monitor {
             addr: port("monitor")?,
             metrics: port("metrics")?,
             child,
+            runtime: Builder::new_current_thread().enable_all().build()?,
         })
     }
 
     /// What `/debug/state` says.
     pub(super) fn state(&self) -> Result<Value> {
-        let body = crate::http::get_tcp(self.metrics, "/debug/state")?;
-        serde_json::from_str(&body).context("/debug/state")
+        let url = format!("http://{}/debug/state", self.metrics);
+        let body = self.runtime.block_on(async {
+            let page = reqwest::get(&url).await?.error_for_status()?;
+            page.bytes().await
+        })?;
+        serde_json::from_slice(&body).context("/debug/state")
     }
 
     /// Waits until the state is so.

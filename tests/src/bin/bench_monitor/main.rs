@@ -1,4 +1,4 @@
-//! `cargo xtask bench monitor`: the static binary that goes into guests, as an agent sees it.
+//! The static binary that goes into guests, as an agent sees it.
 //!
 //! One process watches a folder of files like a cgroup v2 group's, which the benchmark writes; another one watches this
 //! machine's own memory, for the cost of the kernel's real files. Nothing of the monitor is known here but its command
@@ -8,15 +8,15 @@ mod client;
 mod files;
 mod process;
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
+use bellows_tests::figures::{Bench, Figure, Machine, percentile};
+use clap::Parser;
 use serde_json::{Value, json};
 
-use super::figures::{Bench, Figure, Machine, percentile};
-use crate::{build, shell};
 use client::Client;
 use files::Group;
 use process::Monitor;
@@ -56,9 +56,23 @@ const WRITE_EVERY: Duration = Duration::from_millis(2);
 /// No answer takes longer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Runs it all and shows the figures. `repeats` climbs are measured.
-pub(super) fn run(repeats: u32, json: Option<&Path>) -> Result<()> {
-    let binary = build::guest_bins()?.join("vm-monitor");
+/// Options.
+#[derive(Parser)]
+struct Cli {
+    /// The monitor to measure
+    #[arg(long)]
+    monitor: PathBuf,
+    /// Climbs that are measured
+    #[arg(long, default_value_t = 20)]
+    repeats: u32,
+    /// Write the figures to FILE
+    #[arg(long)]
+    json: Option<PathBuf>,
+}
+
+fn main() -> Result<()> {
+    let cli = Cli::parse();
+    let binary = cli.monitor;
     let size = std::fs::metadata(&binary)
         .with_context(|| format!("{}", binary.display()))?
         .len();
@@ -73,18 +87,18 @@ pub(super) fn run(repeats: u32, json: Option<&Path>) -> Result<()> {
     let machine = Monitor::start(&binary, &[])?;
     figures.extend(idle(&monitor, &machine)?);
     figures.extend(replies(&monitor)?);
-    figures.extend(climbs(&monitor, &group, repeats)?);
+    figures.extend(climbs(&monitor, &group, cli.repeats)?);
     Bench {
         bench: "monitor".into(),
         machine: Machine::here("none")?,
         figures,
     }
-    .show(json)
+    .show(cli.json.as_deref())
 }
 
 /// CPU and memory of both processes while an agent is connected and does nothing but check their health.
 fn idle(group: &Monitor, machine: &Monitor) -> Result<Vec<Figure>> {
-    shell::say(&format!("==> {} s of nothing", IDLE_WINDOW.as_secs()));
+    tell(&format!("{} s of nothing", IDLE_WINDOW.as_secs()));
     let mut clients = [Client::connect(group)?, Client::connect(machine)?];
     for client in &mut clients {
         client.call("HealthCheck", &json!({}))?;
@@ -113,7 +127,7 @@ fn idle(group: &Monitor, machine: &Monitor) -> Result<Vec<Figure>> {
 
 /// Time to an answer, one request at a time; then as many requests as the monitor takes at once.
 fn replies(monitor: &Monitor) -> Result<Vec<Figure>> {
-    shell::say(&format!("==> {REPLIES} replies, {BURSTS} bursts"));
+    tell(&format!("{REPLIES} replies, {BURSTS} bursts"));
     let mut client = Client::connect(monitor)?;
     client.settle(monitor, CALM_MIB * MIB)?;
     let target = json!({ "target": { "cpu": 1, "mem": (TOTAL_MIB + 100) * MIB } });
@@ -147,7 +161,7 @@ fn replies(monitor: &Monitor) -> Result<Vec<Figure>> {
 /// A process that allocates 1 GiB/s from idle, again and again: how long after the forecast's own condition holds the
 /// request is here, and how long before the threshold itself is reached.
 fn climbs(monitor: &Monitor, group: &Group, repeats: u32) -> Result<Vec<Figure>> {
-    shell::say(&format!("==> {repeats} climbs at 1 GiB/s"));
+    tell(&format!("{repeats} climbs at 1 GiB/s"));
     let client = Client::connect(monitor)?;
     let (mut speaker, frames) = client.split()?;
     let (mut late, mut early) = (Vec::new(), Vec::new());
@@ -226,6 +240,12 @@ fn climb(group: &Group, frames: &Receiver<(Instant, Value)>, state: &Value) -> R
             bail!("a climb past the threshold was not asked about: {state}");
         }
     }
+}
+
+/// Says what is being measured.
+#[expect(clippy::print_stdout, reason = "progress for the person who asked")]
+fn tell(what: &str) {
+    println!("==> {what}");
 }
 
 /// Lets time pass.
