@@ -112,6 +112,8 @@ impl Files {
             metrics_addr: SocketAddr::from(([127, 0, 0, 1], 0)),
             watched: Watched::Cgroup,
             cgroup: Some(self.cgroup()),
+            // The real one would tell of this machine.
+            cgroup_root: self.cgroup().with_file_name("no-cgroups"),
             proc_root: self.proc_root(),
             hooks: None,
             ..Config::default()
