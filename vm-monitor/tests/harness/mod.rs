@@ -196,9 +196,14 @@ impl Guest {
         .await
     }
 
-    /// Waits until the window holds five readings of exactly this.
+    /// Lets the group use exactly this, and waits until the window holds nothing else.
     pub async fn settle(&self, bytes: u64) {
         self.files.set_usage(bytes);
+        self.five_readings(bytes).await;
+    }
+
+    /// Waits until the window holds five readings of exactly this.
+    pub async fn five_readings(&self, bytes: u64) {
         let five = serde_json::to_value([protocol::units::Bytes(bytes); 5]).expect("encodes");
         let is_so =
             |state: &serde_json::Value| state["samples"] == five && state["read_failure"].is_null();
