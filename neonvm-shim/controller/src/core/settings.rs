@@ -40,6 +40,8 @@ pub struct Settings {
     pub readiness_initial_delay_s: u32,
     /// How node affinity is joined.
     pub affinity: AffinityStyle,
+    /// Scheduler of VMs that name none; `None` leaves the choice to the cluster, whose own scheduler takes them.
+    pub default_scheduler: Option<String>,
     /// `namespace/name` of the network attachment of VMs with `extraNetwork.enable`.
     pub network_attachment: Option<String>,
     /// Only runners of pods bound to this node are reachable by their control socket; `None`: all are.
@@ -47,7 +49,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// For `bellows up`: runners are processes beside us, no device plugin, no probe delay, one pod at a time.
+    /// For `bellows up`: runners are processes beside us, no device plugin, no probe delay, one pod at a time, and no
+    /// scheduler but ours, so that a VM that names none is not left waiting for one.
     #[must_use]
     pub fn one_machine() -> Self {
         Self {
@@ -61,6 +64,7 @@ impl Settings {
             device_limits: false,
             readiness_initial_delay_s: 0,
             affinity: AffinityStyle::Joined,
+            default_scheduler: Some("autoscale-scheduler".into()),
             network_attachment: None,
             local_node: None,
         }
@@ -76,6 +80,7 @@ impl Settings {
             device_limits: true,
             readiness_initial_delay_s: 5,
             affinity: AffinityStyle::Appended,
+            default_scheduler: None,
             ..Self::one_machine()
         }
     }
