@@ -20,6 +20,9 @@ pub(crate) struct Options {
     /// Repeats of each measurement
     #[arg(long, visible_alias = "runs", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: u32,
+    /// Options of the benchmark's own program (see `-- --help`)
+    #[arg(last = true, value_name = "OPTION")]
+    own: Vec<String>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -60,7 +63,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             (program, command)
         }
     };
-    command.args(["--repeats", &options.repeats.to_string()]);
+    command
+        .args(["--repeats", &options.repeats.to_string()])
+        .args(&options.own);
     if let Some(file) = &options.json {
         command.arg("--json").arg(file);
     }
