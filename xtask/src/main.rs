@@ -6,6 +6,8 @@
 mod bench;
 mod build;
 mod demo;
+mod dist;
+mod fuzz;
 mod http;
 mod interrupt;
 mod setup;
@@ -39,6 +41,10 @@ enum Command {
     Tidy,
     /// Measure a promise of SPECIFICATION.md and print it as a table
     Bench(bench::Options),
+    /// Make the packages: `vm-monitor` as a .deb
+    Dist(dist::Options),
+    /// The tests of all that reads what others wrote, its properties with many cases
+    Fuzz(fuzz::Options),
     /// Run the cores of the whole system on a virtual clock under faults: `cargo xtask sim --seed 1 --seeds 100`
     Sim(sim::Options),
     /// Install what this machine lacks, or print the one command that does
@@ -62,6 +68,8 @@ fn main() -> ExitCode {
         Command::Check => test::check(),
         Command::Tidy => tidy::run(),
         Command::Bench(options) => bench::run(&options),
+        Command::Dist(options) => dist::run(&options),
+        Command::Fuzz(options) => fuzz::run(&options),
         Command::Sim(options) => sim::run(&options),
         Command::Setup => setup::ensure(setup::Need::Everything),
         Command::GuestBins => build::guest_bins().map(|dir| shell::say(&dir.display().to_string())),
