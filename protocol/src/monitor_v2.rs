@@ -295,6 +295,12 @@ pub struct GuestMetrics {
     /// `host_load5`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load5: Option<f64>,
+    /// `host_runnable_load1`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runnable_load1: Option<f64>,
+    /// `host_runnable_load5`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runnable_load5: Option<f64>,
     /// The machine's memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<MachineGauges>,

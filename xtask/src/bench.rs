@@ -18,7 +18,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Repeats of each measurement
-    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, visible_alias = "runs", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: u32,
     /// Options of the benchmark's own program (see `-- --help`)
     #[arg(last = true, value_name = "OPTION")]
@@ -31,6 +31,8 @@ enum Name {
     Resize,
     /// The static monitor: memory, CPU, size, replies, time from trigger to frame
     Monitor,
+    /// Programs that climb, leak, fork and flood memory in a real guest: how many of them are killed
+    Oom,
 }
 
 /// Builds what the benchmark needs, runs it, shows its table.
@@ -41,6 +43,15 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             let program = "bench-resize";
             let mut command = Command::new(bellows.with_file_name(program));
             command.env("BELLOWS_BIN", &bellows);
+            (program, command)
+        }
+        Name::Oom => {
+            let bellows = build::images(build::Scope::Release)?;
+            let program = "bench-oom";
+            let mut command = Command::new(bellows.with_file_name(program));
+            command
+                .env("BELLOWS_BIN", &bellows)
+                .env("BELLOWS_GUEST_BINS", build::guest_bins()?);
             (program, command)
         }
         Name::Monitor => {
