@@ -330,6 +330,12 @@ pub enum AgentBodyV2 {
     },
 }
 
+impl From<AgentBody> for AgentBodyV2 {
+    fn from(body: AgentBody) -> Self {
+        Self::Plain(body)
+    }
+}
+
 /// A frame from the agent in v2.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AgentFrameV2 {
