@@ -47,7 +47,6 @@ async fn counters_and_pressure_are_shown() {
     for line in [
         "vm_monitor_agent_connected 1",
         "vm_monitor_connections_total 1",
-        "vm_monitor_upscale_requests_total 1",
         "vm_monitor_frames_received_total{type=\"HealthCheck\"} 1",
         "vm_monitor_frames_received_total{type=\"not_json\"} 1",
         "vm_monitor_frames_sent_total{type=\"InvalidMessage\"} 1",
@@ -62,6 +61,12 @@ async fn counters_and_pressure_are_shown() {
             "{line} is not in\n{page}"
         );
     }
+    // One a second, for as long as this took.
+    let asked = page.lines().find_map(|line| {
+        let count = line.strip_prefix("vm_monitor_upscale_requests_total ")?;
+        count.parse::<u64>().ok()
+    });
+    assert!(asked.is_some_and(|asked| asked >= 1), "{page}");
     guest.stop().await;
 }
 

@@ -66,6 +66,15 @@ pub fn bytes_of_memory_current(text: &[u8]) -> Result<Bytes, &'static str> {
     number.map(Bytes).map_err(|_| "it is not one number")
 }
 
+/// Pages that were read back after they had been evicted while in use (`workingset_refault_*`), from a group's
+/// `memory.stat` or the machine's `vmstat`; none from a kernel that does not count them.
+#[must_use]
+pub fn refaults(text: &[u8]) -> Option<u64> {
+    let of_files = number_of(text, "workingset_refault_file")?;
+    let anonymous = number_of(text, "workingset_refault_anon").unwrap_or(0);
+    Some(of_files.saturating_add(anonymous))
+}
+
 /// How often a group ran out of memory, from its `memory.events`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct OomCounts {
@@ -269,6 +278,13 @@ mod tests {
     }
 
     #[test]
+    fn refaults_are_of_files_and_of_swap() {
+        let text = b"workingset_refault_anon 7\nworkingset_refault_file 30\n";
+        assert_eq!(refaults(text), Some(37));
+        assert_eq!(refaults(b"workingset_refault 30\n"), None);
+    }
+
+    #[test]
     fn swap_is_what_is_not_free_of_it() {
         let text = b"SwapCached: 9 kB\nSwapTotal: 1000 kB\nSwapFree:  600 kB\n";
         assert_eq!(swap_of_meminfo(text), Ok(Bytes(400 << 10)));
@@ -324,6 +340,7 @@ mod tests {
             let _ = bytes_of_memory_current(&bytes);
             let _ = oom_counts(&bytes);
             let _ = swap_of_meminfo(&bytes);
+            let _ = refaults(&bytes);
             let _ = machine_memory(&bytes);
             let text = String::from_utf8_lossy(&bytes);
             let _ = load_averages(&text);

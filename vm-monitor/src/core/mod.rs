@@ -72,7 +72,7 @@ use files::{OomCounts, ReadFailure};
 use handshake::HandshakeFailure;
 use hooks::{HookEvent, HookSizes, HookVeto};
 use memory::{Rules, Window};
-use pressure::Stalled;
+use pressure::{Refaults, Stalled};
 use requests::{Job, Request};
 use v2::{Growth, Seen};
 use watch::{Peak, Watch};
@@ -335,6 +335,8 @@ pub struct Monitor {
     asked: Option<Ask>,
     /// A stall for which the use is being read.
     stalled: Option<Stalled>,
+    /// What was read back since the last shrink.
+    refaults: Refaults,
     oom: Option<OomCounts>,
     /// Signals of the kernel's that are listened to: one for each trigger.
     signals: BTreeSet<String>,
@@ -373,6 +375,7 @@ impl Monitor {
             watch: Watch::new(setup.rules.pacing),
             asked: None,
             stalled: None,
+            refaults: Refaults::default(),
             oom: None,
             signals: BTreeSet::new(),
             waiting_for_growth_since: None,

@@ -1,6 +1,8 @@
 //! The kernel's own signs of want: stalls (PSI) and out-of-memory events. They are the second witness, for trouble that
 //! the readings of use do not show; alone they come late (spec/monitor.md §6).
 
+use std::collections::BTreeMap;
+
 use protocol::time::Timestamp;
 use protocol::units::Bytes;
 use serde::Serialize;
@@ -38,6 +40,33 @@ pub struct Stalled {
     pub stall: Stall,
     /// The machine's memory right after, if it could be read.
     pub machine: Option<MachineMemory>,
+    /// Pages read back until now after they had been evicted while in use: its count is of the same tasks.
+    pub refaults: Option<u64>,
+}
+
+/// Refaults, in pages, that tell a working set which no longer fits from page cache that goes round: 4 MiB.
+const THRASHING: u64 = 1024;
+
+/// What was read back since the last shrink.
+#[derive(Debug, Clone, Default)]
+pub struct Refaults {
+    /// The count at the first stall after it.
+    at_first: BTreeMap<Scope, u64>,
+}
+
+impl Refaults {
+    /// Whether what was taken by the shrink is missed. Without a count every stall is taken for that.
+    fn are_missed(&mut self, stalled: Stalled) -> bool {
+        stalled.refaults.is_none_or(|count| {
+            let at_first = *self.at_first.entry(stalled.scope).or_insert(count);
+            count.saturating_sub(at_first) >= THRASHING
+        })
+    }
+
+    /// There was a shrink.
+    pub(super) fn restart(&mut self) {
+        self.at_first.clear();
+    }
 }
 
 impl Stalled {
@@ -93,10 +122,12 @@ impl Monitor {
         };
         let used = self.watch.used();
         let reserve = self.setup.rules.headroom_permille;
-        if self.shrunk_lately(now) {
-            // Whatever they waited for, they had it before the shrink.
+        let is_want = stalled.is_want(used, self.threshold, reserve);
+        let is_missed = self.shrunk_lately(now) && self.refaults.are_missed(stalled);
+        if is_missed || (is_want && self.shrunk_lately(now)) {
+            // They had it before the shrink.
             self.ask_for_more(now, AskReason::AfterShrink);
-        } else if stalled.is_want(used, self.threshold, reserve) {
+        } else if is_want {
             let reason = match stalled.stall {
                 Stall::Some => AskReason::PsiSome,
                 Stall::Full => AskReason::PsiFull,
@@ -142,6 +173,7 @@ mod tests {
             scope: Scope::Cgroup,
             stall,
             machine: Some(machine),
+            refaults: None,
         }
     }
 

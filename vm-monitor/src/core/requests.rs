@@ -284,6 +284,7 @@ impl Monitor {
             self.total = Some(*total);
         }
         self.shrunk_at = Some(now);
+        self.refaults.restart();
         let status = match (change, approval) {
             (None, Approval::NotWatched) if self.cache.is_absent() => {
                 "approved: neither memory nor a file cache is managed".to_owned()

@@ -49,20 +49,23 @@ pub fn listen(config: &Config, inbox: &mpsc::Sender<Inbox>, tasks: &mut JoinSet<
         config.proc_root.join("pressure/memory"),
         config.cgroup_root.join("memory.pressure"),
     ];
-    let mut sources = vec![(Scope::Machine, of_machine.to_vec())];
+    let vmstat = config.proc_root.join("vmstat");
+    let mut sources = vec![(Scope::Machine, of_machine.to_vec(), vmstat)];
     if let Some(group) = &config.cgroup {
-        sources.push((Scope::Cgroup, vec![group.join("memory.pressure")]));
+        let pressure = vec![group.join("memory.pressure")];
+        sources.push((Scope::Cgroup, pressure, group.join("memory.stat")));
         let events = Events {
             path: group.join("memory.events"),
             inbox: inbox.clone(),
         };
         tasks.spawn(events.listen());
     }
-    for (scope, paths) in sources {
+    for (scope, paths, refaults_in) in sources {
         for (short, long) in SHORT.into_iter().zip(LONG) {
             let trigger = Trigger {
                 scope,
                 paths: paths.clone(),
+                refaults_in: refaults_in.clone(),
                 proc_root: config.proc_root.clone(),
                 choices: [short, long],
                 inbox: inbox.clone(),
@@ -76,6 +79,8 @@ pub fn listen(config: &Config, inbox: &mpsc::Sender<Inbox>, tasks: &mut JoinSet<
 struct Trigger {
     scope: Scope,
     paths: Vec<PathBuf>,
+    /// Where refaults of the same tasks are counted.
+    refaults_in: PathBuf,
     proc_root: PathBuf,
     choices: [(Stall, u32, u32); 2],
     inbox: mpsc::Sender<Inbox>,
@@ -161,10 +166,12 @@ impl Trigger {
             }
             guard.clear_ready();
             let machine = memory::machine_memory(&self.proc_root).ok();
+            let counts = memory::text(&self.refaults_in);
             let stalled = Stalled {
                 scope: self.scope,
                 stall,
                 machine,
+                refaults: counts.and_then(|text| files::refaults(text.as_bytes())),
             };
             tell(&self.inbox, Event::Stalled(stalled)).await?;
         }
@@ -268,6 +275,7 @@ mod tests {
         let trigger = Trigger {
             scope: Scope::Machine,
             paths: vec!["/nowhere/memory.pressure".into(), path.clone()],
+            refaults_in: "/proc/vmstat".into(),
             proc_root: "/proc".into(),
             choices: [SHORT[0], LONG[0]],
             inbox,

@@ -75,6 +75,10 @@ impl Page {
             let name = "host_memory_cached_bytes";
             self.gauge(name, "Memory in the page cache.", memory.cached.0);
         }
+        if let Ok(swap) = memory::parsed(&proc_root.join("meminfo"), files::swap_of_meminfo) {
+            let name = "host_swap_used_bytes";
+            self.gauge(name, "Memory that was moved to swap.", swap.0);
+        }
     }
 
     fn runnable(&mut self, load: &RunnableLoad) {
@@ -253,7 +257,7 @@ mod tests {
         write("loadavg", "0.26 1.75 0.80 1/150 4242\n");
         write(
             "meminfo",
-            "MemTotal: 1000 kB\nMemAvailable: 600 kB\nCached: 50 kB\n",
+            "MemTotal: 1000 kB\nMemAvailable: 600 kB\nCached: 50 kB\nSwapTotal: 90 kB\nSwapFree: 20 kB\n",
         );
         std::fs::create_dir(folder.path().join("pressure")).expect("made");
         write(
@@ -264,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn the_agents_five_gauges_are_typed_and_single() {
+    fn the_gauges_of_memory_are_typed_and_single() {
         let folder = folder();
         let dump = Monitor::new(Config::default().setup()).snapshot(Timestamp(0));
         let page = metrics(folder.path(), None, &RunnableLoad::default(), Some(&dump));
@@ -274,6 +278,7 @@ mod tests {
             ("host_memory_total_bytes", "1024000"),
             ("host_memory_available_bytes", "614400"),
             ("host_memory_cached_bytes", "51200"),
+            ("host_swap_used_bytes", "71680"),
         ] {
             assert_eq!(
                 page.matches(&format!("# TYPE {name} gauge\n")).count(),

@@ -205,6 +205,7 @@ fn stalled(stall: Stall, available: u64) -> Event {
         scope: Scope::Machine,
         stall,
         machine: Some(machine),
+        refaults: None,
     })
 }
 

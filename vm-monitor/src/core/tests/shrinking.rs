@@ -214,24 +214,51 @@ fn the_working_set_is_probed_only_where_it_is_switched_on() {
     }
 }
 
+/// A stall while most of the machine's memory is to be had.
+fn stalled(refaults: Option<u64>) -> Event {
+    let machine = MachineMemory {
+        total: Bytes::gib(4),
+        available: Bytes::gib(3),
+        cached: Bytes(0),
+    };
+    Event::Stalled(Stalled {
+        scope: Scope::Cgroup,
+        stall: Stall::Some,
+        machine: Some(machine),
+        refaults,
+    })
+}
+
+fn after_shrink(bench: &Bench) -> u64 {
+    let asks = bench.core.snapshot(bench.now).counters.asks;
+    asks.get("after_shrink")
+}
+
+/// A flood of page cache stalls tasks and brings nothing back; a working set that no longer fits comes back again and again.
+#[test]
+fn n30_after_a_shrink_page_cache_is_missed_only_if_it_comes_back() {
+    let mut bench = Bench::with(Rules::default(), CacheMode::Off, Watched::Cgroup);
+    bench.bound = Some(Bytes::mib(150));
+    bench.connect(AGENT);
+    bench.run_for(Span::from_secs(2));
+    bench.ask_downscale(GIB, 2);
+    for more in [0, 0, 1000, 1023] {
+        bench.tell(stalled(Some(70_000 + more)));
+        bench.run_for(Span::from_secs(2));
+        assert_eq!(after_shrink(&bench), 0, "{more}");
+    }
+    bench.tell(stalled(Some(71_024)));
+    assert_eq!(after_shrink(&bench), 1);
+    // The next shrink is judged by what comes back after it.
+    bench.run_for(Span::from_secs(40));
+    bench.ask_downscale(GIB, 4);
+    bench.tell(stalled(Some(90_000)));
+    assert_eq!(after_shrink(&bench), 1);
+}
+
 #[test]
 fn after_a_shrink_pressure_asks_back_at_once() {
-    let stalled = || {
-        let machine = MachineMemory {
-            total: Bytes::gib(4),
-            available: Bytes::gib(3),
-            cached: Bytes(0),
-        };
-        Event::Stalled(Stalled {
-            scope: Scope::Cgroup,
-            stall: Stall::Some,
-            machine: Some(machine),
-        })
-    };
-    let after_shrink = |bench: &Bench| {
-        let asks = bench.core.snapshot(bench.now).counters.asks;
-        asks.get("after_shrink")
-    };
+    let stalled = || stalled(None);
     let mut bench = Bench::with(Rules::default(), CacheMode::Off, Watched::Cgroup);
     bench.bound = Some(Bytes::mib(150));
     bench.connect(AGENT);
