@@ -49,7 +49,7 @@ enum Command {
     Sim(sim::Options),
     /// Install what this machine lacks, or print the one command that does
     Setup,
-    /// Build the two static binaries that go into guest images
+    /// Build the static binaries that go into guests
     GuestBins,
     /// Build the binaries and the images everything else needs
     Images,
