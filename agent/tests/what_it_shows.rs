@@ -63,6 +63,8 @@ async fn the_dump_has_the_deployed_agents_keys_and_the_decisions() {
         }
         assert_eq!(pod["lastDecision"]["reason"], "cpu");
         assert!(pod["lastDecision"]["votes"]["cpu"].is_number());
+        assert!(pod["lastDecision"]["goalUnits"].is_number());
+        assert!(pod["lastDecision"]["at"].is_string(), "{pod}");
         assert!(
             pod["decisions"]
                 .as_array()

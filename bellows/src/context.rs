@@ -1,5 +1,6 @@
 //! What every command has at hand: where the instance is, how to reach it, how to print.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use hyper::http::Method;
@@ -59,10 +60,18 @@ impl Context {
         Paint::stderr(self.global.color)
     }
 
-    /// The kubeconfig: the flag's, else the state directory's.
+    /// The kubeconfig: the flag's, else the state directory's. As a plugin (`kubectl bellows`) the one kubectl uses comes
+    /// before the state directory's.
     pub(crate) fn kubeconfig(&self) -> Outcome<PathBuf> {
-        match &self.global.kubeconfig {
-            Some(path) => Ok(path.clone()),
+        if let Some(path) = &self.global.kubeconfig {
+            return Ok(path.clone());
+        }
+        let plugin = is_plugin(std::env::args_os().next());
+        match plugin
+            .then(|| kubectls_own(&|name| std::env::var_os(name)))
+            .flatten()
+        {
+            Some(path) => Ok(path),
             None => Ok(self.state()?.kubeconfig()),
         }
     }
@@ -100,6 +109,22 @@ impl Context {
     }
 }
 
+/// Whether this program was found by kubectl, which looks for `kubectl-NAME`.
+fn is_plugin(program: Option<OsString>) -> bool {
+    let name = program
+        .map(PathBuf::from)
+        .and_then(|path| path.file_name().map(OsString::from));
+    name.is_some_and(|name| name.to_string_lossy().starts_with("kubectl-"))
+}
+
+/// The file kubectl takes: the first of `KUBECONFIG`, else `~/.kube/config`, if it is there.
+fn kubectls_own(variable: &dyn Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    let named = variable("KUBECONFIG").and_then(|list| std::env::split_paths(&list).next());
+    let named = named.filter(|path| !path.as_os_str().is_empty());
+    let usual = || variable("HOME").map(|home| PathBuf::from(home).join(".kube/config"));
+    named.or_else(usual).filter(|path| path.is_file())
+}
+
 fn explain(state: &StateDir, error: &UnixHttpError) -> Fail {
     let place = state.path().display();
     match (error, lock::holder(state)) {
@@ -112,5 +137,33 @@ fn explain(state: &StateDir, error: &UnixHttpError) -> Fail {
                 .rule("bellows up opens its admin socket when it has started")
                 .fix("wait a moment; if it stays so, end that process and start it again: guests keep running")
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kubectls_own_config_is_taken_by_the_plugin_only() {
+        assert!(is_plugin(Some("/usr/local/bin/kubectl-bellows".into())));
+        assert!(!is_plugin(Some("/kubectl-x/bellows".into())) && !is_plugin(None));
+        let home = tempfile::tempdir().unwrap();
+        let file = home.path().join("mine");
+        std::fs::write(&file, "").unwrap();
+        let list = format!("{}:/other", file.display());
+        let lookup = |name: &str| match name {
+            "KUBECONFIG" => Some(OsString::from(&list)),
+            _ => Some(home.path().into()),
+        };
+        assert_eq!(kubectls_own(&lookup), Some(file));
+        let lookup = |name: &str| (name == "HOME").then(|| home.path().into());
+        assert_eq!(kubectls_own(&lookup), None);
+        std::fs::create_dir(home.path().join(".kube")).unwrap();
+        std::fs::write(home.path().join(".kube/config"), "").unwrap();
+        assert_eq!(
+            kubectls_own(&lookup),
+            Some(home.path().join(".kube/config"))
+        );
     }
 }

@@ -14,7 +14,7 @@ use crate::view::vm::{cores, memory};
 pub(crate) struct Decision {
     /// When it was made, RFC 3339. It stands as long as target, reason and bounds stay the same.
     #[serde(default)]
-    pub(crate) at: String,
+    pub(crate) at: Option<String>,
     /// What the VM had.
     pub(crate) current: Resources,
     /// What it should have.
@@ -81,7 +81,8 @@ impl Decision {
     fn since(&self) -> String {
         let time = self
             .at
-            .split_once('T')
+            .as_deref()
+            .and_then(|at| at.split_once('T'))
             .map(|(_, time)| time.split('.').next().unwrap_or(time));
         time.filter(|time| !time.is_empty())
             .map_or_else(String::new, |time| {
@@ -121,7 +122,7 @@ impl Decision {
             })
             .collect();
         lines.push(format!(
-            "Votes then, in compute units: {}; together {}.",
+            "Votes now, in compute units: {}; together {}.",
             votes.join(", "),
             self.goal_units
         ));
@@ -132,7 +133,7 @@ impl Decision {
                 .map(|bytes| format!("{} of memory in use", memory(whole(bytes)))),
         );
         if !seen.is_empty() {
-            lines.push(format!("Now the guest reports {}.", seen.join(" and ")));
+            lines.push(format!("The guest reports {}.", seen.join(" and ")));
         }
         if !self.has_all_metrics {
             lines.push("Some metrics are missing or old: nothing shrinks until they come.".into());
@@ -238,8 +239,7 @@ pub(crate) fn by_vm(agent: &Value) -> BTreeMap<String, Decision> {
 fn of_pod(pod: &Value) -> Option<(String, Decision)> {
     let info = &pod["status"]["vmInfo"];
     let key = format!("{}/{}", info["namespace"].as_str()?, info["name"].as_str()?);
-    let last = pod["decisions"].as_array()?.last()?;
-    let mut decision: Decision = serde_json::from_value(last.clone()).ok()?;
+    let mut decision: Decision = serde_json::from_value(pod["lastDecision"].clone()).ok()?;
     let executor = &pod["runner"]["executorState"];
     decision.permit = serde_json::from_value(executor["Plugin"]["Permit"].clone())
         .ok()
@@ -275,8 +275,8 @@ pub(crate) mod tests {
         insta::assert_snapshot!(sample().in_short(), @"memory 4.7 CU (permit holds it)");
         insta::assert_snapshot!(sample().in_words().join("\n"), @r"
         The agent wants 1 CPU / 4Gi since 03:02:05Z: memory usage asks for it.
-        Votes then, in compute units: load 1.10, memory 4.70, working set unknown; together 5.
-        Now the guest reports load 0.93 and 3.5Gi of memory in use.
+        Votes now, in compute units: load 1.10, memory 4.70, working set unknown; together 5.
+        The guest reports load 0.93 and 3.5Gi of memory in use.
         The node has room for 0.5 CPU / 2Gi only, by the scheduler.
         It holds a permit for 0.5 CPU / 2Gi.
         ");
@@ -284,7 +284,7 @@ pub(crate) mod tests {
 
     #[test]
     fn decisions_are_found_in_the_agents_dump() {
-        let entry = |name: &str, decisions: Value| {
+        let entry = |name: &str, last: Value| {
             serde_json::json!({
                 "podName": {"namespace": "default", "name": format!("{name}-abcde")},
                 "status": {"vmInfo": {"namespace": "default", "name": name}},
@@ -292,18 +292,17 @@ pub(crate) mod tests {
                     "Plugin": {"Permit": {"vCPUs": "500m", "mem": "2Gi"}},
                     "Metrics": {"LoadAverage1Min": 0.93, "MemoryUsageBytes": 3_779_571_220_u64},
                 }},
-                "decisions": decisions,
+                "lastDecision": last,
             })
         };
         let mut made = serde_json::to_value(sample()).unwrap();
         for key in ["permit", "load1", "memoryUsageBytes"] {
             made.as_object_mut().unwrap().remove(key);
         }
-        let older = serde_json::json!({"reason": "idle"});
         let dump = serde_json::json!({"pods": [
-            entry("pg", serde_json::json!([older, made])),
-            entry("new", serde_json::json!([])),
-            entry("odd", serde_json::json!([older])),
+            entry("pg", made),
+            entry("new", Value::Null),
+            entry("odd", serde_json::json!({"reason": "idle"})),
             {"podName": 3},
         ]});
         let found = by_vm(&dump);

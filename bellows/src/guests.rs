@@ -48,10 +48,12 @@ pub(crate) async fn stop_all(
     let count = running(state).await.len();
     let stopping = neonvm_runner::node::stop_all(state.path(), grace);
     let telling = async {
+        let mut told = Vec::new();
         loop {
             let left = running(state).await;
-            if !left.is_empty() {
+            if !left.is_empty() && left != told {
                 say(&format!("powering down {}", left.join(", ")));
+                told = left;
             }
             tokio::time::sleep(LOOK_AGAIN).await;
         }

@@ -7,7 +7,7 @@
 //! Mission row N39: the types exist once, here, and both sides use them.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
 use protocol::monitor::{
@@ -16,9 +16,7 @@ use protocol::monitor::{
 };
 
 fn folder(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("testdata/monitor")
-        .join(name)
+    Path::new("testdata/monitor").join(name)
 }
 
 fn golden(name: &str) -> String {

@@ -8,7 +8,7 @@
 //! Mission row N07: golden wire files.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
 use protocol::permit::{
@@ -18,9 +18,7 @@ use protocol::permit::{
 use protocol::units::{Bytes, MilliCpu, Resources};
 
 fn folder(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("testdata/permit")
-        .join(name)
+    Path::new("testdata/permit").join(name)
 }
 
 fn read(path: &str) -> String {

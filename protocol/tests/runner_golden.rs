@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use protocol::runner::{
     CpuState, ExitReason, ExitReport, GuestState, MemoryState, QuotaState, ResizeProblem,
@@ -19,9 +19,7 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 fn folder(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("testdata/runner")
-        .join(name)
+    Path::new("testdata/runner").join(name)
 }
 
 fn golden(name: &str) -> String {

@@ -3,7 +3,7 @@
 //!
 //! Sources: spec/agent.md §4.0, spec/scheduler.md §2.2 ("Resources JSON"), spec/neonvm.md §1.1, §1.10.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use protocol::annotations::{
     ANNOTATION_APPROVED, ANNOTATION_BOUNDS, ANNOTATION_REQUESTED, ANNOTATION_SCALING_UNIT,
@@ -18,9 +18,7 @@ use serde::de::DeserializeOwned;
 
 /// The rows of a table, split at ` | `.
 fn table(name: &str) -> Vec<Vec<String>> {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("testdata/units")
-        .join(name);
+    let path = Path::new("testdata/units").join(name);
     let text = std::fs::read_to_string(&path)
         .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let lines = text.lines().filter(|line| !line.starts_with('#'));

@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use protocol::annotations::{Overcommit, VmResources, VmUsage};
 use protocol::object::{ObjectMeta, OwnerReference, without_nulls};
@@ -27,9 +27,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 fn folder(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("testdata/vm")
-        .join(name)
+    Path::new("testdata/vm").join(name)
 }
 
 fn golden(name: &str) -> String {

@@ -73,6 +73,8 @@ pub fn init(service: &str) -> Result<LogHandle, LogError> {
         fmt::layer()
             .json()
             .flatten_event(true)
+            // `spans` holds it as well.
+            .with_current_span(false)
             .with_writer(std::io::stderr)
             .boxed()
     };

@@ -1,6 +1,6 @@
 //! Every `sh` block of the user documents is run, page by page, in the order in which it stands.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use bellows_tests::{bellows_bin, guest_or_skip};
@@ -24,7 +24,7 @@ fn script_of(text: &str) -> String {
 }
 
 fn docs() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs")
+    PathBuf::from("../docs")
 }
 
 #[test]

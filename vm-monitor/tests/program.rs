@@ -97,7 +97,7 @@ impl Drop for Running {
 }
 
 #[test]
-fn it_prints_its_ports_and_drains_on_sigterm() {
+fn n01_it_starts_alone_prints_its_ports_and_drains_on_sigterm() {
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
         let child = program()
             .args(["--addr=127.0.0.1:0", "--metrics-addr=127.0.0.1:0"])

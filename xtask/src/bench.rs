@@ -30,22 +30,11 @@ enum Name {
 
 /// Builds what the benchmark needs, runs it, shows its table.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let bellows = build::images(build::Scope::Binaries)?;
+    let bellows = build::images(build::Scope::Release)?;
     let program = match options.name {
         Name::Resize => "bench-resize",
     };
-    let mut command = shell::cargo()?;
-    command.args([
-        "build",
-        "--quiet",
-        "--release",
-        "-p",
-        "bellows-tests",
-        "--bin",
-        program,
-    ]);
-    shell::run("build the benchmark", &mut command)?;
-    let mut command = Command::new(shell::target_dir()?.join("release").join(program));
+    let mut command = Command::new(bellows.with_file_name(program));
     command
         .args(["--repeats", &options.repeats.to_string()])
         .env("BELLOWS_BIN", &bellows);

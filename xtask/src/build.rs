@@ -41,17 +41,24 @@ pub(crate) enum Scope {
     Binaries,
     /// Binaries and every test, as `cargo test --workspace` needs them.
     Tests,
+    /// Binaries as they are shipped, for measuring.
+    Release,
 }
 
-/// Builds the host binaries in the development profile; returns the path of `bellows`.
+/// Builds the host binaries; returns the path of `bellows`, beside which the others lie.
 fn host_bins(scope: Scope) -> Result<PathBuf> {
     let mut command = shell::cargo()?;
-    match scope {
-        Scope::Binaries => command.args(["build", "--quiet", "--workspace", "--bins"]),
-        Scope::Tests => command.args(["test", "--quiet", "--workspace", "--no-run"]),
-    };
+    command.args(match scope {
+        Scope::Binaries => &["build", "--quiet", "--workspace", "--bins"] as &[&str],
+        Scope::Tests => &["test", "--quiet", "--workspace", "--no-run"],
+        Scope::Release => &["build", "--quiet", "--workspace", "--bins", "--release"],
+    });
     shell::run("build host binaries", &mut command)?;
-    Ok(shell::target_dir()?.join("debug").join("bellows"))
+    let profile = match scope {
+        Scope::Binaries | Scope::Tests => "debug",
+        Scope::Release => "release",
+    };
+    Ok(shell::target_dir()?.join(profile).join("bellows"))
 }
 
 /// Everything a guest needs: packages, binaries, images. Quick when nothing changed. Returns the path of `bellows`.

@@ -7,6 +7,7 @@ mod bench;
 mod build;
 mod demo;
 mod http;
+mod interrupt;
 mod setup;
 mod shell;
 mod test;

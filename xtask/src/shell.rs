@@ -19,9 +19,10 @@ pub(crate) fn complain(line: &str) {
     let _ = writeln!(std::io::stderr().lock(), "error: {line}");
 }
 
-/// The root of the checkout.
+/// The root of the checkout `cargo xtask` was called in. Not the one it was compiled in: checkouts share a target directory.
 pub(crate) fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+    std::env::var_os("CARGO_MANIFEST_DIR")
+        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from)
         .join("..")
         .canonicalize()
         .expect("the checkout exists")

@@ -30,6 +30,10 @@ const NODE: [&str; 5] = [
     "node_memory_MemAvailable_bytes",
     "node_memory_Cached_bytes",
 ];
+/// Load averages of runnable tasks only, which our monitor serves: a shrink under way does not count in them.
+const RUNNABLE: [&str; 2] = ["host_runnable_load1", "host_runnable_load5"];
+/// Where they stand among the names of [`Page::system`].
+const RUNNABLE_AT: usize = 10;
 /// Names of the file cache metrics.
 const LFC: [&str; 4] = [
     "lfc_hits",
@@ -83,11 +87,21 @@ impl Page {
     /// A page of system metrics.
     #[must_use]
     pub fn system() -> Self {
-        const BOTH: [&str; 10] = [
-            SYSTEM[0], SYSTEM[1], SYSTEM[2], SYSTEM[3], SYSTEM[4], NODE[0], NODE[1], NODE[2],
-            NODE[3], NODE[4],
+        const ALL: [&str; 12] = [
+            SYSTEM[0],
+            SYSTEM[1],
+            SYSTEM[2],
+            SYSTEM[3],
+            SYSTEM[4],
+            NODE[0],
+            NODE[1],
+            NODE[2],
+            NODE[3],
+            NODE[4],
+            RUNNABLE[0],
+            RUNNABLE[1],
         ];
-        static NAMES: [&str; 10] = BOTH;
+        static NAMES: [&str; 12] = ALL;
         Self::new(&NAMES, false)
     }
 
@@ -207,7 +221,9 @@ impl Page {
     pub fn into_system(mut self) -> Result<SystemMetrics, PageError> {
         self.finish();
         let from = if self.found[..5].iter().all(|found| found.count == 0)
-            && self.found[5..].iter().any(|found| found.count > 0)
+            && self.found[5..RUNNABLE_AT]
+                .iter()
+                .any(|found| found.count > 0)
         {
             5
         } else {
@@ -216,12 +232,27 @@ impl Page {
         let values = [0, 1, 2, 3, 4].map(|n| self.single(from + n));
         let [load1, load5, total, available, cached] = values;
         let used = (total? - available?).max(0.0);
+        let (load1, load5) = self.runnable()?.unwrap_or((load1?, load5?));
         Ok(SystemMetrics {
-            load1: load1?,
-            load5: load5?,
+            load1,
+            load5,
             memory_usage_bytes: used + KERNEL_ALLOWANCE_BYTES,
             memory_cached_bytes: cached?,
         })
+    }
+
+    /// Both runnable averages, if the page has either.
+    fn runnable(&self) -> Result<Option<(f64, f64)>, PageError> {
+        let is_there = self.found[RUNNABLE_AT..]
+            .iter()
+            .any(|found| found.count > 0);
+        if !is_there {
+            return Ok(None);
+        }
+        Ok(Some((
+            self.single(RUNNABLE_AT)?,
+            self.single(RUNNABLE_AT + 1)?,
+        )))
     }
 
     /// The file cache metrics on the page.
@@ -389,6 +420,28 @@ mod tests {
                 "{bad}"
             );
         }
+    }
+
+    /// Our monitor serves the average of runnable tasks as well: a kernel worker that sleeps over our own unplug is no load.
+    #[test]
+    fn runnable_averages_are_taken_where_they_are() {
+        let more = "# TYPE host_runnable_load1 gauge\nhost_runnable_load1 0.25\n# TYPE host_runnable_load5 gauge\nhost_runnable_load5 0.5\n";
+        let got = system(&format!("{GOOD}{more}"));
+        let expected = SystemMetrics {
+            load1: 0.25,
+            load5: 0.5,
+            ..wanted()
+        };
+        assert_eq!(got, Ok(expected));
+        let half = more.replace("host_runnable_load5 0.5\n", "");
+        assert_eq!(
+            system(&format!("{GOOD}{half}")),
+            Err(PageError::Missing("host_runnable_load5"))
+        );
+        assert_eq!(
+            system(more),
+            Err(PageError::Missing("host_memory_total_bytes"))
+        );
     }
 
     #[test]

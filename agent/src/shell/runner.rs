@@ -334,6 +334,7 @@ impl Runner {
         let (decision, warnings) = (evaluation.decision, evaluation.warnings);
         let now = self.ctx.clock.now();
         let last = self.last_decision.replace(decision);
+        self.place.lock().latest = Some(decision);
         if last.is_none_or(|last| last.revision.value != decision.revision.value)
             && decision.revision.value != 0
         {

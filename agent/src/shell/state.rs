@@ -65,6 +65,8 @@ pub(super) struct VmView {
     pub workers: usize,
     pub executor: Option<StateDump>,
     pub decisions: VecDeque<DecisionEntry>,
+    /// The newest decision, with the votes of now, also when it only confirms the last of `decisions`.
+    pub latest: Option<Decision>,
 }
 
 impl VmView {
@@ -87,14 +89,11 @@ impl VmView {
 
     fn dump(&self, pod: &NamespacedName) -> Value {
         let [monitor, scheduler, neonvm] = self.failures;
-        let last = self.decisions.back().map(|entry| {
-            json!({
-                "reason": entry.decision.reason,
-                "votes": entry.decision.votes,
-                "boundedBy": entry.decision.bounded_by,
-                "current": entry.decision.current,
-                "target": entry.decision.target,
-            })
+        let last = self.latest.map(|decision| {
+            let mut last = json!(decision);
+            // Since when it stands: later ones had the same target, reason and bounds.
+            last["at"] = json!(self.decisions.back().map(|entry| &entry.at));
+            last
         });
         json!({
             "podName": pod,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use hyper::http::{Method, Request};
 use kube::Client;
-use protocol::time::Span;
+use protocol::time::{Span, Timestamp};
 use serde_json::{Value, json};
 use telemetry::clock::Clock;
 use tokio_util::sync::CancellationToken;
@@ -20,9 +20,11 @@ use super::{Base, objects};
 use crate::instance::Instance;
 
 /// Longest time that a damaged object stays so.
-const LOOK_AGAIN: Duration = Duration::from_secs(10);
-/// How often readiness is looked at: agents wait for it at start.
-const LOOK_AT_READINESS: Duration = Duration::from_millis(100);
+const LOOK_AGAIN: Span = Span::from_secs(10);
+/// How often readiness is looked at until it is there: agents wait for it at start.
+const GLANCE: Duration = Duration::from_millis(100);
+/// The same afterwards.
+const SLOW_GLANCE: Duration = Duration::from_secs(1);
 /// How long the permit server may take to become ready before its Pod says that it is not.
 const FIRST_READY: Span = Span::from_secs(5);
 /// Content type of a merge patch.
@@ -69,35 +71,40 @@ struct Announcer {
 impl Announcer {
     /// Mends the object until `cancel`.
     async fn run(self, cancel: CancellationToken) -> Result<(), String> {
-        let mut turns = tokio::time::interval(LOOK_AGAIN);
-        let mut glances = tokio::time::interval(LOOK_AT_READINESS);
-        glances.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let patient_until = self.clock.now() + FIRST_READY;
-        let mut announced = None;
+        let mut announced: Option<(bool, Timestamp)> = None;
         loop {
+            let pause = if announced.is_some_and(|(ready, _)| ready) {
+                SLOW_GLANCE
+            } else {
+                GLANCE
+            };
             tokio::select! {
                 () = cancel.cancelled() => return Ok(()),
-                _ = turns.tick() => announced = None,
-                _ = glances.tick() => {}
+                () = tokio::time::sleep(pause) => {}
             }
+            let now = self.clock.now();
             let is_ready = self.board.is_ready(super::scheduler::NAME);
             // At a restart the Pod says Ready from before. It will be so again in a moment: taking that back would only
             // make agents lose the scheduler for nothing.
-            let is_starting = !is_ready
-                && !self.announced.load(Ordering::Acquire)
-                && self.clock.now() < patient_until;
-            if announced == Some(is_ready) || is_starting {
+            let is_starting =
+                !is_ready && !self.announced.load(Ordering::Acquire) && now < patient_until;
+            let is_known = announced
+                .is_some_and(|(ready, at)| ready == is_ready && now.since(at) < LOOK_AGAIN);
+            if is_starting || is_known {
                 continue;
             }
             match self.turn(is_ready).await {
                 Ok(()) => {
-                    announced = Some(is_ready);
+                    announced = Some((is_ready, now));
                     self.announced.store(is_ready, Ordering::Release);
                 }
-                Err(error) => tracing::warn!(
-                    error = telemetry::chain(&error),
-                    "the scheduler is not announced"
-                ),
+                Err(error) => {
+                    tracing::warn!(
+                        error = telemetry::chain(&error),
+                        "the scheduler is not announced"
+                    );
+                }
             }
         }
     }

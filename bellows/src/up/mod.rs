@@ -167,10 +167,27 @@ pub(crate) async fn run(context: &Context, args: UpArgs) -> Outcome {
     };
     check_addresses(&base.instance)?;
     let mut supervisor = Supervisor::new(base.board.clone());
-    let ended = serve(context, plan, &base, &mut supervisor, signals).await;
-    supervisor.drain_through(Stage::Api).await;
+    let whole = async {
+        let ended = serve(context, plan, &base, &mut supervisor, signals.clone()).await;
+        supervisor.drain_through(Stage::Api).await;
+        ended
+    };
+    let ended = tokio::select! {
+        ended = whole => ended,
+        () = told_twice(&signals) => Err(Fail::try_again("told to end twice: ended without draining")
+            .rule("nothing is lost by that: what was answered is on disk, and guests keep running")),
+    };
     let _ = std::fs::remove_file(base.state.admin_socket());
     ended
+}
+
+/// Somebody does not want to wait for the end.
+async fn told_twice(first: &CancellationToken) {
+    first.cancelled().await;
+    match telemetry::shutdown::on_signal() {
+        Ok(second) => second.cancelled().await,
+        Err(_) => std::future::pending().await,
+    }
 }
 
 /// Looks whether every address of ours is free, before any part starts: one that is not stops all of them, and is told

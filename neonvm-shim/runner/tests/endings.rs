@@ -116,3 +116,21 @@ async fn what_cannot_start_says_why() {
     assert_eq!((report.reason, code), (ExitReason::StartFailed, 69));
     assert!(report.message.contains("/nonexistent/disk"), "{report:?}");
 }
+
+#[tokio::test]
+async fn a_qemu_that_dies_is_a_failure() {
+    let Some(kit) = kit("a_qemu_that_dies_is_a_failure").await else {
+        return;
+    };
+    let mut vm = Vm::new(&kit, &SMALL, |_| ());
+    vm.start().await;
+    let state = vm
+        .wait("QEMU runs", |state| state.qemu_version.is_some())
+        .await;
+    let process = state
+        .qemu_pid
+        .and_then(neonvm_runner::shell::process::ProcessId::of);
+    process.expect("it runs").kill();
+    let (report, code) = vm.ended().await;
+    assert_eq!((report.reason, code), (ExitReason::QemuDied, 1));
+}

@@ -149,3 +149,32 @@ async fn n18_sysfs_scaling_switches_cpus_inside_the_guest() {
     vm.stop(0).await;
     vm.ended().await;
 }
+
+#[tokio::test]
+async fn qemu_survives_more_resizes_than_it_could_bear_plugs() {
+    let Some(kit) = kit("qemu_survives_more_resizes_than_it_could_bear_plugs").await else {
+        return;
+    };
+    let bounds = Bounds {
+        cpus: [1000, 1000, 4000],
+        slots: [2, 2, 2],
+    };
+    let mut vm = Vm::new(&kit, &bounds, |_| ());
+    vm.start().await;
+    let first = vm.running().await;
+    // Three plugs a time; a TCG QEMU makes 64 vCPUs in its life. KVM has no such end, and passes all the same.
+    for revision in 0..52 {
+        let cores = if revision % 2 == 0 { 4 } else { 1 };
+        let state = vm.resize(cores * 1000, 2, revision + 1).await;
+        assert_eq!(state.cpus.guest_online, Some(cores), "at {revision}");
+        assert_eq!(state.boot_id, first.boot_id);
+        if first.accel == "tcg" && revision > 44 {
+            assert_eq!(
+                state.cpus.plugged, 4,
+                "the last plugs are kept: switched off inside"
+            );
+        }
+    }
+    vm.stop(0).await;
+    vm.ended().await;
+}

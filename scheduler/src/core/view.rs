@@ -89,6 +89,9 @@ pub(super) fn key_of(meta: &ObjectMeta) -> NamespacedName {
 /// Why a node cannot take anything.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize)]
 pub enum NodeProblem {
+    /// There is no `status.allocatable`: a node that has just been made has not reported yet.
+    #[error("it has not reported what it has")]
+    NotReported,
     /// `status.allocatable` misses a resource.
     #[error("status.allocatable has no {0}")]
     Missing(&'static str),
@@ -138,6 +141,9 @@ impl NodeView {
             read("cpu", Quantity::milli_value),
             read("memory", Quantity::value),
         );
+        if allocatable.is_none() {
+            problem = Some(NodeProblem::NotReported);
+        }
         Ok(Self {
             name: meta.name,
             total,
@@ -373,7 +379,15 @@ mod tests {
             object["status"]["allocatable"] = bad;
             let view = NodeView::read(&object).expect("has a name");
             assert_eq!(view.total, Both::new(0, 1 << 30));
-            assert!(view.problem.is_some());
+            assert!(matches!(
+                view.problem,
+                Some(NodeProblem::Bad("cpu") | NodeProblem::Missing("cpu"))
+            ));
         }
+        let mut new = node;
+        new["status"] = json!({});
+        let view = NodeView::read(&new).expect("has a name");
+        assert_eq!(view.total, Both::default());
+        assert_eq!(view.problem, Some(NodeProblem::NotReported));
     }
 }

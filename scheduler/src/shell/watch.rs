@@ -15,7 +15,7 @@ use super::api::virtual_machines;
 use super::metrics::Metrics;
 use super::owner::Command;
 use crate::core::event::Event;
-use crate::core::view::{NodeView, PodView, Unreadable, VmView};
+use crate::core::view::{NodeProblem, NodeView, PodView, Unreadable, VmView};
 
 /// What is watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -159,7 +159,11 @@ fn view<T>(
 }
 
 fn node(object: &DynamicObject, metrics: &Metrics) -> Option<NodeView> {
-    let problem = |view: &NodeView| view.problem.as_ref().map(ToString::to_string);
+    // A node that has not reported yet is no fault of anybody's; nothing is placed on it meanwhile.
+    let problem = |view: &NodeView| match &view.problem {
+        None | Some(NodeProblem::NotReported) => None,
+        Some(problem) => Some(problem.to_string()),
+    };
     view(Kind::Nodes, object, metrics, NodeView::read, problem)
 }
 

@@ -1,6 +1,8 @@
 //! Readers of the kernel's small text files. They take bytes and read nothing themselves, so that any file's content can
 //! be a test case.
 
+use std::collections::BTreeMap;
+
 use protocol::units::Bytes;
 use serde::Serialize;
 
@@ -95,6 +97,21 @@ pub fn load_averages(text: &str) -> Option<(&str, &str)> {
     (is_number(one) && is_number(five)).then_some((one, five))
 }
 
+/// For each CPU in `/proc/schedstat`, how long tasks have run or waited to run there, nanoseconds: the seventh and eighth
+/// number of its line. Lines of another kind are left.
+#[must_use]
+pub fn runnable_ns(text: &str) -> BTreeMap<u32, u64> {
+    text.lines().filter_map(runnable_of_cpu).collect()
+}
+
+fn runnable_of_cpu(line: &str) -> Option<(u32, u64)> {
+    let mut words = line.strip_prefix("cpu")?.split_ascii_whitespace();
+    let cpu = words.next()?.parse().ok()?;
+    let ran: u64 = words.nth(6)?.parse().ok()?;
+    let waited: u64 = words.next()?.parse().ok()?;
+    Some((cpu, ran.checked_add(waited)?))
+}
+
 /// One line of a PSI file: `some avg10=0.00 avg60=0.00 avg300=0.00 total=0`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PressureLine<'a> {
@@ -174,6 +191,23 @@ mod tests {
     }
 
     #[test]
+    fn runnable_time_is_the_seventh_and_eighth_number_of_a_cpu() {
+        let text = "version 15\ntimestamp 4294901572\ncpu0 0 0 0 0 0 0 28625825790 35397345400 16656\ndomain0 3 1 2\ncpu2 1 2 3 4 5 6 7 8 9\n";
+        let expected = BTreeMap::from([(0, 64_023_171_190), (2, 15)]);
+        assert_eq!(runnable_ns(text), expected);
+        let most = u64::MAX;
+        for bad in [
+            "",
+            "cpu0 0 0 0 0 0 0 7",
+            "cpux 0 0 0 0 0 0 7 8 9",
+            "cpu0 0 0 0 0 0 0 -7 8 9",
+            &format!("cpu0 0 0 0 0 0 0 {most} 1 9"),
+        ] {
+            assert_eq!(runnable_ns(bad), BTreeMap::new(), "{bad:?}");
+        }
+    }
+
+    #[test]
     fn pressure_lines_are_read_and_others_left() {
         let text = "some avg10=1.50 avg60=0.00 avg300=0.00 total=77\nfull avg10=0.25 total=5\nnone x=1\nsome total=3\n";
         let lines: Vec<_> = pressure_lines(text).collect();
@@ -196,6 +230,7 @@ mod tests {
             let _ = machine_memory(&bytes);
             let text = String::from_utf8_lossy(&bytes);
             let _ = load_averages(&text);
+            let _ = runnable_ns(&text);
             let _ = pressure_lines(&text).count();
         }
     }

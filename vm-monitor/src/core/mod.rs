@@ -40,6 +40,7 @@ pub mod files;
 pub mod handshake;
 pub mod memory;
 mod requests;
+pub mod runnable;
 #[cfg(test)]
 mod tests;
 pub mod throttle;

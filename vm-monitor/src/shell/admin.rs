@@ -11,7 +11,7 @@ use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -22,6 +22,7 @@ use super::render;
 use crate::core::StateDump;
 use crate::core::decision::Watched;
 use crate::core::files::ReadFailure;
+use crate::core::runnable::RunnableLoad;
 
 /// Scrapers at once. Each VM has one agent and perhaps a Prometheus.
 const CONNECTIONS_AT_ONCE: usize = 16;
@@ -40,14 +41,20 @@ pub struct Admin {
     proc_root: PathBuf,
     watched: Watched,
     cgroup: Option<PathBuf>,
+    runnable: watch::Receiver<RunnableLoad>,
 }
 
 impl Admin {
     /// Pages on the monitor behind `inbox`.
     #[must_use]
-    pub fn new(config: &Config, inbox: mpsc::Sender<Inbox>) -> Self {
+    pub fn new(
+        config: &Config,
+        inbox: mpsc::Sender<Inbox>,
+        runnable: watch::Receiver<RunnableLoad>,
+    ) -> Self {
         Self {
             inbox,
+            runnable,
             proc_root: config.proc_root.clone(),
             watched: config.watched,
             cgroup: config.cgroup.clone(),
@@ -82,7 +89,9 @@ impl Admin {
             "/metrics" => {
                 // The machine's figures are worth having even if the owner is stuck.
                 let dump = self.dump().await;
-                let text = render::metrics(&self.proc_root, self.cgroup.as_deref(), dump.as_ref());
+                let runnable = self.runnable.borrow().clone();
+                let cgroup = self.cgroup.as_deref();
+                let text = render::metrics(&self.proc_root, cgroup, &runnable, dump.as_ref());
                 page(StatusCode::OK, TEXT, text)
             }
             "/readyz" => match (self.memory_failure(), self.dump().await) {

@@ -12,5 +12,6 @@ pub mod owner;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 pub mod render;
+pub mod runnable;
 mod sys;
 pub mod upgrade;

@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use protocol::units::Bytes;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -15,7 +15,9 @@ use super::clock::Clock;
 use super::config::Config;
 use super::link::{self, Goodbye, Links, Outgoing};
 use super::memory::Source;
+use super::runnable;
 use crate::core::cache::{CacheChange, CacheFailure};
+use crate::core::runnable::RunnableLoad;
 use crate::core::{Action, ConnectionId, Event, Monitor, OperationId, StateDump};
 use crate::{Bound, RunError};
 
@@ -74,7 +76,15 @@ pub(crate) async fn run(
     };
     let connections = cancel.child_token();
     tasks.spawn(link::serve(bound.monitor, links, connections.clone()));
-    let admin = Admin::new(&config, inbox.clone());
+    let (averages, runnable) = watch::channel(RunnableLoad::default());
+    let proc_root = config.proc_root.clone();
+    tasks.spawn(runnable::run(
+        averages,
+        proc_root,
+        clock,
+        connections.clone(),
+    ));
+    let admin = Admin::new(&config, inbox.clone(), runnable);
     tasks.spawn(admin::serve(bound.metrics, admin, connections.clone()));
 
     let core = Monitor::new(config.setup());

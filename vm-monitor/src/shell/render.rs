@@ -11,12 +11,19 @@ use crate::core::StateDump;
 use crate::core::cache::CacheState;
 use crate::core::counters::Family;
 use crate::core::files;
+use crate::core::runnable::RunnableLoad;
 
 /// The page. Without `dump` it has only the machine's figures.
 #[must_use]
-pub fn metrics(proc_root: &Path, cgroup: Option<&Path>, dump: Option<&StateDump>) -> String {
+pub fn metrics(
+    proc_root: &Path,
+    cgroup: Option<&Path>,
+    runnable: &RunnableLoad,
+    dump: Option<&StateDump>,
+) -> String {
     let mut page = Page(String::with_capacity(8 * 1024));
     page.machine(proc_root);
+    page.runnable(runnable);
     page.pressure(proc_root, cgroup);
     if let Some(dump) = dump {
         page.watch(dump);
@@ -67,6 +74,26 @@ impl Page {
             );
             let name = "host_memory_cached_bytes";
             self.gauge(name, "Memory in the page cache.", memory.cached.0);
+        }
+    }
+
+    fn runnable(&mut self, load: &RunnableLoad) {
+        let Some((one, five)) = load.averages() else {
+            return;
+        };
+        for (name, help, value) in [
+            (
+                "host_runnable_load1",
+                "Load average of the last minute, of runnable tasks only.",
+                one,
+            ),
+            (
+                "host_runnable_load5",
+                "Load average of the last five minutes, of runnable tasks only.",
+                five,
+            ),
+        ] {
+            self.gauge(name, help, format_args!("{value:.4}"));
         }
     }
 
@@ -212,8 +239,11 @@ impl Page {
 mod tests {
     use super::*;
     use crate::core::Monitor;
+    use std::collections::BTreeMap;
+
+    use crate::core::runnable::Reading;
     use crate::shell::config::Config;
-    use protocol::time::Timestamp;
+    use protocol::time::{Span, Timestamp};
 
     fn folder() -> tempfile::TempDir {
         let folder = tempfile::tempdir().expect("a folder");
@@ -237,7 +267,7 @@ mod tests {
     fn the_agents_five_gauges_are_typed_and_single() {
         let folder = folder();
         let dump = Monitor::new(Config::default().setup()).snapshot(Timestamp(0));
-        let page = metrics(folder.path(), None, Some(&dump));
+        let page = metrics(folder.path(), None, &RunnableLoad::default(), Some(&dump));
         for (name, value) in [
             ("host_load1", "0.26"),
             ("host_load5", "1.75"),
@@ -262,7 +292,16 @@ mod tests {
     fn every_series_has_a_type_and_comes_right_after_it() {
         let folder = folder();
         let dump = Monitor::new(Config::default().setup()).snapshot(Timestamp(0));
-        let page = metrics(folder.path(), Some(folder.path()), Some(&dump));
+        let mut load = RunnableLoad::default();
+        for second in [0, 60] {
+            let reading = Reading {
+                runnable_ns: BTreeMap::from([(0, second * 2_000_000_000)]),
+                total: None,
+            };
+            load.observe(Timestamp(0) + Span::from_secs(second), reading);
+        }
+        let page = metrics(folder.path(), Some(folder.path()), &load, Some(&dump));
+        assert!(page.contains("\nhost_runnable_load1 2.0000\n"), "{page}");
         let mut typed = std::collections::BTreeSet::new();
         let mut current = "";
         for line in page.lines() {
@@ -281,7 +320,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_is_left_out() {
-        let page = metrics(Path::new("/nowhere"), None, None);
+        let page = metrics(Path::new("/nowhere"), None, &RunnableLoad::default(), None);
         assert_eq!(page, "");
     }
 }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 
 use super::report::Progress;
+use crate::interrupt;
 
 /// Progress lines so far, shared with the reader thread.
 pub(crate) type Lines = Arc<Mutex<Vec<Progress>>>;
@@ -40,6 +41,7 @@ fn connection(address: &str) -> [String; 6] {
 pub(crate) fn wait_for_database(address: &str, patience: Duration) -> Result<()> {
     let began = Instant::now();
     loop {
+        interrupt::check()?;
         let answered = Command::new("psql")
             .args(connection(address))
             .args(["-d", "bench", "-Atqc", "select 1"])

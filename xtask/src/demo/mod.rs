@@ -9,6 +9,7 @@ mod plot;
 pub(crate) mod report;
 pub(crate) mod site;
 mod view;
+mod watch;
 
 use std::path::{Path, PathBuf};
 use std::process::Child;
@@ -21,7 +22,8 @@ use serde_json::Value;
 use self::load::{Bench, Lines};
 use self::report::{ComputeUnits, Report, Sample};
 use self::site::{Site, VM};
-use crate::{build, shell};
+use self::watch::Watch;
+use crate::{build, interrupt, shell};
 
 /// Options of `demo`.
 #[derive(Args)]
@@ -55,6 +57,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         .prefix("bellows-demo-")
         .tempdir()
         .context("make a state directory")?;
+    interrupt::catch()?;
     let mut site = Site::up(&bellows, state.path())?;
     let outcome = demonstrate(&mut site, options);
     if options.keep {
@@ -82,15 +85,16 @@ fn demonstrate(site: &mut Site, options: &Options) -> Result<Report> {
     let runner = site.runner_state(&vm)?;
     let mut report = first_page(&runner);
     let boot_id = runner["boot_id"].clone();
-    let mut run = Run::new(site, &address, options.minutes);
+    let mut run = Run::new(site, &address, options.minutes)?;
     run.all_steps()?;
-    let (samples, lines, origin_unix_us) = run.into_parts();
-    report.samples = samples;
-    report.pgbench = lines
+    report.resizes = site.resizes(run.origin_unix_us)?;
+    report.kubectl_watch_events = run.watch.events();
+    report.samples = run.samples;
+    report.pgbench = run
+        .lines
         .lock()
         .unwrap_or_else(std::sync::PoisonError::into_inner)
         .clone();
-    report.resizes = site.resizes(origin_unix_us)?;
     let vm = site.vm()?;
     report.upscale_requests = count(site, &vm, "vm_monitor_upscale_requests_total");
     report.denied_downscales = count(site, &vm, "vm_monitor_downscales_total{outcome=\"refused\"");
@@ -167,7 +171,6 @@ fn count(site: &Site, vm: &Value, name: &str) -> u64 {
 
 /// One run of the load with its samples.
 struct Run<'a> {
-    site: &'a Site,
     address: &'a str,
     origin: Instant,
     origin_unix_us: i64,
@@ -175,24 +178,21 @@ struct Run<'a> {
     lines: Lines,
     samples: Vec<Sample>,
     view: view::View,
+    watch: Watch,
 }
 
 impl<'a> Run<'a> {
-    fn new(site: &'a Site, address: &'a str, minutes: u64) -> Self {
-        Self {
-            site,
+    fn new(site: &Site, address: &'a str, minutes: u64) -> Result<Self> {
+        Ok(Self {
             address,
+            watch: site.watch()?,
             origin: Instant::now(),
             origin_unix_us: jiff::Timestamp::now().as_microsecond(),
             minutes,
             lines: Lines::default(),
             samples: Vec::new(),
             view: view::View::new(),
-        }
-    }
-
-    fn into_parts(self) -> (Vec<Sample>, Lines, i64) {
-        (self.samples, self.lines, self.origin_unix_us)
+        })
     }
 
     /// Load up, load down, memory burst, then wait for the smallest size.
@@ -225,7 +225,7 @@ impl<'a> Run<'a> {
         let deadline = Duration::from_secs(self.minutes * 60);
         while self.origin.elapsed() < deadline {
             self.look("no load: back to the smallest size")?;
-            let last = self.samples.last().context("no sample")?;
+            let last = self.samples.last().context("kubectl showed nothing")?;
             if last.phase == "Running" && last.cu() <= MIN_CU {
                 return Ok(());
             }
@@ -235,8 +235,18 @@ impl<'a> Run<'a> {
 
     /// One sample, shown, then the rest of its second.
     fn look(&mut self, doing: &str) -> Result<()> {
+        interrupt::check()?;
+        self.watch.check()?;
         let began = Instant::now();
-        let (sample, _) = self.site.sample(self.origin.elapsed().as_secs_f64())?;
+        let t = self.origin.elapsed().as_secs_f64();
+        if let Some(vm) = self.watch.newest() {
+            self.add(doing, Site::sample(t, &vm));
+        }
+        std::thread::park_timeout(Duration::from_secs(1).saturating_sub(began.elapsed()));
+        Ok(())
+    }
+
+    fn add(&mut self, doing: &str, sample: Sample) {
         let tps = self
             .lines
             .lock()
@@ -245,8 +255,6 @@ impl<'a> Run<'a> {
             .cloned();
         self.view.show(doing, &sample, tps.as_ref());
         self.samples.push(sample);
-        std::thread::park_timeout(Duration::from_secs(1).saturating_sub(began.elapsed()));
-        Ok(())
     }
 }
 

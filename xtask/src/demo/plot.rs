@@ -93,8 +93,14 @@ where
         &[
             Series {
                 name: "load1",
-                color: RGBColor(160, 160, 160),
+                color: RGBColor(190, 190, 190),
                 points: of(|s| s.load1.map(|l| l.min(10.0))),
+                steps: false,
+            },
+            Series {
+                name: "runnable load1",
+                color: RGBColor(90, 90, 90),
+                points: of(|s| s.runnable_load1.map(|l| l.min(10.0))),
                 steps: false,
             },
             Series {

@@ -23,6 +23,9 @@ pub(crate) struct Report {
     pub(crate) denied_downscales: u64,
     /// Runner restarts plus changes of the guest's boot id.
     pub(crate) guest_restarts: u64,
+    /// How often `kubectl get neonvm -w` showed the VM.
+    #[serde(default)]
+    pub(crate) kubectl_watch_events: u64,
     /// What the run is judged by; empty is green.
     pub(crate) failures: Vec<String>,
 }
@@ -77,8 +80,11 @@ pub(crate) struct Sample {
     pub(crate) permit_cpu: Option<f64>,
     /// The approved permit on the VM, GiB.
     pub(crate) permit_mem_gib: Option<f64>,
-    /// One-minute load of the guest.
+    /// One-minute load of the guest, as its kernel counts it.
     pub(crate) load1: Option<f64>,
+    /// The same of runnable tasks only, less our own shrink: what the agent goes by, from a minute after the boot on.
+    #[serde(default)]
+    pub(crate) runnable_load1: Option<f64>,
 }
 
 impl Sample {

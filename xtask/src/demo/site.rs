@@ -2,6 +2,7 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -10,7 +11,8 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
 use super::report::{Resize, Sample};
-use crate::http;
+use super::watch::Watch;
+use crate::{http, interrupt};
 
 /// Name of the demo's VM.
 pub(crate) const VM: &str = "demo";
@@ -36,6 +38,8 @@ impl Site {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(log)
+            // Ctrl-C is for us: we end it, and the guests with it.
+            .process_group(0)
             .spawn()
             .context("could not start bellows up")?;
         let stdout = child.stdout.take().context("bellows up has no stdout")?;
@@ -64,19 +68,24 @@ impl Site {
         command
     }
 
-    fn kubectl(&self, arguments: &[&str]) -> Result<Value> {
-        let text = crate::shell::output(
-            Command::new("kubectl")
-                .arg("--kubeconfig")
-                .arg(self.state.join("kubeconfig"))
-                .args(arguments),
-        )?;
-        serde_json::from_str(&text).context("kubectl did not answer with JSON")
+    fn kubectl(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new("kubectl");
+        command
+            .arg("--kubeconfig")
+            .arg(self.state.join("kubeconfig"))
+            .args(arguments);
+        command
     }
 
     /// The VM object.
     pub(crate) fn vm(&self) -> Result<Value> {
-        self.kubectl(&["get", "neonvm", VM, "-o", "json"])
+        let text = crate::shell::output(&mut self.kubectl(&["get", "neonvm", VM, "-o", "json"]))?;
+        serde_json::from_str(&text).context("kubectl did not answer with JSON")
+    }
+
+    /// Watches the VM object from now on.
+    pub(super) fn watch(&self) -> Result<Watch> {
+        Watch::start(&mut self.kubectl(&["get", "neonvm", VM, "-o", "json", "--watch"]))
     }
 
     /// Waits until the VM has phase Running; calls `tell` with what it waits for.
@@ -87,6 +96,7 @@ impl Site {
     ) -> Result<Value> {
         let began = Instant::now();
         loop {
+            interrupt::check()?;
             let vm = self.vm()?;
             let phase = vm["status"]["phase"].as_str().unwrap_or("new").to_owned();
             if phase == "Running" {
@@ -132,9 +142,10 @@ impl Site {
             .collect())
     }
 
-    /// One look at the VM: its object and the load its monitor reports.
-    pub(crate) fn sample(&self, t: f64) -> Result<(Sample, Value)> {
-        let vm = self.vm()?;
+    /// One look at the VM: its object as last shown and the load its monitor reports.
+    pub(super) fn sample(t: f64, vm: &Value) -> Sample {
+        // A guest that is busy or being resized may not answer in time: then its load is unknown for this second.
+        let page = guest_page(vm).unwrap_or_default();
         let gib = |bytes: f64| bytes / f64::from(1 << 30);
         let slot = quantity(&vm["spec"]["guest"]["memorySlotSize"]).unwrap_or(0.0);
         let slots = vm["spec"]["guest"]["memorySlots"]["use"]
@@ -144,7 +155,7 @@ impl Site {
             vm["metadata"]["annotations"]["internal.autoscaling.neon.tech/resources-approved"]
                 .as_str();
         let permit: Option<Value> = approved.and_then(|text| serde_json::from_str(text).ok());
-        let sample = Sample {
+        Sample {
             t,
             phase: vm["status"]["phase"]
                 .as_str()
@@ -161,27 +172,14 @@ impl Site {
                 .as_ref()
                 .and_then(|permit| quantity(&permit["mem"]))
                 .map(gib),
-            load1: self.guest_metric(&vm, "host_load1").ok().flatten(),
-        };
-        Ok((sample, vm))
+            load1: metric(&page, "host_load1"),
+            runnable_load1: metric(&page, "host_runnable_load1"),
+        }
     }
 
-    /// A metric the monitor in the guest serves, summed over its labels; `None` when it has no such name. A name may end in
-    /// one label, as in `x_total{outcome="denied"`.
+    /// A metric the monitor in the guest serves, as [`metric`] reads it.
     pub(crate) fn guest_metric(&self, vm: &Value, name: &str) -> Result<Option<f64>> {
-        let ip: IpAddr = vm["status"]["podIP"]
-            .as_str()
-            .context("the VM has no address")?
-            .parse()?;
-        let text = http::get_tcp(SocketAddr::new(ip, 9100), "/metrics")?;
-        let matching = text.lines().filter(|line| {
-            line.strip_prefix(name)
-                .is_some_and(|rest| rest.starts_with([' ', '{', ',', '}']))
-        });
-        let values: Vec<f64> = matching
-            .filter_map(|line| line.rsplit(' ').next()?.parse().ok())
-            .collect();
-        Ok((!values.is_empty()).then(|| values.iter().sum()))
+        Ok(metric(&guest_page(vm)?, name))
     }
 
     /// Ends everything; guests are powered off first.
@@ -212,6 +210,28 @@ impl Drop for Site {
         let _ = child.kill();
         let _ = child.wait();
     }
+}
+
+/// The page of metrics the monitor in the guest serves.
+fn guest_page(vm: &Value) -> Result<String> {
+    let ip: IpAddr = vm["status"]["podIP"]
+        .as_str()
+        .context("the VM has no address")?
+        .parse()?;
+    http::get_tcp(SocketAddr::new(ip, 9100), "/metrics")
+}
+
+/// A metric on a page, summed over its labels; `None` when there is no such name. A name may end in one label, as in
+/// `x_total{outcome="denied"`.
+fn metric(page: &str, name: &str) -> Option<f64> {
+    let matching = page.lines().filter(|line| {
+        line.strip_prefix(name)
+            .is_some_and(|rest| rest.starts_with([' ', '{', ',', '}']))
+    });
+    let values: Vec<f64> = matching
+        .filter_map(|line| line.rsplit(' ').next()?.parse().ok())
+        .collect();
+    (!values.is_empty()).then(|| values.iter().sum())
 }
 
 fn read_resize(entry: &Value, origin_unix_us: i64) -> Option<Resize> {

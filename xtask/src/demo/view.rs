@@ -34,11 +34,12 @@ impl View {
             format!("{:.0} tps at {:.0} ms", p.tps, p.latency_ms)
         });
         let load = sample
-            .load1
+            .runnable_load1
+            .or(sample.load1)
             .map_or_else(|| "-".to_owned(), |load| format!("{load:.2}"));
         if !self.terminal {
             say(&format!(
-                "{:6.1} s  {doing:<36} {:<8} cpu {:.2}->{:.2}  mem {:.1}->{:.1} GiB  load1 {load}  {tps}",
+                "{:6.1} s  {doing:<36} {:<8} cpu {:.2}->{:.2}  mem {:.1}->{:.1} GiB  load {load}  {tps}",
                 sample.t,
                 sample.phase,
                 sample.cpu_now,
@@ -68,7 +69,7 @@ impl View {
             sample.mem_now_gib,
             sample.mem_want_gib
         ));
-        line(format!("  load1   {load:<8} {tps}"));
+        line(format!("  load    {load:<8} {tps}"));
         line(format!("  units   {}", spark(&self.history)));
     }
 }

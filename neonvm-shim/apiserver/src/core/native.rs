@@ -30,6 +30,18 @@ pub fn check(kind: &str, object: &Value) -> Result<(), String> {
     fits.map_err(|error| error.to_string())
 }
 
+/// Drops members that are `null`: for the types of built-in kinds that is the same as absent, and Go clients write many.
+pub fn drop_nulls(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            map.retain(|_, member| !member.is_null());
+            map.values_mut().for_each(drop_nulls);
+        }
+        Value::Array(items) => items.iter_mut().for_each(drop_nulls),
+        _ => {}
+    }
+}
+
 /// Brings amounts (schema nodes of format `quantity`) into canonical spelling: `2` → `"2"`, `"1024Mi"` → `"1Gi"`.
 pub fn canonical_quantities(
     value: &mut Value,
@@ -99,6 +111,13 @@ mod tests {
             assert!(check(kind, &object).is_err(), "{kind}");
         }
         assert_eq!(check("virtualmachines.vm.neon.tech", &json!(1)), Ok(()));
+    }
+
+    #[test]
+    fn null_members_are_absent() {
+        let mut value = json!({"a": null, "b": [{"c": null}, null], "d": {"e": null, "f": 1}});
+        drop_nulls(&mut value);
+        assert_eq!(value, json!({"b": [{}, null], "d": {"f": 1}}));
     }
 
     #[test]

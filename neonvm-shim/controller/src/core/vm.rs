@@ -147,6 +147,8 @@ pub struct VmCore {
     suffix: String,
     progress_at: Timestamp,
     scaling_from: Option<Resources>,
+    /// What the runner had when the order under way was decided: its news may overtake the order's answer.
+    ordered_from: Option<Resources>,
     must_read_vm: bool,
     read_at: Timestamp,
     reads_due: BTreeSet<Kind>,
@@ -176,6 +178,7 @@ impl VmCore {
             suffix: String::new(),
             progress_at: Timestamp(0),
             scaling_from: None,
+            ordered_from: None,
             must_read_vm: false,
             read_at: Timestamp(0),
             reads_due: BTreeSet::new(),
@@ -236,10 +239,10 @@ impl VmCore {
         let action = self.choose(at)?;
         self.busy.insert(action.kind().peer(), action.clone());
         if let Action::SetSize { .. } = &action
-            && self.scaling_from.is_none()
             && let Link::Known { state, .. } = &self.link
         {
-            self.scaling_from = Some(size_of(state));
+            self.ordered_from = Some(size_of(state));
+            self.scaling_from = self.scaling_from.or(self.ordered_from);
         }
         Some(action)
     }

@@ -18,6 +18,8 @@ pub const GUESTD_PORT: u16 = 25183;
 pub const GUESTD_FORWARD: u16 = 25184;
 /// Id of the virtio-mem device.
 pub const MEMORY_DEVICE: &str = "vm0";
+/// What QEMU forbids itself: a guest that breaks out of it can start no program and change no identity.
+const SANDBOX: &str = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny";
 /// Type of a CPU of `-cpu max`.
 const CPU_DRIVER: &str = "max-x86_64-cpu";
 
@@ -145,6 +147,7 @@ pub fn qemu_args(config: &RunnerConfig, shape: &Shape, accel: Accel, paths: &Pat
         args.0.push(flag.to_owned());
     }
     args.one("-display", "none");
+    args.one("-sandbox", SANDBOX);
     args.one("-msg", "timestamp=on");
     args.one("-pidfile", path(&paths.pid_file()));
     for socket in [paths.qmp(), paths.qmp_manual()] {
@@ -266,7 +269,8 @@ pub fn cmdline(config: &RunnerConfig, shape: &Shape, accel: Accel) -> String {
 /// The user network with one forward per guest port.
 fn netdev(config: &RunnerConfig) -> String {
     let mut forwards: BTreeSet<(&str, u16, u16)> = BTreeSet::new();
-    let taken = [GUESTD_PORT, GUESTD_FORWARD];
+    let runner = u16::try_from(config.spec.runner_port).unwrap_or(0);
+    let taken = [GUESTD_PORT, GUESTD_FORWARD, runner];
     let mut tcp: BTreeSet<u16> = ALWAYS_PORTS.into_iter().collect();
     tcp.extend(&config.image.ports);
     for port in &config.spec.guest.ports {

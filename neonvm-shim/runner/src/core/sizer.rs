@@ -17,11 +17,8 @@
 
 use std::collections::BTreeMap;
 
-use protocol::runner::{
-    CpuState, GuestState, MemoryState, ResizeProblem, ResizeReport, SizeOrder, StageStamp,
-};
+use protocol::runner::{GuestState, SizeOrder};
 use protocol::time::{Span, Timestamp};
-use protocol::trace::Stage;
 use protocol::units::{Bytes, MilliCpu, Resources};
 use serde::Serialize;
 
@@ -29,16 +26,13 @@ use super::budget::PlugBudget;
 use super::quota::{BOOT_ALLOWANCE, QuotaInput, quota};
 use super::shape::{CpuControl, Shape};
 
-/// First pause between two looks while something is expected.
-const LOOK_FIRST: Span = Span::from_millis(5);
-/// Longest such pause within [`LOOK_BRISK`].
-const LOOK_STEP: Span = Span::from_millis(50);
-/// How long looks come quickly.
-const LOOK_BRISK: Span = Span::from_secs(2);
-/// Pause afterwards.
-const LOOK_SLOW: Span = Span::from_secs(1);
-/// Pause when nothing is expected: the bound on how long a change nobody told of goes unseen.
-const LOOK_IDLE: Span = Span::from_secs(5);
+mod lane;
+mod parts;
+mod verdict;
+
+use lane::{LOOK_SLOW, Lane};
+pub use parts::{Action, CpuSlot, DeviceView, Event, QmpFailure};
+
 /// A CPU that has not left after this is asked again, and counts as stuck.
 pub const LEAVE_AGAIN: Span = Span::from_secs(5);
 /// Memory that has not moved for this long counts as stuck.
@@ -51,166 +45,8 @@ const ONLINE_GRACE: Span = Span::from_secs(2);
 const TELL_AGAIN: Span = Span::from_secs(1);
 /// Memory must have been at rest for this long before the guest's MemTotal is taken as belonging to it.
 const MEMORY_AT_REST: Span = Span::from_secs(2);
-/// First pause after a refused command; doubles up to [`RETRY_MOST`].
-const RETRY_FIRST: Span = Span::from_millis(250);
-/// Longest pause after a refused command.
-const RETRY_MOST: Span = Span::from_secs(5);
 /// How far the guest's MemTotal may lie below what it should be: kernel bookkeeping, and a 32nd of what was plugged.
 const TOTAL_SLACK: u64 = 16 << 20;
-
-/// One possible CPU of QEMU.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct CpuSlot {
-    /// Properties that name it (`socket-id`, `core-id`, …).
-    pub props: BTreeMap<String, i64>,
-    /// Device type to plug there.
-    pub driver: String,
-    /// Where it is, if it is plugged.
-    pub qom_path: Option<String>,
-}
-
-impl CpuSlot {
-    /// Its order among the slots.
-    fn index(&self) -> [i64; 3] {
-        ["socket-id", "core-id", "thread-id"].map(|key| self.props.get(key).copied().unwrap_or(0))
-    }
-
-    /// The device id of a CPU that can be unplugged. A boot CPU has none.
-    fn removable(&self) -> Option<&str> {
-        self.qom_path
-            .as_deref()?
-            .strip_prefix("/machine/peripheral/")
-    }
-
-    /// The device id to plug it under.
-    #[must_use]
-    pub fn new_id(&self) -> String {
-        format!(
-            "cpu{}",
-            self.index()
-                .map(|n| n.to_string())
-                .join("-")
-                .trim_end_matches("-0")
-        )
-    }
-}
-
-/// The virtio-mem device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-pub struct DeviceView {
-    /// What is asked of it.
-    pub requested: Bytes,
-    /// What it has plugged.
-    pub size: Bytes,
-}
-
-/// A command QEMU refused or did not answer.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct QmpFailure {
-    /// The command.
-    pub command: String,
-    /// Why.
-    pub message: String,
-}
-
-/// What happened.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
-    /// A new order.
-    Order(SizeOrder),
-    /// The monitor is connected.
-    QmpUp,
-    /// It is lost; replies under way will not come.
-    QmpDown,
-    /// Reply to [`Action::QueryCpus`].
-    Cpus(Result<Vec<CpuSlot>, QmpFailure>),
-    /// Reply to [`Action::QueryMemory`].
-    Memory(Result<DeviceView, QmpFailure>),
-    /// Reply to [`Action::Plug`] and [`Action::Unplug`].
-    CpuCommand(Result<(), QmpFailure>),
-    /// Reply to [`Action::Request`].
-    Requested(Result<(), QmpFailure>),
-    /// Reply to [`Action::SetGuestCpus`]; the guest's refusal is its own news.
-    GuestTold,
-    /// The guest's daemon reported.
-    Guest(GuestState),
-    /// QEMU told of CPUs.
-    CpuHint,
-    /// QEMU told of memory.
-    MemoryHint,
-}
-
-/// What to do.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Action {
-    /// `query-hotpluggable-cpus`.
-    QueryCpus,
-    /// `query-memory-devices`.
-    QueryMemory,
-    /// `device_add` for each; `budget` must be on disk before the first.
-    Plug {
-        /// Where.
-        slots: Vec<CpuSlot>,
-        /// The budget afterwards.
-        budget: Option<PlugBudget>,
-    },
-    /// `device_del` for each.
-    Unplug {
-        /// Device ids.
-        ids: Vec<String>,
-    },
-    /// `qom-set requested-size`.
-    Request(Bytes),
-    /// `PUT /cpu` of neonvmd.
-    SetGuestCpus(u32),
-    /// Write the cgroup's quota.
-    SetQuota(MilliCpu),
-}
-
-/// A lane: at most one command under way, a time for the next look, a pause that grows.
-#[derive(Debug, Clone, Default, Serialize)]
-struct Lane {
-    busy: bool,
-    look_at: Timestamp,
-    pause: Span,
-    brisk_until: Timestamp,
-    failure: Option<QmpFailure>,
-    retry: Span,
-}
-
-impl Lane {
-    /// Something is expected from now on.
-    fn expect(&mut self, now: Timestamp) {
-        self.pause = LOOK_FIRST;
-        self.brisk_until = now + LOOK_BRISK;
-        self.look_at = now;
-    }
-
-    /// Nothing new: when to look next.
-    fn wait(&mut self, now: Timestamp) {
-        if now >= self.brisk_until {
-            self.pause = LOOK_SLOW;
-        }
-        self.look_at = now + self.pause;
-        self.pause = Span((self.pause.0 * 2).clamp(LOOK_FIRST.0, LOOK_STEP.0));
-    }
-
-    fn rest(&mut self, now: Timestamp) {
-        self.look_at = now + LOOK_IDLE;
-    }
-
-    fn fail(&mut self, now: Timestamp, failure: QmpFailure) {
-        self.failure = Some(failure);
-        self.retry = Span((self.retry.0 * 2).clamp(RETRY_FIRST.0, RETRY_MOST.0));
-        self.look_at = now + self.retry;
-    }
-
-    fn succeed(&mut self) {
-        self.failure = None;
-        self.retry = Span(0);
-    }
-}
 
 /// The order in force and how far it is.
 #[derive(Debug, Clone, Serialize)]
@@ -684,164 +520,17 @@ impl Sizer {
         let wanted = self.wanted_cpus();
         let online = self.guest.as_ref().map(|guest| guest.cpus_online);
         let cpus_to_leave = matches!((wanted, online.or(self.plugged())), (Some(wanted), Some(have)) if have > wanted);
+        let memory_to_leave = matches!((self.wanted_device(), self.device), (Some(wanted), Some(have)) if have.size > wanted);
         let input = QuotaInput {
             ordered: self.held.order.cpu.min(self.shape.max_cpu),
             ordered_at: self.held.at,
             before: self.held.before,
             cpus_to_leave,
+            memory_to_leave,
             largest: self.shape.max_cpu,
             booting_since: self.booting_since,
         };
         quota(&input, now)
-    }
-
-    /// What stands in the way of the order.
-    #[must_use]
-    pub fn problem(&self, now: Timestamp) -> Option<ResizeProblem> {
-        let order = &self.held.order;
-        if let Some(rule) = self.shape.refuses(Resources {
-            cpu: order.cpu,
-            mem: order.memory,
-        }) {
-            return Some(ResizeProblem::OutOfRange { rule });
-        }
-        if let Some(failure) = self.cpu.failure.as_ref().or(self.memory.failure.as_ref()) {
-            let QmpFailure { command, message } = failure.clone();
-            return Some(ResizeProblem::Qmp { command, message });
-        }
-        let (cpus_match, memory_match) = self.matches();
-        self.cpu_problem(now, cpus_match)
-            .or_else(|| self.memory_problem(now, memory_match))
-            .or_else(|| self.sight_problem(now))
-    }
-
-    fn cpu_problem(&self, now: Timestamp, matched: bool) -> Option<ResizeProblem> {
-        let (wanted, plugged) = (self.wanted_cpus()?, self.plugged()?);
-        if let Some(guest) = &self.guest
-            && guest.cpus_possible < wanted
-        {
-            return Some(ResizeProblem::GuestBlind {
-                expected: format!("{wanted} possible CPUs"),
-                seen: guest.cpus_possible.to_string(),
-            });
-        }
-        let stuck = self
-            .leaving_since
-            .is_some_and(|since| now >= since + LEAVE_AGAIN);
-        (!matched && stuck && plugged > wanted).then(|| ResizeProblem::CpuStuck {
-            missing: plugged - wanted,
-        })
-    }
-
-    fn memory_problem(&self, now: Timestamp, matched: bool) -> Option<ResizeProblem> {
-        let (wanted, view) = (self.wanted_device()?, self.device?);
-        if matched || now < self.memory_moved + MEMORY_STUCK {
-            return None;
-        }
-        Some(if view.size > wanted {
-            ResizeProblem::MemoryStuck {
-                missing: Bytes(view.size.0 - wanted.0),
-            }
-        } else {
-            ResizeProblem::GuestBlind {
-                expected: format!("{wanted} of hot-plugged memory taken"),
-                seen: view.size.to_string(),
-            }
-        })
-    }
-
-    fn sight_problem(&self, now: Timestamp) -> Option<ResizeProblem> {
-        let (guest, matched) = (self.guest.as_ref()?, self.held.matched?);
-        if self.held.visible.is_some() || now < matched + GUEST_BLIND {
-            return None;
-        }
-        let order = &self.held.order;
-        Some(ResizeProblem::GuestBlind {
-            expected: format!(
-                "{} CPUs online, {}",
-                self.shape.cpus_for(order.cpu),
-                order.memory
-            ),
-            seen: format!(
-                "{} CPUs online, MemTotal {}",
-                guest.cpus_online, guest.mem_total
-            ),
-        })
-    }
-
-    /// The budget as it stands.
-    #[must_use]
-    pub fn budget(&self) -> Option<PlugBudget> {
-        self.budget
-    }
-
-    /// The order, if somebody gave one.
-    #[must_use]
-    pub fn order(&self) -> Option<&SizeOrder> {
-        self.held.asked.then_some(&self.held.order)
-    }
-
-    /// The size in force or on the way.
-    #[must_use]
-    pub fn target(&self) -> &SizeOrder {
-        &self.held.order
-    }
-
-    /// CPUs as everyone sees them.
-    #[must_use]
-    pub fn cpus(&self) -> CpuState {
-        CpuState {
-            limit: self.held.order.cpu,
-            plugged: self
-                .plugged()
-                .unwrap_or(self.shape.boot_cpus + self.shape.early_cpus),
-            guest_online: self.guest.as_ref().map(|guest| guest.cpus_online),
-        }
-    }
-
-    /// Memory as everyone sees it.
-    #[must_use]
-    pub fn memory(&self) -> MemoryState {
-        let view = self.device.unwrap_or_default();
-        MemoryState {
-            base: self.shape.base,
-            plugged: view.size,
-            requested: view.requested,
-            guest_total: self.guest.as_ref().map(|guest| guest.mem_total),
-        }
-    }
-
-    /// What became of the order; `unix_us` turns a timestamp into microseconds since 1970.
-    pub fn report(
-        &self,
-        now: Timestamp,
-        unix_us: impl Fn(Timestamp) -> i64,
-    ) -> Option<ResizeReport> {
-        if !self.held.asked {
-            return None;
-        }
-        let stamp = |stage, from: Timestamp, to: Timestamp| StageStamp {
-            stage,
-            start_unix_us: unix_us(from),
-            duration_us: to.since(from).0,
-        };
-        let mut stages = Vec::new();
-        if let Some(matched) = self.held.matched {
-            stages.push(stamp(Stage::Qmp, self.held.at, matched));
-            if let Some(visible) = self.held.visible {
-                stages.push(stamp(Stage::GuestVisible, matched, visible));
-            }
-        }
-        // Done is what holds now, not what held once: a guest that lost a CPU since is not done.
-        let done = self.held.visible.is_some()
-            && self.matches() == (true, true)
-            && self.seen() == (true, true);
-        Some(ResizeReport {
-            order: self.held.order.clone(),
-            done,
-            stages,
-            problem: self.problem(now),
-        })
     }
 }
 

@@ -27,6 +27,8 @@ const RETRY: Duration = Duration::from_millis(250);
 const RESPAWN: Duration = Duration::from_millis(200);
 /// Longest such pause.
 const RESPAWN_MOST: Duration = Duration::from_secs(30);
+/// A status that has not come back by the watch after this was overwritten by somebody, and is written again.
+const OVERWRITTEN_AFTER: Duration = Duration::from_secs(3);
 /// A QEMU that is still there this long after its stop is over is ended by force.
 const KILL_AFTER: Duration = Duration::from_secs(15);
 
@@ -60,6 +62,7 @@ struct Seen {
     stopping: Option<u64>,
     stop_since: Option<tokio::time::Instant>,
     published: Option<Value>,
+    published_at: Option<tokio::time::Instant>,
     retry: Option<Duration>,
     respawn: Option<Duration>,
     respawn_at: Option<tokio::time::Instant>,
@@ -310,7 +313,11 @@ impl Worker {
             seen.published = Some(status);
             return;
         }
-        if seen.published.as_ref() == Some(&status) {
+        let fresh = seen
+            .published_at
+            .is_some_and(|at| at.elapsed() < OVERWRITTEN_AFTER);
+        if seen.published.as_ref() == Some(&status) && fresh {
+            // What was written may not have come back by the watch yet.
             return;
         }
         match api::patch_status(&self.params.client, &self.id, &status).await {

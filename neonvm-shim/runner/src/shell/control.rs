@@ -9,7 +9,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post, put};
 use axum::{Json, Router};
-use protocol::runner::{RunnerPhase, RunnerState, SizeOrder, StopOrder};
+use protocol::runner::{CpuState, RunnerPhase, RunnerState, SizeOrder, StopOrder};
 use protocol::units::MilliCpu;
 use serde::{Deserialize, Serialize};
 use tokio::net::{TcpListener, UnixListener};
@@ -28,6 +28,8 @@ pub struct Handle {
     pub inputs: mpsc::Sender<Input>,
     /// The newest state.
     pub state: watch::Receiver<RunnerState>,
+    /// Whether the guest itself switches its CPUs: then its count is asked for, not what was ordered.
+    pub guest_counts: bool,
 }
 
 /// Binds the control socket, mode 0600. A socket left over by a killed runner is replaced; the caller holds the lock.
@@ -141,9 +143,20 @@ async fn cpu_change(State(handle): State<Handle>, body: axum::body::Bytes) -> Re
 }
 
 async fn cpu_current(State(handle): State<Handle>) -> Json<Vcpus> {
+    let cpus = handle.state.borrow().cpus;
     Json(Vcpus {
-        vcpus: handle.state.borrow().cpus.limit,
+        vcpus: reported(cpus, handle.guest_counts),
     })
+}
+
+/// The limit, unless the guest counts and has another number of CPUs: then that one, so that whoever compares sees it.
+fn reported(cpus: CpuState, guest_counts: bool) -> MilliCpu {
+    match cpus.guest_online {
+        Some(online) if guest_counts && online != cpus.limit.rounded_up_cores() => {
+            MilliCpu(online.saturating_mul(1000))
+        }
+        _ => cpus.limit,
+    }
 }
 
 async fn ready(State(handle): State<Handle>) -> StatusCode {
@@ -168,5 +181,21 @@ mod tests {
         assert_eq!(text, r#"{"VCPUs":"1500m"}"#);
         let read: Vcpus = serde_json::from_str(r#"{"VCPUs":0.25}"#).unwrap();
         assert_eq!(read.vcpus, MilliCpu(250));
+    }
+
+    #[test]
+    fn a_guest_that_counts_is_believed() {
+        let cpus = CpuState {
+            limit: MilliCpu(1500),
+            plugged: 4,
+            guest_online: Some(2),
+        };
+        assert_eq!(reported(cpus, true), MilliCpu(1500));
+        let fewer = CpuState {
+            guest_online: Some(1),
+            ..cpus
+        };
+        assert_eq!(reported(fewer, true), MilliCpu(1000));
+        assert_eq!(reported(fewer, false), MilliCpu(1500));
     }
 }

@@ -19,6 +19,11 @@ use super::http::{HttpError, Link};
 /// Longest wait for the first answer of a booting guest. QEMU's network takes the connection before anybody in the guest
 /// could, so only an answer says that somebody is there.
 const FIRST_ANSWER: Duration = Duration::from_millis(750);
+/// After this many tries every fourth waits longer: a guest that is held to a quarter of a CPU may need it, while one that
+/// boots would be noticed later.
+const HURRIED_TRIES: u32 = 24;
+/// How long such a try waits.
+const PATIENT_ANSWER: Duration = Duration::from_secs(4);
 /// Pause between two tries at a guest that does not answer.
 const TRY_AGAIN: Duration = Duration::from_millis(100);
 /// How long neonvmd holds a question before it repeats itself.
@@ -46,9 +51,17 @@ pub async fn watch(
     news: mpsc::Sender<GuestState>,
     cancel: CancellationToken,
 ) {
-    let mut generation: Option<u64> = None;
+    let mut reached = false;
+    let mut tries = 0_u32;
     loop {
-        let round = follow(address, &news, &mut generation);
+        tries = tries.saturating_add(1);
+        let patient = reached || (tries > HURRIED_TRIES && tries.is_multiple_of(4));
+        let limit = if patient {
+            PATIENT_ANSWER
+        } else {
+            FIRST_ANSWER
+        };
+        let round = follow(address, limit, &news, &mut reached);
         tokio::select! {
             () = cancel.cancelled() => return,
             ended = round => match ended {
@@ -66,21 +79,17 @@ pub async fn watch(
 /// One connection's worth of news. `Ok` when nobody listens any more.
 async fn follow(
     address: SocketAddrV4,
+    limit: Duration,
     news: &mpsc::Sender<GuestState>,
-    generation: &mut Option<u64>,
+    reached: &mut bool,
 ) -> Result<(), HttpError> {
-    let mut link = connect(address, FIRST_ANSWER).await?;
+    let mut link = connect(address, limit).await?;
     // A fresh look first: the daemon may be another one than before, with generations of its own.
-    let limit = if generation.is_none() {
-        FIRST_ANSWER
-    } else {
-        LONG_POLL_LIMIT
-    };
     let mut answer = link.send(Method::GET, "/v1/state", "", limit).await?;
     loop {
         let state: GuestState = serde_json::from_slice(&answer).map_err(HttpError::Malformed)?;
         let after = state.generation;
-        *generation = Some(after);
+        *reached = true;
         if news.send(state).await.is_err() {
             return Ok(());
         }

@@ -11,8 +11,9 @@ use nix::fcntl::{Flock, FlockArg};
 use protocol::runner::{
     CpuState, ExitReport, MemoryState, QuotaState, RunnerPhase, RunnerState, SizeOrder,
 };
-use protocol::time::{Span, Timestamp};
+use protocol::time::Timestamp;
 use protocol::trace::TraceId;
+use protocol::vm::CpuScalingMode;
 use telemetry::clock::Clock;
 use tokio::net::TcpListener;
 use tokio::process::Child;
@@ -289,7 +290,12 @@ impl Runner {
             inputs.clone(),
             stop.clone(),
         ));
-        let handle = Handle { inputs, state };
+        let guest_counts = self.config.spec.cpu_scaling_mode == Some(CpuScalingMode::SysfsScaling);
+        let handle = Handle {
+            inputs,
+            state,
+            guest_counts,
+        };
         tokio::spawn(serve_private(control, handle.clone(), stop.clone()));
         tokio::spawn(serve_pod(pod, handle, stop.clone()));
         let end = supervisor.run(taken, cancel).await;
@@ -463,10 +469,4 @@ pub(super) async fn push_key(address: SocketAddrV4, key: String) {
             Err(_) => tokio::time::sleep(KEY_AGAIN).await,
         }
     }
-}
-
-/// The longest a stop may take beyond its grace period before the process must be gone.
-#[must_use]
-pub fn stop_bound(grace: Span) -> Duration {
-    grace.to_duration() + Duration::from_secs(10)
 }

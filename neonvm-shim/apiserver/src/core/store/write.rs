@@ -298,6 +298,10 @@ impl Store {
         let kind = Arc::clone(&context.form.stored);
         let schema = Arc::clone(&kind.storage_version().schema);
         let mut dropped = Vec::new();
+        // Definitions hold schemas, in which `null` may be a value.
+        if kind.builtin.is_some() && kind.key() != CRD_KIND {
+            native::drop_nulls(value);
+        }
         prune(value, &schema, true, &mut dropped);
         metadata::prune(value, &mut dropped);
         report_dropped(context, &dropped)?;

@@ -10,7 +10,7 @@ use crate::core::pace::TOLD_FROM;
 use crate::core::plan::Moment;
 use crate::core::problem::{Problem, peer_text};
 
-use super::{Link, Refusal, Reply, VmCore};
+use super::{Refusal, Reply, VmCore};
 
 impl VmCore {
     pub(super) fn done(
@@ -98,10 +98,7 @@ impl VmCore {
             (_, Reply::PodGone(name)) => self.lost_pod(&name, None),
             (_, Reply::SecretReady) => self.ssh_secret_ready = true,
             (Action::SetSize { pod, order }, Reply::Runner(state)) => {
-                let before = match &self.link {
-                    Link::Known { state, .. } => size_of(state),
-                    _ => size_of(&state),
-                };
+                let before = self.ordered_from.take().unwrap_or_else(|| size_of(&state));
                 self.stages
                     .sent(&order.trace, ordered(order), before, began);
                 let pod = pod.clone();

@@ -2,6 +2,8 @@ use super::*;
 use crate::config::Accel;
 use crate::core::shape::{CpuControl, shape, tests::guest};
 use proptest::prelude::*;
+use protocol::runner::{ResizeProblem, ResizeReport};
+use protocol::trace::Stage;
 use protocol::trace::TraceId;
 
 /// A QEMU with a guest, as far as the sizer can tell.
@@ -509,6 +511,22 @@ fn n20_the_quota_follows_every_order() {
         "{:?}",
         world.log
     );
+}
+
+#[test]
+fn n20_the_quota_falls_when_the_memory_has_gone() {
+    let mut world = World::with(CpuControl::Plug, Accel::Tcg, [250, 250, 2000]);
+    world.settle();
+    world.order(1750, 3 * GIB, 1);
+    world.settle();
+    world.gives = GIB / 4;
+    world.order(250, GIB, 2);
+    world.settle();
+    let lowered = "quota 250m".to_owned();
+    assert!(world.size > 0 && !world.log.contains(&lowered));
+    world.run(Span::from_secs(60));
+    assert!(world.done() && world.size == 0);
+    assert!(world.log.contains(&lowered), "{:?}", world.log);
 }
 
 #[test]

@@ -462,6 +462,36 @@ fn stages_are_stamped_once_each() {
     assert_eq!(records[1].duration_us, 20);
 }
 
+/// The runner tells its new limit on the long-poll before it answers the order.
+#[test]
+fn news_that_overtakes_the_answer_does_not_spoil_the_size_before() {
+    let (mut world, pod) = running();
+    world.core.take_stages();
+    world.edit(|vm| ask(vm, 500, 2, 5, 1));
+    for _ in 0..20 {
+        let Some(action) = world.core.poll_action(world.at) else {
+            break;
+        };
+        let result = world.carry_out(&action);
+        if let Action::SetSize { order, .. } = &action {
+            let state = world.runners.get_mut(&pod).expect("there");
+            state.cpus.limit = order.cpu;
+            world.show_runner();
+        }
+        let (kind, began) = (action.kind(), world.at);
+        let done = Event::Done {
+            kind,
+            began,
+            result,
+        };
+        world.core.handle(world.at, done);
+        world.show();
+    }
+    let records = world.core.take_stages();
+    assert_eq!(records[0].stage, Stage::Controller);
+    assert_eq!(records[0].change, "250m CPU / 1Gi -> 500m CPU / 2Gi");
+}
+
 #[test]
 fn a_runner_on_another_machine_is_told() {
     let mut settings = crate::core::Settings::one_machine();

@@ -1,0 +1,65 @@
+//! The pace of one lane: when to look, and when to try again.
+
+use protocol::time::{Span, Timestamp};
+use serde::Serialize;
+
+use super::parts::QmpFailure;
+
+/// First pause between two looks while something is expected.
+const LOOK_FIRST: Span = Span::from_millis(5);
+/// Longest such pause within [`LOOK_BRISK`].
+const LOOK_STEP: Span = Span::from_millis(25);
+/// How long looks come quickly.
+const LOOK_BRISK: Span = Span::from_secs(2);
+/// Pause when nothing is expected: the bound on how long a change nobody told of goes unseen.
+const LOOK_IDLE: Span = Span::from_secs(5);
+/// First pause after a refused command; doubles up to [`RETRY_MOST`].
+const RETRY_FIRST: Span = Span::from_millis(250);
+/// Longest pause after a refused command.
+const RETRY_MOST: Span = Span::from_secs(5);
+/// Pause afterwards.
+pub(super) const LOOK_SLOW: Span = Span::from_secs(1);
+
+/// A lane: at most one command under way, a time for the next look, a pause that grows.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(super) struct Lane {
+    pub(super) busy: bool,
+    pub(super) look_at: Timestamp,
+    pause: Span,
+    brisk_until: Timestamp,
+    pub(super) failure: Option<QmpFailure>,
+    retry: Span,
+}
+
+impl Lane {
+    /// Something is expected from now on.
+    pub(super) fn expect(&mut self, now: Timestamp) {
+        self.pause = LOOK_FIRST;
+        self.brisk_until = now + LOOK_BRISK;
+        self.look_at = now;
+    }
+
+    /// Nothing new: when to look next.
+    pub(super) fn wait(&mut self, now: Timestamp) {
+        if now >= self.brisk_until {
+            self.pause = LOOK_SLOW;
+        }
+        self.look_at = now + self.pause;
+        self.pause = Span((self.pause.0 * 2).clamp(LOOK_FIRST.0, LOOK_STEP.0));
+    }
+
+    pub(super) fn rest(&mut self, now: Timestamp) {
+        self.look_at = now + LOOK_IDLE;
+    }
+
+    pub(super) fn fail(&mut self, now: Timestamp, failure: QmpFailure) {
+        self.failure = Some(failure);
+        self.retry = Span((self.retry.0 * 2).clamp(RETRY_FIRST.0, RETRY_MOST.0));
+        self.look_at = now + self.retry;
+    }
+
+    pub(super) fn succeed(&mut self) {
+        self.failure = None;
+        self.retry = Span(0);
+    }
+}

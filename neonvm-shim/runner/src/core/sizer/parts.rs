@@ -1,0 +1,119 @@
+//! What goes into the sizer and what comes out of it.
+
+use std::collections::BTreeMap;
+
+use protocol::runner::{GuestState, SizeOrder};
+use protocol::units::{Bytes, MilliCpu};
+use serde::Serialize;
+
+use crate::core::budget::PlugBudget;
+
+/// One possible CPU of QEMU.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct CpuSlot {
+    /// Properties that name it (`socket-id`, `core-id`, …).
+    pub props: BTreeMap<String, i64>,
+    /// Device type to plug there.
+    pub driver: String,
+    /// Where it is, if it is plugged.
+    pub qom_path: Option<String>,
+}
+
+impl CpuSlot {
+    /// Its order among the slots.
+    pub(super) fn index(&self) -> [i64; 3] {
+        ["socket-id", "core-id", "thread-id"].map(|key| self.props.get(key).copied().unwrap_or(0))
+    }
+
+    /// The device id of a CPU that can be unplugged. A boot CPU has none.
+    pub(super) fn removable(&self) -> Option<&str> {
+        self.qom_path
+            .as_deref()?
+            .strip_prefix("/machine/peripheral/")
+    }
+
+    /// The device id to plug it under.
+    #[must_use]
+    pub fn new_id(&self) -> String {
+        format!(
+            "cpu{}",
+            self.index()
+                .map(|n| n.to_string())
+                .join("-")
+                .trim_end_matches("-0")
+        )
+    }
+}
+
+/// The virtio-mem device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct DeviceView {
+    /// What is asked of it.
+    pub requested: Bytes,
+    /// What it has plugged.
+    pub size: Bytes,
+}
+
+/// A command QEMU refused or did not answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct QmpFailure {
+    /// The command.
+    pub command: String,
+    /// Why.
+    pub message: String,
+}
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A new order.
+    Order(SizeOrder),
+    /// The monitor is connected.
+    QmpUp,
+    /// It is lost; replies under way will not come.
+    QmpDown,
+    /// Reply to [`Action::QueryCpus`].
+    Cpus(Result<Vec<CpuSlot>, QmpFailure>),
+    /// Reply to [`Action::QueryMemory`].
+    Memory(Result<DeviceView, QmpFailure>),
+    /// Reply to [`Action::Plug`] and [`Action::Unplug`].
+    CpuCommand(Result<(), QmpFailure>),
+    /// Reply to [`Action::Request`].
+    Requested(Result<(), QmpFailure>),
+    /// Reply to [`Action::SetGuestCpus`]; the guest's refusal is its own news.
+    GuestTold,
+    /// The guest's daemon reported.
+    Guest(GuestState),
+    /// QEMU told of CPUs.
+    CpuHint,
+    /// QEMU told of memory.
+    MemoryHint,
+}
+
+/// What to do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    /// `query-hotpluggable-cpus`.
+    QueryCpus,
+    /// `query-memory-devices`.
+    QueryMemory,
+    /// `device_add` for each; `budget` must be on disk before the first.
+    Plug {
+        /// Where.
+        slots: Vec<CpuSlot>,
+        /// The budget afterwards.
+        budget: Option<PlugBudget>,
+    },
+    /// `device_del` for each.
+    Unplug {
+        /// Device ids.
+        ids: Vec<String>,
+    },
+    /// `qom-set requested-size`.
+    Request(Bytes),
+    /// `PUT /cpu` of neonvmd.
+    SetGuestCpus(u32),
+    /// Write the cgroup's quota.
+    SetQuota(MilliCpu),
+}

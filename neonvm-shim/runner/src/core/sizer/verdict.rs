@@ -1,0 +1,161 @@
+//! What the sizer says about the order: done, under way, or what stands in its way.
+
+use protocol::runner::{CpuState, MemoryState, ResizeProblem, ResizeReport, SizeOrder, StageStamp};
+use protocol::time::Timestamp;
+use protocol::trace::Stage;
+use protocol::units::{Bytes, Resources};
+
+use super::parts::QmpFailure;
+use super::{GUEST_BLIND, LEAVE_AGAIN, MEMORY_STUCK, Sizer};
+use crate::core::budget::PlugBudget;
+
+impl Sizer {
+    /// What stands in the way of the order.
+    #[must_use]
+    pub fn problem(&self, now: Timestamp) -> Option<ResizeProblem> {
+        let order = &self.held.order;
+        if let Some(rule) = self.shape.refuses(Resources {
+            cpu: order.cpu,
+            mem: order.memory,
+        }) {
+            return Some(ResizeProblem::OutOfRange { rule });
+        }
+        if let Some(failure) = self.cpu.failure.as_ref().or(self.memory.failure.as_ref()) {
+            let QmpFailure { command, message } = failure.clone();
+            return Some(ResizeProblem::Qmp { command, message });
+        }
+        let (cpus_match, memory_match) = self.matches();
+        self.cpu_problem(now, cpus_match)
+            .or_else(|| self.memory_problem(now, memory_match))
+            .or_else(|| self.sight_problem(now))
+    }
+
+    fn cpu_problem(&self, now: Timestamp, matched: bool) -> Option<ResizeProblem> {
+        let (wanted, plugged) = (self.wanted_cpus()?, self.plugged()?);
+        if let Some(guest) = &self.guest
+            && guest.cpus_possible < wanted
+        {
+            return Some(ResizeProblem::GuestBlind {
+                expected: format!("{wanted} possible CPUs"),
+                seen: guest.cpus_possible.to_string(),
+            });
+        }
+        let stuck = self
+            .leaving_since
+            .is_some_and(|since| now >= since + LEAVE_AGAIN);
+        (!matched && stuck && plugged > wanted).then(|| ResizeProblem::CpuStuck {
+            missing: plugged - wanted,
+        })
+    }
+
+    fn memory_problem(&self, now: Timestamp, matched: bool) -> Option<ResizeProblem> {
+        let (wanted, view) = (self.wanted_device()?, self.device?);
+        if matched || now < self.memory_moved + MEMORY_STUCK {
+            return None;
+        }
+        Some(if view.size > wanted {
+            ResizeProblem::MemoryStuck {
+                missing: Bytes(view.size.0 - wanted.0),
+            }
+        } else {
+            ResizeProblem::GuestBlind {
+                expected: format!("{wanted} of hot-plugged memory taken"),
+                seen: view.size.to_string(),
+            }
+        })
+    }
+
+    fn sight_problem(&self, now: Timestamp) -> Option<ResizeProblem> {
+        let (guest, matched) = (self.guest.as_ref()?, self.held.matched?);
+        if self.held.visible.is_some() || now < matched + GUEST_BLIND {
+            return None;
+        }
+        let order = &self.held.order;
+        Some(ResizeProblem::GuestBlind {
+            expected: format!(
+                "{} CPUs online, {}",
+                self.shape.cpus_for(order.cpu),
+                order.memory
+            ),
+            seen: format!(
+                "{} CPUs online, MemTotal {}",
+                guest.cpus_online, guest.mem_total
+            ),
+        })
+    }
+
+    /// The budget as it stands.
+    #[must_use]
+    pub fn budget(&self) -> Option<PlugBudget> {
+        self.budget
+    }
+
+    /// The order, if somebody gave one.
+    #[must_use]
+    pub fn order(&self) -> Option<&SizeOrder> {
+        self.held.asked.then_some(&self.held.order)
+    }
+
+    /// The size in force or on the way.
+    #[must_use]
+    pub fn target(&self) -> &SizeOrder {
+        &self.held.order
+    }
+
+    /// CPUs as everyone sees them.
+    #[must_use]
+    pub fn cpus(&self) -> CpuState {
+        CpuState {
+            limit: self.held.order.cpu,
+            plugged: self
+                .plugged()
+                .unwrap_or(self.shape.boot_cpus + self.shape.early_cpus),
+            guest_online: self.guest.as_ref().map(|guest| guest.cpus_online),
+        }
+    }
+
+    /// Memory as everyone sees it.
+    #[must_use]
+    pub fn memory(&self) -> MemoryState {
+        let view = self.device.unwrap_or_default();
+        MemoryState {
+            base: self.shape.base,
+            plugged: view.size,
+            requested: view.requested,
+            guest_total: self.guest.as_ref().map(|guest| guest.mem_total),
+        }
+    }
+
+    /// What became of the order; `unix_us` turns a timestamp into microseconds since 1970.
+    pub fn report(
+        &self,
+        now: Timestamp,
+        unix_us: impl Fn(Timestamp) -> i64,
+    ) -> Option<ResizeReport> {
+        if !self.held.asked {
+            return None;
+        }
+        let stamp = |stage, from: Timestamp, to: Timestamp| StageStamp {
+            stage,
+            start_unix_us: unix_us(from),
+            duration_us: to.since(from).0,
+        };
+        let mut stages = Vec::new();
+        if let Some(matched) = self.held.matched {
+            stages.push(stamp(Stage::Qmp, self.held.at, matched));
+            if let Some(visible) = self.held.visible {
+                stages.push(stamp(Stage::GuestVisible, matched, visible));
+            }
+        }
+        // Done is what holds now, not what held once: a guest that lost a CPU since is not done.
+        let done = self.held.visible.is_some()
+            && self.matches() == (true, true)
+            && self.seen() == (true, true);
+        Some(ResizeReport {
+            order: self.held.order.clone(),
+            done,
+            stages,
+            problem: self.problem(now),
+        })
+    }
+}

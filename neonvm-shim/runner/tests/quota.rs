@@ -1,0 +1,108 @@
+//! Fractional CPU is held by the host, whatever the guest does.
+
+mod support;
+
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use neonvm_runner::shell::cgroup::QuotaGroup;
+use protocol::units::MilliCpu;
+use support::kit;
+
+/// Length of a firmware image.
+const ROM_BYTES: usize = 64 << 10;
+/// How long CPU time is counted.
+const COUNTED: Duration = Duration::from_secs(3);
+
+/// A machine whose firmware is one instruction, for ever: `jmp $` at the reset vector.
+fn endless_loop() -> Vec<u8> {
+    let mut image = vec![0xf4; ROM_BYTES];
+    image[0xfff0..0xfff2].copy_from_slice(&[0xeb, 0xfe]);
+    image
+}
+
+struct Busy(Child);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Milliseconds of CPU time a process has used, all threads.
+fn used_ms(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
+    let fields: Vec<&str> = stat
+        .rsplit_once(')')
+        .expect("a name")
+        .1
+        .split_whitespace()
+        .collect();
+    let ticks = |index: usize| fields[index].parse::<u64>().expect("a number");
+    (ticks(11) + ticks(12)) * 10
+}
+
+/// CPU time used and time passed, milliseconds.
+async fn count(pid: u32) -> (u64, u64) {
+    let (before, start) = (used_ms(pid), Instant::now());
+    tokio::time::sleep(COUNTED).await;
+    (
+        used_ms(pid) - before,
+        u64::try_from(start.elapsed().as_millis()).expect("short"),
+    )
+}
+
+#[tokio::test]
+async fn n20_a_busy_qemu_cannot_burn_more_than_its_quota_times_the_factor() {
+    let test = "n20_a_busy_qemu_cannot_burn_more_than_its_quota_times_the_factor";
+    let Some(kit) = kit(test).await else { return };
+    let group = match QuotaGroup::make(&format!("bellows-test/quota-{}", std::process::id())) {
+        Ok(group) => group,
+        Err(error) => {
+            println!(
+                "SKIP(missing: cgroups, {}): {test}",
+                telemetry::chain(&error)
+            );
+            return;
+        }
+    };
+    let rom = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(rom.path(), endless_loop()).expect("written");
+    let qemu = Command::new(&kit.programs.qemu_system)
+        .args([
+            "-machine",
+            "q35",
+            "-accel",
+            "tcg",
+            "-m",
+            "16M",
+            "-nodefaults",
+            "-display",
+            "none",
+        ])
+        .arg("-bios")
+        .arg(rom.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("QEMU starts");
+    let busy = Busy(qemu);
+    let pid = busy.0.id();
+    group.join(pid).expect("it joins");
+    for (milli, percent) in [(250, 100), (500, 100), (250, 200)] {
+        group
+            .set(MilliCpu(milli), percent)
+            .expect("the quota is written");
+        let (used, passed) = count(pid).await;
+        let allowed = passed * u64::from(milli * percent) / 100_000;
+        // Half as much again for the periods at both ends and the clock's ticks.
+        assert!(
+            used <= allowed * 3 / 2,
+            "{used} ms of CPU in {passed} ms at {milli}m x {percent} %"
+        );
+        assert!(used * 20 >= allowed, "it was busy: {used} of {allowed} ms");
+    }
+    drop(busy);
+    group.remove();
+}
