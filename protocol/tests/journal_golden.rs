@@ -15,7 +15,7 @@ use protocol::journal::{
 };
 
 fn folder() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("testdata/journal")
+    PathBuf::from("testdata/journal")
 }
 
 fn scaling() -> Scaling {
@@ -161,6 +161,7 @@ fn heads() -> Vec<(&'static str, Record)> {
             h: 0x0f31_c2aa,
             seq: 41,
         }),
+        run: 1_795_000_000_500_000,
         seq: 42,
         t: 1_000_012,
         v: 1,

@@ -209,6 +209,8 @@ pub struct Head {
     /// The segment before; absent where a chain begins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prev: Option<Previous>,
+    /// Which run of the writer: when it began, microseconds since 1970. Numbers of VMs and times hold within one run.
+    pub run: u64,
     /// Number of the segment, from 1.
     pub seq: u64,
     /// When it was begun, on the writer's clock.

@@ -57,6 +57,8 @@ pub struct Identity {
     pub build: String,
     /// The compute unit.
     pub compute_unit: Resources,
+    /// When the program began, microseconds since 1970: tells one run from another.
+    pub run: u64,
 }
 
 /// Bounds of a journal.

@@ -88,6 +88,7 @@ impl Segment {
             node: identity.node.clone(),
             part: identity.part.clone(),
             prev,
+            run: identity.run,
             seq,
             t: now.0,
             v: FORMAT,

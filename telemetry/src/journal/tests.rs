@@ -14,6 +14,7 @@ fn identity() -> Identity {
         node: "node-1".into(),
         build: "0.1.0".into(),
         compute_unit: Resources::new(250, 1 << 30),
+        run: 7,
     }
 }
 
