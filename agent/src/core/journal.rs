@@ -300,24 +300,6 @@ impl Recorder {
                 vm: self.vm,
             })))
         };
-        let end = |what, id: RequestId, rev, end| {
-            let ms = took.map(|took| (stage_name(what).to_owned(), took.as_millis()));
-            Outcome {
-                end,
-                got: None,
-                id: id.0,
-                migrate: false,
-                ms: ms.into_iter().collect(),
-                rev,
-                t: now.0,
-                vm: self.vm,
-                what,
-            }
-        };
-        let line = |outcome| Recorded::Line(Record::Outcome(Box::new(outcome)));
-        let monitor_rev = core
-            .monitor_under_way()
-            .map_or(0, |(revision, ..)| revision);
         match event {
             Event::Tick => Recorded::Step(Step::Tick),
             Event::SystemMetrics(metrics) => Recorded::Step(Step::System(system_record(metrics))),
@@ -326,51 +308,25 @@ impl Recorder {
             Event::MonitorActive => link(LinkEvent::Up),
             Event::MonitorReset => link(LinkEvent::Down),
             Event::MonitorUpscaleRequested => link(LinkEvent::Wish),
-            Event::PluginDone(id, Ok(response)) => {
-                let asked = core.last_request();
-                let is_renewal = core.plugin.ongoing == Some(*id)
+            Event::PluginDone(id, Ok(response))
+                if core.plugin.ongoing == Some(*id)
                     && response.migrate.is_none()
-                    && asked == Some(response.permit)
-                    && core.permit() == asked;
-                if is_renewal {
-                    return Recorded::Step(Step::Renewed);
-                }
-                line(Outcome {
-                    got: Some(response.permit.into()),
-                    migrate: response.migrate.is_some(),
-                    ..end(
-                        RequestKind::Permit,
-                        *id,
-                        core.plugin_revision(),
-                        Reply::Done,
-                    )
-                })
+                    && core.last_request() == Some(response.permit)
+                    && core.permit() == Some(response.permit) =>
+            {
+                Recorded::Step(Step::Renewed)
             }
-            Event::PluginDone(id, Err(failure)) => line(end(
-                RequestKind::Permit,
-                *id,
-                core.plugin_revision(),
-                reply(*failure),
-            )),
-            Event::NeonVmDone(id, result) => {
-                let reply = result.map_or_else(reply, |()| Reply::Done);
-                line(end(
-                    RequestKind::Patch,
-                    *id,
-                    core.patch_under_way().0,
-                    reply,
-                ))
-            }
-            Event::MonitorUpscaleDone(id, result) => {
-                let reply = result.map_or_else(reply, |()| Reply::Done);
-                line(end(RequestKind::Up, *id, monitor_rev, reply))
-            }
-            Event::MonitorDownscaleDone(id, result) => {
-                let reply = result.map_or_else(reply, |answer| match answer {
-                    DownscaleAnswer::Allowed => Reply::Done,
-                    DownscaleAnswer::Denied => Reply::Refused,
-                });
-                line(end(RequestKind::Down, *id, monitor_rev, reply))
+            Event::PluginDone(..)
+            | Event::NeonVmDone(..)
+            | Event::MonitorUpscaleDone(..)
+            | Event::MonitorDownscaleDone(..) => {
+                let mut outcome = outcome_of(event, core);
+                (outcome.t, outcome.vm) = (now.0, self.vm);
+                outcome.ms = took
+                    .map(|took| (stage_name(outcome.what).to_owned(), took.as_millis()))
+                    .into_iter()
+                    .collect();
+                Recorded::Line(Record::Outcome(Box::new(outcome)))
             }
         }
     }
@@ -400,6 +356,48 @@ impl Recorder {
             t: now.0,
             vm: self.vm,
         })))
+    }
+}
+
+/// The end of a request, without its time, VM and duration.
+fn outcome_of(event: &Event, core: &Core) -> Outcome {
+    let monitor_rev = core
+        .monitor_under_way()
+        .map_or(0, |(revision, ..)| revision);
+    let (permit_rev, patch_rev) = (core.plugin_revision(), core.patch_under_way().0);
+    let done = |result: &Result<(), Failure>| result.map_or_else(reply, |()| Reply::Done);
+    let response = match event {
+        Event::PluginDone(_, Ok(response)) => Some(response),
+        _ => None,
+    };
+    let (what, id, rev, end) = match event {
+        Event::PluginDone(id, result) => {
+            let end = result
+                .as_ref()
+                .map_or_else(|failure| reply(*failure), |_| Reply::Done);
+            (RequestKind::Permit, id.0, permit_rev, end)
+        }
+        Event::NeonVmDone(id, result) => (RequestKind::Patch, id.0, patch_rev, done(result)),
+        Event::MonitorUpscaleDone(id, result) => (RequestKind::Up, id.0, monitor_rev, done(result)),
+        Event::MonitorDownscaleDone(id, result) => {
+            let end = result.map_or_else(reply, |answer| match answer {
+                DownscaleAnswer::Allowed => Reply::Done,
+                DownscaleAnswer::Denied => Reply::Refused,
+            });
+            (RequestKind::Down, id.0, monitor_rev, end)
+        }
+        _ => (RequestKind::Verified, 0, 0, Reply::Done),
+    };
+    Outcome {
+        end,
+        got: response.map(|response| response.permit.into()),
+        id,
+        migrate: response.is_some_and(|response| response.migrate.is_some()),
+        ms: BTreeMap::new(),
+        rev,
+        t: 0,
+        vm: 0,
+        what,
     }
 }
 
