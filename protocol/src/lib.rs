@@ -12,6 +12,7 @@ pub mod crds;
 pub mod image;
 pub mod journal;
 pub mod monitor;
+pub mod monitor_v2;
 pub mod object;
 pub mod permit;
 pub mod quantity;

@@ -26,7 +26,7 @@ pub const AGENT_FIRST_ID: u64 = 2;
 /// Ids stay below 2^53, because the deployed agent reads them as floats.
 pub const MAX_ID: u64 = 1 << 53;
 
-/// A protocol version. Only [`Version::V1`] is spoken so far.
+/// A protocol version. [`Version::V1`] is Neon's, `Version::V2` is ours ([`crate::monitor_v2`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Version(pub u8);
@@ -228,13 +228,13 @@ pub enum FrameErrorKind {
 }
 
 /// Type and id of a frame, and the object itself.
-struct Envelope {
-    kind: String,
-    id: u64,
-    object: Map<String, Value>,
+pub(crate) struct Envelope {
+    pub(crate) kind: String,
+    pub(crate) id: u64,
+    pub(crate) object: Map<String, Value>,
 }
 
-fn envelope(text: &str) -> Result<Envelope, FrameError> {
+pub(crate) fn envelope(text: &str) -> Result<Envelope, FrameError> {
     let bad = |id, kind, reason: String| FrameError { id, kind, reason };
     let value: Value = serde_json::from_str(text).map_err(|error| {
         bad(
@@ -294,7 +294,7 @@ fn read_id(value: &Value) -> Option<u64> {
     })
 }
 
-fn member<T: for<'de> Deserialize<'de>>(
+pub(crate) fn member<T: for<'de> Deserialize<'de>>(
     id: u64,
     kind: &str,
     object: &Map<String, Value>,
@@ -430,7 +430,7 @@ impl MonitorBody {
 }
 
 /// A frame holds only strings, numbers and maps with string keys, so writing it cannot fail.
-fn text_of<T: Serialize>(frame: &T) -> String {
+pub(crate) fn text_of<T: Serialize>(frame: &T) -> String {
     serde_json::to_string(frame).expect("a frame is plain JSON")
 }
 

@@ -43,6 +43,7 @@ fn object() -> VmObject {
         own: None,
         reached: Some(Stamped(6, 1, 41_000_000)),
         slot: 1 << 30,
+        version: Some(812),
     }
 }
 
@@ -68,22 +69,30 @@ fn block() -> Block {
         (41_736_004, Step::Renewed),
         (42_000_000, Step::Lfc(windows)),
         (46_230_471, sample(0.61, 1_879_048_193.5)),
-        (46_500_000, Step::Again),
+        (46_500_000, Step::Again(Some(815))),
+        (46_500_001, Step::Again(None)),
     ])
 }
 
+/// With every member in it: the agent's tests rest on that.
 fn checkpoint() -> Checkpoint {
     Checkpoint {
         faults: FaultCounts {
-            unknown_reply: 1,
-            ..FaultCounts::default()
+            approved_above_use: 1,
+            use_above_permit: 2,
+            downscale_below_denied: 3,
+            desired_out_of_bounds: 4,
+            invalid_permit: 5,
+            unknown_reply: 6,
+            observation_lost: 7,
         },
         issued: vec![40_000_000, 41_232_000],
-        metrics: Some(block()),
+        metrics: Some(Block(block().0.split_off(3).split_at(2).0.to_vec())),
         monitor: MonitorPart {
             approved: Some(Approval(Size(1000, 4 << 30), Size(1000, 4 << 30))),
             denied: Some(Denial(39_000_000, Size(1000, 4 << 30), Size(750, 3 << 30))),
-            down_failed: None,
+            doubt: true,
+            down_failed: Some(37_000_000),
             ongoing: Some(Ongoing {
                 id: 31,
                 rev: Stamped(7, 1, 41_232_000),
@@ -99,21 +108,25 @@ fn checkpoint() -> Checkpoint {
         obj: VmObject {
             migrating: true,
             own: Some(scaling()),
+            reached: Some(Stamped(6, 1, 0)),
             ..object()
         },
         patch: PatchPart {
-            failed: None,
+            failed: Some(36_000_000),
             last: Some(41_000_000),
+            moved: true,
             ongoing: Some((30, Size(1250, 5 << 30))),
             rev: Issued(6, 1),
+            seen: Some((814, Size(1250, 5 << 30))),
             target: Stamped(7, 1, 41_232_000),
             uncertain: Some((Size(1000, 4 << 30), Size(1250, 5 << 30))),
+            version: Some(811),
         },
         plugin: PluginPart {
             failed: Some(20_000_000),
             last: Some((41_232_008, Size(1250, 5 << 30), Stamped(7, 1, 41_232_008))),
-            migrating: None,
-            ongoing: None,
+            migrating: Some(35_000_000),
+            ongoing: Some(29),
             permit: Some(Size(1250, 5 << 30)),
             rev: Issued(7, 1),
             unanswered: true,
@@ -215,6 +228,7 @@ fn records() -> Vec<(&'static str, Record)> {
         ms: BTreeMap::from([("permit".into(), 3)]),
         rev: 7,
         t: 41_235_224,
+        version: None,
         vm: 17,
         what: RequestKind::Permit,
     };
@@ -229,6 +243,12 @@ fn records() -> Vec<(&'static str, Record)> {
     let refused = Outcome {
         end: Reply::Refused,
         what: RequestKind::Down,
+        ..verified.clone()
+    };
+    let patched = Outcome {
+        ms: BTreeMap::from([("patch".into(), 9)]),
+        version: Some(813),
+        what: RequestKind::Patch,
         ..verified.clone()
     };
     let odd = Decision {
@@ -291,6 +311,7 @@ fn records() -> Vec<(&'static str, Record)> {
         ("decision", Record::Decision(Box::new(decision()))),
         ("decision_odd", Record::Decision(Box::new(odd))),
         ("outcome_permit", Record::Outcome(Box::new(outcome))),
+        ("outcome_patch", Record::Outcome(Box::new(patched))),
         ("outcome_verified", Record::Outcome(Box::new(verified))),
         ("outcome_refused", Record::Outcome(Box::new(refused))),
         ("action", Record::Action(action)),

@@ -62,7 +62,7 @@ fn step() -> impl Strategy<Value = Step> {
         system,
         lfc,
         Just(Step::Renewed),
-        Just(Step::Again)
+        option::of(any::<u64>()).prop_map(Step::Again)
     ]
 }
 
@@ -174,6 +174,7 @@ fn record() -> impl Strategy<Value = Record> {
                 ms: BTreeMap::from([("permit".into(), t)]),
                 rev: 3,
                 t,
+                version: got.map(|size| size.1),
                 vm,
                 what: if migrate {
                     RequestKind::Down

@@ -25,7 +25,7 @@ pub struct Machine {
     pub mem: f64,
     /// Kernel release.
     pub kernel: String,
-    /// `kvm` or `tcg`.
+    /// `kvm` or `tcg`, `none` where no guest runs.
     pub accel: String,
 }
 
@@ -60,13 +60,32 @@ impl Figure {
     /// A figure where less is better.
     #[must_use]
     pub fn lower(name: impl Into<String>, value: f64, unit: &str, target: Option<f64>) -> Self {
-        let met = target.map(|target| value <= target);
+        Self::new(name, value, unit, target, Better::Lower)
+    }
+
+    /// A figure where more is better.
+    #[must_use]
+    pub fn higher(name: impl Into<String>, value: f64, unit: &str, target: Option<f64>) -> Self {
+        Self::new(name, value, unit, target, Better::Higher)
+    }
+
+    fn new(
+        name: impl Into<String>,
+        value: f64,
+        unit: &str,
+        target: Option<f64>,
+        better: Better,
+    ) -> Self {
+        let met = target.map(|target| match better {
+            Better::Lower => value <= target,
+            Better::Higher => value >= target,
+        });
         Self {
             name: name.into(),
             value,
             unit: unit.into(),
             target,
-            better: Better::Lower,
+            better,
             met,
         }
     }
@@ -151,6 +170,15 @@ pub fn spread(values: &[f64]) -> (f64, f64, f64) {
     (*first, sorted[sorted.len() / 2], *last)
 }
 
+/// The value that `percent` of a hundred measurements do not exceed (nearest rank); zero of none.
+#[must_use]
+pub fn percentile(values: &[f64], percent: usize) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let rank = (sorted.len() * percent).div_ceil(100).max(1);
+    sorted.get(rank - 1).copied().unwrap_or(0.0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -162,9 +190,21 @@ mod tests {
     }
 
     #[test]
+    fn percentiles_are_nearest_ranks() {
+        let values: Vec<f64> = (1..=200).rev().map(f64::from).collect();
+        assert_eq!(percentile(&values, 50), 100.0);
+        assert_eq!(percentile(&values, 99), 198.0);
+        assert_eq!(percentile(&values, 1), 2.0);
+        assert_eq!(percentile(&[7.0], 1), 7.0);
+        assert_eq!(percentile(&[], 50), 0.0);
+    }
+
+    #[test]
     fn a_missed_target_is_told() {
         assert_eq!(Figure::lower("x", 2.0, "ms", Some(1.0)).met, Some(false));
         assert_eq!(Figure::lower("x", 1.0, "ms", Some(1.0)).met, Some(true));
         assert_eq!(Figure::lower("x", 1.0, "ms", None).met, None);
+        assert_eq!(Figure::higher("x", 2.0, "1/s", Some(1.0)).met, Some(true));
+        assert_eq!(Figure::higher("x", 2.0, "1/s", None).met, None);
     }
 }

@@ -92,22 +92,17 @@ async fn n27_n36_n46_the_monitor_in_the_image_refuses_what_is_in_use() {
         session.batch_execute(sql).await
     });
     let target = Allocation { cpu: 1.0, mem: GIB };
-    let refusal = wait_for("a refused shrink", Duration::from_secs(180), || {
-        let address = SocketAddr::new(guest.ip, 10301);
-        async move {
-            let mut link = AgentLink::dial(address)
-                .await
-                .map_err(|error| format!("{error:#}"))?;
-            match link.ask(AgentBody::DownscaleRequest { target }).await {
-                Ok(MonitorBody::DownscaleResult { ok: false, status })
-                    if status.contains("MiB") =>
-                {
-                    Ok(status)
-                }
+    let address = SocketAddr::new(guest.ip, 10301);
+    let refusal = wait_for(
+        "a refused shrink",
+        Duration::from_secs(180),
+        || async move {
+            match may_shrink(address, target).await? {
+                (false, status) if status.contains("MiB") => Ok(status),
                 other => Err(format!("{other:?}")),
             }
-        }
-    })
+        },
+    )
     .await
     .unwrap();
     assert!(refusal.len() < 1024, "{refusal}");
@@ -116,18 +111,16 @@ async fn n27_n36_n46_the_monitor_in_the_image_refuses_what_is_in_use() {
         hold.await.unwrap().is_err(),
         "the memory was given back before the refusal was seen"
     );
-    wait_for("an approved shrink", Duration::from_secs(180), || {
-        let address = SocketAddr::new(guest.ip, 10301);
-        async move {
-            let mut link = AgentLink::dial(address)
-                .await
-                .map_err(|error| format!("{error:#}"))?;
-            match link.ask(AgentBody::DownscaleRequest { target }).await {
-                Ok(MonitorBody::DownscaleResult { ok: true, .. }) => Ok(()),
+    wait_for(
+        "an approved shrink",
+        Duration::from_secs(180),
+        || async move {
+            match may_shrink(address, target).await? {
+                (true, _) => Ok(()),
                 other => Err(format!("{other:?}")),
             }
-        }
-    })
+        },
+    )
     .await
     .unwrap();
 }
@@ -200,4 +193,22 @@ async fn n28_the_file_cache_has_grown_when_the_growth_is_confirmed() {
     .await
     .unwrap();
     monitor.kill().await.unwrap();
+}
+
+/// Asks over a new connection until the monitor has looked at memory often enough to tell.
+async fn may_shrink(address: SocketAddr, target: Allocation) -> Result<(bool, String), String> {
+    let link = AgentLink::dial(address).await;
+    let mut link = link.map_err(|error| format!("{error:#}"))?;
+    for _ in 0..100 {
+        match link.ask(AgentBody::DownscaleRequest { target }).await {
+            Ok(MonitorBody::DownscaleResult { ok: false, status })
+                if status.contains("not enough memory samples") =>
+            {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            Ok(MonitorBody::DownscaleResult { ok, status }) => return Ok((ok, status)),
+            other => return Err(format!("{other:?}")),
+        }
+    }
+    Err("it never has enough memory samples".into())
 }

@@ -56,10 +56,16 @@ async fn growth_and_shrink_leave_every_file_as_it_was() {
     assert_eq!(contents(&guest.files.cgroup()), under_pressure);
     guest.settle(100 * MIB).await;
     let at_rest = contents(&guest.files.cgroup());
-    assert!(matches!(
-        agent.downscale(GIB).await,
-        MonitorBody::DownscaleResult { ok: true, .. }
-    ));
+    // Until the peak of a moment ago is forgotten the shrink is refused.
+    let approved = async {
+        loop {
+            if let MonitorBody::DownscaleResult { ok: true, .. } = agent.downscale(GIB).await {
+                return;
+            }
+            guest.state_when("the next reading", |_| true).await;
+        }
+    };
+    harness::soon("approved", approved).await;
     let files = guest.stop().await;
     assert_eq!(contents(&files.cgroup()), at_rest);
 }
@@ -88,7 +94,22 @@ fn no_source_file_opens_anything_for_writing() {
                 ".write(true)",
                 ".append(true)",
             ] {
-                assert!(!code.contains(word), "{}: {word}", path.display());
+                // A pressure trigger is armed by writing into its file, and the estimator of the working set, off unless
+                // asked for, takes memory by another; nothing else is ever opened for writing.
+                let is_excused =
+                    path.ends_with("shell/pressure.rs") || path.ends_with("shell/reclaim.rs");
+                assert!(
+                    is_excused || !code.contains(word),
+                    "{}: {word}",
+                    path.display()
+                );
+            }
+            // The kernel's limits are not even named in code, so that no file of theirs can be opened.
+            for limit in ["memory.high", "memory.max", "memory.low", "memory.min"] {
+                let named = code.lines().any(|line| {
+                    !line.trim_start().starts_with("//") && line.contains(&format!("\"{limit}"))
+                });
+                assert!(!named, "{}: {limit}", path.display());
             }
             read += 1;
         }

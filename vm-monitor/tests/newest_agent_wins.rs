@@ -22,11 +22,11 @@ async fn a_second_agent_takes_over_only_after_its_handshake() {
     let mut second = guest.dial().await;
     assert!(first.is_alive().await, "an upgrade alone changes nothing");
     let mut stranger = guest.dial().await;
-    stranger.send_text(r#"{"min":2,"max":3}"#).await;
+    stranger.send_text(r#"{"min":3,"max":4}"#).await;
     assert!(stranger.text().await.contains("error"));
     assert!(first.is_alive().await, "nor does a failed handshake");
 
-    second.send_text(r#"{"min":1,"max":2}"#).await;
+    second.send_text(r#"{"min":0,"max":1}"#).await;
     assert_eq!(second.text().await, r#"{"version":1}"#);
     assert!(second.is_alive().await);
     let close = first.closed().await.expect("a close frame");

@@ -26,18 +26,30 @@ pub(crate) struct Options {
 enum Name {
     /// Patch of the VM object to guest-visible, beside raw QMP on the same guest
     Resize,
+    /// The static monitor: memory, CPU, size, replies, time from trigger to frame
+    Monitor,
 }
 
 /// Builds what the benchmark needs, runs it, shows its table.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let bellows = build::images(build::Scope::Release)?;
-    let program = match options.name {
-        Name::Resize => "bench-resize",
+    let (program, mut command) = match options.name {
+        Name::Resize => {
+            let bellows = build::images(build::Scope::Release)?;
+            let program = "bench-resize";
+            let mut command = Command::new(bellows.with_file_name(program));
+            command.env("BELLOWS_BIN", &bellows);
+            (program, command)
+        }
+        Name::Monitor => {
+            let monitor = build::guest_bins()?.join("vm-monitor");
+            let bellows = build::host_bins(build::Scope::Binaries)?;
+            let program = "bench-monitor";
+            let mut command = Command::new(bellows.with_file_name(program));
+            command.arg("--monitor").arg(monitor);
+            (program, command)
+        }
     };
-    let mut command = Command::new(bellows.with_file_name(program));
-    command
-        .args(["--repeats", &options.repeats.to_string()])
-        .env("BELLOWS_BIN", &bellows);
+    command.args(["--repeats", &options.repeats.to_string()]);
     if let Some(file) = &options.json {
         command.arg("--json").arg(file);
     }

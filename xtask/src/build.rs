@@ -46,7 +46,7 @@ pub(crate) enum Scope {
 }
 
 /// Builds the host binaries; returns the path of `bellows`, beside which the others lie.
-fn host_bins(scope: Scope) -> Result<PathBuf> {
+pub(crate) fn host_bins(scope: Scope) -> Result<PathBuf> {
     let mut command = shell::cargo()?;
     command.args(match scope {
         Scope::Binaries => &["build", "--quiet", "--workspace", "--bins"] as &[&str],

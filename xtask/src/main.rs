@@ -10,6 +10,7 @@ mod http;
 mod interrupt;
 mod setup;
 mod shell;
+mod sim;
 mod test;
 mod tidy;
 
@@ -38,6 +39,8 @@ enum Command {
     Tidy,
     /// Measure a promise of SPECIFICATION.md and print it as a table
     Bench(bench::Options),
+    /// Run the cores of the whole system on a virtual clock under faults: `cargo xtask sim --seed 1 --seeds 100`
+    Sim(sim::Options),
     /// Install what this machine lacks, or print the one command that does
     Setup,
     /// Build the two static binaries that go into guest images
@@ -59,6 +62,7 @@ fn main() -> ExitCode {
         Command::Check => test::check(),
         Command::Tidy => tidy::run(),
         Command::Bench(options) => bench::run(&options),
+        Command::Sim(options) => sim::run(&options),
         Command::Setup => setup::ensure(setup::Need::Everything),
         Command::GuestBins => build::guest_bins().map(|dir| shell::say(&dir.display().to_string())),
         Command::Images => build::images(build::Scope::Binaries).map(|_| ()),

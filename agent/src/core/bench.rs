@@ -220,6 +220,7 @@ pub(super) fn vm_info(min: u32, max: u32, using: u32, scaling: ScalingConfig) ->
         current_revision: None,
         actual: None,
         last_revision: 0,
+        version: None,
     }
 }
 
@@ -308,7 +309,7 @@ impl Bench {
 
     #[track_caller]
     pub(super) fn patched(&mut self, t: f64) {
-        self.end(t, NEONVM, |id| Event::NeonVmDone(id, Ok(())));
+        self.end(t, NEONVM, |id| Event::NeonVmDone(id, Ok(None)));
     }
 
     #[track_caller]

@@ -9,7 +9,8 @@ use protocol::journal::{
     SystemSample, VmObject, Waits, Wish,
 };
 use protocol::permit::NamespacedName;
-use protocol::time::{Span, Timestamp};
+use protocol::revision::RevisionWithTime;
+use protocol::time::{Span, Timestamp, WallTime};
 use protocol::units::{Bytes, MilliCpu};
 
 use super::actions::RequestId;
@@ -138,6 +139,14 @@ fn config_of(settings: &CoreSettings, tick: u64) -> CoreConfig {
     }
 }
 
+/// The revision an object says it reached. Decisions rest on its number; when it was reached is only measured.
+fn reached_by(info: &VmInfo) -> Option<StampedRevision> {
+    info.current_revision.map(|reached| StampedRevision {
+        revision: reached.revision,
+        at: Timestamp::default(),
+    })
+}
+
 /// What decisions rest on in a VM object.
 pub(super) fn object_record(
     info: &VmInfo,
@@ -151,9 +160,11 @@ pub(super) fn object_record(
         config,
         last_revision,
         actual,
+        version,
+        // Reached: in what the caller says of it.
+        current_revision: _,
         name: _,
         namespace: _,
-        current_revision: _,
     } = info;
     VmObject {
         actual: actual.map(Size::from),
@@ -164,6 +175,7 @@ pub(super) fn object_record(
         own: (config.scaling != *default).then(|| scaling_record(&config.scaling)),
         reached: reached.map(stamped),
         slot: mem.slot_size.0,
+        version: *version,
     }
 }
 
@@ -192,9 +204,13 @@ pub(super) fn info_of(object: &VmObject, name: &str, default: &ScalingConfig) ->
             overrides: None,
             scaling: object.own.as_ref().map_or(*default, scaling_of),
         },
-        current_revision: None,
+        current_revision: object.reached.map(|reached| RevisionWithTime {
+            revision: stamp_of(reached).revision,
+            updated_at: WallTime::default(),
+        }),
         actual: object.actual.map(Into::into),
         last_revision: object.last,
+        version: object.version,
     }
 }
 
@@ -290,7 +306,12 @@ impl Core {
             monitor: monitor_record(monitor),
             name: name.to_string(),
             next: *next_id,
-            obj: object_record(info, &config.default_scaling, None, *was_pre_migrating),
+            obj: object_record(
+                info,
+                &config.default_scaling,
+                reached_by(info),
+                *was_pre_migrating,
+            ),
             patch: patch_record(neonvm),
             plugin: plugin_record(plugin),
             rev: revisions.last,
@@ -329,7 +350,7 @@ impl Core {
                         value: lfc_of(sample),
                     })
                 }
-                Step::Tick | Step::Renewed | Step::Again => {}
+                Step::Tick | Step::Renewed | Step::Again(_) => {}
             }
         }
         core.revisions = RevisionSource {
@@ -427,16 +448,22 @@ fn patch_record(state: &NeonVmState) -> PatchPart {
         request_failed_at,
         last_success,
         uncertain,
+        was_on_the_way,
+        version,
+        unjudged,
         target_revision,
         current_revision,
     } = state;
     PatchPart {
         failed: micros(*request_failed_at),
         last: micros(*last_success),
+        moved: *was_on_the_way,
         ongoing: ongoing.map(|(id, size)| (id.0, size.into())),
         rev: (*current_revision).into(),
+        seen: unjudged.map(|(version, size)| (version, size.into())),
         target: stamped(*target_revision),
         uncertain: uncertain.map(|(low, high)| (low.into(), high.into())),
+        version: *version,
     }
 }
 
@@ -446,6 +473,9 @@ fn patch_of(part: &PatchPart) -> NeonVmState {
         request_failed_at: time(part.failed),
         last_success: time(part.last),
         uncertain: part.uncertain.map(|(low, high)| (low.into(), high.into())),
+        was_on_the_way: part.moved,
+        version: part.version,
+        unjudged: part.seen.map(|(version, size)| (version, size.into())),
         target_revision: stamp_of(part.target),
         current_revision: part.rev.into(),
     }
@@ -457,6 +487,7 @@ fn monitor_record(state: &MonitorState) -> MonitorPart {
         requested_upscale,
         denied_downscale,
         approved,
+        is_in_doubt,
         downscale_failure_at,
         upscale_failure_at,
         current_revision,
@@ -467,6 +498,7 @@ fn monitor_record(state: &MonitorState) -> MonitorPart {
             let Denied { current, requested } = denial.denied;
             Denial(denial.at.0, current.into(), requested.into())
         }),
+        doubt: *is_in_doubt,
         down_failed: micros(*downscale_failure_at),
         ongoing: ongoing.map(|call| Call {
             id: call.id.0,
@@ -509,6 +541,7 @@ fn monitor_of(part: &MonitorPart) -> MonitorState {
             low: low.into(),
             high: high.into(),
         }),
+        is_in_doubt: part.doubt,
         downscale_failure_at: time(part.down_failed),
         upscale_failure_at: time(part.up_failed),
         current_revision: part.rev.into(),

@@ -126,7 +126,8 @@ impl Core {
         };
         let neonvm_request = neonvm.plan(&mut round, limits, neonvm_revision);
         let certain = neonvm.certain(using);
-        let monitor_up = monitor.plan_upscale(&mut round, certain, revision);
+        let is_certain = neonvm.is_certain();
+        let monitor_up = monitor.plan_upscale(&mut round, certain, is_certain, revision);
         let monitor_down =
             monitor.plan_downscale(&mut round, certain, monitor_up.is_some(), revision);
         monitor.wait_for_ends(&mut round, desired, monitor_down.is_some());

@@ -339,15 +339,16 @@ impl Recorder {
             update.current_revision,
             update.is_pre_migrating,
         );
-        // When a revision was reached is only measured, never decided by.
+        // When a revision was reached is only measured, never decided by; a version alone is in the step.
         let mut timeless = object.clone();
+        timeless.version = None;
         timeless.reached = update.current_revision.map(|reached| {
             let mut reached = stamped(reached);
             reached.2 = 0;
             reached
         });
         if self.object.as_ref() == Some(&timeless) {
-            return Recorded::Step(Step::Again);
+            return Recorded::Step(Step::Again(object.version));
         }
         self.object = Some(timeless);
         Recorded::Line(Record::Vm(Box::new(Stated {
@@ -366,6 +367,10 @@ fn outcome_of(event: &Event, core: &Core) -> Outcome {
         .map_or(0, |(revision, ..)| revision);
     let (permit_rev, patch_rev) = (core.plugin_revision(), core.patch_under_way().0);
     let done = |result: &Result<(), Failure>| result.map_or_else(reply, |()| Reply::Done);
+    let version = match event {
+        Event::NeonVmDone(_, Ok(version)) => *version,
+        _ => None,
+    };
     let response = match event {
         Event::PluginDone(_, Ok(response)) => Some(response),
         _ => None,
@@ -377,7 +382,10 @@ fn outcome_of(event: &Event, core: &Core) -> Outcome {
                 .map_or_else(|failure| reply(*failure), |_| Reply::Done);
             (RequestKind::Permit, id.0, permit_rev, end)
         }
-        Event::NeonVmDone(id, result) => (RequestKind::Patch, id.0, patch_rev, done(result)),
+        Event::NeonVmDone(id, result) => {
+            let end = done(&result.map(|_| ()));
+            (RequestKind::Patch, id.0, patch_rev, end)
+        }
         Event::MonitorUpscaleDone(id, result) => (RequestKind::Up, id.0, monitor_rev, done(result)),
         Event::MonitorDownscaleDone(id, result) => {
             let end = result.map_or_else(reply, |answer| match answer {
@@ -396,6 +404,7 @@ fn outcome_of(event: &Event, core: &Core) -> Outcome {
         ms: BTreeMap::new(),
         rev,
         t: 0,
+        version,
         vm: 0,
         what,
     }

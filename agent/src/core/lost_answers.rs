@@ -4,8 +4,9 @@ use protocol::permit::{MigrateResponse, PluginResponse};
 use protocol::time::{Span, Timestamp};
 
 use super::actions::Action;
-use super::machine::{Core, Event};
+use super::machine::{Core, Event, Failure, VmUpdate};
 use super::metrics::SystemMetrics;
+use super::vm::VmInfo;
 use super::world::{Fate, Step, UNIT, World, config, ready, settle, vm};
 
 #[test]
@@ -244,4 +245,120 @@ fn a_monitor_that_starts_before_the_guest_has_grown_is_told() {
         .monitor_up
         .expect("it is told");
     assert_eq!((told.current, told.target), (UNIT, UNIT.saturating_mul(2)));
+}
+
+#[test]
+fn an_approval_given_over_another_connection_allows_nothing() {
+    let mut world = shrinking(3);
+    let (id, _) = world.flights[1].take().expect("the patch is under way");
+    let core = &mut world.core;
+    core.handle(world.now, Event::MonitorReset);
+    // The monitor that comes reads its machine, which still has all three units, and agreed to nothing.
+    core.handle(world.now, Event::MonitorActive);
+    core.handle(world.now, Event::NeonVmDone(id, Err(Failure::NotApplied)));
+    world.now = world.now + Span::from_secs(6);
+    core.handle(world.now, Event::SystemMetrics(SystemMetrics::default()));
+    while let Some((_, action)) = core.poll_action(world.now) {
+        assert!(!matches!(action, Action::NeonVm(_)), "{action:?}");
+    }
+}
+
+#[test]
+fn a_monitor_that_connects_after_a_resize_is_told_the_size() {
+    let mut world = shrinking(3);
+    world
+        .step(&Step::Finish(1, Fate::Done, 9))
+        .expect("the patch succeeds");
+    let core = &mut world.core;
+    core.handle(world.now, Event::MonitorReset);
+    // What it read of its machine may be of before: memory leaves slowly.
+    core.handle(world.now, Event::MonitorActive);
+    let told =
+        std::iter::from_fn(|| core.poll_action(world.now)).find_map(|(_, action)| match action {
+            Action::MonitorUpscale(request) => Some(request.target),
+            _ => None,
+        });
+    assert_eq!(told, Some(UNIT.saturating_mul(2)));
+}
+
+/// A state of the object that somebody else made.
+fn seen(units: u32, version: u64) -> Event {
+    let info = VmInfo {
+        version: Some(version),
+        ..vm(1, 8, units)
+    };
+    Event::VmUpdated(Box::new(VmUpdate {
+        info,
+        current_revision: None,
+        is_pre_migrating: false,
+    }))
+}
+
+#[test]
+fn a_size_nobody_here_set_is_made_true_again_and_told() {
+    let mut world = ready(2, 45);
+    world.core.handle(world.now, seen(2, 10));
+    assert_eq!(world.core.poll_action(world.now), None, "nothing is new");
+    world.core.handle(world.now, seen(3, 11));
+    let (mut asked, mut patched) = (None, None);
+    while let Some((_, action)) = world.core.poll_action(world.now) {
+        match action {
+            Action::Plugin(request) => asked = Some(request.target),
+            Action::NeonVm(request) => patched = Some(request.target),
+            _ => {}
+        }
+    }
+    assert_eq!(patched, Some(UNIT.saturating_mul(2)));
+    assert_eq!(
+        asked,
+        Some(UNIT.saturating_mul(3)),
+        "it may be used already"
+    );
+}
+
+#[test]
+fn before_the_first_permit_the_object_is_right() {
+    let mut info = vm(1, 8, 2);
+    info.version = Some(7);
+    let mut core = Core::new(config(), info);
+    let now = Timestamp(1_000_000);
+    core.handle(now, seen(4, 6));
+    assert_eq!(
+        core.using(),
+        UNIT.saturating_mul(2),
+        "an older state says nothing"
+    );
+    core.handle(now, seen(4, 8));
+    assert_eq!(core.using(), UNIT.saturating_mul(4));
+    assert_eq!(core.faults().total(), 0);
+}
+
+#[test]
+fn n14_a_size_above_the_permit_is_permitted_before_it_is_made_true() {
+    let mut core = Core::new(config(), vm(1, 8, 2));
+    let now = Timestamp(1_000_000);
+    // No monitor is there, so nothing may be taken back.
+    core.handle(now, Event::SystemMetrics(SystemMetrics::default()));
+    let (id, _) = core.poll_action(now).expect("the first contact");
+    let permit = UNIT.saturating_mul(2);
+    let response = PluginResponse {
+        permit,
+        migrate: None,
+    };
+    core.handle(now, Event::PluginDone(id, Ok(response)));
+    core.handle(now, seen(3, 11));
+    let actions: Vec<Action> = std::iter::from_fn(|| core.poll_action(now))
+        .map(|(_, action)| action)
+        .collect();
+    assert!(
+        actions
+            .iter()
+            .any(|action| matches!(action, Action::Plugin(_)))
+    );
+    assert!(
+        !actions
+            .iter()
+            .any(|action| matches!(action, Action::NeonVm(_))),
+        "{actions:?}"
+    );
 }

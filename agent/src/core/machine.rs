@@ -51,7 +51,8 @@ pub enum DownscaleAnswer {
 /// A new state of the VM object.
 #[derive(Debug, Clone, PartialEq)]
 pub struct VmUpdate {
-    /// Bounds and settings; its `use` is not taken over.
+    /// Bounds and settings. Its `use` is not taken over; one that nobody here set, in a state newer than our own last
+    /// patch, puts the size in doubt until a patch makes it true.
     pub info: VmInfo,
     /// `status.currentRevision` with its time on the core's clock.
     pub current_revision: Option<StampedRevision>,
@@ -76,8 +77,8 @@ pub enum Event {
     MonitorUpscaleRequested,
     /// A permit request ended.
     PluginDone(RequestId, Result<PluginResponse, Failure>),
-    /// A patch ended.
-    NeonVmDone(RequestId, Result<(), Failure>),
+    /// A patch ended; with the version the object got by it, if that is known.
+    NeonVmDone(RequestId, Result<Option<u64>, Failure>),
     /// Telling the monitor ended.
     MonitorUpscaleDone(RequestId, Result<(), Failure>),
     /// Asking the monitor ended.
@@ -181,10 +182,14 @@ impl Core {
             .max(vm.last_revision);
         Self {
             config,
-            vm,
             plugin: PluginState::default(),
             monitor: MonitorState::default(),
-            neonvm: NeonVmState::default(),
+            neonvm: NeonVmState {
+                was_on_the_way: !vm.has_arrived(),
+                version: vm.version,
+                ..NeonVmState::default()
+            },
+            vm,
             system: None,
             lfc: None,
             revisions: RevisionSource::new(start),
@@ -208,16 +213,18 @@ impl Core {
             Event::LfcMetrics(value) => self.lfc = Some(Timed { at: now, value }),
             Event::VmUpdated(update) => self.vm_updated(*update),
             Event::MonitorActive => {
-                // A monitor reads its size when it starts, so it may count on less than the object says
-                // while the guest has not got there: then it is told.
+                // A monitor reads its size when it starts, so it may count on less than the object says, or on more,
+                // while the guest has not got there: then it is told. What another connection agreed to for a patch
+                // under way is not taken for granted.
                 let using = self.using();
                 let certain = self.neonvm.certain(using);
                 let low = self
                     .vm
                     .actual
                     .map_or(certain, |actual| certain.field_min(actual));
-                let high = self.neonvm.settled(using);
-                self.monitor.activate(Approved { low, high });
+                let high = self.neonvm.held(using);
+                let in_doubt = self.neonvm.was_on_the_way;
+                self.monitor.activate(Approved { low, high }, in_doubt);
             }
             Event::MonitorReset => self.monitor = MonitorState::default(),
             Event::MonitorUpscaleRequested => {
@@ -264,11 +271,23 @@ impl Core {
 
     fn vm_updated(&mut self, update: VmUpdate) {
         let using = self.using();
+        let seen = update.info.version.zip(Some(update.info.using()));
         self.vm = update.info;
         let mut kept = using;
+        if let Some((version, size)) = seen {
+            // Before the first permit nobody rests on what is believed here: then the object is right.
+            let is_free = self.plugin.permit.is_none() && self.neonvm.is_certain();
+            if is_free && self.neonvm.is_news(version) && size != using {
+                kept = size;
+                self.monitor.is_in_doubt = true;
+            }
+            self.neonvm.saw(version, size, kept);
+        }
         // The slot size of a live VM does not change; if it ever does, what is in use stays in whole slots.
-        kept.mem = whole_slots(using.mem, using.mem, self.vm.mem.slot_size);
+        kept.mem = whole_slots(kept.mem, kept.mem, self.vm.mem.slot_size);
         self.vm.set_using(kept);
+        self.neonvm.was_on_the_way |= kept != using || !self.vm.has_arrived();
+        self.monitor.limit(self.neonvm.held(kept));
         if !self.vm.config.scaling.enable_lfc_metrics {
             self.lfc = None;
         }
@@ -330,18 +349,21 @@ impl Core {
         }
     }
 
-    fn neonvm_done(&mut self, now: Timestamp, result: Result<(), Failure>) {
+    fn neonvm_done(&mut self, now: Timestamp, result: Result<Option<u64>, Failure>) {
+        let version = result.ok().flatten();
         match result {
             Err(failure) => {
                 let using = self.using();
                 self.neonvm.fail(now, using, failure.may_have_arrived());
             }
-            Ok(()) => {
+            Ok(_) => {
                 if let Some(size) = self.neonvm.succeed(now) {
                     self.vm.set_using(size);
                 }
             }
         }
+        let using = self.using();
+        self.neonvm.ended_at(version, using);
         let held = self.neonvm.held(self.using());
         self.monitor.limit(held);
     }

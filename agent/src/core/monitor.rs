@@ -62,16 +62,19 @@ pub(super) struct MonitorState {
     pub requested_upscale: Option<RequestedUpscale>,
     pub denied_downscale: Option<DeniedDownscale>,
     pub approved: Option<Approved>,
+    /// It may count on more than there is or will be: it is told the size once that is certain.
+    pub is_in_doubt: bool,
     pub downscale_failure_at: Option<Timestamp>,
     pub upscale_failure_at: Option<Timestamp>,
     pub current_revision: Revision,
 }
 
 impl MonitorState {
-    /// The connection is up; the monitor counts on some size in the range.
-    pub(super) fn activate(&mut self, counts_on: Approved) {
+    /// The connection is up; the monitor counts on some size in the range, or `in_doubt` on what its machine has left.
+    pub(super) fn activate(&mut self, counts_on: Approved, in_doubt: bool) {
         *self = Self {
             approved: Some(counts_on),
+            is_in_doubt: in_doubt,
             ..Self::default()
         };
     }
@@ -129,17 +132,24 @@ impl MonitorState {
         self.denied_downscale.map(|denial| denial.denied)
     }
 
-    /// Plans to tell of a growth. `certain` is the smallest size the VM may have by now.
+    /// Plans to tell of a growth, or of a size in doubt. `certain` is the smallest size the VM may have by now,
+    /// `is_certain` whether it is the only one.
     pub(super) fn plan_upscale(
         &self,
         round: &mut Round<'_>,
         certain: Resources,
+        is_certain: bool,
         revision: Revision,
     ) -> Option<MonitorUpscale> {
         let current = self.approved?.low;
         let high = round.desired.field_max(current);
         let target = clamp(current, certain, Some(current), Some(high));
-        if target == current {
+        let (target, must_tell) = if self.is_in_doubt && is_certain {
+            (certain, true)
+        } else {
+            (target, false)
+        };
+        if target == current && !must_tell {
             return None;
         }
         if let Some(ongoing) = self.ongoing {
@@ -260,7 +270,7 @@ impl MonitorState {
         });
     }
 
-    /// The monitor confirmed a growth or agreed to a shrink.
+    /// The monitor confirmed a growth or agreed to a shrink: from now on it counts on what it was told.
     pub(super) fn agree(&mut self) {
         if let Some(ongoing) = self.ongoing.take()
             && let Some(approved) = &mut self.approved
@@ -269,6 +279,7 @@ impl MonitorState {
                 low: ongoing.resources,
                 high: ongoing.resources,
             };
+            self.is_in_doubt = false;
         }
     }
 

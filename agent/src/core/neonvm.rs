@@ -3,6 +3,9 @@
 //! A patch whose answer is lost may have been applied or not. Until a later patch succeeds the VM is taken to have any size
 //! between both: towards the scheduler the larger, towards the monitor the smaller; and the patch is made again even when the
 //! wanted size is the one believed to be there.
+//!
+//! Others write the object too: a person, or a patch of an earlier agent that arrives after its death. So a size seen in a
+//! state newer than the last one known puts the size in the same doubt, and it is patched again.
 
 use protocol::revision::Revision;
 use protocol::time::Timestamp;
@@ -21,6 +24,13 @@ pub(super) struct NeonVmState {
     pub last_success: Option<Timestamp>,
     /// The smallest and the largest size the VM may have after answers were lost.
     pub uncertain: Option<(Resources, Resources)>,
+    /// The guest may be on its way from another size, or was since this began: what reads its own machine may have read
+    /// any of them.
+    pub was_on_the_way: bool,
+    /// The newest version of the object whose size is known or judged.
+    pub version: Option<u64>,
+    /// The newest state seen while a patch is under way: judged when that has ended.
+    pub unjudged: Option<(u64, Resources)>,
     pub target_revision: StampedRevision,
     pub current_revision: Revision,
 }
@@ -48,13 +58,6 @@ impl NeonVmState {
             .map_or(ongoing, |(_, high)| ongoing.field_max(high))
     }
 
-    /// The largest size the VM may have once a patch under way is through: a shrink under way was approved.
-    pub(super) fn settled(&self, using: Resources) -> Resources {
-        let size = self.ongoing.map_or(using, |(_, size)| size);
-        self.uncertain
-            .map_or(size, |(_, high)| size.field_max(high))
-    }
-
     /// The smallest size the VM may have.
     pub(super) fn certain(&self, using: Resources) -> Resources {
         let ongoing = self
@@ -62,6 +65,44 @@ impl NeonVmState {
             .map_or(using, |(_, size)| using.field_min(size));
         self.uncertain
             .map_or(ongoing, |(low, _)| ongoing.field_min(low))
+    }
+
+    /// Nothing is under way and no answer is missing: the size believed is the size there is.
+    pub(super) fn is_certain(&self) -> bool {
+        self.ongoing.is_none() && self.uncertain.is_none()
+    }
+
+    /// Whether a state of the object is newer than the last one known.
+    pub(super) fn is_news(&self, version: u64) -> bool {
+        self.version.is_none_or(|known| version > known)
+    }
+
+    /// A state of the object was seen. What is older than the last one known says nothing new.
+    pub(super) fn saw(&mut self, version: u64, size: Resources, using: Resources) {
+        if !self.is_news(version) {
+            return;
+        }
+        if self.ongoing.is_some() {
+            self.unjudged = Some((version, size));
+            return;
+        }
+        self.version = Some(version);
+        self.doubt(size, using);
+    }
+
+    /// A patch ended, at `version` of the object if that is known: now what was seen meanwhile is judged.
+    pub(super) fn ended_at(&mut self, version: Option<u64>, using: Resources) {
+        self.version = self.version.max(version);
+        if let Some((version, size)) = self.unjudged.take() {
+            self.saw(version, size, using);
+        }
+    }
+
+    fn doubt(&mut self, size: Resources, using: Resources) {
+        if size != using {
+            let (low, high) = self.uncertain.unwrap_or((using, using));
+            self.uncertain = Some((low.field_min(size), high.field_max(size)));
+        }
     }
 
     pub(super) fn plan(
@@ -79,6 +120,13 @@ impl NeonVmState {
         // Only with answers lost can the monitor count on more than is believed to be there: then that is made true.
         target = target.field_max(low.field_min(held));
         if round.is_migrating || (target == using && self.uncertain.is_none()) {
+            return None;
+        }
+        // Somebody else made it larger than is permitted: first the permit, then it is made true.
+        if limits
+            .permit
+            .is_some_and(|permit| target.has_field_above(permit))
+        {
             return None;
         }
         let is_blocked = self.ongoing.is_some()
@@ -109,6 +157,7 @@ impl NeonVmState {
 
     pub(super) fn start(&mut self, now: Timestamp, id: RequestId, request: &NeonVmRequest) {
         self.ongoing = Some((id, request.target));
+        self.was_on_the_way = true;
         self.target_revision = StampedRevision {
             revision: request.revision,
             at: now,

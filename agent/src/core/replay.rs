@@ -314,8 +314,11 @@ impl Live {
                 };
                 Event::PluginDone(self.core.plugin.ongoing?, Ok(response))
             }
-            Step::Again => {
-                let object = self.object.clone()?;
+            Step::Again(version) => {
+                let object = VmObject {
+                    version,
+                    ..self.object.clone()?
+                };
                 self.update_of(&object)
             }
         })
@@ -357,7 +360,7 @@ fn event_of_outcome(outcome: &Outcome) -> Event {
             Event::PluginDone(id, Ok(response))
         }
         (RequestKind::Permit, _, None) => Event::PluginDone(id, Err(failed)),
-        (RequestKind::Patch, Reply::Done, _) => Event::NeonVmDone(id, Ok(())),
+        (RequestKind::Patch, Reply::Done, _) => Event::NeonVmDone(id, Ok(outcome.version)),
         (RequestKind::Patch, ..) => Event::NeonVmDone(id, Err(failed)),
         (RequestKind::Up, Reply::Done, _) => Event::MonitorUpscaleDone(id, Ok(())),
         (RequestKind::Up, ..) => Event::MonitorUpscaleDone(id, Err(failed)),

@@ -312,6 +312,7 @@ impl DesiredRow {
             current_revision: None,
             actual: None,
             last_revision: 0,
+            version: None,
         };
         let mut core = Core::new(config, vm);
         core.plugin.permit = Some(size(self.using));

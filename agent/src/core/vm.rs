@@ -20,6 +20,9 @@ const MAX_CPU: MilliCpu = MilliCpu(512_000);
 /// Most slots a bound may name: the object's own counts are 16 bits wide.
 const MAX_SLOTS: u64 = u16::MAX as u64;
 
+/// Largest version of an object understood as a number.
+const MAX_VERSION: u64 = protocol::journal::MAX_INTEGER.unsigned_abs();
+
 /// CPU of a VM: `{"min":…,"max":…,"use":…}`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct CpuInfo {
@@ -86,6 +89,9 @@ pub struct VmInfo {
     /// The newest revision on the object, wished or reached: numbers go on after it, so that none is used twice.
     #[serde(skip)]
     pub last_revision: i64,
+    /// `metadata.resourceVersion`, where it is a number: later states of the object have larger ones.
+    #[serde(skip)]
+    pub version: Option<u64>,
 }
 
 /// Why an object cannot be scaled.
@@ -173,6 +179,7 @@ impl VmInfo {
                 .as_ref()
                 .and_then(|status| status.current_revision),
             last_revision: last_revision(vm),
+            version: version_of(&vm.metadata.resource_version),
             actual: vm.status.as_ref().and_then(|status| {
                 let mem = Bytes(status.memory_size?.as_u64()?);
                 Some(Resources {
@@ -205,6 +212,15 @@ impl VmInfo {
         }
     }
 
+    /// Whether the guest is reported to have what the object wants. Nothing reported counts as arrived.
+    #[must_use]
+    pub fn has_arrived(&self) -> bool {
+        let reached = self
+            .current_revision
+            .map_or(0, |current| current.revision.value);
+        self.actual.is_none_or(|actual| actual == self.using()) && reached >= self.last_revision
+    }
+
     /// What it uses by the object.
     #[must_use]
     pub fn using(&self) -> Resources {
@@ -219,6 +235,13 @@ impl VmInfo {
         self.cpu.r#use = size.cpu;
         self.mem.r#use = u32::try_from(size.mem.0 / self.mem.slot_size.0).unwrap_or(u32::MAX);
     }
+}
+
+/// The version in a `metadata.resourceVersion`, where it is a number that the journal can hold; others say nothing.
+#[must_use]
+pub fn version_of(text: &str) -> Option<u64> {
+    let version = text.parse().ok()?;
+    (version <= MAX_VERSION).then_some(version)
 }
 
 fn last_revision(vm: &VirtualMachine) -> i64 {

@@ -92,6 +92,7 @@ pub(super) fn vm(min: u32, max: u32, using: u32) -> VmInfo {
         current_revision: None,
         actual: None,
         last_revision: 0,
+        version: None,
     }
 }
 
@@ -261,7 +262,7 @@ impl World {
                 if arrives {
                     self.u = request.target;
                 }
-                Event::NeonVmDone(id, result(fate, ()))
+                Event::NeonVmDone(id, result(fate, None))
             }
             Action::MonitorUpscale(request) => {
                 if arrives && self.is_connected {

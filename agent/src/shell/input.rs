@@ -48,7 +48,7 @@ pub(super) enum InputKind {
     NeonVmDone {
         id: RequestId,
         took: Took,
-        result: Result<(), PatchError>,
+        result: Result<Option<u64>, PatchError>,
     },
     UpscaleDone {
         generation: u64,

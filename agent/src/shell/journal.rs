@@ -219,6 +219,7 @@ impl Scribe {
             ms,
             rev,
             t: self.last.0,
+            version: None,
             vm: recorder.vm(),
             what: RequestKind::Verified,
         })));

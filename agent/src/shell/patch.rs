@@ -7,6 +7,7 @@ use protocol::units::{Bytes, Resources};
 use serde_json::{Value, json};
 
 use crate::core::Failure;
+use crate::core::vm::version_of;
 
 /// Longest piece of an error used as a label.
 const LABEL_CHARS: usize = 120;
@@ -78,7 +79,7 @@ pub(super) fn operations(
     ])
 }
 
-/// Patches. The caller bounds the time.
+/// Patches. The caller bounds the time. Returns the version the object got, where it is a number.
 ///
 /// # Errors
 /// [`PatchError`]; [`PatchError::failure`] says whether the object may have been changed.
@@ -86,11 +87,11 @@ pub(super) async fn patch(
     api: &Api<DynamicObject>,
     name: &str,
     operations: Value,
-) -> Result<(), PatchError> {
+) -> Result<Option<u64>, PatchError> {
     let patch = serde_json::from_value(operations).map_err(PatchError::Encode)?;
     api.patch(name, &PatchParams::default(), &Patch::Json::<()>(patch))
         .await
-        .map(drop)
+        .map(|object| version_of(&object.metadata.resource_version?))
         .map_err(|error| PatchError::Request(Box::new(error)))
 }
 

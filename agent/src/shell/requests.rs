@@ -160,7 +160,7 @@ impl Runner {
                 .unwrap_or(Err(PatchError::TimedOut));
             let label = result
                 .as_ref()
-                .map_or_else(|error| error.label(&name), |()| "ok".into());
+                .map_or_else(|error| error.label(&name), |_| "ok".into());
             ctx.metrics.neonvm_request(label);
             let arrived = ctx.clock.now();
             let took = Took {
@@ -177,11 +177,11 @@ impl Runner {
         now: Timestamp,
         id: RequestId,
         took: Took,
-        result: Result<(), PatchError>,
+        result: Result<Option<u64>, PatchError>,
     ) -> Event {
         self.scribe.took(took);
         match &result {
-            Ok(()) => {
+            Ok(_) => {
                 let (revision, target) = self.core.patch_under_way();
                 if let Some(target) = target {
                     self.record(Stage::Patch, revision, took, self.core.using(), target);

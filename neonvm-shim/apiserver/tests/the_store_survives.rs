@@ -24,7 +24,11 @@ struct Process {
 
 impl Process {
     fn start(dir: &Path) -> Self {
-        let mut child = command(dir)
+        Self::run(command(dir), dir)
+    }
+
+    fn run(mut command: Command, dir: &Path) -> Self {
+        let mut child = command
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
@@ -407,34 +411,13 @@ async fn a_full_disk_refuses_writes_and_loses_nothing() {
         "trap '' XFSZ; ulimit -S -f {}; exec \"$0\" \"$@\"",
         limit / 1024
     );
-    let mut child = Command::new("bash")
-        .args([
-            "-c",
-            &script,
-            env!("CARGO_BIN_EXE_neonvm-apiserver"),
-            "--listen",
-            "127.0.0.1:0",
-            "--state-dir",
-        ])
-        .arg(dir.path())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("it starts");
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().expect("piped"))
-        .read_line(&mut line)
-        .expect("a line");
-    let base = line
-        .split_whitespace()
-        .nth(1)
-        .expect("an address")
-        .to_owned();
-    let process = Process {
-        child,
-        base,
-        dir: dir.path().to_owned(),
-    };
+    let program = command(dir.path());
+    let mut limited = Command::new("bash");
+    limited
+        .args(["-c", &script])
+        .arg(program.get_program())
+        .args(program.get_args());
+    let process = Process::run(limited, dir.path());
     let (mut kept, mut refusal) = (0, None);
     for number in 0..400 {
         let body =

@@ -114,18 +114,27 @@ pub struct PatchPart {
     /// When the last patch succeeded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last: Option<u64>,
+    /// The guest may be on its way from another size, or was since the VM is watched.
+    #[serde(skip_serializing_if = "is_default")]
+    pub moved: bool,
     /// The patch under way.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ongoing: Option<(u64, Size)>,
     /// The revision reached.
     #[serde(skip_serializing_if = "is_default")]
     pub rev: Issued,
+    /// The newest state of the object seen while a patch is under way: its version and its size.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seen: Option<(u64, Size)>,
     /// The revision of the newest patch.
     #[serde(skip_serializing_if = "is_default")]
     pub target: Stamped,
     /// The smallest and the largest size the VM may have after answers were lost.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uncertain: Option<(Size, Size)>,
+    /// The newest version of the object whose size is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<u64>,
 }
 
 /// A range of sizes the monitor may count on.
@@ -165,6 +174,9 @@ pub struct MonitorPart {
     /// The newest refusal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub denied: Option<Denial>,
+    /// It may count on more than there is.
+    #[serde(skip_serializing_if = "is_default")]
+    pub doubt: bool,
     /// When a shrink last failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub down_failed: Option<u64>,

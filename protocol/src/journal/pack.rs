@@ -52,8 +52,8 @@ pub enum Step {
     Lfc(LfcSample),
     /// The permit request under way was answered with exactly what it asked, which is the permit held.
     Renewed,
-    /// The VM object came again with nothing new in it.
-    Again,
+    /// The VM object came again with nothing new in it but its version.
+    Again(Option<u64>),
 }
 
 /// Steps of one VM and their times, microseconds; at most [`MAX_STEPS`], times never fall.
@@ -151,7 +151,8 @@ pub fn pack(block: &Block) -> Vec<u8> {
             Step::System(_) => 1,
             Step::Lfc(_) => 2,
             Step::Renewed => 3,
-            Step::Again => 4,
+            Step::Again(None) => 4,
+            Step::Again(Some(_)) => 5,
         });
         put_varint(&mut out, at.saturating_sub(last));
         last = *at;
@@ -177,7 +178,8 @@ pub fn pack(block: &Block) -> Vec<u8> {
                     put_field(&mut out, last, Scale::One, *value);
                 }
             }
-            Step::Tick | Step::Renewed | Step::Again => {}
+            Step::Again(Some(version)) => put_varint(&mut out, *version),
+            Step::Tick | Step::Renewed | Step::Again(None) => {}
         }
     }
     out
@@ -275,7 +277,8 @@ pub fn unpack(start: u64, bytes: &[u8]) -> Result<Block, PackError> {
                 })
             }
             3 => Step::Renewed,
-            4 => Step::Again,
+            4 => Step::Again(None),
+            5 => Step::Again(Some(cursor.varint()?)),
             _ => return Err(PackError),
         };
         steps.push((at, step));

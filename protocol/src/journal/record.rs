@@ -349,6 +349,9 @@ pub struct VmObject {
     pub reached: Option<Stamped>,
     /// Bytes of a slot.
     pub slot: u64,
+    /// Version of the object, where it is a number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<u64>,
 }
 
 /// `T`: the outputs of the steps since the VM's last `T` or `K`.
@@ -474,6 +477,9 @@ pub struct Outcome {
     pub rev: i64,
     /// When.
     pub t: u64,
+    /// The version the object got by a patch, where it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<u64>,
     /// The VM's number.
     pub vm: u32,
     /// Which request.

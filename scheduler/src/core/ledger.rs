@@ -7,17 +7,22 @@
 //! counted(pod) = max( pod's own annotations, or the most it can be when they do not parse
 //!                   , its VM's object: approved, wanted by spec, plugged by the runner
 //!                   , claim: what its agent says it was permitted beyond that
-//!                   , grant holds: targets of writes whose fate is not observed yet )
+//!                   , grant holds: targets of writes whose fate is not observed yet
+//!                   , legacy: what an earlier agent was permitted, for a while after another one's first contact
+//!                   , peak: what the guest may have had since its runner last reported the size wanted )
 //! on node      = spec.nodeName, else the node of a bind hold
 //! ```
 //!
 //! A hold ends only by observation. A grant hold remembers the version of the VM its write was conditional on: the
 //! write applies to exactly that version or never, so any later version proves its fate, whichever it was. A bind hold
-//! ends when the pod is seen bound or gone, or when the API refused the first and only attempt.
+//! ends when the pod is seen bound or gone, or when the API refused the first and only attempt. A peak ends when the
+//! runner's report catches up: a report may be older than the last growth, and a size given back is not free before the
+//! guest was seen without it.
 //!
 //! Invariants:
 //! * sums equal the charges of the pods (`Ledger::audit`, called by every property test);
 //! * an older state of a VM never replaces a newer one (`tests::an_older_vm_state_is_ignored`);
+//! * what a guest may still have stays counted (`tests::a_late_report_frees_nothing_a_guest_may_still_have`);
 //! * a hold outlives errors and time-outs (`tests::a_grant_hold_ends_only_when_a_later_version_is_seen`).
 
 mod fit;
@@ -25,7 +30,7 @@ mod fit;
 use std::collections::{BTreeMap, BTreeSet};
 
 use protocol::permit::NamespacedName;
-use protocol::units::Resources;
+use protocol::units::{Bytes, Resources};
 use serde::Serialize;
 
 pub use fit::Fit;
@@ -72,11 +77,48 @@ pub struct VmEntry {
     pub claim: Option<Resources>,
     /// Writes whose fate is not observed yet.
     pub holds: Vec<GrantHold>,
+    /// The most its guest may have while the runner's report is behind; nothing once it has caught up.
+    pub peak: Resources,
+    /// What an earlier agent was permitted and may yet patch.
+    pub legacy: Resources,
 }
 
 impl VmEntry {
+    /// The peak once `next` is seen after this.
+    fn peak_before(&self, next: &VmView) -> Resources {
+        let (pod, plugged) = &next.plugged;
+        let (old_pod, old_plugged) = &self.view.plugged;
+        if self.view.uid != next.uid || old_pod != pod {
+            return first_peak(next);
+        }
+        if is_settled(next) {
+            return Resources::default();
+        }
+        // A report of less than the one before was taken after the growth that one was late for.
+        let since = self
+            .peak
+            .field_max(self.view.floor())
+            .field_max(*old_plugged);
+        Resources {
+            cpu: if plugged.cpu < old_plugged.cpu {
+                plugged.cpu
+            } else {
+                since.cpu
+            },
+            mem: if plugged.mem < old_plugged.mem {
+                plugged.mem
+            } else {
+                since.mem
+            },
+        }
+    }
+
     fn counted(&self) -> Resources {
-        let claimed = self.claim.unwrap_or_default().field_max(self.view.floor());
+        let claimed = self
+            .claim
+            .unwrap_or_default()
+            .field_max(self.view.floor())
+            .field_max(self.legacy);
         self.holds
             .iter()
             .fold(claimed, |sum, hold| sum.field_max(hold.target))
@@ -288,7 +330,9 @@ impl Ledger {
             Some(entry) => {
                 if entry.view.uid != view.uid {
                     entry.claim = None;
+                    entry.legacy = Resources::default();
                 }
+                entry.peak = entry.peak_before(&view);
                 entry
                     .holds
                     .retain(|hold| hold.base >= view.version && entry.view.uid == view.uid);
@@ -302,9 +346,11 @@ impl Ledger {
             }
             None => {
                 let entry = VmEntry {
+                    peak: first_peak(&view),
                     view,
                     claim: None,
                     holds: Vec::new(),
+                    legacy: Resources::default(),
                 };
                 self.vms.insert(key.clone(), entry);
             }
@@ -358,6 +404,14 @@ impl Ledger {
         }
     }
 
+    /// Counts what an earlier agent may yet patch, or stops doing so.
+    pub fn set_legacy(&mut self, vm: &NamespacedName, legacy: Resources) {
+        if let Some(entry) = self.vms.get_mut(vm).filter(|entry| entry.legacy != legacy) {
+            entry.legacy = legacy;
+            self.recharge_vm(vm);
+        }
+    }
+
     /// Counts the target of a write that is about to be sent.
     pub fn add_hold(&mut self, vm: &NamespacedName, hold: GrantHold) {
         if let Some(entry) = self.vms.get_mut(vm) {
@@ -397,7 +451,7 @@ impl Ledger {
             }
             let (plugged_in, plugged) = &vm.view.plugged;
             if self.rules.count_plugged && *plugged_in == pod.key.name {
-                amount = amount.field_max(*plugged);
+                amount = amount.field_max(*plugged).field_max(vm.peak);
             }
         }
         amount
@@ -510,6 +564,22 @@ impl Ledger {
             .filter(|name| due(name) != self.load(name));
         let wrong: Vec<String> = wrong.cloned().collect();
         if wrong.is_empty() { Ok(()) } else { Err(wrong) }
+    }
+}
+
+/// Whether a guest has what is wanted, or there is none.
+fn is_settled(view: &VmView) -> bool {
+    view.reached || view.plugged.0.is_empty()
+}
+
+/// The peak of a VM never seen before. A report below what is wanted may be older than any growth and shrink since; where
+/// nothing was reported yet, the guest boots at what is wanted.
+fn first_peak(view: &VmView) -> Resources {
+    let is_reported = view.plugged.1.mem > Bytes(0);
+    if is_reported && !is_settled(view) && view.plugged.1.has_field_below(view.in_use) {
+        view.largest
+    } else {
+        Resources::default()
     }
 }
 

@@ -22,6 +22,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use protocol::permit::{AgentRequest, NamespacedName, PermitRefusal};
 use protocol::time::{Span, Timestamp};
+use protocol::units::Resources;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -36,6 +37,9 @@ pub const MAX_WAITING: usize = 8;
 pub const MAX_CONFLICTS: u32 = 5;
 /// Writes of unclear fate that one VM may have; with more, requests for it are refused until one is settled.
 pub const MAX_UNCLEAR: usize = 4;
+/// How long after a first contact an agent's predecessor may yet patch the VM to what it was permitted: the time after which
+/// an agent gives up on a patch, and some.
+const LEGACY_LASTS: Span = Span::from_secs(12);
 /// First pause before a write of unclear fate is sent again; doubled each time.
 const SETTLE_FIRST: Span = Span::from_millis(500);
 /// Longest such pause.
@@ -72,6 +76,8 @@ enum Timer {
     Call(CallId),
     /// A write of unclear fate is to be sent again.
     Settle(NamespacedName),
+    /// What an earlier agent was permitted is not counted any more.
+    Legacy(NamespacedName),
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -265,6 +271,10 @@ impl Permits {
         }
         let vm = &decision.vm;
         bench.ledger.set_claim(vm, decision.claim);
+        let is_first = |ticket: &Ticket| ticket.request.last_permit.is_none();
+        if self.tickets.get(&id).is_some_and(is_first) {
+            self.keep_legacy(bench, vm, decision.permit);
+        }
         let desk = self.desks.get(vm);
         if !stands && desk.is_some_and(|desk| desk.unclear.len() >= MAX_UNCLEAR) {
             return self.refuse(bench, id, PermitRefusal::PatchFailed);
@@ -283,6 +293,20 @@ impl Permits {
                 self.send(bench, sent, Some((id, decision)));
             }
             (false, None) => self.refuse(bench, id, PermitRefusal::PatchFailed),
+        }
+    }
+
+    /// The first contact of an agent says what its VM uses. If more was approved, a patch of the agent before it may be on
+    /// its way: that much stays counted until such a patch has landed or never will.
+    fn keep_legacy(&mut self, bench: &mut Bench<'_>, vm: &NamespacedName, permit: Resources) {
+        let Some(entry) = bench.ledger.vm(vm) else {
+            return;
+        };
+        let legacy = entry.legacy.field_max(entry.view.floor());
+        if legacy.has_field_above(permit) {
+            bench.ledger.set_legacy(vm, legacy);
+            let end = bench.now + LEGACY_LASTS;
+            self.timers.insert((end, Timer::Legacy(vm.clone())));
         }
     }
 
@@ -502,6 +526,7 @@ impl Permits {
                 }
                 Timer::Call(_) => {}
                 Timer::Settle(vm) => self.settle(bench, &vm),
+                Timer::Legacy(vm) => bench.ledger.set_legacy(&vm, Resources::default()),
             }
         }
     }

@@ -197,6 +197,9 @@ pub struct VmView {
     /// The size the runner reported last (`status.cpus`, `status.memorySize`, 0 where it did not), and the pod it
     /// spoke of (`status.podName`).
     pub plugged: (String, Resources),
+    /// That report speaks of the size wanted now: the guest has reached it. Otherwise the guest may have more than is
+    /// reported, because a report can be older than the last growth.
+    pub reached: bool,
     /// What is wrong with it.
     pub problem: Option<VmProblem>,
 }
@@ -239,6 +242,8 @@ impl VmView {
             0
         });
         let noted = |key: &str| meta.annotations.get(key).cloned();
+        let in_use = guest.as_ref().map(VmResources::in_use).unwrap_or_default();
+        let plugged = plugged(object);
         Ok(Self {
             key: key_of(&meta),
             version,
@@ -250,9 +255,10 @@ impl VmView {
             requested_text: noted(ANNOTATION_REQUESTED),
             approved: Noted::of(meta.annotations.get(ANNOTATION_APPROVED)),
             approved_text: noted(ANNOTATION_APPROVED),
-            in_use: guest.as_ref().map(VmResources::in_use).unwrap_or_default(),
+            in_use,
             largest: guest.as_ref().map(largest).unwrap_or_default(),
-            plugged: plugged(object),
+            reached: plugged.1 == in_use && revision_is_reached(object),
+            plugged,
             problem,
             uid: meta.uid,
         })
@@ -291,6 +297,12 @@ fn plugged(object: &Value) -> (String, Resources) {
         mem: Bytes(mem.unwrap_or(0)),
     };
     (pod.to_owned(), size)
+}
+
+/// Whether the size was reached for the newest wish, not for an older one that happened to be of the same size.
+fn revision_is_reached(object: &Value) -> bool {
+    let wanted = object.pointer("/spec/targetRevision/revision");
+    wanted.is_none() || wanted == object.pointer("/status/currentRevision/revision")
 }
 
 fn read_guest(object: &Value) -> Result<VmResources, VmProblem> {

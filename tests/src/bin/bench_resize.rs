@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use bellows_tests::figures::{Bench, Figure, Machine, spread};
 use bellows_tests::guest::Guest;
+use bellows_tests::patience::wait_for;
 use bellows_tests::qmp::Qmp;
 use bellows_tests::site::{BOOT_PATIENCE, Site, postgres_vm};
 use clap::Parser;
@@ -25,6 +26,8 @@ const SLOT: u64 = 1 << 30;
 const MANY: u32 = 3;
 /// Plugs one QEMU may be asked for in its life under TCG; a fresh guest is taken before that.
 const PLUGS_PER_GUEST: u32 = 50;
+/// How long memory stands still before the runner takes it to be at rest, and a little.
+const AT_REST: Duration = Duration::from_millis(2500);
 /// What a resize may take over raw QMP, as a ratio of medians.
 const RATIO_TARGET: f64 = 1.2;
 
@@ -158,7 +161,8 @@ impl Rig {
 
     /// A QEMU under TCG can plug only so many CPUs in its life.
     async fn fresh_if_worn(&mut self, step: &Step) -> Result<()> {
-        let plugs = 2 * (step.to.0 - step.from.0.min(step.to.0));
+        let for_memory = u32::from(step.from.1 != step.to.1);
+        let plugs = 2 * (step.to.0 - step.from.0.min(step.to.0)) + for_memory;
         if self.plugs + plugs > PLUGS_PER_GUEST {
             self.site
                 .kubectl(&["delete", "neonvm", VM, "--wait=true"])
@@ -224,7 +228,31 @@ impl Rig {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         drop(stopped);
+        if up.from.1 != up.to.1 {
+            self.let_the_runner_look().await?;
+        }
         Ok((grow, shrink))
+    }
+
+    /// A runner that stood still reads first what the guest said meanwhile. It sees the guest as it is before it is
+    /// measured again: memory at rest, and a report made then, which one CPU more and less brings about.
+    async fn let_the_runner_look(&mut self) -> Result<()> {
+        let (site, base_total) = (&self.site, self.base_total);
+        wait_for("a runner that sees its guest", PATIENCE, || async {
+            let state = site.runner(VM).await.map_err(|error| error.to_string())?;
+            let total = state.memory.guest_total.map_or(0, |total| total.0);
+            if state.memory.plugged.0 == 0 && total.abs_diff(base_total) < 1 << 20 {
+                Ok(())
+            } else {
+                Err(format!("{:?}", state.memory))
+            }
+        })
+        .await?;
+        tokio::time::sleep(AT_REST).await;
+        for step in [&STEPS[0].0, &STEPS[0].1] {
+            self.by_object(step).await?;
+        }
+        Ok(())
     }
 
     async fn timed(&self, qmp: &mut Qmp, step: &Step) -> Result<f64> {

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use protocol::monitor_v2::RefusalReason;
 use serde::Serialize;
 
+use super::ask::AskReason;
 use super::handshake::HandshakeFailure;
 
 /// A counter per label value. All the values are known beforehand, so that each series exists from the start.
@@ -51,8 +53,16 @@ pub struct Counters {
     pub downscales: Family,
     /// Growth told of, by outcome.
     pub upscales: Family,
-    /// Readings of memory use, by outcome.
+    /// Looks at memory: at the bound alone (`probed`), and at the use, by outcome.
     pub samples: Family,
+    /// Runs of the hooks, by outcome.
+    pub hooks: Family,
+    /// Shrinks refused, by reason.
+    pub refusals: Family,
+    /// Stalls the kernel told of, and those that were not for want of memory.
+    pub stalls: Family,
+    /// Requests for growth, by reason.
+    pub asks: Family,
     /// Attempts to set the file cache, by outcome.
     pub file_cache_sets: Family,
 }
@@ -67,6 +77,7 @@ impl Default for Counters {
                 "DownscaleRequest",
                 "UpscaleNotification",
                 "HealthCheck",
+                "Capabilities",
                 "InvalidMessage",
                 "InternalError",
                 "not_json",
@@ -82,12 +93,24 @@ impl Default for Counters {
                 "UpscaleConfirmation",
                 "UpscaleRequest",
                 "HealthCheck",
+                "Capabilities",
+                "Metrics",
                 "InvalidMessage",
                 "InternalError",
             ]),
             downscales: Family::of(["approved", "refused", "failed"]),
-            upscales: Family::of(["confirmed", "failed"]),
-            samples: Family::of(["read", "failed"]),
+            upscales: Family::of(["confirmed", "failed", "not_seen"]),
+            samples: Family::of(["probed", "read", "failed"]),
+            hooks: Family::of(["passed", "vetoed", "failed"]),
+            refusals: Family::of(RefusalReason::ALL.map(RefusalReason::label)),
+            stalls: Family::of([
+                "cgroup_some",
+                "cgroup_full",
+                "machine_some",
+                "machine_full",
+                "not_for_want",
+            ]),
+            asks: Family::of(AskReason::ALL.map(AskReason::label)),
             file_cache_sets: Family::of(["set", "not_managed", "failed"]),
         }
     }

@@ -2,11 +2,13 @@
 
 use std::fmt;
 
+use protocol::monitor_v2::RefusalReason;
 use protocol::time::{Span, Timestamp};
 use protocol::units::Bytes;
 use serde::Serialize;
 
 use super::files::ReadFailure;
+use super::hooks::HookVeto;
 use super::memory::{Rules, Window};
 
 /// What is watched for memory use.
@@ -63,6 +65,29 @@ pub enum Refusal {
         /// Readings needed.
         need: usize,
     },
+    /// What was in use a moment ago does not fit under the threshold of the new size.
+    RecentPeak {
+        /// The threshold of the new size.
+        threshold: Bytes,
+        /// The most that was in use lately.
+        peak: Bytes,
+    },
+    /// Use, with what would come back from swap, does not fit under the threshold of the new size.
+    Swapped {
+        /// The threshold of the new size.
+        threshold: Bytes,
+        /// Mean use.
+        in_use: Bytes,
+        /// What is in swap.
+        swap: Bytes,
+    },
+    /// Tasks wait for memory as it is.
+    Pressure {
+        /// Share of the last ten seconds in which some did, in thousandths.
+        some_permille: u16,
+    },
+    /// A hook says no.
+    Hook(HookVeto),
     /// Use, with its buffer, does not fit under the threshold of the new size.
     TooLow {
         /// The threshold of the new size.
@@ -72,6 +97,39 @@ pub enum Refusal {
         /// What must stay free between the two.
         buffer: Bytes,
     },
+}
+
+impl Refusal {
+    /// The wire's word for it.
+    #[must_use]
+    pub const fn reason(&self) -> RefusalReason {
+        match self {
+            Self::Unreadable(_) => RefusalReason::Unreadable,
+            Self::TooFewSamples { .. } => RefusalReason::TooFewSamples,
+            Self::TooLow { .. } => RefusalReason::InUse,
+            Self::RecentPeak { .. } => RefusalReason::RecentPeak,
+            Self::Swapped { .. } => RefusalReason::Swap,
+            Self::Pressure { .. } => RefusalReason::Pressure,
+            Self::Hook(_) => RefusalReason::Hook,
+        }
+    }
+
+    /// The smallest memory that would be accepted now, bytes; none where nothing is known.
+    #[must_use]
+    pub fn smallest(&self, rules: &Rules) -> Option<u64> {
+        match self {
+            Self::Unreadable(_)
+            | Self::TooFewSamples { .. }
+            | Self::Pressure { .. }
+            | Self::Hook(_) => None,
+            Self::TooLow { in_use, .. } => Some(rules.smallest_for(*in_use)),
+            Self::RecentPeak { peak, .. } => Some(rules.smallest_over(*peak)),
+            Self::Swapped { in_use, swap, .. } => {
+                let all = in_use.0.saturating_add(swap.0);
+                Some(rules.smallest_over(Bytes(all)))
+            }
+        }
+    }
 }
 
 /// Why a request could not be decided or carried out; answered with `InternalError`.
@@ -118,6 +176,19 @@ pub struct Basis<'a> {
     pub window: &'a Window,
     /// The threshold in force.
     pub threshold: Option<Bytes>,
+    /// The most that was in use lately.
+    pub peak: Option<Bytes>,
+    /// What else weighs on memory right now.
+    pub weight: Weight,
+}
+
+/// What weighs on memory beside what is in use, read when a shrink is asked for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Weight {
+    /// What is in swap, none where there is no such figure.
+    pub swap: Option<Bytes>,
+    /// Share of the last ten seconds in which some tasks waited for memory, in thousandths; none without PSI.
+    pub some_permille: Option<u16>,
 }
 
 /// Decides on a shrink to `mem` bytes. The order of the checks is part of the rule.
@@ -131,6 +202,8 @@ pub fn judge(basis: Basis<'_>, mem: u64, now: Timestamp) -> Verdict {
         watched,
         window,
         threshold: was,
+        peak,
+        weight,
     } = basis;
     if watched == Watched::Nothing {
         return Verdict::Approve(Approval::NotWatched);
@@ -153,6 +226,21 @@ pub fn judge(basis: Basis<'_>, mem: u64, now: Timestamp) -> Verdict {
             in_use,
             buffer,
         });
+    }
+    if let Some(peak) = peak.filter(|peak| *peak > threshold) {
+        return Verdict::Refuse(Refusal::RecentPeak { threshold, peak });
+    }
+    let swap = weight.swap.unwrap_or_default();
+    if in_use.0.saturating_add(swap.0) > threshold.0 {
+        return Verdict::Refuse(Refusal::Swapped {
+            threshold,
+            in_use,
+            swap,
+        });
+    }
+    let some_permille = weight.some_permille.unwrap_or(0);
+    if some_permille >= rules.calm_permille {
+        return Verdict::Refuse(Refusal::Pressure { some_permille });
     }
     Verdict::Approve(Approval::Fits {
         watched,
@@ -208,6 +296,30 @@ impl fmt::Display for Refusal {
             Self::TooFewSamples { have, need } => {
                 write!(f, "not enough memory samples yet: have {have}, need {need}")
             }
+            Self::RecentPeak { threshold, peak } => write!(
+                f,
+                "memory threshold would be too low: {} (new threshold) < {} (in use a moment ago)",
+                Mib(*threshold),
+                Mib(*peak)
+            ),
+            Self::Swapped {
+                threshold,
+                in_use,
+                swap,
+            } => write!(
+                f,
+                "memory threshold would be too low: {} (new threshold) < {} (in use) + {} (in swap)",
+                Mib(*threshold),
+                Mib(*in_use),
+                Mib(*swap)
+            ),
+            Self::Pressure { some_permille } => write!(
+                f,
+                "tasks waited for memory in {}.{} % of the last ten seconds",
+                some_permille / 10,
+                some_permille % 10
+            ),
+            Self::Hook(veto) => write!(f, "hook {veto}"),
             Self::TooLow {
                 threshold,
                 in_use,
@@ -243,8 +355,10 @@ mod tests {
 
     fn window(samples: &[u64]) -> Window {
         let mut window = Window::default();
-        for mib in samples {
-            window.push(NOW, Ok(Bytes::mib(*mib)), 5);
+        let rules = Rules::default();
+        for (n, mib) in samples.iter().rev().enumerate().rev() {
+            let back = rules.sample_interval.0 * u64::try_from(n).expect("small");
+            window.push(NOW - Span(back), Ok(Bytes::mib(*mib)), &rules);
         }
         window
     }
@@ -256,6 +370,8 @@ mod tests {
             watched: Watched::Cgroup,
             window,
             threshold: None,
+            peak: None,
+            weight: Weight::default(),
         };
         judge(basis, mem, now)
     }
@@ -279,11 +395,32 @@ mod tests {
     }
 
     #[test]
+    fn n27_the_smallest_size_of_a_refusal_is_the_smallest_that_is_accepted() {
+        for mib in [1, 100, 685, 686, 3000, 70_001] {
+            let used = window(&[mib; 5]);
+            let smallest = Rules::default().smallest_for(Bytes::mib(mib));
+            assert!(
+                matches!(ask(&used, smallest, NOW), Verdict::Approve(_)),
+                "{mib}"
+            );
+            let Verdict::Refuse(refusal) = ask(&used, smallest - 1, NOW) else {
+                panic!("{mib}: a byte less is accepted");
+            };
+            assert_eq!(refusal.smallest(&Rules::default()), Some(smallest));
+            assert_eq!(refusal.reason(), RefusalReason::InUse);
+        }
+    }
+
+    #[test]
     fn n27_the_checks_come_in_their_order() {
         // Everything is wrong at once; each correction uncovers the next reason.
         let long_after = NOW + Span::from_secs(6);
         let mut blind = window(&[9000]);
-        blind.push(NOW, Err(ReadFailure::new("memory.stat", "no such file")), 5);
+        blind.push(
+            NOW,
+            Err(ReadFailure::new("memory.stat", "no such file")),
+            &Rules::default(),
+        );
         assert!(matches!(
             ask(&blind, 1 << 30, long_after),
             Verdict::Refuse(Refusal::Unreadable(_))
@@ -309,6 +446,62 @@ mod tests {
     }
 
     #[test]
+    fn n27_peak_swap_and_stalls_weigh_in_and_have_numbers() {
+        let rules = Rules::default();
+        let calm = window(&[400; 5]);
+        let ask = |peak, swap, some_permille, mem| {
+            let basis = Basis {
+                rules: &rules,
+                watched: Watched::Cgroup,
+                window: &calm,
+                threshold: None,
+                peak: Some(Bytes::mib(peak)),
+                weight: Weight {
+                    swap: Some(Bytes::mib(swap)),
+                    some_permille: Some(some_permille),
+                },
+            };
+            judge(basis, mem, NOW)
+        };
+        // To 1 GiB, whose threshold is 785.4 MiB.
+        let gib = 1 << 30;
+        assert!(matches!(ask(785, 385, 99, gib), Verdict::Approve(_)));
+        for (peak, swap, some, reason, text) in [
+            (
+                786,
+                0,
+                0,
+                RefusalReason::RecentPeak,
+                "785.4 MiB (new threshold) < 786 MiB",
+            ),
+            (
+                400,
+                386,
+                0,
+                RefusalReason::Swap,
+                "400 MiB (in use) + 386 MiB (in swap)",
+            ),
+            (400, 0, 100, RefusalReason::Pressure, "10.0 %"),
+        ] {
+            let Verdict::Refuse(refusal) = ask(peak, swap, some, gib) else {
+                panic!("{reason:?}");
+            };
+            assert_eq!(refusal.reason(), reason);
+            assert!(refusal.to_string().contains(text), "{refusal}");
+            if let Some(smallest) = refusal.smallest(&rules) {
+                assert!(matches!(
+                    ask(peak, swap, some, smallest),
+                    Verdict::Approve(_)
+                ));
+                assert!(matches!(
+                    ask(peak, swap, some, smallest - 2),
+                    Verdict::Refuse(_)
+                ));
+            }
+        }
+    }
+
+    #[test]
     fn five_seconds_old_is_still_good() {
         let fine = ask(&window(&[1, 1]), 1 << 30, NOW + Span::from_secs(5));
         assert!(matches!(fine, Verdict::Approve(_)), "{fine:?}");
@@ -323,6 +516,8 @@ mod tests {
             watched: Watched::Nothing,
             window: &empty,
             threshold: None,
+            peak: None,
+            weight: Weight::default(),
         };
         let Verdict::Approve(approval) = judge(basis, 1 << 30, NOW) else {
             panic!("refused");

@@ -54,6 +54,34 @@ pub fn anon_of_memory_stat(text: &[u8]) -> Result<Bytes, &'static str> {
     Ok(Bytes(active.saturating_add(inactive)))
 }
 
+/// All memory charged to a group, page cache included: the one number of `memory.current`.
+///
+/// # Errors
+/// When it is not one number.
+pub fn bytes_of_memory_current(text: &[u8]) -> Result<Bytes, &'static str> {
+    let text = std::str::from_utf8(text).map_err(|_| "it is no text")?;
+    let number = text.trim_ascii_end().parse();
+    number.map(Bytes).map_err(|_| "it is not one number")
+}
+
+/// How often a group ran out of memory, from its `memory.events`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct OomCounts {
+    /// Times its limit was reached and nothing could be reclaimed (`oom`).
+    pub oom: u64,
+    /// Tasks of it that were killed, by whatever killer (`oom_kill`).
+    pub oom_kill: u64,
+}
+
+/// Reads the two counts of `memory.events`; none if a line is missing or torn.
+#[must_use]
+pub fn oom_counts(text: &[u8]) -> Option<OomCounts> {
+    Some(OomCounts {
+        oom: number_of(text, "oom")?,
+        oom_kill: number_of(text, "oom_kill")?,
+    })
+}
+
 /// Anonymous memory of the whole machine, the same sum from `/proc/meminfo`.
 ///
 /// # Errors
@@ -97,6 +125,16 @@ pub fn load_averages(text: &str) -> Option<(&str, &str)> {
     (is_number(one) && is_number(five)).then_some((one, five))
 }
 
+/// What the machine has in swap, from `/proc/meminfo`.
+///
+/// # Errors
+/// The name of the line that is missing or is no number.
+pub fn swap_of_meminfo(text: &[u8]) -> Result<Bytes, &'static str> {
+    let total = number_of(text, "SwapTotal").ok_or("it has no line SwapTotal")?;
+    let free = number_of(text, "SwapFree").ok_or("it has no line SwapFree")?;
+    Ok(Bytes(total.saturating_sub(free).saturating_mul(1024)))
+}
+
 /// For each CPU in `/proc/schedstat`, how long tasks have run or waited to run there, nanoseconds: the seventh and eighth
 /// number of its line. Lines of another kind are left.
 #[must_use]
@@ -110,6 +148,17 @@ fn runnable_of_cpu(line: &str) -> Option<(u32, u64)> {
     let ran: u64 = words.nth(6)?.parse().ok()?;
     let waited: u64 = words.next()?.parse().ok()?;
     Some((cpu, ran.checked_add(waited)?))
+}
+
+/// CPUs online, from `/proc/stat`: it has a line for each of them.
+#[must_use]
+pub fn cpus_online(text: &str) -> Option<u32> {
+    let is_cpu = |line: &&str| {
+        let number = line.strip_prefix("cpu");
+        number.is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))
+    };
+    let count = text.lines().filter(is_cpu).count();
+    u32::try_from(count).ok().filter(|count| *count > 0)
 }
 
 /// One line of a PSI file: `some avg10=0.00 avg60=0.00 avg300=0.00 total=0`.
@@ -160,6 +209,26 @@ mod tests {
     }
 
     #[test]
+    fn memory_current_is_one_number() {
+        assert_eq!(bytes_of_memory_current(b"4096\n"), Ok(Bytes(4096)));
+        for bad in [&b""[..], b"\n", b"max\n", b"-1\n", b"1 2\n", b"\xff"] {
+            assert!(bytes_of_memory_current(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn oom_counts_are_both_or_none() {
+        let text = b"low 0\nhigh 0\nmax 9\noom 2\noom_kill 3\noom_group_kill 0\n";
+        let counts = OomCounts {
+            oom: 2,
+            oom_kill: 3,
+        };
+        assert_eq!(oom_counts(text), Some(counts));
+        assert_eq!(oom_counts(b"low 0\noom_kill 3\n"), None);
+        assert_eq!(oom_counts(b"oom 2\noom_kill \n"), None);
+    }
+
+    #[test]
     fn a_missing_or_torn_line_is_no_zero() {
         assert!(anon_of_memory_stat(b"").is_err());
         assert!(anon_of_memory_stat(b"active_anon 8192\n").is_err());
@@ -191,6 +260,13 @@ mod tests {
     }
 
     #[test]
+    fn swap_is_what_is_not_free_of_it() {
+        let text = b"SwapCached: 9 kB\nSwapTotal: 1000 kB\nSwapFree:  600 kB\n";
+        assert_eq!(swap_of_meminfo(text), Ok(Bytes(400 << 10)));
+        assert!(swap_of_meminfo(b"SwapTotal: 1000 kB\n").is_err());
+    }
+
+    #[test]
     fn runnable_time_is_the_seventh_and_eighth_number_of_a_cpu() {
         let text = "version 15\ntimestamp 4294901572\ncpu0 0 0 0 0 0 0 28625825790 35397345400 16656\ndomain0 3 1 2\ncpu2 1 2 3 4 5 6 7 8 9\n";
         let expected = BTreeMap::from([(0, 64_023_171_190), (2, 15)]);
@@ -205,6 +281,13 @@ mod tests {
         ] {
             assert_eq!(runnable_ns(bad), BTreeMap::new(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn each_cpu_has_its_line() {
+        let text = "cpu  1 2 3\ncpu0 1 2 3\ncpu2 1 2 3\ncpu11 0 0 0\nintr 7 cpu9\n";
+        assert_eq!(cpus_online(text), Some(3));
+        assert_eq!(cpus_online("cpu 1 2\n"), None);
     }
 
     #[test]
@@ -227,10 +310,14 @@ mod tests {
         fn readers_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = anon_of_memory_stat(&bytes);
             let _ = anon_of_meminfo(&bytes);
+            let _ = bytes_of_memory_current(&bytes);
+            let _ = oom_counts(&bytes);
+            let _ = swap_of_meminfo(&bytes);
             let _ = machine_memory(&bytes);
             let text = String::from_utf8_lossy(&bytes);
             let _ = load_averages(&text);
             let _ = runnable_ns(&text);
+            let _ = cpus_online(&text);
             let _ = pressure_lines(&text).count();
         }
     }

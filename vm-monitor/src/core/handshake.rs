@@ -4,7 +4,7 @@ use protocol::monitor::{Version, VersionRange, VersionResponse};
 use serde::Serialize;
 
 /// The versions this monitor speaks.
-pub const SPOKEN: VersionRange = VersionRange::V1;
+pub const SPOKEN: VersionRange = VersionRange::V1_TO_V2;
 
 /// Why a connection did not get past its handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -95,10 +95,12 @@ mod tests {
         for min in 0..=4_u8 {
             for max in 0..=4_u8 {
                 let got = negotiate(&format!(r#"{{"min":{min},"max":{max}}}"#));
-                if min <= 1 && 1 <= max {
+                if min <= 2 && 2 <= max {
+                    assert_eq!(got, Ok(Version::V2), "{min}..{max}");
+                } else if min <= 1 && 1 <= max {
                     assert_eq!(got, Ok(Version::V1), "{min}..{max}");
                 } else {
-                    let refused = got.expect_err("does not meet 1..1");
+                    let refused = got.expect_err("does not meet 1..2");
                     assert_eq!(
                         refused.failure,
                         HandshakeFailure::NoCommonVersion,

@@ -6,7 +6,7 @@
 //! ```text
 //!             AgentReady                         AgentReady (newer): Close the old one
 //!   no agent ───────────► serving one agent ──┐ ◄─┘
-//!      ▲                     │  every 100 ms: Sample ─► mean of 5 ≥ threshold ─► UpscaleRequest, ≤ 1 a second
+//!      ▲                     │  by deadline: Probe ─► Sample ─► threshold, forecast ─► UpscaleRequest, ≤ 1 a second
 //!      └──── AgentGone ──────┤  DownscaleRequest    ─► judge ─► file cache ─► threshold ─► DownscaleResult
 //!                            │  UpscaleNotification ─────────► file cache ─► threshold ─► UpscaleConfirmation
 //!                            │  HealthCheck ─► HealthCheck;  anything unreadable ─► InvalidMessage, go on
@@ -32,37 +32,51 @@
 //! * `InvalidMessage` and `InternalError` are never answered: `n38_errors_are_never_answered`.
 //! * At most one `UpscaleRequest` a second: `n29_asks_at_most_once_a_second`.
 
+pub mod ask;
 pub mod cache;
 pub mod counters;
 pub mod decision;
 pub mod file_cache;
 pub mod files;
 pub mod handshake;
+pub mod hooks;
 pub mod memory;
+pub mod pressure;
 mod requests;
 pub mod runnable;
+mod sampling;
 #[cfg(test)]
 mod tests;
 pub mod throttle;
+pub mod v2;
+pub mod watch;
+pub mod working_set;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use protocol::monitor::{
-    AgentBody, AgentFrame, FrameErrorKind, MAX_ID, MONITOR_FIRST_ID, MONITOR_FRAME_LIMIT_BYTES,
-    MonitorBody, MonitorFrame,
+    AgentBody, AgentFrame, Allocation, FrameErrorKind, MAX_ID, MONITOR_FIRST_ID,
+    MONITOR_FRAME_LIMIT_BYTES, MonitorBody, MonitorFrame, Version,
 };
+use protocol::monitor_v2::{Capabilities, GuestMetrics, MonitorFrameV2};
 use protocol::time::Timestamp;
 use protocol::units::Bytes;
 use serde::Serialize;
 
+use ask::Ask;
 use cache::{CacheChange, CacheFailure, CacheMode, CacheState};
 use counters::Counters;
-use decision::Watched;
+use decision::{Watched, Weight};
 use file_cache::Sizing;
-use files::ReadFailure;
+use files::{OomCounts, ReadFailure};
 use handshake::HandshakeFailure;
+use hooks::{HookEvent, HookSizes, HookVeto};
 use memory::{Rules, Window};
+use pressure::Stalled;
 use requests::{Job, Request};
+use v2::{Growth, Seen};
+use watch::{Peak, Watch};
+use working_set::{Estimator, Gauge};
 
 /// Longest text in an answer, bytes: the agent drops a connection on frames past 32 KiB, and people read these.
 pub const TEXT_LIMIT_BYTES: usize = 1000;
@@ -88,6 +102,10 @@ pub struct Setup {
     pub watched: Watched,
     /// Whether there is a file cache.
     pub file_cache: CacheMode,
+    /// Whether there may be hooks to run.
+    pub hooks: bool,
+    /// Whether the working set is estimated by taking memory from the group.
+    pub estimates: bool,
 }
 
 /// What came over a connection.
@@ -110,13 +128,15 @@ pub enum Received {
 }
 
 /// Something happened.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
     /// An agent has completed its handshake: it is the one from now on.
     AgentReady {
         /// Its connection.
         connection: ConnectionId,
+        /// The version both speak.
+        version: Version,
         /// The machine's own `MemTotal`, if it could be read.
         machine_total: Option<Bytes>,
     },
@@ -134,8 +154,31 @@ pub enum Event {
         /// What.
         what: Received,
     },
+    /// The bound on memory use was read; `None` where there is no such figure.
+    Probed(Option<Bytes>),
     /// Memory use was read, or could not be.
     Sampled(Result<Bytes, ReadFailure>),
+    /// A signal of the kernel's is listened to from now on.
+    Listening(String),
+    /// Tasks were stalled for want of memory.
+    Stalled(Stalled),
+    /// The group's out-of-memory counts, at the beginning and at each change.
+    OutOfMemory(OomCounts),
+    /// The figures of the estimator's step were read, or could not be.
+    Gauged(Option<Gauge>),
+    /// What weighs on memory beside what is in use was read.
+    Weighed(Weight),
+    /// The hooks have ended: all were content, or the first that was not.
+    HooksDone {
+        /// Which run of them.
+        operation: OperationId,
+        /// How.
+        outcome: Result<(), HookVeto>,
+    },
+    /// What the guest sees of its size was read.
+    Observed(Seen),
+    /// The figures to push were read; those of the group are filled in here.
+    Measured(Box<GuestMetrics>),
     /// An attempt to set the file cache has ended.
     CacheSet {
         /// Which.
@@ -158,11 +201,35 @@ pub enum CloseReason {
 }
 
 /// The next thing to do.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
+    /// Read the bound on memory use now and tell.
+    Probe,
     /// Read memory use now and tell.
     Sample,
+    /// Read the figures of the estimator's step and tell.
+    Gauge,
+    /// Take this much from the group.
+    Reclaim {
+        /// How much.
+        bytes: Bytes,
+    },
+    /// Read what weighs on memory beside what is in use and tell.
+    Weigh,
+    /// Run the hooks and tell.
+    RunHooks {
+        /// Under which number to tell.
+        operation: OperationId,
+        /// Those of which event.
+        event: HookEvent,
+        /// What to tell them.
+        sizes: HookSizes,
+    },
+    /// Read what the guest sees of its size and tell.
+    Observe,
+    /// Read the figures to push and tell.
+    Measure,
     /// Set the file cache and tell.
     SetFileCache {
         /// Under which number to tell.
@@ -177,6 +244,13 @@ pub enum Action {
         /// What.
         frame: MonitorFrame,
     },
+    /// Send a frame of version 2.
+    SendV2 {
+        /// Over which connection.
+        connection: ConnectionId,
+        /// What.
+        frame: MonitorFrameV2,
+    },
     /// End a connection, after what has been sent.
     Close {
         /// Which.
@@ -190,8 +264,9 @@ pub enum Action {
 #[derive(Debug, Clone, Copy, Serialize)]
 struct Session {
     connection: ConnectionId,
+    version: Version,
+    capabilities: Capabilities,
     next_id: u64,
-    next_sample_at: Timestamp,
 }
 
 /// The state for people and tools: `/debug/state`, metrics. Never used for decisions.
@@ -201,6 +276,12 @@ pub struct StateDump {
     pub setup: Setup,
     /// The agent being served.
     pub connection: Option<ConnectionId>,
+    /// The version spoken with it.
+    pub version: Option<Version>,
+    /// What may be added to its frames.
+    pub capabilities: Capabilities,
+    /// What the guest sees of its size, as far as it was looked at.
+    pub seen: Seen,
     /// The id of the next own transaction.
     pub next_id: Option<u64>,
     /// The use at which more memory is asked for.
@@ -213,6 +294,24 @@ pub struct StateDump {
     pub mean: Option<Bytes>,
     /// Age of the newest reading, milliseconds.
     pub sample_age_ms: Option<u64>,
+    /// The most that was in use lately.
+    pub peak: Option<Bytes>,
+    /// What the group needs, by estimate.
+    pub working_set: Option<Bytes>,
+    /// The newest bound on use: `memory.current`, with its page cache.
+    pub bound: Option<Bytes>,
+    /// How fast use climbs, bytes a second.
+    pub climb: u64,
+    /// Time from asking for growth to having it, as learned, milliseconds.
+    pub lead_ms: u64,
+    /// When memory is looked at next, milliseconds from now.
+    pub next_look_ms: Option<u64>,
+    /// The newest request for growth.
+    pub asked: Option<Ask>,
+    /// Signals of the kernel's that are listened to.
+    pub signals: BTreeSet<String>,
+    /// Out-of-memory counts of the watched group.
+    pub oom: Option<OomCounts>,
     /// Why the newest attempt to read failed, if it did.
     pub read_failure: Option<ReadFailure>,
     /// The file cache.
@@ -232,9 +331,29 @@ pub struct Monitor {
     threshold: Option<Bytes>,
     total: Option<Bytes>,
     cache: CacheState,
-    asked_at: Option<Timestamp>,
+    watch: Watch,
+    asked: Option<Ask>,
+    /// A stall for which the use is being read.
+    stalled: Option<Stalled>,
+    oom: Option<OomCounts>,
+    /// Signals of the kernel's that are listened to: one for each trigger.
+    signals: BTreeSet<String>,
+    /// When growth was first asked for, while none has come.
+    waiting_for_growth_since: Option<Timestamp>,
     waiting: VecDeque<Request>,
     job: Option<(OperationId, Job)>,
+    /// A shrink for which the weight on memory is being read.
+    weighing: Option<(ConnectionId, u64, Allocation)>,
+    /// The most that was in use lately.
+    peak: Peak,
+    estimator: Estimator,
+    /// When a shrink was last approved, while no growth has followed.
+    shrunk_at: Option<Timestamp>,
+    /// A growth that the guest does not see yet; requests wait behind it.
+    growth: Option<Growth>,
+    seen: Seen,
+    /// When metrics are pushed next.
+    metrics_at: Option<Timestamp>,
     next_operation: u64,
     outbox: VecDeque<Action>,
     counters: Counters,
@@ -251,9 +370,21 @@ impl Monitor {
             threshold: None,
             total: None,
             cache: CacheState::initial(setup.file_cache),
-            asked_at: None,
+            watch: Watch::new(setup.rules.pacing),
+            asked: None,
+            stalled: None,
+            oom: None,
+            signals: BTreeSet::new(),
+            waiting_for_growth_since: None,
             waiting: VecDeque::new(),
             job: None,
+            weighing: None,
+            peak: Peak::default(),
+            estimator: Estimator::default(),
+            shrunk_at: None,
+            growth: None,
+            seen: Seen::default(),
+            metrics_at: None,
             next_operation: 1,
             outbox: VecDeque::new(),
             counters: Counters::default(),
@@ -265,9 +396,10 @@ impl Monitor {
         match event {
             Event::AgentReady {
                 connection,
+                version,
                 machine_total,
             } => {
-                self.agent_ready(now, connection, machine_total);
+                self.agent_ready(now, (connection, version), machine_total);
             }
             Event::HandshakeFailed(failure) => {
                 self.counters.handshake_failures.add(failure.label());
@@ -279,11 +411,20 @@ impl Monitor {
                     .session
                     .is_some_and(|session| session.connection == connection)
                 {
-                    self.received(connection, what);
+                    self.received(now, connection, what);
                 }
             }
+            Event::Probed(bound) => self.probed(now, bound),
             Event::Sampled(outcome) => self.sampled(now, outcome),
-            Event::CacheSet { operation, outcome } => self.cache_set(operation, outcome),
+            Event::Listening(signal) => drop(self.signals.insert(signal)),
+            Event::Stalled(stalled) => self.tasks_stalled(stalled),
+            Event::OutOfMemory(counts) => self.oom_counted(now, counts),
+            Event::Gauged(gauge) => self.gauged(now, gauge),
+            Event::Weighed(weight) => self.weighed(now, weight),
+            Event::HooksDone { operation, outcome } => self.hooks_done(now, operation, outcome),
+            Event::Observed(seen) => self.observed(now, seen),
+            Event::Measured(metrics) => self.measured(*metrics),
+            Event::CacheSet { operation, outcome } => self.cache_set(now, operation, outcome),
         }
         self.start_next_job(now);
     }
@@ -293,27 +434,34 @@ impl Monitor {
         if let Some(action) = self.outbox.pop_front() {
             return Some(action);
         }
-        let interval = self.setup.rules.sample_interval;
-        if self.setup.watched == Watched::Nothing {
-            return None;
+        if let Some(action) = self.poll_v2(now) {
+            return Some(action);
         }
-        let session = self
-            .session
-            .as_mut()
-            .filter(|session| now >= session.next_sample_at)?;
-        // Readings that were missed are not made up for.
-        let next = session.next_sample_at + interval;
-        session.next_sample_at = if next > now { next } else { now + interval };
-        Some(Action::Sample)
+        if self.estimate_at().is_some_and(|at| now >= at) {
+            self.estimator.begin(now);
+            return Some(Action::Gauge);
+        }
+        let is_due = self.look_at().is_some_and(|at| now >= at);
+        is_due.then(|| self.look(now))
     }
 
     /// When to ask for an action though nothing has happened.
     #[must_use]
     pub fn poll_deadline(&self) -> Option<Timestamp> {
-        let session = self
-            .session
-            .filter(|_| self.setup.watched != Watched::Nothing)?;
-        Some(session.next_sample_at)
+        let times = [self.look_at(), self.deadline_v2(), self.estimate_at()];
+        times.into_iter().flatten().min()
+    }
+
+    /// When the estimator's next step is due; only with an agent, who can give back what is taken too much.
+    fn estimate_at(&self) -> Option<Timestamp> {
+        let is_on = self.setup.estimates && self.session.is_some();
+        is_on.then(|| self.estimator.next_at())
+    }
+
+    /// When memory is looked at next.
+    fn look_at(&self) -> Option<Timestamp> {
+        let is_watching = self.session.is_some() && self.setup.watched != Watched::Nothing;
+        is_watching.then_some(self.watch.next_look_at)
     }
 
     /// The state, for people and tools.
@@ -322,20 +470,39 @@ impl Monitor {
         StateDump {
             setup: self.setup,
             connection: self.session.map(|session| session.connection),
+            version: self.session.map(|session| session.version),
+            capabilities: self.capabilities(),
+            seen: self.seen,
             next_id: self.session.map(|session| session.next_id),
             threshold: self.threshold,
             total: self.total,
             samples: self.window.samples().collect(),
             mean: self.window.mean(),
             sample_age_ms: self.window.age(now).map(|age| age.as_millis()),
+            peak: self.peak.highest(now, self.setup.rules.peak_window),
+            working_set: self.estimator.estimate(),
+            bound: self.watch.bound(),
+            climb: self.watch.climb(self.threshold),
+            lead_ms: self.watch.lead().as_millis(),
+            next_look_ms: self.look_at().map(|at| at.since(now).as_millis()),
+            asked: self.asked,
+            signals: self.signals.clone(),
+            oom: self.oom,
             read_failure: self.window.failure().cloned(),
             file_cache: self.cache.clone(),
-            waiting: self.waiting.len() + usize::from(self.job.is_some()),
+            waiting: self.waiting.len()
+                + usize::from(self.job.is_some())
+                + usize::from(self.growth.is_some()),
             counters: self.counters.clone(),
         }
     }
 
-    fn agent_ready(&mut self, now: Timestamp, connection: ConnectionId, total: Option<Bytes>) {
+    fn agent_ready(
+        &mut self,
+        now: Timestamp,
+        (connection, version): (ConnectionId, Version),
+        total: Option<Bytes>,
+    ) {
         self.counters.connections += 1;
         if let Some(old) = self.session.take() {
             self.counters.replaced += 1;
@@ -347,10 +514,18 @@ impl Monitor {
         }
         self.session = Some(Session {
             connection,
+            version,
+            capabilities: Capabilities::default(),
             next_id: MONITOR_FIRST_ID,
-            next_sample_at: now,
         });
+        self.growth = None;
+        self.metrics_at = None;
+        self.weighing = None;
+        self.shrunk_at = None;
+        self.peak.clear();
         self.window.clear();
+        self.watch.restart(now);
+        self.stalled = None;
         self.waiting.clear();
         self.total = total;
         self.threshold = total.map(|total| self.setup.rules.threshold(total));
@@ -369,12 +544,15 @@ impl Monitor {
             tracing::info!(connection = connection.0, "agent gone");
             self.session = None;
             self.waiting.clear();
+            self.growth = None;
+            self.metrics_at = None;
+            self.weighing = None;
         }
     }
 
-    fn received(&mut self, connection: ConnectionId, what: Received) {
+    fn received(&mut self, now: Timestamp, connection: ConnectionId, what: Received) {
         let (label, complaint, close) = match what {
-            Received::Text(text) => return self.frame(connection, &text),
+            Received::Text(text) => return self.frame(now, connection, &text),
             Received::NotText => return self.counters.received.add("not_text"),
             Received::TooLarge { bytes } => {
                 let limit = MONITOR_FRAME_LIMIT_BYTES;
@@ -398,9 +576,18 @@ impl Monitor {
         }
     }
 
-    fn frame(&mut self, connection: ConnectionId, text: &str) {
-        let AgentFrame { body, id } = match AgentFrame::decode(text) {
-            Ok(frame) => frame,
+    fn frame(&mut self, now: Timestamp, connection: ConnectionId, text: &str) {
+        let is_v2 = self
+            .session
+            .is_some_and(|session| session.version >= Version::V2);
+        let decoded = if is_v2 {
+            self.frame_v2(now, connection, text)
+        } else {
+            AgentFrame::decode(text).map(Some)
+        };
+        let AgentFrame { body, id } = match decoded {
+            Ok(Some(frame)) => frame,
+            Ok(None) => return,
             Err(error) => {
                 self.counters.received.add(match error.kind {
                     FrameErrorKind::NotJson => "not_json",
@@ -418,14 +605,14 @@ impl Monitor {
                 self.enqueue(Request::Downscale {
                     connection,
                     id,
-                    mem: target.mem,
+                    target,
                 });
             }
             AgentBody::UpscaleNotification { granted } => {
                 self.enqueue(Request::Upscale {
                     connection,
                     id,
-                    mem: granted.mem,
+                    granted,
                 });
             }
             AgentBody::InvalidMessage { error } | AgentBody::InternalError { error } => {
@@ -434,55 +621,16 @@ impl Monitor {
         }
     }
 
-    fn sampled(&mut self, now: Timestamp, outcome: Result<Bytes, ReadFailure>) {
-        match &outcome {
-            Ok(_) => self.counters.samples.add("read"),
-            Err(failure) => {
-                self.counters.samples.add("failed");
-                if self.window.failure().is_none() {
-                    tracing::warn!(%failure, "memory use is unknown: every shrink is refused");
-                }
-            }
-        }
-        self.window.push(now, outcome, self.setup.rules.window);
-        self.ask_for_more(now);
-    }
-
-    /// Asks for growth when the mean has reached the threshold.
-    fn ask_for_more(&mut self, now: Timestamp) {
-        let rules = self.setup.rules;
-        let (Some(session), Some(threshold), Some(mean)) =
-            (self.session.as_mut(), self.threshold, self.window.mean())
-        else {
-            return;
-        };
-        let too_soon = self
-            .asked_at
-            .is_some_and(|at| now.since(at) < rules.upscale_interval);
-        let unknown = self.window.len() < rules.min_samples || self.window.failure().is_some();
-        if mean < threshold || too_soon || unknown {
-            return;
-        }
-        let (connection, id) = (session.connection, session.next_id);
+    /// The connection served and the next id of our own for it.
+    fn next_own_id(&mut self) -> Option<(ConnectionId, u64)> {
+        let session = self.session.as_mut()?;
+        let id = session.next_id;
         session.next_id = if id + 2 < MAX_ID {
             id + 2
         } else {
             MONITOR_FIRST_ID
         };
-        // The first of a run is news; the following ones, one a second, are not.
-        let is_first = self
-            .asked_at
-            .is_none_or(|at| now.since(at) >= rules.max_age);
-        self.asked_at = Some(now);
-        if is_first {
-            tracing::info!(
-                id,
-                mean = mean.0,
-                threshold = threshold.0,
-                "asking for more memory"
-            );
-        }
-        self.send(connection, id, MonitorBody::UpscaleRequest);
+        Some((session.connection, id))
     }
 
     fn invalid(&mut self, connection: ConnectionId, id: u64, why: &str) {

@@ -1,37 +1,39 @@
 //! The requests that take time, one after the other: decide, set the file cache, move the threshold, answer.
 
-use protocol::monitor::MonitorBody;
+use protocol::monitor::{Allocation, MonitorBody};
+use protocol::monitor_v2::{MonitorBodyV2, Refused};
 use protocol::time::Timestamp;
 use protocol::units::Bytes;
 
 use super::cache::{CacheChange, CacheFailure, CacheState, CacheVerdict};
-use super::decision::{Approval, Basis, Failure, Verdict, judge};
+use super::decision::{Approval, Basis, Failure, Refusal, Verdict, Watched, Weight, judge};
+use super::hooks::HookEvent;
 use super::{Action, ConnectionId, Monitor, OperationId, shorten};
 
 /// Requests that may wait behind the one in hand. An agent has one of each kind in flight.
 pub(super) const WAITING_LIMIT: usize = 32;
 
 /// A request not yet begun.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) enum Request {
     /// A connection has begun on a machine of this size.
     Start { total: Bytes },
-    /// May the VM shrink to `mem` bytes?
+    /// May the VM shrink to `target`?
     Downscale {
         connection: ConnectionId,
         id: u64,
-        mem: u64,
+        target: Allocation,
     },
-    /// The VM has grown to `mem` bytes.
+    /// The VM has grown to `granted`.
     Upscale {
         connection: ConnectionId,
         id: u64,
-        mem: u64,
+        granted: Allocation,
     },
 }
 
 /// A request whose file cache is being set.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) enum Job {
     /// For the start of a connection.
     Start,
@@ -41,11 +43,27 @@ pub(super) enum Job {
         id: u64,
         approval: Approval,
     },
+    /// For a shrink that would be approved: the hooks.
+    BeforeShrink {
+        connection: ConnectionId,
+        id: u64,
+        target: Allocation,
+        approval: Approval,
+    },
+    /// For a growth that is there: the hooks.
+    AfterGrow {
+        connection: ConnectionId,
+        id: u64,
+        observed: Option<Allocation>,
+    },
     /// For a growth.
     Upscale {
         connection: ConnectionId,
         id: u64,
+        granted: Allocation,
         total: Bytes,
+        /// What the guest sees, where that was waited for.
+        observed: Option<Allocation>,
     },
 }
 
@@ -71,65 +89,75 @@ impl Monitor {
 
     /// Begins waiting requests until one has to wait for the file cache.
     pub(super) fn start_next_job(&mut self, now: Timestamp) {
-        while self.job.is_none() {
+        while self.job.is_none() && self.growth.is_none() && self.weighing.is_none() {
             let Some(request) = self.waiting.pop_front() else {
                 return;
             };
             match request {
-                Request::Start { total } => self.set_cache_then(total, Job::Start),
+                Request::Start { total } => self.set_cache_then(now, total, Job::Start),
                 Request::Upscale {
                     connection,
                     id,
-                    mem,
-                } => {
-                    let total = self.setup.rules.usable(mem);
-                    self.set_cache_then(
-                        total,
-                        Job::Upscale {
-                            connection,
-                            id,
-                            total,
-                        },
-                    );
-                }
+                    granted,
+                } => self.upscale(now, connection, id, granted),
                 Request::Downscale {
                     connection,
                     id,
-                    mem,
-                } => self.downscale(now, connection, id, mem),
+                    target,
+                } => self.downscale(now, connection, id, target),
             }
         }
     }
 
-    fn downscale(&mut self, now: Timestamp, connection: ConnectionId, id: u64, mem: u64) {
+    fn upscale(&mut self, now: Timestamp, connection: ConnectionId, id: u64, granted: Allocation) {
+        if self.capabilities().observed {
+            return self.watch_growth(now, connection, id, granted);
+        }
+        self.growth_has_come(now);
+        let total = self.setup.rules.usable(granted.mem);
+        let job = Job::Upscale {
+            connection,
+            id,
+            granted,
+            total,
+            observed: None,
+        };
+        self.set_cache_then(now, total, job);
+    }
+
+    fn downscale(&mut self, now: Timestamp, connection: ConnectionId, id: u64, target: Allocation) {
+        self.weighing = Some((connection, id, target));
+        if self.setup.watched == Watched::Nothing {
+            return self.weighed(now, Weight::default());
+        }
+        // An idle guest's newest reading may be a second old: look again first, unless the readings already say no.
+        let rules = &self.setup.rules;
+        let is_fresh = self.window.age(now).is_some_and(|age| age <= rules.max_age);
+        if is_fresh && self.window.len() >= rules.min_samples {
+            self.outbox.push_back(Action::Sample);
+        }
+        self.outbox.push_back(Action::Weigh);
+    }
+
+    /// What weighs on memory was read: decides on the shrink that waits for it.
+    pub(super) fn weighed(&mut self, now: Timestamp, weight: Weight) {
+        let Some((connection, id, target)) = self.weighing.take() else {
+            return;
+        };
+        let mem = target.mem;
         let basis = Basis {
             rules: &self.setup.rules,
             watched: self.setup.watched,
             window: &self.window,
             threshold: self.threshold,
+            peak: self.peak.highest(now, self.setup.rules.peak_window),
+            weight,
         };
         match judge(basis, mem, now) {
             Verdict::Approve(approval) => {
-                let total = self.setup.rules.usable(mem);
-                self.set_cache_then(
-                    total,
-                    Job::Downscale {
-                        connection,
-                        id,
-                        approval,
-                    },
-                );
+                self.hooks_before_shrink(now, connection, id, (target, approval));
             }
-            Verdict::Refuse(refusal) => {
-                self.counters.downscales.add("refused");
-                let status = shorten(refusal.to_string());
-                tracing::info!(id, mem, status, "downscale refused");
-                self.send(
-                    connection,
-                    id,
-                    MonitorBody::DownscaleResult { ok: false, status },
-                );
-            }
+            Verdict::Refuse(refusal) => self.refuse(connection, id, target, &refusal),
             Verdict::Fail(failure) => {
                 self.counters.downscales.add("failed");
                 self.fail(connection, id, &failure);
@@ -137,10 +165,37 @@ impl Monitor {
         }
     }
 
+    /// Says no, with all the details the agent can use.
+    pub(super) fn refuse(
+        &mut self,
+        connection: ConnectionId,
+        id: u64,
+        target: Allocation,
+        refusal: &Refusal,
+    ) {
+        self.counters.downscales.add("refused");
+        self.counters.refusals.add(refusal.reason().label());
+        let status = shorten(refusal.to_string());
+        tracing::info!(id, mem = target.mem, status, "downscale refused");
+        if !self.capabilities().refusal_details {
+            let body = MonitorBody::DownscaleResult { ok: false, status };
+            return self.send(connection, id, body);
+        }
+        // CPUs are not what is refused, so any number of them would do.
+        let smallest = refusal.smallest(&self.setup.rules);
+        let cpu = target.cpu;
+        let refused = Refused {
+            status,
+            reason: refusal.reason(),
+            smallest: smallest.map(|mem| Allocation { cpu, mem }),
+        };
+        self.send_v2(connection, id, MonitorBodyV2::Refused(refused));
+    }
+
     /// Sets the file cache for `total`, if there is one, and finishes the job after it.
-    fn set_cache_then(&mut self, total: Bytes, job: Job) {
+    pub(super) fn set_cache_then(&mut self, now: Timestamp, total: Bytes, job: Job) {
         if self.cache == CacheState::Off {
-            return self.finish(job, CacheVerdict::GoOn);
+            return self.finish(now, job, CacheVerdict::GoOn);
         }
         let operation = OperationId(self.next_operation);
         self.next_operation += 1;
@@ -153,6 +208,7 @@ impl Monitor {
     /// An attempt has ended. One that nobody waits for is of no use any more.
     pub(super) fn cache_set(
         &mut self,
+        now: Timestamp,
         operation: OperationId,
         outcome: Result<CacheChange, CacheFailure>,
     ) {
@@ -175,10 +231,10 @@ impl Monitor {
                 state => tracing::debug!(?state, "file cache"),
             }
         }
-        self.finish(job, verdict);
+        self.finish(now, job, verdict);
     }
 
-    fn finish(&mut self, job: Job, cache: CacheVerdict) {
+    pub(super) fn finish(&mut self, now: Timestamp, job: Job, cache: CacheVerdict) {
         match job {
             // What went wrong is in the state and the log; the agent did not ask.
             Job::Start => {}
@@ -187,22 +243,18 @@ impl Monitor {
                 id,
                 approval,
             } => {
-                self.finish_downscale(connection, id, &approval, cache);
+                self.finish_downscale(now, (connection, id), &approval, cache);
             }
-            Job::Upscale {
-                connection,
-                id,
-                total,
-            } => {
-                self.finish_upscale(connection, id, total, cache);
-            }
+            Job::Upscale { .. } => self.finish_upscale(now, job, cache),
+            // These wait for hooks, not for the cache.
+            Job::BeforeShrink { .. } | Job::AfterGrow { .. } => {}
         }
     }
 
     fn finish_downscale(
         &mut self,
-        connection: ConnectionId,
-        id: u64,
+        now: Timestamp,
+        (connection, id): (ConnectionId, u64),
         approval: &Approval,
         cache: CacheVerdict,
     ) {
@@ -231,6 +283,7 @@ impl Monitor {
             self.threshold = Some(*threshold);
             self.total = Some(*total);
         }
+        self.shrunk_at = Some(now);
         let status = match (change, approval) {
             (None, Approval::NotWatched) if self.cache.is_absent() => {
                 "approved: neither memory nor a file cache is managed".to_owned()
@@ -248,13 +301,17 @@ impl Monitor {
         );
     }
 
-    fn finish_upscale(
-        &mut self,
-        connection: ConnectionId,
-        id: u64,
-        total: Bytes,
-        cache: CacheVerdict,
-    ) {
+    fn finish_upscale(&mut self, now: Timestamp, job: Job, cache: CacheVerdict) {
+        let Job::Upscale {
+            connection,
+            id,
+            granted,
+            total,
+            observed,
+        } = job
+        else {
+            return;
+        };
         // A newer agent's connection has its threshold from the machine itself.
         if !self.serves(connection) {
             return;
@@ -272,12 +329,35 @@ impl Monitor {
                 },
             );
         }
-        self.counters.upscales.add("confirmed");
-        tracing::info!(id, total = total.0, "upscale confirmed");
-        self.send(connection, id, MonitorBody::UpscaleConfirmation);
+        if self.setup.hooks {
+            let job = Job::AfterGrow {
+                connection,
+                id,
+                observed,
+            };
+            return self.run_hooks(HookEvent::AfterGrow, granted, job);
+        }
+        self.confirm_upscale(now, connection, id, observed);
     }
 
-    fn serves(&self, connection: ConnectionId) -> bool {
+    /// Says that the growth is there and used.
+    pub(super) fn confirm_upscale(
+        &mut self,
+        now: Timestamp,
+        connection: ConnectionId,
+        id: u64,
+        observed: Option<Allocation>,
+    ) {
+        self.counters.upscales.add("confirmed");
+        tracing::info!(id, total = ?self.total, "upscale confirmed");
+        match observed {
+            Some(observed) => self.send_v2(connection, id, MonitorBodyV2::Confirmed { observed }),
+            None => self.send(connection, id, MonitorBody::UpscaleConfirmation),
+        }
+        self.push_metrics_soon(now);
+    }
+
+    pub(super) fn serves(&self, connection: ConnectionId) -> bool {
         self.session
             .is_some_and(|session| session.connection == connection)
     }

@@ -7,8 +7,9 @@
 //! * it looks at one instant each five seconds. In a guest whose CPU is a fraction of one, everything that waited through a
 //!   pause of that CPU is runnable at the same instant, which is just when the kernel looks.
 //!
-//! So this average is made from how long tasks ran and waited to run, which the scheduler counts to the nanosecond; and it
-//! stands still while memory goes, for a bounded time. Pressure on memory is watched all the same.
+//! So this average is made from how long tasks ran and waited to run, which the scheduler counts to the nanosecond. While
+//! memory goes that is more than the load, never less: for so long, which is bounded, the average may fall but not rise.
+//! Pressure on memory is watched all the same.
 
 use std::collections::BTreeMap;
 
@@ -26,10 +27,10 @@ const FIVE_SECONDS: f64 = 300.0;
 /// How long it must have been read before it is shown: a monitor that has just started in a busy machine must not say that
 /// the machine is idle.
 const WARM_UP_SECONDS: f64 = 60.0;
-/// Memory that went this recently is still going: a small CPU may take ten seconds from one block to the next.
-const STILL_GOING: Span = Span::from_secs(15);
-/// How long the averages may stand still: a shrink that takes longer must not hide a load for ever.
-const STANDSTILL_LIMIT: Span = Span::from_secs(120);
+/// Memory that went this recently is still going.
+const STILL_GOING: Span = Span::from_secs(5);
+/// How long the averages may be kept from rising: a shrink that takes longer must not hide a load for ever.
+const HOLD_LIMIT: Span = Span::from_secs(120);
 
 /// One reading.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,43 +41,63 @@ pub struct Reading {
     pub total: Option<Bytes>,
 }
 
+/// An average that forgets, in which what was before the first reading does not weigh.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+struct Average {
+    value: f64,
+    /// From 0, nothing known, to 1.
+    weight: f64,
+}
+
+impl Average {
+    fn add(&mut self, tasks: f64, seconds: f64, constant: f64) {
+        let kept = self.weight * (-seconds / constant).exp();
+        let new = 1.0 - (-seconds / constant).exp();
+        self.weight = kept + new;
+        self.value = (self.value * kept + tasks * new) / self.weight;
+    }
+}
+
 /// The averages so far.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct RunnableLoad {
-    one: f64,
-    five: f64,
-    /// Seconds that went into the averages.
+    one: Average,
+    five: Average,
     measured_s: f64,
     read_at: Option<Timestamp>,
     runnable_ns: BTreeMap<u32, u64>,
     total: Option<Bytes>,
     fell_at: Option<Timestamp>,
-    still_since: Option<Timestamp>,
+    held_since: Option<Timestamp>,
 }
 
 impl RunnableLoad {
     /// Takes in a reading made at `now`. The first only starts the clock; so does the first of a CPU that came.
     pub fn observe(&mut self, now: Timestamp, reading: Reading) {
-        let is_still = self.is_still(now, reading.total);
+        let is_held = self.is_held(now, reading.total);
         let before = std::mem::replace(&mut self.runnable_ns, reading.runnable_ns);
         let seconds = self
             .read_at
             .replace(now)
             .map_or(0.0, |at| now.since(at).to_duration().as_secs_f64());
-        if is_still || seconds <= 0.0 {
+        if seconds <= 0.0 {
             return;
         }
         let more = |(cpu, ns): (&u32, &u64)| before.get(cpu).map(|old| ns.saturating_sub(*old));
         let runnable: u64 = self.runnable_ns.iter().filter_map(more).sum();
         let tasks = runnable as f64 / 1e9 / seconds;
         for (average, constant) in [(&mut self.one, ONE_SECONDS), (&mut self.five, FIVE_SECONDS)] {
-            let kept = (-seconds / constant).exp();
-            *average = *average * kept + tasks * (1.0 - kept);
+            let most = if is_held {
+                average.value
+            } else {
+                f64::INFINITY
+            };
+            average.add(tasks.min(most), seconds, constant);
         }
         self.measured_s += seconds;
     }
 
-    fn is_still(&mut self, now: Timestamp, total: Option<Bytes>) -> bool {
+    fn is_held(&mut self, now: Timestamp, total: Option<Bytes>) -> bool {
         if let Some(total) = total
             && self
                 .total
@@ -86,22 +107,16 @@ impl RunnableLoad {
             self.fell_at = Some(now);
         }
         if self.fell_at.is_none_or(|at| now.since(at) >= STILL_GOING) {
-            self.still_since = None;
+            self.held_since = None;
             return false;
         }
-        now.since(*self.still_since.get_or_insert(now)) < STANDSTILL_LIMIT
+        now.since(*self.held_since.get_or_insert(now)) < HOLD_LIMIT
     }
 
-    /// Over one and over five minutes, tasks; none before [`WARM_UP_SECONDS`]. What was before the first reading does not weigh.
+    /// Over one and over five minutes, tasks; none before [`WARM_UP_SECONDS`].
     #[must_use]
     pub fn averages(&self) -> Option<(f64, f64)> {
-        let weight = |constant: f64| 1.0 - (-self.measured_s / constant).exp();
-        (self.measured_s >= WARM_UP_SECONDS).then(|| {
-            (
-                self.one / weight(ONE_SECONDS),
-                self.five / weight(FIVE_SECONDS),
-            )
-        })
+        (self.measured_s >= WARM_UP_SECONDS).then_some((self.one.value, self.five.value))
     }
 }
 
@@ -165,15 +180,23 @@ mod tests {
     #[test]
     fn a_shrink_is_no_load() {
         let mut machine = Machine::default();
-        (0..=300).for_each(|_| machine.second(1, 8_000));
-        let before = machine.load.averages();
+        (0..=600).for_each(|_| machine.second(1, 8_000));
         for second in 1..=60 {
             machine.second(3, 8_000 - 10 * second);
         }
-        assert_eq!(machine.load.averages(), before, "it stands still");
-        (0..70).for_each(|_| machine.second(2, 7_400));
+        near(machine.load.averages(), 1.0, 1.0);
+        (0..60).for_each(|_| machine.second(2, 7_400));
         let (one, _) = machine.load.averages().expect("averages");
-        assert!((1.55..1.65).contains(&one), "and goes on after it: {one}");
+        assert!((1.55..1.65).contains(&one), "and rises after it: {one}");
+    }
+
+    #[test]
+    fn a_load_that_ends_is_seen_to_end_in_a_shrink() {
+        let mut machine = Machine::default();
+        (0..=600).for_each(|_| machine.second(5, 8_000));
+        (1..=60).for_each(|second| machine.second(1, 8_000 - 10 * second));
+        let (one, _) = machine.load.averages().expect("averages");
+        assert!((2.4..2.5).contains(&one), "{one}");
     }
 
     #[test]
@@ -214,9 +237,9 @@ mod tests {
         read(&[(1, 900_000_000_000)], &mut load);
         // A counter that starts again counts nothing once.
         read(&[(1, 7)], &mut load);
-        assert!(load.one.abs() < 1e-12, "{load:?}");
+        assert!(load.one.value.abs() < 1e-12, "{load:?}");
         read(&[(1, 1_000_000_007)], &mut load);
-        assert!(load.one > 0.01, "{load:?}");
+        assert!(load.one.value > 0.01, "{load:?}");
     }
 
     proptest! {

@@ -1,5 +1,10 @@
 //! The whole core over made-up time.
 
+mod climbing;
+mod hostile;
+mod shrinking;
+mod v2;
+
 use protocol::monitor::{AgentBody, AgentFrame, Allocation, MonitorBody, MonitorFrame};
 use protocol::time::Span;
 
@@ -13,21 +18,50 @@ struct Bench {
     core: Monitor,
     now: Timestamp,
     usage: Result<Bytes, ReadFailure>,
+    /// What `memory.current` says; without it there is no such file, and the deployed monitor's pace holds.
+    bound: Option<Bytes>,
+    /// Times of the readings of the use.
+    read_at: Vec<Timestamp>,
+    /// Looks at the bound.
+    probes: u64,
+    /// What the guest sees of its size.
+    seen: Seen,
+    /// What weighs on memory beside what is in use.
+    weight: Weight,
     done: Vec<Action>,
 }
 
 impl Bench {
+    /// With the deployed monitor's rule alone.
     fn new(file_cache: CacheMode, watched: Watched) -> Self {
+        let rules = Rules {
+            asks_early: false,
+            ..Rules::default()
+        };
+        Self::with(rules, file_cache, watched)
+    }
+
+    fn with(rules: Rules, file_cache: CacheMode, watched: Watched) -> Self {
         let setup = Setup {
-            rules: Rules::default(),
+            rules,
             sizing: Sizing::default(),
             watched,
             file_cache,
+            hooks: false,
+            estimates: false,
         };
         Self {
             core: Monitor::new(setup),
             now: Timestamp(7_000_000),
             usage: Ok(Bytes::mib(100)),
+            bound: None,
+            read_at: Vec::new(),
+            probes: 0,
+            seen: Seen {
+                cpus: Some(2),
+                total: Some(Bytes::gib(4)),
+            },
+            weight: Weight::default(),
             done: Vec::new(),
         }
     }
@@ -46,6 +80,7 @@ impl Bench {
         let machine_total = Some(Bytes::gib(4));
         self.tell(Event::AgentReady {
             connection,
+            version: Version::V1,
             machine_total,
         });
     }
@@ -57,11 +92,27 @@ impl Bench {
 
     fn act(&mut self) {
         while let Some(action) = self.core.poll_action(self.now) {
-            if action == Action::Sample {
-                self.core
-                    .handle(self.now, Event::Sampled(self.usage.clone()));
-            } else {
-                self.done.push(action);
+            match action {
+                Action::Probe => {
+                    self.probes += 1;
+                    self.core.handle(self.now, Event::Probed(self.bound));
+                }
+                Action::Sample => {
+                    self.read_at.push(self.now);
+                    self.core
+                        .handle(self.now, Event::Sampled(self.usage.clone()));
+                }
+                Action::Weigh => self.core.handle(self.now, Event::Weighed(self.weight)),
+                Action::Observe => self.core.handle(self.now, Event::Observed(self.seen)),
+                Action::Measure => {
+                    let metrics = GuestMetrics {
+                        load1: Some(0.5),
+                        ..GuestMetrics::default()
+                    };
+                    let event = Event::Measured(Box::new(metrics));
+                    self.core.handle(self.now, event);
+                }
+                _ => self.done.push(action),
             }
         }
     }

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::config::Config;
 use super::memory::Source;
 use super::owner::Inbox;
-use super::render;
+use super::{render, render_pressure};
 use crate::core::StateDump;
 use crate::core::decision::Watched;
 use crate::core::files::ReadFailure;
@@ -90,8 +90,11 @@ impl Admin {
                 // The machine's figures are worth having even if the owner is stuck.
                 let dump = self.dump().await;
                 let runnable = self.runnable.borrow().clone();
-                let cgroup = self.cgroup.as_deref();
-                let text = render::metrics(&self.proc_root, cgroup, &runnable, dump.as_ref());
+                let group = self.cgroup.as_deref();
+                let mut text = render::metrics(&self.proc_root, group, &runnable, dump.as_ref());
+                if let Some(dump) = &dump {
+                    render_pressure::append(&mut text, dump);
+                }
                 page(StatusCode::OK, TEXT, text)
             }
             "/readyz" => match (self.memory_failure(), self.dump().await) {

@@ -8,7 +8,7 @@ use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, ValueEn
 use serde_json::{Value, json};
 use tracing_subscriber::filter::Targets;
 
-use super::config::{Config, FileCache, READY_LIMIT, Secret, SettingName};
+use super::config::{Config, FileCache, HOOKS_FOLDER, READY_LIMIT, Secret, SettingName};
 use super::logging;
 use crate::core::cache::CacheMode;
 use crate::core::decision::Watched;
@@ -87,6 +87,22 @@ pub struct Args {
     /// How much more than its size the file cache costs, as a share of it
     #[arg(long, value_name = "FRACTION", default_value = "0.1")]
     file_cache_spread: String,
+    /// Whether growth is asked for before use has reached its threshold: by forecast, by memory pressure (PSI), after an
+    /// out-of-memory kill. Off leaves the rule of the mean alone
+    #[arg(long, value_enum, value_name = "WHETHER", default_value_t = Switch::On)]
+    ask_early: Switch,
+    /// Folder whose executable files are run before a shrink, which they may veto, and after a growth; empty for none
+    #[arg(
+        long,
+        value_name = "PATH",
+        default_value = HOOKS_FOLDER,
+        env = "VM_MONITOR_HOOKS"
+    )]
+    hooks: PathBuf,
+    /// Whether the group's working set is estimated, by reclaiming a little of its memory every ten seconds until that is
+    /// missed. Needs --cgroup
+    #[arg(long, value_enum, value_name = "WHETHER", default_value_t = Switch::Off)]
+    working_set: Switch,
     /// Log filter: a level, or target=level pairs with commas
     #[arg(
         long,
@@ -113,6 +129,14 @@ enum Manage {
     /// If the database has the setting
     Auto,
     /// Yes, and do not start without it
+    On,
+    /// No
+    Off,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Switch {
+    /// Yes
     On,
     /// No
     Off,
@@ -188,6 +212,11 @@ impl Args {
             .as_deref()
             .map(|name| group_folder(&self.cgroup_root, name));
         let cgroup = cgroup.and_then(|folder| problems.take("--cgroup", folder));
+        if self.working_set == Switch::On && self.cgroup.is_none() {
+            problems
+                .0
+                .push("--working-set=on needs --cgroup".to_owned());
+        }
         let file_cache = self.file_cache(problems);
         let watched = match (&self.cgroup, self.without_cgroup) {
             (Some(_), _) => Watched::Cgroup,
@@ -201,7 +230,12 @@ impl Args {
             cgroup,
             proc_root: self.proc_root.clone(),
             file_cache,
-            rules: Rules::default(),
+            rules: Rules {
+                asks_early: self.ask_early == Switch::On,
+                ..Rules::default()
+            },
+            hooks: Some(self.hooks.clone()).filter(|folder| !folder.as_os_str().is_empty()),
+            estimates: self.working_set == Switch::On,
             ready_limit: READY_LIMIT,
         })
     }
@@ -432,5 +466,24 @@ mod tests {
     #[test]
     fn the_command_is_consistent() {
         Args::command().debug_assert();
+    }
+
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn n38_any_command_line_is_a_configuration_or_an_error(
+            words in prop::collection::vec(
+                "(--[a-z-]{0,20}(=.{0,20})?|--(cgroup|addr|pgconnstr|file-cache|hooks|log|working-set)=.{0,20}|.{0,10})",
+                0..6,
+            ),
+        ) {
+            let arguments = std::iter::once("vm-monitor".to_owned()).chain(words);
+            match parse(arguments) {
+                Ok(invocation) => drop(invocation.config.setup()),
+                Err(CliError::Usage(error)) => drop(error.to_string()),
+                Err(CliError::Config(problems)) => prop_assert!(!problems.0.is_empty()),
+            }
+        }
     }
 }

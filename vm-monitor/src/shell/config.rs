@@ -14,6 +14,9 @@ use crate::core::memory::Rules;
 /// Limit from accepting a connection to its completed handshake. Source: spec/monitor.md §1.
 pub const READY_LIMIT: Duration = Duration::from_secs(4);
 
+/// Where hooks are looked for unless the configuration says otherwise.
+pub const HOOKS_FOLDER: &str = "/etc/bellows/hooks.d";
+
 /// A connection string: it may hold a password, so it is never shown.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
@@ -96,6 +99,10 @@ pub struct Config {
     pub file_cache: Option<FileCache>,
     /// The numbers of the memory rules.
     pub rules: Rules,
+    /// Folder of the hooks, if there may be some.
+    pub hooks: Option<PathBuf>,
+    /// Whether the working set is estimated by taking memory from the group.
+    pub estimates: bool,
     /// Limit from accept to completed handshake.
     pub ready_limit: Duration,
 }
@@ -110,6 +117,8 @@ impl Default for Config {
             proc_root: PathBuf::from("/proc"),
             file_cache: None,
             rules: Rules::default(),
+            hooks: Some(PathBuf::from(HOOKS_FOLDER)),
+            estimates: false,
             ready_limit: READY_LIMIT,
         }
     }
@@ -125,6 +134,8 @@ impl Config {
             sizing: cache.map(|cache| cache.sizing).unwrap_or_default(),
             watched: self.watched,
             file_cache: cache.map_or(CacheMode::Off, |cache| cache.mode),
+            hooks: self.hooks.is_some(),
+            estimates: self.estimates && self.watched == Watched::Cgroup,
         }
     }
 }

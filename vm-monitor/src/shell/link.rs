@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::{SinkExt as _, StreamExt as _};
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
-use protocol::monitor::{MONITOR_FRAME_LIMIT_BYTES, VersionResponse};
+use protocol::monitor::{MONITOR_FRAME_LIMIT_BYTES, Version, VersionResponse};
 use protocol::time::Timestamp;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::{TcpListener, TcpStream};
@@ -111,7 +111,9 @@ pub async fn serve(listener: TcpListener, links: Links, cancel: CancellationToke
             let ready = timeout_at(deadline, make_ready(stream)).await;
             drop(slot);
             match ready {
-                Ok(Ok(Some(socket))) => links.serve_agent(connection, socket).await,
+                Ok(Ok(Some((socket, version)))) => {
+                    links.serve_agent(connection, version, socket).await;
+                }
                 // A plain HTTP request, answered.
                 Ok(Ok(None)) => {}
                 Ok(Err(failure)) => links.handshake_failed(failure).await,
@@ -121,8 +123,8 @@ pub async fn serve(listener: TcpListener, links: Links, cancel: CancellationToke
     }
 }
 
-/// From an accepted stream to a socket that has said `{"version":1}`.
-async fn make_ready(stream: TcpStream) -> Result<Option<Socket>, HandshakeFailure> {
+/// From an accepted stream to a socket that has said `{"version":N}`.
+async fn make_ready(stream: TcpStream) -> Result<Option<(Socket, Version)>, HandshakeFailure> {
     // Frames are small and each one is an answer somebody waits for.
     let _ = stream.set_nodelay(true);
     let Some(stream) = upgraded(stream).await else {
@@ -137,10 +139,11 @@ async fn make_ready(stream: TcpStream) -> Result<Option<Socket>, HandshakeFailur
     let io = TokioIo::new(stream);
     let mut socket = WebSocketStream::from_raw_socket(io, Role::Server, Some(config)).await;
     match first_frame(&mut socket).await {
-        Ok(answer) => {
+        Ok(version) => {
+            let answer = VersionResponse::Version(version);
             let sent = socket.send(text_of(&answer)).await;
             sent.map_err(|_| HandshakeFailure::Closed)?;
-            Ok(Some(socket))
+            Ok(Some((socket, version)))
         }
         Err(refused) => {
             if refused.failure != HandshakeFailure::Closed {
@@ -161,11 +164,11 @@ async fn make_ready(stream: TcpStream) -> Result<Option<Socket>, HandshakeFailur
     }
 }
 
-async fn first_frame(socket: &mut Socket) -> Result<VersionResponse, Refused> {
+async fn first_frame(socket: &mut Socket) -> Result<Version, Refused> {
     loop {
         return match socket.next().await {
             Some(Ok(Message::Text(text))) if text.len() <= MONITOR_FRAME_LIMIT_BYTES => {
-                negotiate(text.as_str()).map(VersionResponse::Version)
+                negotiate(text.as_str())
             }
             Some(Ok(Message::Ping(_) | Message::Pong(_))) => continue,
             Some(Ok(Message::Close(_))) | None => Err(Refused::new(HandshakeFailure::Closed, "")),
@@ -197,10 +200,11 @@ impl Links {
         let _ = self.inbox.send(Inbox::Event(event)).await;
     }
 
-    async fn serve_agent(&self, connection: ConnectionId, mut socket: Socket) {
+    async fn serve_agent(&self, connection: ConnectionId, version: Version, mut socket: Socket) {
         let (outgoing, mut from_owner) = mpsc::channel(OUTGOING_LIMIT);
         let ready = Inbox::Ready {
             connection,
+            version,
             outgoing,
         };
         if self.inbox.send(ready).await.is_ok() {

@@ -16,14 +16,51 @@ use crate::core::files::{self, MachineMemory, ReadFailure};
 /// Most that is read of one file, bytes. `memory.stat` and `/proc/meminfo` have about 2,000.
 pub const FILE_LIMIT_BYTES: usize = 16 * 1024;
 
+/// A small file that is read again and again, kept open where that is safe.
+#[derive(Debug)]
+struct Kept {
+    path: PathBuf,
+    file: Option<File>,
+}
+
+impl Kept {
+    const fn new(path: PathBuf) -> Self {
+        Self { path, file: None }
+    }
+
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if let Some(file) = &self.file {
+            match read_open(file, buffer) {
+                Ok(read) => return Ok(read),
+                // The group is gone, and maybe there is a new one of its name.
+                Err(_) => self.file = None,
+            }
+        }
+        let (file, read) = open_and_read(&self.path, buffer)?;
+        self.file = Some(file).filter(is_the_kernels);
+        Ok(read)
+    }
+
+    fn read_parsed<T>(
+        &mut self,
+        buffer: &mut [u8],
+        parse: fn(&[u8]) -> Result<T, &'static str>,
+    ) -> Result<T, ReadFailure> {
+        let read = self.read(buffer);
+        let failure = |detail: &str| ReadFailure::new(&self.path.to_string_lossy(), detail);
+        let read = read.map_err(|error| failure(&error.to_string()))?;
+        parse(&buffer[..read]).map_err(failure)
+    }
+}
+
 /// Where memory use is read from, with a buffer to read into.
 #[derive(Debug)]
 pub struct Source {
     watched: Watched,
+    /// The cheap file with a bound on the use.
+    bound: Kept,
     /// The file with the figures.
-    path: PathBuf,
-    /// The same, open, if it is the kernel's.
-    file: Option<File>,
+    use_of: Kept,
     meminfo: PathBuf,
     buffer: Box<[u8]>,
 }
@@ -33,21 +70,34 @@ impl Source {
     #[must_use]
     pub fn new(watched: Watched, cgroup: Option<&Path>, proc_root: &Path) -> Self {
         let meminfo = proc_root.join("meminfo");
-        let path = match (watched, cgroup) {
-            (Watched::Cgroup, Some(group)) => group.join("memory.stat"),
-            _ => meminfo.clone(),
+        let (bound, use_of) = match (watched, cgroup) {
+            (Watched::Cgroup, Some(group)) => {
+                (group.join("memory.current"), group.join("memory.stat"))
+            }
+            // One file has it all, and the use is its own bound.
+            _ => (meminfo.clone(), meminfo.clone()),
         };
         let buffer = vec![0; FILE_LIMIT_BYTES].into_boxed_slice();
         Self {
             watched,
-            path,
-            file: None,
+            bound: Kept::new(bound),
+            use_of: Kept::new(use_of),
             meminfo,
             buffer,
         }
     }
 
-    /// Memory in use now.
+    /// A figure that the memory in use cannot exceed, `None` where there is none to read.
+    pub fn probe(&mut self) -> Option<Bytes> {
+        let parse = match self.watched {
+            Watched::Cgroup => files::bytes_of_memory_current,
+            Watched::Machine | Watched::Nothing => files::anon_of_meminfo,
+        };
+        // Why there is none is told by the reading of the use, which follows.
+        self.bound.read_parsed(&mut self.buffer, parse).ok()
+    }
+
+    /// Memory in use now: what cannot be reclaimed.
     ///
     /// # Errors
     /// [`ReadFailure`], when it is not known.
@@ -56,23 +106,7 @@ impl Source {
             Watched::Cgroup => files::anon_of_memory_stat,
             Watched::Machine | Watched::Nothing => files::anon_of_meminfo,
         };
-        let read = self.read();
-        let failure = |detail: &str| ReadFailure::new(&self.path.to_string_lossy(), detail);
-        let read = read.map_err(|error| failure(&error.to_string()))?;
-        parse(&self.buffer[..read]).map_err(failure)
-    }
-
-    fn read(&mut self) -> io::Result<usize> {
-        if let Some(file) = &self.file {
-            match read_open(file, &mut self.buffer) {
-                Ok(read) => return Ok(read),
-                // The group is gone, and maybe there is a new one of its name.
-                Err(_) => self.file = None,
-            }
-        }
-        let (file, read) = open_and_read(&self.path, &mut self.buffer)?;
-        self.file = Some(file).filter(stays_the_same);
-        Ok(read)
+        self.use_of.read_parsed(&mut self.buffer, parse)
     }
 
     /// The machine's own total, `None` with a line in the log if it cannot be read.
@@ -108,6 +142,17 @@ pub fn text(path: &Path) -> Option<String> {
     std::str::from_utf8(&buffer[..read]).ok().map(str::to_owned)
 }
 
+/// A figure of a small file.
+///
+/// # Errors
+/// [`ReadFailure`].
+pub fn parsed<T>(
+    path: &Path,
+    parse: fn(&[u8]) -> Result<T, &'static str>,
+) -> Result<T, ReadFailure> {
+    read_parsed(path, &mut [0; FILE_LIMIT_BYTES], parse)
+}
+
 fn read_parsed<T>(
     path: &Path,
     buffer: &mut [u8],
@@ -118,9 +163,9 @@ fn read_parsed<T>(
     parse(&buffer[..read]).map_err(failure)
 }
 
-/// Whether a file can be kept open between readings: one of the kernel's cannot be replaced by another of its name
+/// Whether a file is one of the kernel's. Such a file can be kept open between readings: it cannot be replaced by another of its name
 /// without reads of it failing, where an ordinary one goes on showing what it was.
-fn stays_the_same(file: &File) -> bool {
+pub(super) fn is_the_kernels(file: &File) -> bool {
     fstatfs(file).is_ok_and(|system| {
         matches!(
             system.filesystem_type(),
@@ -136,7 +181,7 @@ fn open_and_read(path: &Path, buffer: &mut [u8]) -> io::Result<(File, usize)> {
 }
 
 /// Reads from the beginning; how much there was.
-fn read_open(file: &File, buffer: &mut [u8]) -> io::Result<usize> {
+pub(super) fn read_open(file: &File, buffer: &mut [u8]) -> io::Result<usize> {
     let mut length = 0;
     while length < buffer.len() {
         let at = u64::try_from(length).map_err(io::Error::other)?;
@@ -175,7 +220,7 @@ mod tests {
     fn readings_are_new_each_time_whether_the_file_is_kept_open_or_not() {
         let mut source = Source::new(Watched::Machine, None, Path::new("/proc"));
         let before = source.sample().expect("Linux");
-        assert!(source.file.is_some(), "the kernel's file is kept");
+        assert!(source.use_of.file.is_some(), "the kernel's file is kept");
         let more = std::hint::black_box(vec![1_u8; 64 << 20]);
         let after = source.sample().expect("Linux");
         assert_ne!(before, after, "{} more bytes", more.len());
@@ -189,7 +234,10 @@ mod tests {
                 .expect("written");
             std::fs::rename(&draft, &path).expect("replaced");
             assert_eq!(source.sample(), Ok(Bytes(used)));
-            assert!(source.file.is_none(), "an ordinary file is opened anew");
+            assert!(
+                source.use_of.file.is_none(),
+                "an ordinary file is opened anew"
+            );
         }
     }
 
@@ -197,7 +245,7 @@ mod tests {
     fn a_kept_file_that_fails_is_opened_anew() {
         let mut source = Source::new(Watched::Machine, None, Path::new("/proc"));
         // A folder opens, and every read of it fails, as with the file of a group that was removed.
-        source.file = Some(File::open("/proc").expect("Linux"));
+        source.use_of.file = Some(File::open("/proc").expect("Linux"));
         assert!(source.sample().is_ok());
     }
 

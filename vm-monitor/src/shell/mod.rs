@@ -5,13 +5,18 @@ pub mod alarm;
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod gauges;
+pub mod hooks;
 pub mod link;
 pub mod logging;
 pub mod memory;
 pub mod owner;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+pub mod pressure;
+pub mod reclaim;
 pub mod render;
+pub mod render_pressure;
 pub mod runnable;
 mod sys;
 pub mod upgrade;

@@ -3,6 +3,7 @@
 use std::io;
 use std::time::Duration;
 
+use protocol::monitor::Version;
 use protocol::units::Bytes;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
@@ -13,10 +14,14 @@ use super::admin::{self, Admin};
 use super::alarm::Alarm;
 use super::clock::Clock;
 use super::config::Config;
+use super::gauges::Gauges;
+use super::hooks::{self, HookOrder};
 use super::link::{self, Goodbye, Links, Outgoing};
 use super::memory::Source;
+use super::pressure;
 use super::runnable;
 use crate::core::cache::{CacheChange, CacheFailure};
+use crate::core::hooks::HookVeto;
 use crate::core::runnable::RunnableLoad;
 use crate::core::{Action, ConnectionId, Event, Monitor, OperationId, StateDump};
 use crate::{Bound, RunError};
@@ -33,6 +38,8 @@ pub enum Inbox {
     Ready {
         /// Which.
         connection: ConnectionId,
+        /// The version both speak.
+        version: Version,
         /// Where frames to it go.
         outgoing: mpsc::Sender<Outgoing>,
     },
@@ -49,8 +56,10 @@ struct Owner {
     core: Monitor,
     clock: Clock,
     source: Source,
+    gauges: Gauges,
     agent: Option<(ConnectionId, mpsc::Sender<Outgoing>)>,
     cache: Option<mpsc::Sender<CacheOrder>>,
+    hooks: Option<mpsc::Sender<HookOrder>>,
 }
 
 /// The whole monitor; see [`crate::run`].
@@ -86,14 +95,20 @@ pub(crate) async fn run(
     ));
     let admin = Admin::new(&config, inbox.clone(), runnable);
     tasks.spawn(admin::serve(bound.metrics, admin, connections.clone()));
+    pressure::listen(&config, &inbox, &mut tasks);
+
+    let hooks = config.hooks.clone();
+    let hooks = hooks.map(|folder| hooks::start(folder, inbox.clone(), &mut tasks));
 
     let core = Monitor::new(config.setup());
     let mut owner = Owner {
         core,
         clock,
         source,
+        gauges: Gauges::new(&config),
         agent: None,
         cache,
+        hooks,
     };
     let served = owner.serve(&mut messages, &mut alarm, &cancel).await;
     connections.cancel();
@@ -171,11 +186,13 @@ impl Owner {
         match message {
             Inbox::Ready {
                 connection,
+                version,
                 outgoing,
             } => {
                 let machine_total = self.source.machine_total();
                 self.tell(Event::AgentReady {
                     connection,
+                    version,
                     machine_total,
                 });
                 // The actions for the one before go out over its own channel first.
@@ -200,12 +217,41 @@ impl Owner {
     fn act(&mut self) {
         while let Some(action) = self.core.poll_action(self.clock.now()) {
             match action {
+                Action::Probe => {
+                    let bound = self.source.probe();
+                    self.tell(Event::Probed(bound));
+                }
                 Action::Sample => {
                     let outcome = self.source.sample();
                     self.tell(Event::Sampled(outcome));
                 }
+                Action::Gauge => {
+                    let gauge = self.gauges.gauge();
+                    self.tell(Event::Gauged(gauge));
+                }
+                Action::Reclaim { bytes } => self.gauges.reclaim(bytes),
+                Action::Weigh => {
+                    let weight = self.gauges.weigh();
+                    self.tell(Event::Weighed(weight));
+                }
+                Action::RunHooks {
+                    operation,
+                    event,
+                    sizes,
+                } => self.order_hooks((operation, event, sizes)),
+                Action::Observe => {
+                    let seen = self.gauges.seen();
+                    self.tell(Event::Observed(seen));
+                }
+                Action::Measure => {
+                    let metrics = self.gauges.measure();
+                    self.tell(Event::Measured(Box::new(metrics)));
+                }
                 Action::SetFileCache { operation, size } => self.order(operation, size),
                 Action::Send { connection, frame } => {
+                    self.send(connection, Outgoing::Text(frame.encode()));
+                }
+                Action::SendV2 { connection, frame } => {
                     self.send(connection, Outgoing::Text(frame.encode()));
                 }
                 Action::Close { connection, reason } => {
@@ -243,6 +289,18 @@ impl Owner {
             let detail = "the file cache's task has ended".to_owned();
             let outcome: Result<CacheChange, _> = Err(CacheFailure::Unreachable { detail });
             self.tell(Event::CacheSet { operation, outcome });
+        }
+    }
+
+    fn order_hooks(&mut self, order: HookOrder) {
+        let operation = order.0;
+        let refused = match &self.hooks {
+            Some(hooks) => hooks.try_send(order).is_err(),
+            None => true,
+        };
+        if refused {
+            let outcome = Err(HookVeto::new("hooks", "the hooks' task has ended"));
+            self.tell(Event::HooksDone { operation, outcome });
         }
     }
 

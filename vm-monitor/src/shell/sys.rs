@@ -1,6 +1,7 @@
 //! The one place with `unsafe`: handing descriptors that tokio does not know to its reactor.
 #![expect(unsafe_code, reason = "tokio has no safe way to register a descriptor")]
 
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 
@@ -12,6 +13,7 @@ use tokio::io::unix::AsyncFd;
 pub(super) trait OwnsOne: AsFd {}
 
 impl OwnsOne for TimerFd {}
+impl OwnsOne for File {}
 
 /// An owner inside the reactor. It cannot be taken out or exchanged, only borrowed.
 #[derive(Debug)]

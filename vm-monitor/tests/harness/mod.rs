@@ -11,6 +11,9 @@ use std::time::Duration;
 
 use futures::{SinkExt as _, StreamExt as _};
 use protocol::monitor::{AgentBody, AgentFrame, Allocation, MonitorBody, MonitorFrame};
+use protocol::monitor_v2::{
+    AgentBodyV2, AgentFrameV2, Capabilities, MonitorBodyV2, MonitorFrameV2,
+};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -56,6 +59,7 @@ impl Files {
             &files.proc_root().join("loadavg"),
             "0.26 1.75 0.80 1/150 4242\n",
         );
+        files.set_cpus(2);
         let pressure = "some avg10=1.50 avg60=0.10 avg300=0.00 total=77\nfull avg10=0.50 avg60=0.00 avg300=0.00 total=5\n";
         files.write(&files.proc_root().join("pressure/memory"), pressure);
         files.write(&files.cgroup().join("memory.pressure"), pressure);
@@ -87,6 +91,21 @@ impl Files {
         self.write(&self.cgroup().join("memory.stat"), &text);
     }
 
+    /// CPUs online.
+    pub fn set_cpus(&self, count: u32) {
+        let lines: String = (0..count).map(|n| format!("cpu{n} 1 2 3 4\n")).collect();
+        let stat = self.proc_root().join("stat");
+        self.write(&stat, &format!("cpu  9 9 9 9\n{lines}intr 7\n"));
+    }
+
+    /// The machine's memory.
+    pub fn set_machine_total(&self, bytes: u64) {
+        let meminfo = self.proc_root().join("meminfo");
+        let text = std::fs::read_to_string(&meminfo).expect("there");
+        let (_, rest) = text.split_once('\n').expect("lines");
+        self.write(&meminfo, &format!("MemTotal: {} kB\n{rest}", bytes >> 10));
+    }
+
     pub fn config(&self) -> Config {
         Config {
             addr: SocketAddr::from(([127, 0, 0, 1], 0)),
@@ -94,6 +113,7 @@ impl Files {
             watched: Watched::Cgroup,
             cgroup: Some(self.cgroup()),
             proc_root: self.proc_root(),
+            hooks: None,
             ..Config::default()
         }
     }
@@ -214,6 +234,45 @@ impl Agent {
         agent
     }
 
+    /// Dials a monitor, agrees on version 2 and names capabilities.
+    pub async fn connect_v2(addr: SocketAddr, capabilities: Capabilities) -> Self {
+        let mut agent = Self::dial(addr).await;
+        agent.send_text(r#"{"min":1,"max":2}"#).await;
+        assert_eq!(agent.text().await, r#"{"version":2}"#);
+        let names = capabilities.names();
+        let body = AgentBodyV2::Capabilities { names };
+        let id = agent.take_id();
+        agent.send_text(&AgentFrameV2 { body, id }.encode()).await;
+        let answer = agent.frame_v2().await;
+        assert!(
+            matches!(answer.body, MonitorBodyV2::Capabilities { .. }),
+            "{answer:?}"
+        );
+        assert_eq!(answer.id, id);
+        agent
+    }
+
+    fn take_id(&mut self) -> u64 {
+        let id = self.next_id;
+        self.next_id += 2;
+        id
+    }
+
+    pub async fn frame_v2(&mut self) -> MonitorFrameV2 {
+        let text = self.text().await;
+        MonitorFrameV2::decode(&text).expect("a frame of ours")
+    }
+
+    /// The next frame that is so; others are dropped.
+    pub async fn frame_where(&mut self, is_so: impl Fn(&MonitorFrameV2) -> bool) -> MonitorBodyV2 {
+        loop {
+            let frame = self.frame_v2().await;
+            if is_so(&frame) {
+                return frame.body;
+            }
+        }
+    }
+
     /// Dials a monitor.
     pub async fn dial(addr: SocketAddr) -> Self {
         let url = format!("ws://{addr}/monitor");
@@ -233,8 +292,7 @@ impl Agent {
 
     /// Sends a request under the next even id, which it returns.
     pub async fn ask(&mut self, body: AgentBody) -> u64 {
-        let id = self.next_id;
-        self.next_id += 2;
+        let id = self.take_id();
         self.send_text(&AgentFrame { body, id }.encode()).await;
         id
     }

@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::shell;
 
 /// For each crate of the workspace, the crates of the workspace it may depend on. A crate that is not listed is a finding.
-const ARROWS: [(&str, &[&str]); 13] = [
+const ARROWS: [(&str, &[&str]); 14] = [
     ("protocol", &[]),
     ("telemetry", &["protocol"]),
     ("vm-monitor", &["protocol"]),
@@ -29,6 +29,18 @@ const ARROWS: [(&str, &[&str]); 13] = [
             "scheduler",
             "telemetry",
             "vm-images",
+        ],
+    ),
+    // The cores of all rooms on a virtual clock; it uses no shell.
+    (
+        "sim",
+        &[
+            "agent",
+            "neonvm-controller",
+            "neonvm-runner",
+            "protocol",
+            "scheduler",
+            "vm-monitor",
         ],
     ),
     ("bellows-tests", &["protocol", "telemetry"]),

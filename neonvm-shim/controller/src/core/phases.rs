@@ -11,7 +11,7 @@
 use protocol::object::Pod;
 use protocol::quantity::Quantity;
 use protocol::revision::RevisionWithTime;
-use protocol::runner::{ExitReport, RunnerState, SizeOrder};
+use protocol::runner::{ExitReport, RunnerPhase, RunnerState, SizeOrder};
 use protocol::time::{Span, Timestamp, WallTime};
 use protocol::trace::TraceId;
 use protocol::vm::{RestartPolicy, VmPhase};
@@ -318,6 +318,10 @@ impl Draft<'_> {
     }
 
     fn measured(&mut self, state: &RunnerState) {
+        // A runner that has just taken over does not know its QEMU yet: what the one before said stands.
+        if state.phase == RunnerPhase::Booting && self.status.memory_size.is_some() {
+            return;
+        }
         let size = size_of(state);
         self.status.cpus = Some(size.cpu);
         self.status.memory_size = Some(Quantity::from_bytes(size.mem.0));

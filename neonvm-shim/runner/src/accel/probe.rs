@@ -6,7 +6,8 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use tokio::process::Command;
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use tokio::process::{Child, Command};
 use tracing::{info, warn};
 
 use super::knowledge::{self, AccelRecord};
@@ -20,6 +21,8 @@ const DEADLINE: Duration = Duration::from_secs(2);
 const CONTROL_DEADLINE: Duration = Duration::from_secs(10);
 /// KVM gets as much longer as the control needed, times this.
 const PATIENCE: u32 = 4;
+/// Threads of the probe's QEMU that can be busy at once: its CPU and its main loop.
+const QEMU_THREADS: u64 = 2;
 /// Longest wait for `--version`.
 const VERSION_DEADLINE: Duration = Duration::from_secs(5);
 
@@ -181,8 +184,7 @@ pub async fn run(
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .kill_on_drop(true);
-    let child = command
-        .spawn()
+    let child = spawn_limited(&mut command, deadline)
         .map_err(|error| format!("cannot execute {}: {error}", qemu.display()))?;
     match tokio::time::timeout(deadline, child.wait_with_output()).await {
         Err(_) => Err(format!("no end within {:.1} s", deadline.as_secs_f32())),
@@ -202,6 +204,22 @@ pub async fn run(
     }
 }
 
+/// Starts `command` with a limit on its CPU time that lies above what `deadline` lets it use. A guest that hangs in KVM
+/// burns a CPU until somebody ends it, and `kill -9` of this process takes that somebody away; the kernel stays.
+fn spawn_limited(command: &mut Command, deadline: Duration) -> io::Result<Child> {
+    let child = command.spawn()?;
+    let seconds = deadline.as_secs() * QEMU_THREADS + 1;
+    let pid = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
+    if let Some(pid) = pid {
+        let limit = Rlimit {
+            current: Some(seconds),
+            maximum: Some(seconds),
+        };
+        prlimit(Some(pid), Resource::Cpu, limit)?;
+    }
+    Ok(child)
+}
+
 /// The first line of `--version`.
 ///
 /// # Errors
@@ -217,4 +235,29 @@ pub async fn version(qemu: &Path) -> io::Result<String> {
         .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
     let text = String::from_utf8_lossy(&output.stdout);
     Ok(text.lines().next().unwrap_or_default().trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+
+    use super::*;
+
+    /// A probe that hangs ends even if nobody is left to end it: nothing but the limit ends this one.
+    #[tokio::test]
+    async fn a_hanging_probe_ends_without_its_parent() {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", "while :; do :; done"]);
+        command.kill_on_drop(true);
+        let mut child = spawn_limited(&mut command, Duration::from_millis(10)).expect("a shell");
+        let status = tokio::time::timeout(Duration::from_secs(60), child.wait())
+            .await
+            .expect("the limit ends it")
+            .expect("a status");
+        let ends = [nix::libc::SIGXCPU, nix::libc::SIGKILL];
+        assert!(
+            status.signal().is_some_and(|signal| ends.contains(&signal)),
+            "{status}"
+        );
+    }
 }

@@ -78,11 +78,17 @@ pub struct Sizer {
     /// Since when CPUs have been leaving without end.
     leaving_since: Option<Timestamp>,
     device: Option<DeviceView>,
+    /// What it had before the monitor was lost: shown until the next look.
+    device_before: Option<DeviceView>,
+    /// Whether CPUs and memory were ever looked at.
+    looked: bool,
     memory_moved: Timestamp,
     at_rest_since: Option<Timestamp>,
     guest: Option<GuestState>,
     /// What the guest's kernel keeps of its memory: boot and plugged memory less MemTotal, the least seen at rest.
     reserved: Option<u64>,
+    /// Whether that was learnt from memory at rest.
+    reserved_at_rest: bool,
     telling: bool,
     told_at: Option<Timestamp>,
     booting_since: Option<Timestamp>,
@@ -123,10 +129,13 @@ impl Sizer {
             leaving: BTreeMap::new(),
             leaving_since: None,
             device: (shape.device.0 == 0).then(DeviceView::default),
+            device_before: None,
+            looked: false,
             memory_moved: now,
             at_rest_since: (shape.device.0 == 0).then_some(Timestamp(0)),
             guest: None,
             reserved: None,
+            reserved_at_rest: false,
             telling: false,
             told_at: None,
             booting_since,
@@ -189,6 +198,7 @@ impl Sizer {
             Event::GuestTold => self.telling = false,
             Event::Guest(state) => self.see_guest(now, state),
         }
+        self.looked |= self.slots.is_some() && self.device.is_some();
         self.judge(now);
     }
 
@@ -272,7 +282,7 @@ impl Sizer {
         (self.slots, self.slots_fresh) = (None, false);
         self.leaving.clear();
         if self.shape.device.0 > 0 {
-            self.device = None;
+            self.device_before = self.device.take().or(self.device_before);
         }
         self.cpu.expect(now);
         self.memory.expect(now);
@@ -399,13 +409,20 @@ impl Sizer {
         self.memory.succeed();
         if self.device.is_none_or(|before| before.size != view.size) {
             self.memory_moved = now;
+            self.at_rest_since = None;
         }
         let at_rest = view.requested == view.size;
         self.at_rest_since = at_rest.then(|| self.at_rest_since.unwrap_or(now));
         self.device = Some(view);
-        if self.reserved.is_none() {
-            self.learn_reserved();
+        let rested = self.has_rested(now);
+        if self.reserved.is_none() || (rested && !self.reserved_at_rest) {
+            self.learn_reserved(rested);
         }
+    }
+
+    fn has_rested(&self, now: Timestamp) -> bool {
+        self.at_rest_since
+            .is_some_and(|since| now >= since + MEMORY_AT_REST)
     }
 
     fn decide_memory(&mut self, now: Timestamp) {
@@ -436,22 +453,30 @@ impl Sizer {
         if booted {
             self.decide_cpus(now);
         }
-        let rested = self
-            .at_rest_since
-            .is_some_and(|since| now >= since + MEMORY_AT_REST);
+        let rested = self.has_rested(now);
         if rested || self.reserved.is_none() {
-            self.learn_reserved();
+            self.learn_reserved(rested);
         }
     }
 
-    /// Takes the guest's MemTotal as belonging to the memory QEMU has plugged, if that is at rest.
-    fn learn_reserved(&mut self) {
+    /// Takes the guest's MemTotal as belonging to the memory QEMU has plugged, if that is at rest. What is learnt before
+    /// it has `rested` may rest on a report from before the last block moved: it holds only until there is better.
+    fn learn_reserved(&mut self, rested: bool) {
         let at_rest = self.device.filter(|view| view.requested == view.size);
         let (Some(view), Some(guest)) = (at_rest, &self.guest) else {
             return;
         };
-        let kept = (self.shape.base.0 + view.size.0).saturating_sub(guest.mem_total.0);
-        self.reserved = Some(self.reserved.map_or(kept, |least| least.min(kept)));
+        let Some(kept) = (self.shape.base.0 + view.size.0).checked_sub(guest.mem_total.0) else {
+            // It is of a larger size.
+            return;
+        };
+        // With nothing plugged there is nothing that the guest might not have taken in yet: then the newest is right, even
+        // where an older report was late.
+        let least = self
+            .reserved
+            .filter(|_| self.reserved_at_rest && view.size.0 > 0);
+        self.reserved = Some(least.map_or(kept, |least| least.min(kept)));
+        self.reserved_at_rest |= rested;
     }
 
     /// Whether QEMU has the order's CPUs, and its memory.

@@ -433,8 +433,8 @@ impl Supervisor {
         let phase = match (&seen.exit, &seen.stopping, &seen.guest) {
             (Some(_), ..) => RunnerPhase::Exited,
             (None, Some(_), _) => RunnerPhase::Stopping,
-            (None, None, Some(_)) => RunnerPhase::Running,
-            (None, None, None) => RunnerPhase::Booting,
+            (None, None, Some(_)) if self.sizer.has_looked() => RunnerPhase::Running,
+            (None, None, _) => RunnerPhase::Booting,
         };
         // The wall clock may be set; each state is right by the clock of its own moment.
         let offset = self.clock.wall().0.saturating_sub_unsigned(now.0);

@@ -419,3 +419,79 @@ fn the_larger_node_wins_between_equally_full_ones() {
     );
     assert_eq!(ledger.score(&pod, "elsewhere"), 0);
 }
+
+/// A VM of so many slots whose runner reported so much, with the revisions wanted and reached.
+fn resized(version: u64, gib: u64, reported_gib: u64, revisions: (i64, i64)) -> VmView {
+    let revision = |value: i64| json!({"revision": {"value": value, "flags": 1}, "updatedAt": "2026-01-01T00:00:00Z"});
+    let object = json!({
+        "metadata": {"name": "pg", "namespace": "d", "uid": "v", "resourceVersion": version.to_string(),
+            "labels": {"autoscaling.neon.tech/enabled": "true"},
+            "annotations": {"internal.autoscaling.neon.tech/resources-approved": size_text(1_000, gib)}},
+        "spec": {"guest": {"cpus": {"min": 1, "max": 8, "use": 1},
+                "memorySlots": {"min": 1, "max": 8, "use": gib}, "memorySlotSize": "1Gi"},
+            "targetRevision": revision(revisions.0)},
+        "status": {"podName": "pg-1", "cpus": 1, "memorySize": format!("{reported_gib}Gi"),
+            "currentRevision": revision(revisions.1)}});
+    VmView::read(&object).expect("has a name")
+}
+
+#[test]
+fn a_late_report_frees_nothing_a_guest_may_still_have() {
+    let mut ledger = ledger(10, 40);
+    ledger.pod_applied(vm_pod(None));
+    let steps = [
+        (resized(1, 2, 2, (1, 1)), 2, "at rest"),
+        (resized(2, 4, 2, (2, 1)), 4, "it grows"),
+        (
+            resized(3, 3, 2, (3, 1)),
+            4,
+            "it shrinks, and the report is from before it grew",
+        ),
+        (
+            resized(4, 3, 4, (3, 1)),
+            4,
+            "the report has caught up with the growth",
+        ),
+        (resized(5, 3, 3, (3, 3)), 3, "and with the shrink"),
+    ];
+    for (view, gib, why) in steps {
+        ledger.vm_observed(view);
+        assert_eq!(reserved(&ledger).1, gib, "{why}");
+    }
+}
+
+#[test]
+fn a_guest_gives_back_as_much_as_is_reported_less() {
+    let mut ledger = ledger(10, 40);
+    ledger.pod_applied(vm_pod(None));
+    for (view, gib) in [
+        (resized(1, 5, 5, (1, 1)), 5),
+        (resized(2, 2, 5, (2, 1)), 5),
+        (resized(3, 2, 4, (2, 1)), 4),
+        (resized(4, 2, 3, (2, 1)), 3),
+    ] {
+        ledger.vm_observed(view);
+        assert_eq!(reserved(&ledger).1, gib);
+    }
+}
+
+#[test]
+fn n16_a_new_scheduler_takes_a_late_report_for_the_most_there_can_be() {
+    let mut ledger = ledger(10, 40);
+    ledger.pod_applied(vm_pod(None));
+    ledger.vm_observed(resized(3, 3, 2, (3, 1)));
+    assert_eq!(reserved(&ledger).1, 8, "nobody knows what it had before");
+    ledger.vm_observed(resized(4, 3, 3, (3, 3)));
+    assert_eq!(reserved(&ledger).1, 3);
+}
+
+#[test]
+fn a_guest_nobody_reported_of_yet_keeps_what_it_booted_with() {
+    let mut ledger = ledger(10, 40);
+    ledger.pod_applied(vm_pod(None));
+    ledger.vm_observed(resized(1, 5, 0, (1, 1)));
+    ledger.vm_observed(resized(2, 4, 0, (2, 1)));
+    assert_eq!(reserved(&ledger).1, 5);
+    ledger.vm_observed(resized(3, 4, 4, (2, 2)));
+    assert_eq!(reserved(&ledger).1, 4);
+}

@@ -321,3 +321,20 @@ fn n08_a_late_copy_of_what_was_given_back_makes_no_room() {
         "but not granted"
     );
 }
+
+#[test]
+fn n16_what_an_earlier_agent_was_permitted_stays_counted_for_a_while() {
+    let (using, approved) = (size(500, 2), size(1_000, 4));
+    let mut rig = Rig::new(size(8_000, 32), Some(approved));
+    // A new agent tells what is in use; a patch of the one before may be on its way.
+    rig.ask(0, None, using);
+    let got = rig.settle(0);
+    assert_eq!(permit_of(&got[0]), Ok(using));
+    let pod = rig.pod("n");
+    rig.tell(Event::PodApplied(pod));
+    assert_eq!(rig.reserved(), approved);
+    rig.actions(11_000);
+    assert_eq!(rig.reserved(), approved);
+    rig.actions(13_000);
+    assert_eq!(rig.reserved(), using);
+}

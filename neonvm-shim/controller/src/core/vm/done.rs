@@ -10,7 +10,7 @@ use crate::core::pace::TOLD_FROM;
 use crate::core::plan::Moment;
 use crate::core::problem::{Problem, peer_text};
 
-use super::{Refusal, Reply, VmCore};
+use super::{Link, Refusal, Reply, VmCore};
 
 impl VmCore {
     pub(super) fn done(
@@ -102,7 +102,13 @@ impl VmCore {
                 self.stages
                     .sent(&order.trace, ordered(order), before, began);
                 let pod = pod.clone();
-                self.heard(at, &pod, state);
+                // The answer tells of the moment the order was taken; a later report may have come before it over the
+                // other connection, and nothing would be told again.
+                let is_late = matches!(&self.link, Link::Known { pod: known, state: held }
+                    if *known == pod && held.generation > state.generation);
+                if !is_late {
+                    self.heard(at, &pod, state);
+                }
             }
             (_, Reply::Runner(_)) => {}
         }

@@ -597,3 +597,38 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_report_from_before_the_last_block_left_teaches_nothing_for_good() {
+    let mut world = World::new(CpuControl::Plug, Accel::Kvm);
+    // A new runner finds memory on its way out; QEMU tells of the last block before the guest does.
+    (world.requested, world.size) = (0, 2 * GIB);
+    world.report();
+    world
+        .sizer
+        .handle(world.now, Event::Order(order(1000, GIB, 1)));
+    world.run(Span::from_secs(12));
+    assert!(
+        world.done(),
+        "the guest has what was ordered: {:?}",
+        world.log
+    );
+}
+
+/// A runner that stood still while somebody else plugged memory and took it back reads first what the guest said then.
+#[test]
+fn a_report_that_was_kept_waiting_teaches_nothing_for_good() {
+    for late in [128 << 20, GIB] {
+        let mut world = World::new(CpuControl::Plug, Accel::Tcg);
+        world.settle();
+        world.now = world.now + Span::from_secs(60);
+        let base = world.base;
+        world.base += late;
+        world.report();
+        world.base = base;
+        world.report();
+        world.order(1000, 2 * GIB, 1);
+        world.run(Span::from_secs(12));
+        assert!(world.done(), "{late}: {:?}", world.problem());
+    }
+}

@@ -84,6 +84,12 @@ impl Sizer {
         })
     }
 
+    /// Whether CPUs and memory were looked at since this began; before that the figures are guesses.
+    #[must_use]
+    pub fn has_looked(&self) -> bool {
+        self.looked
+    }
+
     /// The budget as it stands.
     #[must_use]
     pub fn budget(&self) -> Option<PlugBudget> {
@@ -117,7 +123,7 @@ impl Sizer {
     /// Memory as everyone sees it.
     #[must_use]
     pub fn memory(&self) -> MemoryState {
-        let view = self.device.unwrap_or_default();
+        let view = self.device.or(self.device_before).unwrap_or_default();
         MemoryState {
             base: self.shape.base,
             plugged: view.size,

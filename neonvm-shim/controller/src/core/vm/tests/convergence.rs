@@ -2,12 +2,14 @@
 //! pods for one VM.
 
 use proptest::prelude::*;
+use protocol::runner::{MemoryState, RunnerPhase};
 use protocol::time::Span;
 use protocol::units::MilliCpu;
 use protocol::vm::{RestartPolicy, VirtualMachine, VmPhase, VmStatus};
 use serde_json::json;
 
 use super::world::World;
+use crate::core::Kind;
 use crate::core::testing::sample_vm;
 use crate::core::vm::{Event, Refusal};
 
@@ -189,4 +191,60 @@ proptest! {
         prop_assert!(world.vm.is_none(), "the finalizer is dropped");
         prop_assert!(world.pods.is_empty(), "no pod is left");
     }
+}
+
+#[test]
+fn the_answer_to_an_order_never_hides_a_later_report() {
+    let mut world = World::new(&sample_vm());
+    world.settle();
+    let pod = world.status().pod_name;
+    world.start(&pod);
+    world.settle();
+    world.edit(|vm| vm.spec.guest.cpus.r#use = MilliCpu(1000));
+    let order = loop {
+        let action = world
+            .core
+            .poll_action(world.at)
+            .expect("the growth is ordered");
+        if action.kind() == Kind::SetSize {
+            break action;
+        }
+        let result = world.carry_out(&action);
+        let done = Event::Done {
+            kind: action.kind(),
+            began: world.at,
+            result,
+        };
+        world.core.handle(world.at, done);
+    };
+    let answer = world.carry_out(&order);
+    // The runner is done, and says so over the other connection, before its answer to the order is heard.
+    world.finish_resize(&pod);
+    let done = Event::Done {
+        kind: order.kind(),
+        began: world.at,
+        result: answer,
+    };
+    world.core.handle(world.at, done);
+    world.settle();
+    assert_eq!(world.phase(), VmPhase::Running);
+}
+
+#[test]
+fn a_runner_that_has_just_taken_over_says_nothing_of_sizes() {
+    let mut world = World::new(&sample_vm());
+    world.settle();
+    let pod = world.status().pod_name;
+    world.start(&pod);
+    world.settle();
+    let before = world.status().memory_size;
+    assert!(before.is_some());
+    // It has not looked at its QEMU yet.
+    let state = world.runners.get_mut(&pod).expect("the runner is there");
+    state.generation += 1;
+    state.phase = RunnerPhase::Booting;
+    state.memory = MemoryState::default();
+    world.show_runner();
+    world.settle();
+    assert_eq!(world.status().memory_size, before);
 }

@@ -1,0 +1,378 @@
+//! Every frame of the monitor link's version 2, both directions, against the bytes under `testdata/monitor_v2/`, laid out
+//! as those of version 1.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use proptest::prelude::*;
+use protocol::monitor::{
+    AgentBody, AgentFrame, Allocation, FrameErrorKind, MonitorBody, MonitorFrame, Version,
+    VersionRange, VersionResponse,
+};
+use protocol::monitor_v2::{
+    AgentBodyV2, AgentFrameV2, AskReason, Asked, Capabilities, GroupGauges, GuestMetrics,
+    MachineGauges, MonitorBodyV2, MonitorFrameV2, NAME_LIMIT_BYTES, NAMES_LIMIT, RefusalReason,
+    Refused, Stalls, Urgency,
+};
+use protocol::time::Span;
+
+fn folder(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("testdata/monitor_v2")
+        .join(name)
+}
+
+fn golden(name: &str) -> String {
+    let path = folder("").join(format!("{name}.json"));
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn names(of: &str) -> BTreeSet<String> {
+    let entries = std::fs::read_dir(folder(of)).expect("the folder is there");
+    let name = |entry: std::fs::DirEntry| entry.file_name().into_string().expect("UTF-8");
+    entries
+        .filter_map(|entry| {
+            let name = name(entry.expect("entry"));
+            name.strip_suffix(".json").map(str::to_owned)
+        })
+        .collect()
+}
+
+const fn size(cpu: f64, mem: u64) -> Allocation {
+    Allocation { cpu, mem }
+}
+
+fn all_names() -> Vec<String> {
+    Capabilities::all(Span::from_secs(5)).names()
+}
+
+fn agent_goldens() -> Vec<(&'static str, AgentFrameV2)> {
+    let target = size(0.5, 2 << 30);
+    let names = all_names();
+    let frame = |id, body| AgentFrameV2 { body, id };
+    vec![
+        (
+            "agent_capabilities",
+            frame(2, AgentBodyV2::Capabilities { names }),
+        ),
+        (
+            "agent_downscale_request",
+            frame(
+                4,
+                AgentBodyV2::Plain(AgentBody::DownscaleRequest { target }),
+            ),
+        ),
+    ]
+}
+
+fn metrics() -> GuestMetrics {
+    let stalls = |some_percent, full_percent, some_us, full_us| Stalls {
+        some_percent,
+        full_percent,
+        some_us,
+        full_us,
+    };
+    GuestMetrics {
+        load1: Some(0.26),
+        load5: Some(1.75),
+        memory: Some(MachineGauges {
+            total: 4 << 30,
+            available: 3_072_000_000,
+            cached: 204_800_000,
+        }),
+        machine_stalls: Some(stalls(1.5, 0.25, 77, 5)),
+        cgroup_stalls: Some(stalls(0.0, 0.0, 0, 0)),
+        cgroup: GroupGauges {
+            current: Some(309_715_200),
+            used: Some(100 << 20),
+            threshold: Some(3_650_722_201),
+            working_set: Some(150 << 20),
+        },
+        guest: Some(size(2.0, 4 << 30)),
+    }
+}
+
+fn monitor_goldens() -> Vec<(&'static str, MonitorFrameV2)> {
+    use MonitorBodyV2 as Body;
+    let asked = |reason, urgency, wanted| {
+        Body::Asked(Asked {
+            reason,
+            urgency,
+            wanted,
+        })
+    };
+    let refused = |reason, smallest| {
+        let status = "text".to_owned();
+        Body::Refused(Refused {
+            status,
+            reason,
+            smallest,
+        })
+    };
+    let approved = MonitorBody::DownscaleResult {
+        ok: true,
+        status: "text".into(),
+    };
+    let wanted = Some(size(2.0, 4 << 30));
+    let observed = size(2.0, 8_253_865_984);
+    let names = all_names();
+    let frames = [
+        ("capabilities", 2, Body::Capabilities { names }),
+        ("capabilities_none", 2, Body::Capabilities { names: vec![] }),
+        (
+            "upscale_request",
+            3,
+            asked(AskReason::Forecast, Some(Urgency::Soon), wanted),
+        ),
+        (
+            "upscale_request_reason_only",
+            5,
+            asked(AskReason::OomEvent, None, None),
+        ),
+        (
+            "upscale_request_plain",
+            7,
+            Body::Plain(MonitorBody::UpscaleRequest),
+        ),
+        (
+            "downscale_result_refused",
+            4,
+            refused(RefusalReason::InUse, Some(size(0.5, 1 << 30))),
+        ),
+        (
+            "downscale_result_refused_unreadable",
+            4,
+            refused(RefusalReason::Unreadable, None),
+        ),
+        ("downscale_result_approved", 4, Body::Plain(approved)),
+        ("upscale_confirmation", 6, Body::Confirmed { observed }),
+        ("metrics", 9, Body::Metrics(Box::new(metrics()))),
+        ("metrics_nothing_known", 11, Body::Metrics(Box::default())),
+    ];
+    let named = frames.map(|(name, id, body)| (name, MonitorFrameV2 { body, id }));
+    named.into()
+}
+
+#[test]
+fn n32_the_handshake_of_both_versions_is_these_bytes() {
+    let text = golden("handshake_range");
+    let range = VersionRange::V1_TO_V2;
+    assert_eq!(serde_json::to_string(&range).expect("encodes"), text);
+    assert_eq!(
+        serde_json::from_str::<VersionRange>(&text).expect("decodes"),
+        range
+    );
+    assert_eq!(range.highest_common(VersionRange::V1), Ok(Version::V1));
+    let answer = range.highest_common(range).map(VersionResponse::Version);
+    let text = serde_json::to_string(&answer.expect("common")).expect("encodes");
+    assert_eq!(text, golden("handshake_version"));
+}
+
+#[test]
+fn n39_agent_frames_are_these_bytes() {
+    for (name, frame) in agent_goldens() {
+        let text = golden(name);
+        assert_eq!(frame.encode(), text, "{name}");
+        assert_eq!(AgentFrameV2::decode(&text), Ok(frame.clone()), "{name}");
+        let read: AgentFrameV2 = serde_json::from_str(&text).expect("decodes");
+        assert_eq!(read, frame, "{name}");
+    }
+}
+
+#[test]
+fn n39_monitor_frames_are_these_bytes() {
+    for (name, frame) in monitor_goldens() {
+        let text = golden(&format!("monitor_{name}"));
+        assert_eq!(frame.encode(), text, "{name}");
+        assert_eq!(MonitorFrameV2::decode(&text), Ok(frame.clone()), "{name}");
+        let read: MonitorFrameV2 = serde_json::from_str(&text).expect("decodes");
+        assert_eq!(read, frame, "{name}");
+    }
+}
+
+#[test]
+fn every_golden_file_is_used() {
+    let mut used: BTreeSet<String> = ["handshake_range", "handshake_version"]
+        .map(str::to_owned)
+        .into();
+    used.extend(agent_goldens().into_iter().map(|(name, _)| name.to_owned()));
+    let ours = monitor_goldens().into_iter();
+    used.extend(ours.map(|(name, _)| format!("monitor_{name}")));
+    assert_eq!(names(""), used);
+}
+
+#[test]
+fn an_agent_of_v1_reads_every_frame_that_v1_has() {
+    // What is added never takes a known frame away from a reader of version 1.
+    for (name, frame) in monitor_goldens() {
+        let is_new = matches!(
+            frame.body,
+            MonitorBodyV2::Capabilities { .. } | MonitorBodyV2::Metrics(_)
+        );
+        let read = MonitorFrame::decode(&frame.encode());
+        assert_eq!(read.is_ok(), !is_new, "{name}: {read:?}");
+    }
+    for (name, frame) in agent_goldens() {
+        let is_new = matches!(frame.body, AgentBodyV2::Capabilities { .. });
+        assert_eq!(
+            AgentFrame::decode(&frame.encode()).is_ok(),
+            !is_new,
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn other_spellings_are_read() {
+    let unknown = AgentFrameV2::decode(&golden("accepted/agent_capabilities.unknown_names"));
+    let AgentBodyV2::Capabilities { names: found } = unknown.expect("decodes").body else {
+        panic!("other body");
+    };
+    let wanted = Capabilities {
+        observed: true,
+        ..Capabilities::default()
+    };
+    assert_eq!(Capabilities::of_names(&found), wanted);
+    let asked = Asked {
+        reason: AskReason::Other,
+        urgency: Some(Urgency::Other),
+        wanted: None,
+    };
+    let approved = MonitorBody::DownscaleResult {
+        ok: true,
+        status: "text".into(),
+    };
+    let cases = [
+        (
+            "monitor_upscale_request.unknown_words",
+            MonitorBodyV2::Asked(asked),
+        ),
+        (
+            "monitor_metrics.unknown_members",
+            MonitorBodyV2::Metrics(Box::default()),
+        ),
+        (
+            "monitor_downscale_result.approved_with_reason",
+            MonitorBodyV2::Plain(approved),
+        ),
+    ];
+    for (name, body) in &cases {
+        let frame = MonitorFrameV2::decode(&golden(&format!("accepted/{name}")));
+        assert_eq!(frame.expect(name).body, *body, "{name}");
+    }
+    assert_eq!(names("accepted").len(), cases.len() + 1);
+}
+
+#[test]
+fn n38_bad_frames_give_the_id_to_answer_under() {
+    use FrameErrorKind::{BadContent, UnknownType};
+    let agents = [
+        ("agent_no_content", BadContent),
+        ("agent_no_names", BadContent),
+        ("agent_names_no_list", BadContent),
+        ("agent_name_no_string", BadContent),
+        ("agent_unknown_type", UnknownType),
+    ];
+    for (name, kind) in agents {
+        let error = AgentFrameV2::decode(&golden(&format!("rejected/{name}"))).expect_err(name);
+        assert_eq!((error.kind, error.id), (kind, 14), "{name}: {error}");
+    }
+    let monitors = [
+        "monitor_wanted_no_size",
+        "monitor_observed_no_size",
+        "monitor_metrics_text",
+    ];
+    for name in monitors {
+        let error = MonitorFrameV2::decode(&golden(&format!("rejected/{name}"))).expect_err(name);
+        assert_eq!((error.kind, error.id), (BadContent, 15), "{name}: {error}");
+    }
+    assert_eq!(names("rejected").len(), agents.len() + monitors.len());
+}
+
+#[test]
+fn labels_are_the_wires_words() {
+    for reason in AskReason::ALL {
+        let word = serde_json::to_value(reason).expect("encodes");
+        assert_eq!(word, reason.label());
+    }
+    for reason in RefusalReason::ALL {
+        let word = serde_json::to_value(reason).expect("encodes");
+        assert_eq!(word, reason.label());
+    }
+}
+
+#[test]
+fn capabilities_are_bounded_and_read_back() {
+    let all = Capabilities::all(Span::from_millis(1500));
+    assert_eq!(Capabilities::of_names(&all.names()), all);
+    for (text, period) in [("1", 500), ("700", 700), ("9999999", 60_000)] {
+        let read = Capabilities::of_names(&[format!("metrics={text}")]);
+        assert_eq!(read.metrics, Some(Span::from_millis(period)), "{text}");
+    }
+    assert_eq!(Capabilities::of_names(&["metrics".into()]).metrics, None);
+    let long = "x".repeat(NAME_LIMIT_BYTES + 1);
+    let mut list = vec![long; 3];
+    list.extend(vec!["observed".to_owned(); NAMES_LIMIT]);
+    let text = serde_json::json!({"type": "Capabilities", "content": {"names": list}, "id": 2});
+    let frame = AgentFrameV2::decode(&text.to_string()).expect("decodes");
+    let AgentBodyV2::Capabilities { names } = frame.body else {
+        panic!("{frame:?}");
+    };
+    assert_eq!(names.len(), NAMES_LIMIT - 3);
+}
+
+fn any_size() -> impl Strategy<Value = Allocation> {
+    (0_u32..1_000_000, any::<u64>()).prop_map(|(milli, mem)| size(f64::from(milli) / 1000.0, mem))
+}
+
+fn any_body() -> impl Strategy<Value = MonitorBodyV2> {
+    let reason = prop::sample::select(AskReason::ALL.to_vec());
+    let urgency = prop::option::of(prop::sample::select(vec![Urgency::Soon, Urgency::Critical]));
+    let refusal = prop::sample::select(vec![RefusalReason::InUse, RefusalReason::Hook]);
+    prop_oneof![
+        (reason, urgency, prop::option::of(any_size())).prop_map(|(reason, urgency, wanted)| {
+            MonitorBodyV2::Asked(Asked {
+                reason,
+                urgency,
+                wanted,
+            })
+        }),
+        (".{0,40}", refusal, prop::option::of(any_size())).prop_map(
+            |(status, reason, smallest)| {
+                MonitorBodyV2::Refused(Refused {
+                    status,
+                    reason,
+                    smallest,
+                })
+            }
+        ),
+        any_size().prop_map(|observed| MonitorBodyV2::Confirmed { observed }),
+        prop::collection::vec(".{0,20}".prop_filter("short", |n| n.len() <= 64), 0..5)
+            .prop_map(|names| MonitorBodyV2::Capabilities { names }),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn what_a_monitor_writes_reads_back(body in any_body(), id in any::<u64>()) {
+        let frame = MonitorFrameV2 { body, id };
+        prop_assert_eq!(MonitorFrameV2::decode(&frame.encode()), Ok(frame));
+    }
+
+    #[test]
+    fn n38_reading_never_panics(text in ".{0,80}") {
+        let _ = AgentFrameV2::decode(&text);
+        let _ = MonitorFrameV2::decode(&text);
+    }
+
+    #[test]
+    fn n38_reading_json_never_panics(
+        kind in "(Capabilities|Metrics|UpscaleRequest|DownscaleResult|UpscaleConfirmation)",
+        members in "(\"(names|reason|wanted|observed|smallest|cgroup|Ok|load1)\":[0-9a-z\\[\\]{}\",:.-]{0,12},){0,4}",
+        id in any::<i64>(),
+    ) {
+        let text = format!(r#"{{"type":"{kind}",{members}"id":{id}}}"#);
+        let _ = AgentFrameV2::decode(&text);
+        let _ = MonitorFrameV2::decode(&text);
+    }
+}

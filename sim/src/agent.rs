@@ -1,0 +1,432 @@
+//! The agent's side: which VMs it has in hand, and for each the shipped core with its four peers.
+//!
+//! What the shell of the agent does between core and wire is done here in the same order: an object that is still the
+//! same VM in the same pod feeds its task, any other ends it (`agent/src/shell/vms.rs`); nothing is decided before the
+//! first input (`agent/src/shell/runner.rs`).
+
+use agent::core::actions::{NeonVmRequest, PluginRequest};
+use agent::core::revision::StampedRevision;
+use agent::core::vm::{Ownership, Placement, placement};
+use agent::core::{
+    Action, Core, CoreConfig, Event as CoreEvent, Failure, RequestId, ScalingConfig, SystemMetrics,
+    Timers, VmInfo, VmUpdate,
+};
+use protocol::permit::{AgentRequest, NamespacedName, PROTO_VERSION};
+use protocol::revision::RevisionWithTime;
+use protocol::time::{Span, Timestamp};
+use serde_json::json;
+
+use crate::build::{SCHEDULER, node_name};
+use crate::event::{Answer, Call, Caller, Event, Operation, Sleeper};
+use crate::faults::Link;
+use crate::journal::{Note, Part};
+use crate::options::Sabotage;
+use crate::store::{NAMESPACE, Object};
+use crate::tape::{Scribe, output_of};
+use crate::world::{UNIT, World};
+
+/// Between two scrapes (`metrics.system.secondsBetweenRequests`).
+const SCRAPE_PERIOD: Span = Span::from_secs(5);
+/// A page that takes longer is none (`metrics.system.requestTimeoutSeconds`).
+const SCRAPE_PATIENCE: Span = Span::from_secs(2);
+/// Age from which metrics are stale: three periods and a time-out, as configured by default.
+pub(crate) const METRICS_MAX_AGE: Span = Span::from_secs(17);
+/// Actions a core may start at one instant; more means that it never stops.
+const ACTIONS_AT_ONCE: usize = 16;
+
+/// The task of one VM.
+pub struct Desk {
+    /// Its number.
+    pub id: u64,
+    /// The node of its agent.
+    pub node: usize,
+    /// The shipped core.
+    pub core: Core,
+    /// The pod.
+    pub pod: NamespacedName,
+    /// Uid of the VM.
+    pub uid: String,
+    /// The connection to the monitor, once it is up.
+    pub connection: Option<u64>,
+    /// When the newest attempt to connect began.
+    pub dialled_at: Timestamp,
+    /// When metrics last came.
+    pub metrics_at: Option<Timestamp>,
+    /// When a permit was last asked for.
+    pub asked_at: Option<Timestamp>,
+    /// When the task began.
+    pub began_at: Timestamp,
+    /// When to wake up.
+    pub alarm: Option<Timestamp>,
+    /// Writes its journal, where one is kept.
+    pub(crate) scribe: Option<Scribe>,
+    is_started: bool,
+}
+
+pub(crate) fn config(jitter: Span) -> CoreConfig {
+    let timers = Timers::default();
+    CoreConfig {
+        compute_unit: UNIT,
+        default_scaling: ScalingConfig::default(),
+        timers: Timers {
+            plugin_request_tick: Span(timers.plugin_request_tick.0 - jitter.0),
+            ..timers
+        },
+        system_max_age: Some(METRICS_MAX_AGE),
+        lfc_max_age: None,
+    }
+}
+
+impl World {
+    /// The task of that number, if it is still there.
+    pub(crate) fn desk(&mut self, vm: usize, id: u64) -> Option<&mut Desk> {
+        self.vms[vm].desk.as_mut().filter(|desk| desk.id == id)
+    }
+
+    pub(crate) fn agent_lists(&mut self, node: usize, objects: &[Object]) {
+        let listed: Vec<usize> = objects
+            .iter()
+            .filter_map(|object| self.vm_named(object.meta("name")))
+            .collect();
+        for object in objects {
+            self.agent_sees(node, object, false);
+        }
+        for vm in 0..self.vms.len() {
+            let has = self.vms[vm]
+                .desk
+                .as_ref()
+                .is_some_and(|desk| desk.node == node);
+            if has && !listed.contains(&vm) {
+                self.close_desk(vm);
+            }
+        }
+    }
+
+    /// Brings the task of a VM in line with its object.
+    pub(crate) fn agent_sees(&mut self, node: usize, object: &Object, gone: bool) {
+        let Some(vm) = self.vm_named(object.meta("name")) else {
+            return;
+        };
+        let name = node_name(node);
+        let ours = Ownership {
+            node: &name,
+            scheduler_name: SCHEDULER,
+        };
+        let has = self.vms[vm]
+            .desk
+            .as_ref()
+            .is_some_and(|desk| desk.node == node);
+        let Some(place) = placement(&object.value, ours).filter(|_| !gone) else {
+            if has {
+                self.close_desk(vm);
+            }
+            return;
+        };
+        // What does not read hurts its own VM only; the last good settings stay in force.
+        let Ok(info) = VmInfo::from_object(object.vm(), &ScalingConfig::default()) else {
+            return;
+        };
+        let is_same = self.vms[vm].desk.as_ref().is_some_and(|desk| {
+            has && desk.uid == object.meta("uid") && desk.pod.name == place.pod_name
+        });
+        if is_same {
+            self.feed_desk(vm, info);
+        } else {
+            self.close_desk(vm);
+            self.open_desk(vm, node, object, place, info);
+        }
+    }
+
+    fn feed_desk(&mut self, vm: usize, info: VmInfo) {
+        let now = self.now;
+        let current_revision = info.current_revision.map(|current| StampedRevision {
+            revision: current.revision,
+            at: now,
+        });
+        let update = VmUpdate {
+            info,
+            current_revision,
+            is_pre_migrating: false,
+        };
+        self.tell_desk(vm, CoreEvent::VmUpdated(Box::new(update)));
+    }
+
+    fn open_desk(
+        &mut self,
+        vm: usize,
+        node: usize,
+        object: &Object,
+        place: Placement,
+        info: VmInfo,
+    ) {
+        let id = self.number();
+        let jitter = self.dice.millis(0, 99);
+        let scribe = self.scribe(id);
+        self.vms[vm].desk = Some(Desk {
+            id,
+            node,
+            core: Core::new(config(jitter), info),
+            pod: NamespacedName {
+                namespace: NAMESPACE.into(),
+                name: place.pod_name,
+            },
+            uid: object.meta("uid").to_owned(),
+            connection: None,
+            dialled_at: self.now,
+            metrics_at: None,
+            asked_at: None,
+            began_at: self.now,
+            alarm: None,
+            scribe,
+            is_started: false,
+        });
+        self.checks.desk_opened(vm);
+        self.note(Note::AgentManages { vm, desk: id });
+        let first = Span::from_secs(self.dice.below(5));
+        self.after(first, Event::Scrape { vm, desk: id });
+        self.after(Span(0), Event::Dial { vm, desk: id });
+    }
+
+    /// Ends a task; what it sent is still on its way.
+    pub(crate) fn close_desk(&mut self, vm: usize) {
+        self.end_recording(vm);
+        let Some(desk) = self.vms[vm].desk.take() else {
+            return;
+        };
+        self.note(Note::AgentLetsGo { vm });
+        if let Some(connection) = desk.connection {
+            self.hang_up(vm, connection);
+        }
+    }
+
+    /// Tells the core of a VM something and lets it decide.
+    pub(crate) fn tell_desk(&mut self, vm: usize, event: CoreEvent) {
+        let now = self.record_event(vm, &event);
+        if let Some(desk) = self.vms[vm].desk.as_mut() {
+            desk.is_started = true;
+            desk.core.handle(now, event);
+        }
+        self.drive_desk(vm, now);
+    }
+
+    pub(crate) fn desk_tick(&mut self, vm: usize) {
+        self.tell_desk(vm, CoreEvent::Tick);
+        let id = self.vms[vm].desk.as_ref().map(|desk| desk.id);
+        if let Some(id) = id.filter(|_| self.cheats(Sabotage::Spin)) {
+            self.set_alarm(Sleeper::Desk(vm, id), Some(self.now));
+        }
+    }
+
+    fn drive_desk(&mut self, vm: usize, now: Timestamp) {
+        let (mut first, mut started) = (None, Vec::new());
+        for _ in 0..ACTIONS_AT_ONCE {
+            let Some(desk) = self.vms[vm].desk.as_mut().filter(|desk| desk.is_started) else {
+                return;
+            };
+            let next = desk.core.poll_action(now);
+            first = first.or_else(|| desk.core.last_evaluation().cloned());
+            match next {
+                Some((id, action)) => {
+                    started.push((id, action.clone()));
+                    self.launch(vm, id, action);
+                }
+                None => {
+                    let output = first.map(|first| output_of(desk, &first, started));
+                    while desk.core.poll_observation().is_some() {}
+                    let (id, deadline) = (desk.id, desk.core.poll_deadline());
+                    if let Some(output) = output {
+                        self.record_output(vm, &output);
+                    }
+                    self.desired_is_whole_units_in_bounds(vm);
+                    self.core_counts_no_fault(vm);
+                    return self.set_alarm(Sleeper::Desk(vm, id), deadline);
+                }
+            }
+        }
+        self.checks.fail(
+            "n05_level_triggered_without_spinning",
+            Some(vm),
+            "the agent's core never stops".into(),
+        );
+    }
+
+    fn launch(&mut self, vm: usize, id: RequestId, action: Action) {
+        self.checks.touch(vm);
+        match action {
+            Action::Plugin(request) => self.ask_permit(vm, id, request),
+            Action::NeonVm(request) => self.patch(vm, id, request),
+            Action::MonitorUpscale(request) => {
+                self.note(Note::TellsMonitor {
+                    vm,
+                    target: request.target,
+                });
+                let target = if self.cheats(Sabotage::TellTooMuch) {
+                    request.target.saturating_mul(3)
+                } else {
+                    request.target
+                };
+                self.call_monitor(vm, id, target, true);
+            }
+            Action::MonitorDownscale(request) => {
+                self.note(Note::AsksMonitor {
+                    vm,
+                    target: request.target,
+                });
+                self.call_monitor(vm, id, request.target, false);
+            }
+        }
+    }
+
+    fn ask_permit(&mut self, vm: usize, id: RequestId, request: PluginRequest) {
+        let mut target = request.target;
+        let is_first = self.vms[vm]
+            .desk
+            .as_ref()
+            .is_some_and(|desk| desk.asked_at.is_none());
+        if self.cheats(Sabotage::NoHeartbeat) && !is_first {
+            return;
+        }
+        if self.cheats(Sabotage::ReportTooLittle) {
+            target = target.saturating_sub(UNIT);
+        }
+        self.requests_never_report_less_than_is_used(vm, target);
+        self.note(Note::Asks {
+            vm,
+            last: request.last_permit,
+            asked: target,
+        });
+        let Some(desk) = self.vms[vm].desk.as_mut() else {
+            return;
+        };
+        desk.asked_at = Some(self.now);
+        let body = AgentRequest {
+            proto_version: PROTO_VERSION,
+            pod: desk.pod.clone(),
+            compute_unit: UNIT,
+            resources: target,
+            last_permit: request.last_permit,
+            metrics: request.metrics,
+        };
+        let desk = desk.id;
+        self.send_permit(vm, desk, id, body);
+    }
+
+    fn patch(&mut self, vm: usize, id: RequestId, mut request: NeonVmRequest) {
+        if self.cheats(Sabotage::PatchAbovePermit)
+            && request.target.has_field_above(request.current)
+        {
+            request.target = request.target.field_max(request.current.saturating_mul(2));
+        }
+        if self.cheats(Sabotage::PatchBelowApproval)
+            && request.target.has_field_below(request.current)
+        {
+            request.target = request.target.saturating_sub(UNIT).field_max(UNIT);
+        }
+        self.patches_stay_between_approval_and_permit(vm, request.target);
+        self.shrinks_are_never_blind(vm, &request);
+        self.note(Note::Patches {
+            vm,
+            target: request.target,
+        });
+        let wall = self.wall();
+        let Some(desk) = self.vms[vm].desk.as_ref() else {
+            return;
+        };
+        let slots = request.target.mem.0 / desk.core.vm().mem.slot_size.0.max(1);
+        let revision = RevisionWithTime {
+            revision: request.revision,
+            updated_at: wall,
+        };
+        let operations = json!([
+            {"op": "replace", "path": "/spec/guest/cpus/use", "value": request.target.cpu.to_quantity_string()},
+            {"op": "replace", "path": "/spec/guest/memorySlots/use", "value": slots},
+            {"op": "replace", "path": "/spec/targetRevision", "value": revision},
+        ]);
+        let caller = Caller::Desk {
+            vm,
+            desk: desk.id,
+            id,
+        };
+        let operation = Operation::PatchVm(self.vms[vm].name.clone(), operations);
+        self.call(Call {
+            caller,
+            operation,
+            target: Some((vm, request.target)),
+        });
+    }
+
+    pub(crate) fn patch_ended(&mut self, vm: usize, desk: u64, id: RequestId, answer: &Answer) {
+        if self.desk(vm, desk).is_none() {
+            return;
+        }
+        let result = match answer {
+            Answer::Object(object) => Ok(Some(object.version)),
+            Answer::Status(400..=499, _) => Err(Failure::NotApplied),
+            Answer::Status(..) | Answer::Nothing => Err(Failure::Unknown),
+        };
+        self.note(Note::PatchEnds {
+            vm,
+            worked: result.is_ok(),
+        });
+        self.tell_desk(vm, CoreEvent::NeonVmDone(id, result));
+    }
+
+    // ---- scrapes ----
+
+    pub(crate) fn scrape(&mut self, vm: usize, desk: u64) {
+        if self.desk(vm, desk).is_none() {
+            return;
+        }
+        let page = self.page_of(vm);
+        let delay = self
+            .fate(Link::Scrape)
+            .first()
+            .filter(|delay| *delay < SCRAPE_PATIENCE);
+        let page = page.filter(|_| delay.is_some());
+        self.after(
+            delay.unwrap_or(SCRAPE_PATIENCE),
+            Event::Scraped { vm, desk, page },
+        );
+    }
+
+    pub(crate) fn scraped(&mut self, vm: usize, id: u64, page: Option<SystemMetrics>) {
+        let now = self.now;
+        if self.desk(vm, id).is_none() {
+            return;
+        }
+        self.heartbeats_are_never_missed(vm);
+        let Some(desk) = self.desk(vm, id) else {
+            return;
+        };
+        if let Some(page) = page {
+            desk.metrics_at = Some(now);
+            self.tell_desk(vm, CoreEvent::SystemMetrics(page));
+        }
+        self.after(SCRAPE_PERIOD, Event::Scrape { vm, desk: id });
+    }
+
+    // ---- the process ----
+
+    pub(crate) fn start_agent(&mut self, node: usize) {
+        self.agents[node] = true;
+        self.open_streams(Part::Agent(node), Span::from_millis(5));
+    }
+
+    pub(crate) fn crash_agent(&mut self, node: usize) {
+        self.agents[node] = false;
+        self.close_streams(Part::Agent(node));
+        for vm in 0..self.vms.len() {
+            if self.vms[vm]
+                .desk
+                .as_ref()
+                .is_some_and(|desk| desk.node == node)
+            {
+                // What was gathered and not written dies with the process.
+                if let Some(desk) = self.vms[vm].desk.as_mut() {
+                    desk.scribe = None;
+                }
+                self.close_desk(vm);
+            }
+        }
+    }
+}

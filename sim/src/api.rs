@@ -1,0 +1,199 @@
+//! Calls to the API server: the way there, what the server does, the way back, and what the caller makes of silence.
+
+use protocol::time::{Span, Timestamp};
+use serde_json::json;
+
+use crate::dice::MILLION;
+use crate::event::{Answer, Call, Caller, Event, Operation};
+use crate::faults::{Fate, Link};
+use crate::journal::Note;
+use crate::options::Sabotage;
+use crate::store::{Kind, Object, Refused};
+use crate::world::World;
+
+/// After this an agent gives up on a patch (`neonvm.requestTimeoutSeconds`).
+const AGENT_PATIENCE: Span = Span::from_secs(10);
+/// After this the scheduler gives up on a call (`k8sCRUDTimeoutSeconds`).
+const SCHEDULER_PATIENCE: Span = Span::from_secs(1);
+/// After this the controller gives up on a call.
+const CONTROLLER_PATIENCE: Span = Span::from_secs(10);
+/// A call of a scheduler arrives within this time or never: less than the pause of the next scheduler before it lists
+/// (`--takeover-wait-ms`).
+const SCHEDULER_LATEST: Span = Span::from_millis(1_800);
+/// A patch of an agent arrives within this time or never.
+const AGENT_LATEST: Span = Span::from_secs(8);
+
+impl World {
+    /// Sends a call. The caller hears of it once, within its patience.
+    pub(crate) fn send_call(&mut self, call: Call) {
+        let number = self.number();
+        let (patience, latest) = match call.caller {
+            Caller::Desk { .. } => (AGENT_PATIENCE, AGENT_LATEST),
+            Caller::Controller { .. } => (CONTROLLER_PATIENCE, CONTROLLER_PATIENCE),
+            _ => (SCHEDULER_PATIENCE, SCHEDULER_LATEST),
+        };
+        let deadline = self.now + patience;
+        self.calls.insert(number, (call.caller, deadline));
+        if self.weather.api_is_away(self.now) {
+            // Nobody listens there: that is known at once.
+            return self.after(
+                Span::from_millis(1),
+                Event::CallAnswers(number, Answer::Nothing),
+            );
+        }
+        if call.target.is_some() && self.cheats(Sabotage::DeafApi) {
+            return self.put(deadline, Event::CallAnswers(number, Answer::Nothing));
+        }
+        let fate = self.fate(Link::Api);
+        if fate == Fate::Lost {
+            return self.silence(number, deadline);
+        }
+        if let Some(patch) = call.target {
+            self.patches.insert(number, patch);
+            self.checks.touch(patch.0);
+        }
+        // Clients of this API do not repeat a patch by themselves; of what is conditional a repetition does no harm.
+        if let (Fate::Twice(_, again), None) = (fate, call.target) {
+            self.after(
+                Span(again.0.min(latest.0)),
+                Event::CallArrives(0, Box::new(call.clone())),
+            );
+        }
+        let delay = Span(fate.first().unwrap_or_default().0.min(latest.0));
+        if delay > patience {
+            self.put(deadline, Event::CallAnswers(number, Answer::Nothing));
+        }
+        self.after(delay, Event::CallArrives(number, Box::new(call)));
+    }
+
+    /// The caller will not get an answer: it learns so when the connection breaks, or when its patience ends.
+    fn silence(&mut self, number: u64, deadline: Timestamp) {
+        let at = if self.dice.chance(MILLION / 2) {
+            deadline
+        } else {
+            let early = self.dice.millis(1, 500);
+            deadline.min(self.now + early)
+        };
+        self.put(at, Event::CallAnswers(number, Answer::Nothing));
+    }
+
+    pub(crate) fn call_arrives(&mut self, number: u64, call: Call) {
+        self.patches.remove(&number);
+        let deadline = self
+            .calls
+            .get(&number)
+            .map_or(self.now, |(_, deadline)| *deadline);
+        if self.weather.api_is_away(self.now) {
+            self.touch_target(&call);
+            return self.silence(number, deadline);
+        }
+        let broken = self.dice.chance(self.rates.broken);
+        let before = broken && self.dice.chance(MILLION / 2);
+        let answer = if before {
+            Answer::Status(500, "the server fails before it acts".into())
+        } else {
+            self.execute(&call)
+        };
+        self.touch_target(&call);
+        let answer = if broken {
+            self.tally.count("api 500");
+            Answer::Status(500, "the server fails".into())
+        } else {
+            answer
+        };
+        if let Answer::Status(status, _) = &answer {
+            self.note(Note::ApiRefused(call.operation.word(), *status));
+        }
+        match self.fate(Link::Api).first() {
+            Some(delay) if self.now + delay < deadline => {
+                self.after(delay, Event::CallAnswers(number, answer));
+            }
+            _ => self.silence(number, deadline),
+        }
+    }
+
+    fn touch_target(&mut self, call: &Call) {
+        if let Some((vm, _)) = call.target {
+            self.checks.touch(vm);
+        }
+    }
+
+    fn execute(&mut self, call: &Call) -> Answer {
+        let wall = self.wall();
+        if let Caller::Desk { vm, desk, .. } = call.caller {
+            self.patch_lands(vm, desk);
+        }
+        let store = &mut self.store;
+        let result = match &call.operation {
+            Operation::PatchVm(name, operations) => store.patch(Kind::Vm, name, operations),
+            Operation::PatchPod(name, operations) => store.patch(Kind::Pod, name, operations),
+            Operation::MergeVm(name, patch) => store.merge(Kind::Vm, name, patch),
+            Operation::Get(kind, name) => store.get(*kind, name).cloned().ok_or(Refused::NotFound),
+            Operation::Bind(name, uid, node) => store.bind(name, uid, node),
+            Operation::CreatePod(pod) => match store.create(Kind::Pod, pod.clone(), wall) {
+                // The client reads whose it is.
+                Err(Refused::Conflict) => {
+                    let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+                    store.get(Kind::Pod, name).cloned().ok_or(Refused::NotFound)
+                }
+                created => created,
+            },
+            Operation::DeletePod(name, uid) => store.ask_deletion(name, uid, wall),
+        };
+        self.look_at_pod_writes(&call.operation, &result);
+        match result {
+            Ok(object) => Answer::Object(object),
+            Err(Refused::NotFound) => Answer::Status(404, "not found".into()),
+            Err(Refused::Conflict) => Answer::Status(409, "conflict".into()),
+            Err(Refused::Invalid(why)) => Answer::Status(422, why),
+        }
+    }
+
+    fn look_at_pod_writes(&mut self, operation: &Operation, result: &Result<Object, Refused>) {
+        match (operation, result) {
+            (Operation::CreatePod(_), Ok(pod)) => self.never_two_pods(pod),
+            (Operation::DeletePod(..), Ok(pod)) => self.guests_never_restart_because_of_us(pod),
+            _ => {}
+        }
+    }
+
+    pub(crate) fn call_answers(&mut self, number: u64, answer: Answer) {
+        let Some((caller, _)) = self.calls.remove(&number) else {
+            return;
+        };
+        match caller {
+            Caller::Desk { vm, desk, id } => self.patch_ended(vm, desk, id, &answer),
+            Caller::Write { epoch, id } => self.scheduler_write_ended(epoch, id, &answer, false),
+            Caller::Read { epoch, id } => self.scheduler_write_ended(epoch, id, &answer, true),
+            Caller::Bind { epoch, id } => self.bind_ended(epoch, id, &answer),
+            Caller::Controller {
+                vm,
+                epoch,
+                kind,
+                began,
+            } => self.task_call_ended(vm, epoch, kind, began, answer),
+        }
+    }
+
+    /// Somebody else writes something that concerns nobody: only the version moves on.
+    pub(crate) fn touch_object(&mut self, vm: usize) {
+        let name = self.vms[vm].name.clone();
+        let mark = json!({"metadata": {"labels": {"somebody/else": self.number().to_string()}}});
+        // A VM is never deleted here.
+        let _there = self.store.merge(Kind::Vm, &name, &mark);
+    }
+}
+
+impl Operation {
+    fn word(&self) -> &'static str {
+        match self {
+            Self::PatchVm(..) => "patch vm",
+            Self::PatchPod(..) => "patch pod",
+            Self::MergeVm(..) => "merge vm",
+            Self::Get(..) => "get",
+            Self::Bind(..) => "bind",
+            Self::CreatePod(_) => "create pod",
+            Self::DeletePod(..) => "delete pod",
+        }
+    }
+}

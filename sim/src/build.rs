@@ -1,0 +1,131 @@
+//! Makes a world: nodes that are a little too small for all that their VMs want, and the VM objects.
+
+use protocol::time::Span;
+use protocol::units::{Bytes, MilliCpu, Resources};
+use serde_json::{Value, json};
+
+use crate::dice::{Dice, MILLION};
+use crate::event::Event;
+use crate::journal::Part;
+use crate::store::{Kind, NAMESPACE};
+use crate::world::{Load, Vm, World};
+
+/// The scheduler's name.
+pub(crate) const SCHEDULER: &str = "autoscale-scheduler";
+/// Largest VM, in units.
+const LARGEST: u64 = 12;
+
+/// The name of a node.
+#[must_use]
+pub(crate) fn node_name(node: usize) -> String {
+    format!("node-{node:03}")
+}
+
+impl World {
+    /// Everything there is before the first step.
+    pub(crate) fn build(&mut self, dice: &mut Dice) {
+        let (vms, nodes) = (self.options.vms, self.options.node_count());
+        let mut bounds = Vec::new();
+        for _ in 0..vms {
+            let min = dice.between(1, 3);
+            let max = dice.between(min + 1, LARGEST);
+            bounds.push((
+                u32::try_from(min).unwrap_or(1),
+                u32::try_from(max).unwrap_or(1),
+            ));
+        }
+        self.build_nodes(dice, &bounds, nodes);
+        for (vm, bounds) in bounds.iter().enumerate() {
+            let first = bounds.0 + u32::try_from(dice.below(2)).unwrap_or(0);
+            let object = vm_object(vm, *bounds, first);
+            self.store
+                .create(Kind::Vm, object, self.wall())
+                .expect("names differ");
+            self.vms.push(Vm {
+                name: vm_name(vm),
+                load: Load {
+                    milli: 100,
+                    mib: 200,
+                },
+                whims: crate::world::Whims::default(),
+                desk: None,
+                task: None,
+                machine: None,
+                connections: std::collections::BTreeMap::new(),
+                node: None,
+                bounds: *bounds,
+            });
+            let first = dice.millis(1_000, 20_000);
+            self.after(first, Event::Load(vm));
+        }
+        self.checks.resize(vms, nodes);
+        while self.store.next_change().is_some() {}
+        self.agents = vec![false; nodes];
+        let parts = [Part::Scheduler, Part::Controller];
+        for part in (0..nodes).map(Part::Agent).chain(parts) {
+            let delay = dice.span(Span(0), Span::from_millis(500));
+            self.after(delay, Event::Start(part));
+        }
+        self.first_weather(dice);
+    }
+
+    /// Each node has room for the smallest size of all its share of VMs and for a part of what they may want beyond it;
+    /// some have an odd rest that is no whole unit.
+    fn build_nodes(&mut self, dice: &mut Dice, bounds: &[(u32, u32)], nodes: usize) {
+        let sum = |of: fn(&(u32, u32)) -> u32| bounds.iter().map(of).map(u64::from).sum::<u64>();
+        let share = |units: u64| units.div_ceil(nodes as u64);
+        let (least, most) = (share(sum(|b| b.0 + 1)), share(sum(|b| b.1)));
+        for node in 0..nodes {
+            let units = least + 2 * LARGEST.min(6) + dice.below(most.saturating_sub(least).max(1));
+            let odd = dice.chance(MILLION / 3);
+            let cpu = 250 * u32::try_from(units).unwrap_or(u32::MAX) + if odd { 130 } else { 0 };
+            let mem = (units << 30) + if odd { 300 << 20 } else { 0 };
+            let total = Resources {
+                cpu: MilliCpu(cpu),
+                mem: Bytes(mem),
+            };
+            self.nodes.push(total);
+            let object = json!({
+                "apiVersion": "v1", "kind": "Node",
+                "metadata": {"name": node_name(node)},
+                "status": {"allocatable": {"cpu": total.cpu, "memory": total.mem.0.to_string()}},
+            });
+            self.store
+                .create(Kind::Node, object, self.wall())
+                .expect("names differ");
+        }
+    }
+}
+
+/// The name of a VM.
+#[must_use]
+pub(crate) fn vm_name(vm: usize) -> String {
+    format!("vm-{vm:04}")
+}
+
+fn vm_object(vm: usize, (min, max): (u32, u32), first: u32) -> Value {
+    json!({
+        "apiVersion": protocol::vm::API_VERSION,
+        "kind": "VirtualMachine",
+        "metadata": {
+            "name": vm_name(vm),
+            "namespace": NAMESPACE,
+            "labels": {protocol::annotations::LABEL_ENABLED: "true"},
+        },
+        "spec": {
+            "schedulerName": SCHEDULER,
+            "restartPolicy": "Always",
+            "enableSSH": false,
+            "guest": {
+                "cpus": {
+                    "min": MilliCpu(250 * min),
+                    "max": MilliCpu(250 * max),
+                    "use": MilliCpu(250 * first),
+                },
+                "memorySlotSize": "1Gi",
+                "memorySlots": {"min": min, "max": max, "use": first},
+                "rootDisk": {"image": "vm-postgres:16"},
+            },
+        },
+    })
+}

@@ -1,0 +1,229 @@
+//! Checks of what the parts ask and answer, at the moment they do.
+
+use agent::core::Reason;
+use agent::core::actions::NeonVmRequest;
+use protocol::permit::AgentRequest;
+use protocol::time::Span;
+use protocol::units::Resources;
+
+use super::is_older;
+use crate::agent::METRICS_MAX_AGE;
+use crate::options::Sabotage;
+use crate::store::{Kind, Object};
+use crate::world::{UNIT, World};
+
+/// Longest time between two permit requests: the tick, a request that gets no answer, and the pause after it.
+const HEARTBEAT: Span = Span::from_secs(15 + 2 + 3 + 1);
+/// A task that has just begun waits for its first input at most this long.
+const FIRST_INPUT: Span = Span::from_secs(15);
+
+impl World {
+    /// N03: a wish is a whole number of units within the VM's bounds.
+    pub(crate) fn desired_is_whole_units_in_bounds(&mut self, vm: usize) {
+        let cheats = self.cheats(Sabotage::HalfUnits);
+        let Some(desk) = self.vms[vm].desk.as_ref() else {
+            return;
+        };
+        let Some(evaluation) = desk.core.last_evaluation() else {
+            return;
+        };
+        let (decision, info) = (evaluation.decision, desk.core.vm());
+        let mut target = decision.target;
+        if cheats {
+            target.cpu.0 += 100;
+        }
+        let is_whole =
+            target.cpu.0.is_multiple_of(UNIT.cpu.0) && target.mem.0.is_multiple_of(UNIT.mem.0);
+        let is_high =
+            target.has_field_above(info.max()) && decision.reason != Reason::DeniedDownscale;
+        let is_low = target.has_field_below(info.min());
+        self.checked();
+        if !is_whole || is_high || is_low {
+            let text = format!("wants {target}, reason {:?}", decision.reason);
+            self.checks
+                .fail("n03_desired_is_whole_units_in_bounds", Some(vm), text);
+        }
+    }
+
+    /// The agent's core counts what it thinks cannot be; nothing here may make it count.
+    pub(crate) fn core_counts_no_fault(&mut self, vm: usize) {
+        let Some(desk) = self.vms[vm].desk.as_ref() else {
+            return;
+        };
+        let mut faults = desk.core.faults();
+        faults.unknown_reply = 0;
+        if self.checks.truth[vm].foreign {
+            // Somebody else changed the size: that is what these two count.
+            (faults.use_above_permit, faults.invalid_permit) = (0, 0);
+        }
+        self.checked();
+        if faults.total() > 0 {
+            self.checks.fail(
+                "agent_core_counts_no_fault",
+                Some(vm),
+                format!("{faults:?}"),
+            );
+        }
+    }
+
+    /// N05: a request never reports less than the object uses, so a decrease is told after it happened.
+    pub(crate) fn requests_never_report_less_than_is_used(&mut self, vm: usize, target: Resources) {
+        let using = self.checks.truth[vm].using;
+        self.checked();
+        if target.has_field_below(using) && !self.checks.truth[vm].orphaned {
+            let text = format!("reports {target}, in use {using}");
+            self.checks.fail(
+                "n05_requests_never_report_less_than_is_used",
+                Some(vm),
+                text,
+            );
+        }
+    }
+
+    /// N05, N11, N14: a patch grows to the permit and never past it, and shrinks to the monitor's approval and never
+    /// below it.
+    pub(crate) fn patches_stay_between_approval_and_permit(
+        &mut self,
+        vm: usize,
+        target: Resources,
+    ) {
+        let truth = self.checks.truth[vm];
+        let most = truth.permitted.field_max(truth.using);
+        self.checked();
+        if target.has_field_above(most) {
+            let text = format!(
+                "patch to {target}, permitted {}, in use {}",
+                truth.permitted, truth.using
+            );
+            self.checks.fail("n14_patch_within_permit", Some(vm), text);
+        }
+        if let Some(monitor) = truth.monitor.filter(|monitor| *monitor != truth.excused)
+            && target.mem.0 < monitor
+        {
+            let text = format!("patch to {target}, the monitor counts on {monitor} bytes");
+            self.checks
+                .fail("n11_patch_within_approval", Some(vm), text);
+        }
+    }
+
+    /// Invariant 4: no shrink without fresh metrics and a monitor that answers, unless the bounds demand it.
+    pub(crate) fn shrinks_are_never_blind(&mut self, vm: usize, request: &NeonVmRequest) {
+        let now = self.now;
+        let blind = self.cheats(Sabotage::ShrinkBlind);
+        let Some(desk) = self.vms[vm].desk.as_ref() else {
+            return;
+        };
+        let max = desk.core.vm().max();
+        if !request.target.has_field_below(request.current) || request.current.has_field_above(max)
+        {
+            return;
+        }
+        let metrics_at = desk.metrics_at.filter(|_| !blind);
+        let is_fresh = metrics_at.is_some_and(|at| !is_older(now, at, METRICS_MAX_AGE));
+        let has_monitor = desk.connection.is_some();
+        self.checked();
+        if !is_fresh || !has_monitor {
+            let text = format!(
+                "from {} to {}, metrics fresh: {is_fresh}, monitor: {has_monitor}",
+                request.current, request.target
+            );
+            self.checks.fail("shrinks_are_never_blind", Some(vm), text);
+        }
+    }
+
+    /// N13, N26 per resource: a decrease is permitted as asked, an increase between the old permit and what is asked;
+    /// N09: a first contact is permitted exactly what it tells, when that is what the object uses.
+    pub(crate) fn permits_stay_between_old_and_asked(
+        &mut self,
+        vm: usize,
+        request: &AgentRequest,
+        permit: Resources,
+    ) {
+        let (asked, last) = (request.resources, request.last_permit);
+        let low = last.unwrap_or(asked).field_min(asked);
+        self.checked();
+        if permit.has_field_above(asked) || permit.has_field_below(low) {
+            let text = format!("asked {asked}, last {last:?}, permit {permit}");
+            self.checks
+                .fail("n13_permits_stay_between_old_and_asked", Some(vm), text);
+        }
+    }
+
+    /// Invariant 3: a permit is answered only when what it rests on is written.
+    pub(crate) fn permits_are_durable_before_said(
+        &mut self,
+        vm: usize,
+        request: &AgentRequest,
+        permit: Resources,
+    ) {
+        let approved = self.checks.truth[vm].approved;
+        self.checked();
+        if approved.is_none_or(|approved| permit.has_field_above(approved)) {
+            let text = format!(
+                "asked {}, permit {permit}, written {approved:?}",
+                request.resources
+            );
+            self.checks
+                .fail("permits_are_durable_before_said", Some(vm), text);
+        }
+    }
+
+    /// N12: whatever is lost, a task asks again in bounded time.
+    pub(crate) fn heartbeats_are_never_missed(&mut self, vm: usize) {
+        let now = self.now;
+        self.checked();
+        let Some(desk) = self.vms[vm].desk.as_ref() else {
+            return;
+        };
+        let late = match desk.asked_at {
+            Some(at) => is_older(now, at, HEARTBEAT),
+            None => is_older(now, desk.began_at, FIRST_INPUT),
+        };
+        if late {
+            let text = format!("last permit request at {:?}", desk.asked_at);
+            self.checks
+                .fail("n12_heartbeats_are_never_missed", Some(vm), text);
+        }
+    }
+
+    /// Never two pods of one VM that both may run.
+    pub(crate) fn never_two_pods(&mut self, pod: &Object) {
+        let Some(vm) = self.vm_named(pod.meta("name")) else {
+            return;
+        };
+        let name = &self.vms[vm].name;
+        let of_vm = |pod: &&Object| pod.meta("name").starts_with(name.as_str());
+        let living = self
+            .store
+            .all(Kind::Pod)
+            .filter(of_vm)
+            .filter(|pod| !pod.pod().is_terminal())
+            .count();
+        self.checked();
+        if living > 1 {
+            self.checks.fail(
+                "guests_outlive_us_never_two_pods",
+                Some(vm),
+                format!("{living} living pods"),
+            );
+        }
+    }
+
+    /// Invariant 7: a pod whose guest runs is never deleted.
+    pub(crate) fn guests_never_restart_because_of_us(&mut self, pod: &Object) {
+        let Some(vm) = self.vm_named(pod.meta("name")) else {
+            return;
+        };
+        let machine = self.vms[vm].machine.as_ref();
+        let runs = machine
+            .is_some_and(|machine| machine.pod == pod.meta("name") && machine.ended.is_none());
+        self.checked();
+        if runs {
+            self.checks.fail(
+                "guests_never_restart_because_of_us",
+                Some(vm),
+                "a running guest's pod is deleted".into(),
+            );
+        }
+    }
+}

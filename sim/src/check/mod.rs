@@ -1,0 +1,146 @@
+//! What must hold, checked after every step, each in a function named for it.
+//!
+//! | invariant (design §5, mission rows) | function |
+//! |---|---|
+//! | 1 never overcommit, N08 | [`World::never_overcommit`] |
+//! | N06 held ≥ actual, N16 across restarts | [`World::n06_held_covers_actual`] |
+//! | 2 order, N14 | [`World::order_holds`], [`World::patches_stay_between_approval_and_permit`] |
+//! | N05 decreases are told after they happened | [`World::requests_never_report_less_than_is_used`] |
+//! | N03 whole units within bounds | [`World::desired_is_whole_units_in_bounds`] |
+//! | N13 permit bounds, N09 first contact | [`World::permits_stay_between_old_and_asked`] |
+//! | 3 durable before said | [`World::permits_are_durable_before_said`] |
+//! | 4 never shrink blind | [`World::shrinks_are_never_blind`] |
+//! | 5 level-triggered, N12 | [`World::heartbeats_are_never_missed`], [`World::all_is_where_it_should_be`] |
+//! | 7 guests outlive us | [`World::guests_never_restart_because_of_us`], [`World::never_two_pods`] |
+//! | the core's own faults | [`World::core_counts_no_fault`] |
+
+mod asked;
+mod calm;
+mod truth;
+
+use std::collections::BTreeSet;
+
+use protocol::time::Timestamp;
+use protocol::units::Resources;
+
+use crate::world::World;
+
+/// Something that must hold and did not.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Violation {
+    /// The function that found it.
+    pub invariant: &'static str,
+    /// The VM it is about.
+    pub vm: Option<usize>,
+    /// What was found.
+    pub text: String,
+}
+
+/// What is true of a VM.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Truth {
+    /// The size its object says.
+    pub using: Resources,
+    /// What is approved, by its object.
+    pub approved: Option<Resources>,
+    /// What its monitor counts on, bytes.
+    pub monitor: Option<u64>,
+    /// What the monitor read of its machine when it connected; until it is told a size it counts on that.
+    pub excused: u64,
+    /// The largest size this agent's task may use: what it found, or the newest permit that reached it.
+    pub permitted: Resources,
+    /// A patch of a task that is gone landed; until the next patch of the present one the size is nobody's.
+    pub orphaned: bool,
+    /// That happened to the present task.
+    pub foreign: bool,
+}
+
+/// The truth about all VMs, and who has to be looked at.
+#[derive(Debug, Default)]
+pub struct Checks {
+    /// By VM.
+    pub truth: Vec<Truth>,
+    touched: BTreeSet<usize>,
+    nodes: BTreeSet<usize>,
+    node_count: usize,
+    violation: Option<Violation>,
+    /// Checks made.
+    pub made: u64,
+}
+
+impl Checks {
+    pub(crate) fn resize(&mut self, vms: usize, nodes: usize) {
+        self.truth = vec![Truth::default(); vms];
+        self.node_count = nodes;
+    }
+
+    /// Something about a VM changed.
+    pub(crate) fn touch(&mut self, vm: usize) {
+        self.touched.insert(vm);
+    }
+
+    /// The scheduler's figures of a node changed.
+    pub(crate) fn touch_node(&mut self, node: usize) {
+        self.nodes.insert(node);
+    }
+
+    pub(crate) fn touch_all_nodes(&mut self) {
+        self.nodes = (0..self.node_count).collect();
+    }
+
+    /// A task begins with what the object says.
+    pub(crate) fn desk_opened(&mut self, vm: usize) {
+        self.truth[vm].permitted = self.truth[vm].using;
+        self.truth[vm].orphaned = false;
+        self.truth[vm].foreign = false;
+    }
+
+    /// A permit reached its task.
+    pub(crate) fn permitted(&mut self, vm: usize, permit: Resources) {
+        self.truth[vm].permitted = permit;
+    }
+
+    /// A monitor read its machine's memory.
+    pub(crate) fn reconnected(&mut self, vm: usize, memory: u64) {
+        self.truth[vm].excused = memory;
+    }
+
+    /// Something does not hold. The first finding of a step is reported.
+    pub(crate) fn fail(&mut self, invariant: &'static str, vm: Option<usize>, text: String) {
+        self.violation.get_or_insert(Violation {
+            invariant,
+            vm,
+            text,
+        });
+    }
+}
+
+impl World {
+    /// Looks at everything that changed in this step.
+    ///
+    /// # Errors
+    /// What does not hold.
+    pub(crate) fn check(&mut self) -> Result<(), Violation> {
+        for vm in std::mem::take(&mut self.checks.touched) {
+            self.order_holds(vm);
+            if let Some(node) = self.vms[vm].node {
+                self.checks.nodes.insert(node);
+            }
+        }
+        for node in std::mem::take(&mut self.checks.nodes) {
+            self.never_overcommit(node);
+            self.n06_held_covers_actual(node);
+        }
+        self.checks.violation.take().map_or(Ok(()), Err)
+    }
+
+    /// Counts a check, so that a run can say that it made some.
+    fn checked(&mut self) {
+        self.checks.made += 1;
+    }
+}
+
+/// Whether `at` is further back than `span` microseconds.
+fn is_older(now: Timestamp, at: Timestamp, span: protocol::time::Span) -> bool {
+    now.since(at) > span
+}

@@ -1,0 +1,178 @@
+//! Checks against the truth: what the objects, the machines and the messages on their way say together.
+
+use protocol::units::{Bytes, MilliCpu, Resources};
+use scheduler::core::amount::Both;
+
+use crate::build::node_name;
+use crate::store::{Change, Kind};
+use crate::world::World;
+
+impl World {
+    /// Takes in what an object says now.
+    pub(crate) fn truth_of(&mut self, change: &Change) {
+        if change.kind != Kind::Vm || change.gone {
+            return;
+        }
+        let Some(vm) = self.vm_named(change.object.meta("name")) else {
+            return;
+        };
+        let view = change.object.vm_view();
+        let truth = &mut self.checks.truth[vm];
+        let before = truth.using;
+        truth.using = view.in_use;
+        truth.approved = match view.approved {
+            scheduler::core::view::Noted::Value(approved) => Some(approved),
+            _ => None,
+        };
+        if before != view.in_use {
+            self.note(crate::journal::Note::Patched {
+                vm,
+                size: view.in_use,
+            });
+        }
+        self.checks.touch(vm);
+    }
+
+    /// A patch takes effect. One whose task is gone is nobody's decision any more; what is held must cover it all the same.
+    pub(crate) fn patch_lands(&mut self, vm: usize, desk: u64) {
+        let is_ours = self.vms[vm].desk.as_ref().is_some_and(|now| now.id == desk);
+        if !is_ours {
+            self.tally.count("patch of a dead agent");
+        }
+        self.checks.truth[vm].orphaned = !is_ours;
+        self.checks.truth[vm].foreign |= !is_ours;
+    }
+
+    /// Takes in what the monitor of a VM counts on now.
+    pub(crate) fn monitor_counts(&mut self, vm: usize) {
+        let now = self.now;
+        let monitor = self.vms[vm]
+            .machine
+            .as_ref()
+            .and_then(|machine| machine.monitor.as_ref());
+        self.checks.truth[vm].monitor = monitor
+            .and_then(|monitor| monitor.core.counts_on(now))
+            .map(|bytes| bytes.0);
+        self.checks.touch(vm);
+    }
+
+    /// The most a VM may use by now or soon without another decision: its object, patches on their way, its memory.
+    fn actual(&self, vm: usize) -> Resources {
+        let using = self.checks.truth[vm].using;
+        let flying = self
+            .patches
+            .values()
+            .filter(|(of, _)| *of == vm)
+            .map(|(_, target)| *target);
+        let mut actual = flying.fold(using, Resources::field_max);
+        if let Some(machine) = &self.vms[vm].machine {
+            actual.mem = actual.mem.max(Bytes(machine.memory()));
+        }
+        actual
+    }
+
+    /// What each VM of a node uses, and what the scheduler counts for its pods there, for messages.
+    fn each_on(&self, node: usize) -> String {
+        let Some(core) = self.scheduler.core.as_ref() else {
+            return String::new();
+        };
+        let using = self
+            .vms_on(node)
+            .into_iter()
+            .map(|vm| format!("vm-{vm:04} {}", self.actual(vm)));
+        let name = node_name(node);
+        let pods = core
+            .ledger()
+            .pods()
+            .filter(|pod| pod.view.node.as_deref().or(pod.bind_hold.as_deref()) == Some(&name));
+        let counted = pods.map(|pod| {
+            format!(
+                "{} counted {}",
+                pod.view.key.name,
+                core.ledger().counted(&pod.view)
+            )
+        });
+        using.chain(counted).collect::<Vec<_>>().join(", ")
+    }
+
+    fn sum_on(&self, node: usize, of: impl Fn(usize) -> Resources) -> Both<u128> {
+        self.vms_on(node)
+            .into_iter()
+            .map(of)
+            .fold(Both::default(), |sum, size| Both {
+                cpu: sum.cpu + u128::from(size.cpu.0),
+                mem: sum.mem + u128::from(size.mem.0),
+            })
+    }
+
+    /// Invariant 1, N08: what is granted on a node, or in use there, is never more than the node has.
+    pub(crate) fn never_overcommit(&mut self, node: usize) {
+        self.checked();
+        let granted = self.sum_on(node, |vm| {
+            self.actual(vm)
+                .field_max(self.checks.truth[vm].approved.unwrap_or_default())
+        });
+        let total = self.nodes[node];
+        if granted.cpu > u128::from(total.cpu.0) || granted.mem > u128::from(total.mem.0) {
+            let text = format!(
+                "{} has {total}, granted or in use {}",
+                node_name(node),
+                shown(granted)
+            );
+            self.checks.fail("never_overcommit", None, text);
+        }
+    }
+
+    /// N06, and N16 after a restart: what the scheduler holds for a node covers what is in use there.
+    pub(crate) fn n06_held_covers_actual(&mut self, node: usize) {
+        let Some(core) = self.scheduler.core.as_ref().filter(|core| core.is_ready()) else {
+            return;
+        };
+        let held = core.ledger().load(&node_name(node)).reserved;
+        let actual = self.sum_on(node, |vm| self.actual(vm));
+        self.checked();
+        if held.cpu < actual.cpu || held.mem < actual.mem {
+            let each = self.each_on(node);
+            let text = format!(
+                "{}: held {}, in use {}; {each}",
+                node_name(node),
+                shown(held),
+                shown(actual)
+            );
+            self.checks.fail("n06_held_covers_actual", None, text);
+        }
+    }
+
+    /// Invariant 2: monitor-approved ≤ in use ≤ permitted, by what is written and what the monitor counts on.
+    pub(crate) fn order_holds(&mut self, vm: usize) {
+        self.checked();
+        let truth = self.checks.truth[vm];
+        if let Some(approved) = truth.approved
+            && truth.using.has_field_above(approved)
+            && !truth.orphaned
+        {
+            let text = format!("in use {}, permitted {approved}", truth.using);
+            self.checks.fail("order_use_within_permit", Some(vm), text);
+        }
+        let Some(monitor) = truth.monitor else { return };
+        if monitor != truth.excused {
+            self.checks.truth[vm].excused = 0;
+            if monitor <= truth.using.mem.0 || truth.orphaned {
+                return;
+            }
+            let text = format!(
+                "the monitor counts on {}, in use {}",
+                Bytes(monitor),
+                truth.using
+            );
+            self.checks.fail("order_monitor_within_use", Some(vm), text);
+        }
+    }
+}
+
+fn shown(sum: Both<u128>) -> Resources {
+    Resources {
+        cpu: MilliCpu(u32::try_from(sum.cpu).unwrap_or(u32::MAX)),
+        mem: Bytes(u64::try_from(sum.mem).unwrap_or(u64::MAX)),
+    }
+}

@@ -1,0 +1,262 @@
+//! Everything that can be waiting in the queue.
+
+use agent::core::{RequestId, SystemMetrics};
+use neonvm_controller::core as controller;
+use neonvm_runner::core::sizer;
+use protocol::monitor::MonitorFrame;
+use protocol::permit::{AgentRequest, PermitRefusal, PluginResponse};
+use protocol::runner::{RunnerState, SizeOrder};
+use protocol::units::Resources;
+use serde_json::Value;
+
+use crate::journal::Part;
+use crate::store::{Change, Kind, Object};
+
+/// Who follows which kind of object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Reader {
+    /// The part.
+    pub part: Part,
+    /// The kind.
+    pub kind: Kind,
+}
+
+/// Who asked to be woken. Numbers tell apart those that came and went under the same name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sleeper {
+    /// The agent's task of a VM.
+    Desk(usize, u64),
+    /// The scheduler.
+    Scheduler(u64),
+    /// The controller's task of a VM.
+    Controller(usize, u64),
+    /// A runner.
+    Runner(usize, u64),
+    /// A monitor.
+    Monitor(usize, u64),
+}
+
+/// Who called the API server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Caller {
+    /// An agent's task patches its VM.
+    Desk { vm: usize, desk: u64, id: RequestId },
+    /// The scheduler writes a VM.
+    Write { epoch: u64, id: u64 },
+    /// The scheduler reads a VM.
+    Read { epoch: u64, id: u64 },
+    /// The scheduler binds a pod.
+    Bind { epoch: u64, id: u64 },
+    /// The controller, about a VM.
+    Controller {
+        vm: usize,
+        epoch: u64,
+        kind: controller::Kind,
+        began: controller::Moment,
+    },
+}
+
+/// What is asked of the API server.
+#[derive(Debug, Clone)]
+pub(crate) enum Operation {
+    /// JSON patch of a VM.
+    PatchVm(String, Value),
+    /// JSON patch of a pod.
+    PatchPod(String, Value),
+    /// Merge patch of a VM, or of its status.
+    MergeVm(String, Value),
+    /// Get.
+    Get(Kind, String),
+    /// Binds a pod (name, uid, node).
+    Bind(String, String, String),
+    /// Creates a pod.
+    CreatePod(Value),
+    /// Deletes a pod (name, uid).
+    DeletePod(String, String),
+}
+
+/// How a call of the API server ended, as its caller sees it.
+#[derive(Debug, Clone)]
+pub(crate) enum Answer {
+    /// The object as it is now.
+    Object(Object),
+    /// A refusal with its status.
+    Status(u16, String),
+    /// No answer: nothing is known.
+    Nothing,
+}
+
+/// A call on its way.
+#[derive(Debug, Clone)]
+pub(crate) struct Call {
+    /// By whom.
+    pub caller: Caller,
+    /// What.
+    pub operation: Operation,
+    /// The size an agent's patch sets: what the VM may yet become.
+    pub target: Option<(usize, Resources)>,
+}
+
+/// What the node does for a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Chore {
+    /// Starts its QEMU.
+    Start,
+    /// The guest is up.
+    Ready,
+    /// Stops its QEMU and forgets it.
+    Stop,
+}
+
+/// An event.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// A part asked to be woken.
+    Wake(Sleeper),
+    /// A watch tells of a change.
+    Seen(Reader, u64, Change),
+    /// A watch begins anew with a list.
+    Relist(Reader, u64),
+    /// The list is there.
+    Listed(Reader, u64, Vec<Object>),
+    /// A call reaches the API server.
+    CallArrives(u64, Box<Call>),
+    /// Its answer reaches the caller.
+    CallAnswers(u64, Answer),
+    /// A permit request reaches the scheduler.
+    PermitArrives(u64, Box<AgentRequest>),
+    /// Its answer reaches the agent.
+    PermitAnswers(u64, Result<PluginResponse, PermitRefusal>),
+    /// The connection of a permit request is gone.
+    PermitBreaks(u64),
+    /// The agent's task tries to reach the monitor.
+    Dial { vm: usize, desk: u64 },
+    /// The monitor has a new connection.
+    GuestLinked { vm: usize, connection: u64 },
+    /// The agent has it too.
+    AgentLinked { vm: usize, connection: u64 },
+    /// A frame reaches the monitor.
+    ToMonitor {
+        vm: usize,
+        connection: u64,
+        text: String,
+    },
+    /// A frame reaches the agent.
+    ToAgent {
+        vm: usize,
+        connection: u64,
+        frame: MonitorFrame,
+    },
+    /// The monitor notices that a connection is gone.
+    GuestUnlinked { vm: usize, connection: u64 },
+    /// The agent notices it.
+    AgentUnlinked { vm: usize, connection: u64 },
+    /// No answer of the monitor in time.
+    CallOverdue { vm: usize, connection: u64, id: u64 },
+    /// The agent's task scrapes the guest.
+    Scrape { vm: usize, desk: u64 },
+    /// The page is there.
+    Scraped {
+        vm: usize,
+        desk: u64,
+        page: Option<SystemMetrics>,
+    },
+    /// A reply of QEMU or guest to the runner.
+    Reply {
+        vm: usize,
+        runner: u64,
+        event: sizer::Event,
+    },
+    /// A call to the monitor could not be sent.
+    CallNotSent {
+        vm: usize,
+        desk: u64,
+        id: RequestId,
+        up: bool,
+    },
+    /// CPUs come and go in the guest.
+    CpusSettle { vm: usize, machine: u64 },
+    /// Memory moves.
+    MemoryMoves { vm: usize, machine: u64 },
+    /// The controller's question to a runner is answered.
+    News { vm: usize, epoch: u64 },
+    /// An order reaches a runner.
+    OrderArrives {
+        vm: usize,
+        epoch: u64,
+        pod: String,
+        order: SizeOrder,
+        began: controller::Moment,
+    },
+    /// Its answer reaches the controller.
+    OrderAnswers {
+        vm: usize,
+        epoch: u64,
+        state: Option<Box<RunnerState>>,
+        began: controller::Moment,
+    },
+    /// The node works on a pod.
+    Chore {
+        vm: usize,
+        pod: String,
+        chore: Chore,
+    },
+    /// A guest's load changes.
+    Load(usize),
+    /// Something goes wrong.
+    Mischief,
+    /// A crashed part starts again.
+    Start(Part),
+    /// Faults stop.
+    Calm,
+    /// All must be where it should be; then the next storm.
+    Judge,
+}
+
+impl Event {
+    /// Its name and the VM it is about, for the journal.
+    #[must_use]
+    pub(crate) fn mark(&self) -> (&'static str, usize) {
+        const NONE: usize = usize::MAX;
+        match self {
+            Self::Wake(
+                Sleeper::Desk(vm, _)
+                | Sleeper::Controller(vm, _)
+                | Sleeper::Runner(vm, _)
+                | Sleeper::Monitor(vm, _),
+            ) => ("wake", *vm),
+            Self::Wake(Sleeper::Scheduler(_)) => ("wake", NONE),
+            Self::Seen(..) => ("seen", NONE),
+            Self::Relist(..) => ("relist", NONE),
+            Self::Listed(..) => ("listed", NONE),
+            Self::CallArrives(..) => ("call arrives", NONE),
+            Self::CallAnswers(..) => ("call answers", NONE),
+            Self::PermitArrives(..) => ("permit arrives", NONE),
+            Self::PermitAnswers(..) => ("permit answers", NONE),
+            Self::PermitBreaks(_) => ("permit breaks", NONE),
+            Self::Dial { vm, .. } => ("dial", *vm),
+            Self::GuestLinked { vm, .. } => ("guest linked", *vm),
+            Self::AgentLinked { vm, .. } => ("agent linked", *vm),
+            Self::ToMonitor { vm, .. } => ("to monitor", *vm),
+            Self::ToAgent { vm, .. } => ("to agent", *vm),
+            Self::GuestUnlinked { vm, .. } => ("guest unlinked", *vm),
+            Self::AgentUnlinked { vm, .. } => ("agent unlinked", *vm),
+            Self::CallOverdue { vm, .. } => ("call overdue", *vm),
+            Self::Scrape { vm, .. } => ("scrape", *vm),
+            Self::Scraped { vm, .. } => ("scraped", *vm),
+            Self::Reply { vm, .. } => ("reply", *vm),
+            Self::CallNotSent { vm, .. } => ("call not sent", *vm),
+            Self::CpusSettle { vm, .. } => ("cpus settle", *vm),
+            Self::MemoryMoves { vm, .. } => ("memory moves", *vm),
+            Self::News { vm, .. } => ("news", *vm),
+            Self::OrderArrives { vm, .. } => ("order arrives", *vm),
+            Self::OrderAnswers { vm, .. } => ("order answers", *vm),
+            Self::Chore { vm, .. } => ("chore", *vm),
+            Self::Load(vm) => ("load", *vm),
+            Self::Mischief => ("mischief", NONE),
+            Self::Start(..) => ("start", NONE),
+            Self::Calm => ("calm", NONE),
+            Self::Judge => ("judge", NONE),
+        }
+    }
+}

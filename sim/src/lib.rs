@@ -1,0 +1,36 @@
+//! The whole system on a virtual clock: the shipped cores of agent, scheduler, controller, monitor and runner, many VMs
+//! on several nodes, and a world that does to them whatever a seed says.
+//!
+//! Everything here is the world: objects with versions and watches, links that lose and delay, guests that lie, machines
+//! that give memory back slowly. What is decided is decided by the cores, unchanged. [`run::run`] runs one seed.
+
+#![forbid(unsafe_code)]
+
+mod agent;
+mod api;
+mod build;
+mod check;
+mod controller;
+pub mod dice;
+mod event;
+pub mod faults;
+pub mod journal;
+mod link;
+mod machine;
+mod monitor;
+mod node;
+pub mod options;
+mod permit;
+mod queue;
+pub mod run;
+mod scheduler;
+mod store;
+mod tape;
+mod watch;
+mod weather;
+mod world;
+
+pub use check::Violation;
+pub use options::{Level, Options, Sabotage};
+pub use run::{Outcome, run};
+pub use world::World;

@@ -1,0 +1,620 @@
+//! A QEMU with its guest, and the runner that owns it: the shipped sizer over a machine made up here.
+//!
+//! The machine does what its lab notes say of the real one: CPUs come at once and go when the guest lets them, memory
+//! moves in blocks towards what is requested, and never below what the guest has in use.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use agent::core::SystemMetrics;
+use neonvm_runner::core::budget::PlugBudget;
+use neonvm_runner::core::shape::Shape;
+use neonvm_runner::core::sizer::{
+    Action, CpuSlot, DeviceView, Event as SizerEvent, QmpFailure, Sizer,
+};
+use protocol::runner::{
+    CpuState, ExitReport, GuestState, MemoryState, QuotaState, RunnerPhase, RunnerState, SizeOrder,
+};
+use protocol::time::{Span, Timestamp};
+use protocol::trace::TraceId;
+use protocol::units::Bytes;
+use protocol::vm::MEMORY_BLOCK_BYTES;
+
+use crate::event::{Event, Sleeper};
+use crate::journal::Note;
+use crate::monitor::GuestMonitor;
+use crate::world::World;
+
+/// What the guest's kernel keeps of its memory.
+const KERNEL_BYTES: u64 = 100 << 20;
+/// What the agent adds to what a page says (its kernel allowance).
+const ALLOWANCE: f64 = agent::core::metrics::KERNEL_ALLOWANCE_BYTES;
+/// Actions a sizer may start at one instant, as in its shell.
+const ACTIONS_AT_ONCE: usize = 64;
+
+/// A monitor's process in the guest.
+pub struct MonitorProcess {
+    /// Its number.
+    pub id: u64,
+    /// The shipped core.
+    pub core: GuestMonitor,
+    /// When to wake up.
+    pub alarm: Option<Timestamp>,
+    /// The connection it serves.
+    pub connection: Option<u64>,
+    /// Frames that came while it hung, in order.
+    pub inbox: VecDeque<(u64, String)>,
+}
+
+/// A runner's process.
+pub struct RunnerProcess {
+    /// Its number.
+    pub id: u64,
+    /// The shipped core.
+    pub sizer: Sizer,
+    /// When to wake up.
+    pub alarm: Option<Timestamp>,
+}
+
+/// See the module.
+pub struct Machine {
+    /// Its number.
+    pub id: u64,
+    /// The pod it is for.
+    pub pod: String,
+    /// How it was built.
+    pub shape: Shape,
+    /// Whether the guest is up.
+    pub is_up: bool,
+    /// How it ended.
+    pub ended: Option<ExitReport>,
+    /// What the virtio-mem device is asked for.
+    pub requested: u64,
+    /// What it has plugged.
+    pub size: u64,
+    /// What the runner shows.
+    pub state: RunnerState,
+    /// The runner.
+    pub runner: Option<RunnerProcess>,
+    /// The monitor.
+    pub monitor: Option<MonitorProcess>,
+    /// What a runner writes down for the next one.
+    budget: Option<PlugBudget>,
+    order: Option<SizeOrder>,
+    plugged: Vec<bool>,
+    leaving: Vec<usize>,
+    online: u32,
+    told: Option<u32>,
+    is_moving: bool,
+    reports: u64,
+}
+
+impl Machine {
+    /// A machine that begins to boot.
+    #[must_use]
+    pub fn new(id: u64, pod: &str, shape: Shape) -> Self {
+        let count = |n: u32| usize::try_from(n).unwrap_or(0);
+        let (sockets, first) = (count(shape.sockets), shape.boot_cpus + shape.early_cpus);
+        let state = RunnerState {
+            generation: 0,
+            phase: RunnerPhase::Booting,
+            qemu_pid: None,
+            qemu_version: None,
+            accel: "kvm".into(),
+            boot_id: None,
+            guest_kernel: None,
+            boot_ms: None,
+            cpus: CpuState::default(),
+            memory: MemoryState::default(),
+            resize: None,
+            exit: None,
+            quota: QuotaState::Unset,
+        };
+        Self {
+            id,
+            pod: pod.to_owned(),
+            is_up: false,
+            ended: None,
+            requested: shape.early_memory.0,
+            size: shape.early_memory.0,
+            state,
+            runner: None,
+            monitor: None,
+            budget: shape.budget,
+            order: None,
+            plugged: (0..sockets).map(|n| n < count(first)).collect(),
+            leaving: Vec::new(),
+            online: first,
+            told: None,
+            is_moving: false,
+            reports: 0,
+            shape,
+        }
+    }
+
+    /// The state, if a runner of this pod is there to show it.
+    #[must_use]
+    pub fn shown_to(&self, pod: &str) -> Option<&RunnerState> {
+        (self.pod == pod && self.runner.is_some()).then_some(&self.state)
+    }
+
+    /// The heart of what the runner shows, for messages.
+    #[must_use]
+    pub fn shown(&self) -> String {
+        let RunnerState {
+            phase,
+            cpus,
+            memory,
+            resize,
+            ..
+        } = &self.state;
+        format!(
+            "{phase:?} {cpus:?} {memory:?} {resize:?}; truly {} CPUs online",
+            self.online
+        )
+    }
+
+    /// Memory it takes of its node.
+    #[must_use]
+    pub fn memory(&self) -> u64 {
+        if self.ended.is_some() {
+            0
+        } else {
+            self.shape.base.0 + self.size
+        }
+    }
+
+    fn slots(&self) -> Vec<CpuSlot> {
+        let boot = usize::try_from(self.shape.boot_cpus).unwrap_or(0);
+        (0..self.plugged.len())
+            .rev()
+            .map(|index| self.slot(index, boot))
+            .collect()
+    }
+
+    fn slot(&self, index: usize, boot: usize) -> CpuSlot {
+        let socket = i64::try_from(index).unwrap_or(0);
+        let props = [("socket-id", socket), ("core-id", 0), ("thread-id", 0)];
+        let mut slot = CpuSlot {
+            props: BTreeMap::from(props.map(|(name, value)| (name.to_owned(), value))),
+            driver: "host-x86_64-cpu".into(),
+            qom_path: None,
+        };
+        if self.plugged[index] {
+            slot.qom_path = Some(if index < boot {
+                format!("/machine/unattached/device[{index}]")
+            } else {
+                format!("/machine/peripheral/{}", slot.new_id())
+            });
+        }
+        slot
+    }
+
+    fn plugged_cpus(&self) -> u32 {
+        u32::try_from(self.plugged.iter().filter(|is| **is).count()).unwrap_or(0)
+    }
+
+    fn report(&mut self, now: Timestamp) -> GuestState {
+        self.reports += 1;
+        GuestState {
+            generation: self.reports,
+            cpus_online: self.online,
+            cpus_present: self.plugged_cpus(),
+            cpus_possible: self.shape.sockets,
+            mem_total: Bytes((self.shape.base.0 + self.size).saturating_sub(KERNEL_BYTES)),
+            mem_available: Bytes(0),
+            boot_id: format!("boot-{}", self.id),
+            kernel: "6.12".into(),
+            uptime_s: now.0 / 1_000_000,
+        }
+    }
+
+    fn sizer(&self, booting: bool, now: Timestamp) -> Sizer {
+        let first = SizeOrder {
+            cpu: self.shape.initial.cpu,
+            memory: self.shape.initial.mem,
+            trace: TraceId {
+                vm: String::new(),
+                revision: 0,
+            },
+        };
+        let booting_since = booting.then_some(now);
+        Sizer::new(
+            self.shape.clone(),
+            self.budget,
+            first,
+            self.order.clone(),
+            booting_since,
+            now,
+        )
+    }
+}
+
+impl World {
+    // ---- the runner ----
+
+    /// A runner starts and finds the machine, new or old.
+    pub(crate) fn start_runner(&mut self, vm: usize) {
+        let (now, id) = (self.now, self.number());
+        let Some(machine) = self.vms[vm]
+            .machine
+            .as_mut()
+            .filter(|machine| machine.runner.is_none())
+        else {
+            return;
+        };
+        let sizer = machine.sizer(!machine.is_up, now);
+        machine.runner = Some(RunnerProcess {
+            id,
+            sizer,
+            alarm: None,
+        });
+        self.after(
+            Span::from_millis(3),
+            Event::Reply {
+                vm,
+                runner: id,
+                event: SizerEvent::QmpUp,
+            },
+        );
+        self.guest_reports(vm, Span::from_millis(8));
+        self.drive_runner(vm);
+    }
+
+    pub(crate) fn crash_runner(&mut self, vm: usize) {
+        if let Some(machine) = self.vms[vm].machine.as_mut() {
+            machine.runner = None;
+        }
+        self.runner_has_news(vm);
+    }
+
+    pub(crate) fn runner_told(&mut self, vm: usize, id: u64, event: SizerEvent) {
+        let now = self.now;
+        let runner = self.vms[vm]
+            .machine
+            .as_mut()
+            .and_then(|machine| machine.runner.as_mut());
+        if let Some(runner) = runner.filter(|runner| runner.id == id) {
+            runner.sizer.handle(now, event);
+            self.drive_runner(vm);
+        }
+    }
+
+    /// An order is held and written down before it is answered.
+    pub(crate) fn runner_ordered(&mut self, vm: usize, order: SizeOrder) {
+        let now = self.now;
+        let Some(machine) = self.vms[vm].machine.as_mut() else {
+            return;
+        };
+        machine.order = Some(order.clone());
+        if let Some(runner) = machine.runner.as_mut() {
+            runner.sizer.handle(now, SizerEvent::Order(order));
+        }
+        self.drive_runner(vm);
+    }
+
+    pub(crate) fn drive_runner(&mut self, vm: usize) {
+        let now = self.now;
+        for _ in 0..ACTIONS_AT_ONCE {
+            let runner = self.vms[vm]
+                .machine
+                .as_mut()
+                .and_then(|machine| machine.runner.as_mut());
+            let Some(runner) = runner else { return };
+            let Some(action) = runner.sizer.poll_action(now) else {
+                let (id, deadline) = (runner.id, runner.sizer.poll_deadline(now));
+                self.set_alarm(Sleeper::Runner(vm, id), Some(deadline));
+                break;
+            };
+            let id = runner.id;
+            if let Some(event) = self.obey(vm, action) {
+                let delay = self.dice.span(Span(300), Span::from_millis(2));
+                self.after(
+                    delay,
+                    Event::Reply {
+                        vm,
+                        runner: id,
+                        event,
+                    },
+                );
+            }
+        }
+        self.publish_state(vm);
+    }
+
+    /// QEMU and guest do what they are told.
+    fn obey(&mut self, vm: usize, action: Action) -> Option<SizerEvent> {
+        let broken = self.dice.chance(self.rates.broken);
+        let machine = self.vms[vm].machine.as_mut()?;
+        let id = machine.id;
+        let failure = |command: &str| QmpFailure {
+            command: command.into(),
+            message: "an error of QEMU".into(),
+        };
+        if broken {
+            self.tally.count("qmp error");
+        }
+        match action {
+            Action::QueryCpus if broken => {
+                Some(SizerEvent::Cpus(Err(failure("query-hotpluggable-cpus"))))
+            }
+            Action::QueryCpus => Some(SizerEvent::Cpus(Ok(machine.slots()))),
+            Action::QueryMemory if broken => {
+                Some(SizerEvent::Memory(Err(failure("query-memory-devices"))))
+            }
+            Action::QueryMemory => {
+                let view = DeviceView {
+                    requested: Bytes(machine.requested),
+                    size: Bytes(machine.size),
+                };
+                Some(SizerEvent::Memory(Ok(view)))
+            }
+            Action::Plug { .. } if broken => {
+                Some(SizerEvent::CpuCommand(Err(failure("device_add"))))
+            }
+            Action::Plug { slots, budget } => {
+                machine.budget = budget;
+                let ids: Vec<String> = slots.iter().map(CpuSlot::new_id).collect();
+                for index in machine.places(&ids) {
+                    machine.plugged[index] = true;
+                    machine.leaving.retain(|leaving| *leaving != index);
+                }
+                let delay = self.dice.millis(5, 60);
+                self.after(delay, Event::CpusSettle { vm, machine: id });
+                Some(SizerEvent::CpuCommand(Ok(())))
+            }
+            Action::Unplug { .. } if broken => {
+                Some(SizerEvent::CpuCommand(Err(failure("device_del"))))
+            }
+            Action::Unplug { ids } => {
+                machine.leaving = machine.places(&ids);
+                let delay = self.dice.millis(20, 300);
+                self.after(delay, Event::CpusSettle { vm, machine: id });
+                Some(SizerEvent::CpuCommand(Ok(())))
+            }
+            Action::Request(_) if broken => Some(SizerEvent::Requested(Err(failure("qom-set")))),
+            Action::Request(bytes) => {
+                machine.requested = bytes.0;
+                let (plugged, requested) = (machine.size, machine.requested);
+                self.note(Note::Memory {
+                    vm,
+                    plugged,
+                    requested,
+                });
+                self.memory_shall_move(vm);
+                Some(SizerEvent::Requested(Ok(())))
+            }
+            Action::SetGuestCpus(count) => {
+                machine.told = Some(count);
+                let delay = self.dice.millis(5, 60);
+                self.after(delay, Event::CpusSettle { vm, machine: id });
+                Some(SizerEvent::GuestTold)
+            }
+            Action::SetQuota(milli) => {
+                machine.state.quota = QuotaState::Enforced { milli: milli.0 };
+                None
+            }
+        }
+    }
+
+    /// Shows what the runner knows, as its supervisor does: a new generation for every difference.
+    fn publish_state(&mut self, vm: usize) {
+        let now = self.now;
+        let Some(machine) = self.vms[vm].machine.as_mut() else {
+            return;
+        };
+        let Some(runner) = machine.runner.as_ref() else {
+            return;
+        };
+        let old = &machine.state;
+        let phase = match (&machine.ended, machine.is_up) {
+            (Some(_), _) => RunnerPhase::Exited,
+            (None, true) if runner.sizer.has_looked() => RunnerPhase::Running,
+            (None, _) => RunnerPhase::Booting,
+        };
+        let (cpus, memory) = (runner.sizer.cpus(), runner.sizer.memory());
+        let resize = runner.sizer.report(now, |_| 0);
+        let same = old.phase == phase
+            && old.cpus == cpus
+            && old.memory == memory
+            && old.resize == resize
+            && old.exit == machine.ended;
+        if same {
+            return;
+        }
+        let next = RunnerState {
+            generation: old.generation + 1,
+            phase,
+            cpus,
+            memory,
+            resize,
+            exit: machine.ended.clone(),
+            ..old.clone()
+        };
+        machine.state = next;
+        self.runner_has_news(vm);
+    }
+
+    // ---- the guest ----
+
+    pub(crate) fn guest_reports(&mut self, vm: usize, delay: Span) {
+        let now = self.now;
+        let Some(machine) = self.vms[vm]
+            .machine
+            .as_mut()
+            .filter(|machine| machine.is_up)
+        else {
+            return;
+        };
+        let state = machine.report(now);
+        if let Some(runner) = machine.runner.as_ref() {
+            let event = Event::Reply {
+                vm,
+                runner: runner.id,
+                event: SizerEvent::Guest(state),
+            };
+            self.after(delay, event);
+        }
+    }
+
+    fn hint(&mut self, vm: usize, event: SizerEvent) {
+        let runner = self.vms[vm]
+            .machine
+            .as_ref()
+            .and_then(|machine| machine.runner.as_ref());
+        if let Some(runner) = runner {
+            let id = runner.id;
+            self.after(
+                Span(500),
+                Event::Reply {
+                    vm,
+                    runner: id,
+                    event,
+                },
+            );
+        }
+    }
+
+    pub(crate) fn cpus_settle(&mut self, vm: usize, id: u64) {
+        let clings = self.vms[vm].whims.clings_until > self.now;
+        let Some(machine) = self.vms[vm]
+            .machine
+            .as_mut()
+            .filter(|machine| machine.id == id && machine.is_up)
+        else {
+            return;
+        };
+        if !clings {
+            for index in std::mem::take(&mut machine.leaving) {
+                machine.plugged[index] = false;
+            }
+        }
+        let plugged = machine.plugged_cpus();
+        machine.online = machine.told.map_or(plugged, |told| {
+            if clings {
+                machine.online
+            } else {
+                told.min(plugged)
+            }
+        });
+        if machine.online >= plugged {
+            machine.told = None;
+        }
+        self.hint(vm, SizerEvent::CpuHint);
+        self.guest_reports(vm, Span::from_millis(4));
+    }
+
+    pub(crate) fn memory_shall_move(&mut self, vm: usize) {
+        let delay = self.dice.millis(10, 60);
+        let Some(machine) = self.vms[vm].machine.as_mut() else {
+            return;
+        };
+        let id = machine.id;
+        if machine.size != machine.requested && !std::mem::replace(&mut machine.is_moving, true) {
+            self.after(delay, Event::MemoryMoves { vm, machine: id });
+        }
+    }
+
+    pub(crate) fn memory_moves(&mut self, vm: usize, id: u64) {
+        let (now, whims, needed) = (self.now, self.vms[vm].whims, self.needed(vm));
+        let Some(machine) = self.vms[vm]
+            .machine
+            .as_mut()
+            .filter(|machine| machine.id == id)
+        else {
+            return;
+        };
+        machine.is_moving = false;
+        if machine.ended.is_some() || !machine.is_up {
+            return;
+        }
+        let (before, wanted) = (machine.size, machine.requested);
+        let slow = whims.slow_until > now;
+        let step = if slow { 64 << 20 } else { 1 << 30 };
+        let mut pause = if slow {
+            Span::from_millis(500)
+        } else {
+            Span::from_millis(40)
+        };
+        if before < wanted {
+            machine.size = wanted.min(before + step);
+        } else if whims.blocks_until <= now {
+            // What is in use stays.
+            let blocks = needed
+                .saturating_sub(machine.shape.base.0)
+                .div_ceil(MEMORY_BLOCK_BYTES);
+            let floor = wanted.max(blocks * MEMORY_BLOCK_BYTES).min(before);
+            machine.size = floor.max(before.saturating_sub(step));
+        }
+        let after = machine.size;
+        if after == before {
+            pause = Span::from_secs(1);
+        } else {
+            self.checks.touch(vm);
+            self.note(Note::Memory {
+                vm,
+                plugged: after,
+                requested: wanted,
+            });
+            self.hint(vm, SizerEvent::MemoryHint);
+            self.guest_reports(vm, Span::from_millis(4));
+        }
+        if after != wanted
+            && let Some(machine) = self.vms[vm].machine.as_mut()
+        {
+            machine.is_moving = true;
+            self.after(pause, Event::MemoryMoves { vm, machine: id });
+        }
+    }
+
+    /// Bytes the guest cannot give back.
+    fn needed(&self, vm: usize) -> u64 {
+        self.used(vm).unwrap_or(0) + KERNEL_BYTES
+    }
+
+    /// Bytes in use in a guest that is up.
+    fn used(&self, vm: usize) -> Option<u64> {
+        let machine = self.vms[vm]
+            .machine
+            .as_ref()
+            .filter(|machine| machine.is_up)?;
+        let most = machine.memory().saturating_sub(KERNEL_BYTES + (32 << 20));
+        Some((self.vms[vm].load.mib << 20).min(most))
+    }
+
+    /// Bytes in use as the guest says.
+    pub(crate) fn used_as_shown(&self, vm: usize) -> Option<u64> {
+        let (used, whims) = (self.used(vm)?, self.vms[vm].whims);
+        let lies = whims.lies_until > self.now;
+        Some(if lies {
+            used / 100 * whims.lies_percent
+        } else {
+            used
+        })
+    }
+
+    /// The guest's page, if it has one now.
+    #[expect(clippy::cast_precision_loss, reason = "a gauge")]
+    pub(crate) fn page_of(&self, vm: usize) -> Option<SystemMetrics> {
+        let whims = self.vms[vm].whims;
+        let used = self
+            .used_as_shown(vm)
+            .filter(|_| whims.mute_until <= self.now)?;
+        let load = f64::from(self.vms[vm].load.milli) / 1000.0;
+        Some(SystemMetrics {
+            load1: load,
+            load5: load,
+            memory_usage_bytes: used as f64 + ALLOWANCE,
+            memory_cached_bytes: 0.0,
+        })
+    }
+}
+
+impl Machine {
+    /// The places of these device ids.
+    fn places(&self, ids: &[String]) -> Vec<usize> {
+        let boot = usize::try_from(self.shape.boot_cpus).unwrap_or(0);
+        (0..self.plugged.len())
+            .filter(|index| ids.contains(&self.slot(*index, boot).new_id()))
+            .collect()
+    }
+}

@@ -1,0 +1,289 @@
+//! The nodes: pods bound to one get a QEMU, its end is told in the pod's status, and a pod that is to go is stopped. This
+//! is the world's kubelet, without chance of its own but for how long a boot takes.
+
+use std::collections::VecDeque;
+
+use neonvm_runner::config::Accel;
+use neonvm_runner::core::shape::{CpuControl, shape};
+use protocol::runner::{ExitReason, ExitReport};
+use protocol::time::Span;
+use serde_json::json;
+
+use crate::dice::MILLION;
+use crate::event::{Chore, Event};
+use crate::journal::{Note, Part};
+use crate::machine::{Machine, MonitorProcess};
+use crate::monitor::GuestMonitor;
+use crate::store::{Change, Kind};
+use crate::watch::number_of;
+use crate::world::World;
+
+/// Between two readings of memory use in a guest. The shipped 100 ms would make nine of ten steps a reading.
+const SAMPLE_INTERVAL: Span = Span::from_secs(1);
+
+impl World {
+    /// The node looks at a change of a pod.
+    pub(crate) fn node_works(&mut self, change: &Change) {
+        if change.kind != Kind::Pod {
+            return;
+        }
+        let object = &change.object;
+        let Some(vm) = self.vm_named(object.meta("name")) else {
+            return;
+        };
+        let Some(node) = object.value["spec"]["nodeName"]
+            .as_str()
+            .and_then(number_of)
+        else {
+            // Not bound yet: nobody has to stop it.
+            if !change.gone && !object.meta("deletionTimestamp").is_empty() {
+                let pod = object.meta("name").to_owned();
+                self.after(
+                    Span::from_millis(50),
+                    Event::Chore {
+                        vm,
+                        pod,
+                        chore: Chore::Stop,
+                    },
+                );
+            }
+            return;
+        };
+        if change.gone {
+            return;
+        }
+        let pod = object.meta("name").to_owned();
+        let known = self.vms[vm]
+            .machine
+            .as_ref()
+            .is_some_and(|machine| machine.pod == pod);
+        if !object.meta("deletionTimestamp").is_empty() {
+            let delay = self.dice.millis(100, 3_000);
+            return self.after(
+                delay,
+                Event::Chore {
+                    vm,
+                    pod,
+                    chore: Chore::Stop,
+                },
+            );
+        }
+        if !known && object.pod().status.phase.is_empty() {
+            if self.vms[vm].node.replace(node) != Some(node) {
+                self.note(Note::Bound { vm, node });
+                self.checks.touch(vm);
+            }
+            let delay = self.dice.millis(20, 200);
+            self.after(
+                delay,
+                Event::Chore {
+                    vm,
+                    pod,
+                    chore: Chore::Start,
+                },
+            );
+        }
+    }
+
+    pub(crate) fn chore(&mut self, vm: usize, pod: &str, chore: Chore) {
+        match chore {
+            Chore::Start => self.boot(vm, pod),
+            Chore::Ready => self.guest_is_up(vm, pod),
+            Chore::Stop => self.stop(vm, pod),
+        }
+    }
+
+    fn boot(&mut self, vm: usize, pod: &str) {
+        let is_there = self
+            .store
+            .get(Kind::Pod, pod)
+            .is_some_and(|pod| pod.meta("deletionTimestamp").is_empty());
+        let name = self.vms[vm].name.clone();
+        if !is_there
+            || self.vms[vm]
+                .machine
+                .as_ref()
+                .is_some_and(|machine| machine.pod == pod)
+        {
+            return;
+        }
+        let Some(object) = self.store.get(Kind::Vm, &name).cloned() else {
+            return;
+        };
+        let accel = if vm.is_multiple_of(4) {
+            Accel::Tcg
+        } else {
+            Accel::Kvm
+        };
+        let Ok(shape) = shape(&object.vm().spec.guest, CpuControl::Plug, accel) else {
+            return;
+        };
+        let id = self.number();
+        self.note(Note::Boots { vm, machine: id });
+        self.vms[vm].machine = Some(Machine::new(id, pod, shape));
+        self.checks.touch(vm);
+        self.pod_status(pod, &json!({"phase": "Running", "podIP": format!("127.1.{}.{}", vm / 250 + 1, vm % 250 + 1)}));
+        self.start_runner(vm);
+        let delay = self.dice.millis(2_000, 9_000);
+        self.after(
+            delay,
+            Event::Chore {
+                vm,
+                pod: pod.to_owned(),
+                chore: Chore::Ready,
+            },
+        );
+    }
+
+    fn pod_status(&mut self, pod: &str, status: &serde_json::Value) {
+        // A pod that is gone has no status to write.
+        let _written = self.store.merge(Kind::Pod, pod, &json!({"status": status}));
+    }
+
+    fn guest_is_up(&mut self, vm: usize, pod: &str) {
+        let Some(machine) = self.vms[vm]
+            .machine
+            .as_mut()
+            .filter(|machine| machine.pod == pod)
+        else {
+            return;
+        };
+        if machine.ended.is_some() {
+            return;
+        }
+        machine.is_up = true;
+        let container = neonvm_controller::core::pod::CONTAINER;
+        self.pod_status(
+            pod,
+            &json!({"containerStatuses": [{"name": container, "ready": true}]}),
+        );
+        self.start_monitor(vm);
+        self.memory_shall_move(vm);
+        self.guest_reports(vm, Span::from_millis(5));
+    }
+
+    /// A monitor starts in a guest that is up.
+    pub(crate) fn start_monitor(&mut self, vm: usize) {
+        let id = self.number();
+        let Some(machine) = self.vms[vm]
+            .machine
+            .as_mut()
+            .filter(|machine| machine.is_up)
+        else {
+            return;
+        };
+        if machine.monitor.is_none() {
+            let core = GuestMonitor::new(SAMPLE_INTERVAL);
+            machine.monitor = Some(MonitorProcess {
+                id,
+                core,
+                alarm: None,
+                connection: None,
+                inbox: VecDeque::new(),
+            });
+        }
+    }
+
+    pub(crate) fn crash_monitor(&mut self, vm: usize) {
+        let Some(machine) = self.vms[vm].machine.as_mut() else {
+            return;
+        };
+        machine.monitor = None;
+        self.monitor_counts(vm);
+        let open: Vec<u64> = self.vms[vm].connections.keys().copied().collect();
+        for connection in open {
+            self.break_connection(vm, connection);
+        }
+    }
+
+    /// The guest ends by itself.
+    pub(crate) fn guest_ends(&mut self, vm: usize, why: &str) {
+        let Some(machine) = self.vms[vm]
+            .machine
+            .as_mut()
+            .filter(|machine| machine.ended.is_none())
+        else {
+            return;
+        };
+        machine.ended = Some(ExitReport {
+            success: false,
+            reason: ExitReason::GuestPanic,
+            code: Some(1),
+            message: why.to_owned(),
+        });
+        machine.is_up = false;
+        let (id, pod) = (machine.id, machine.pod.clone());
+        // Its pod has ended: it takes nothing of the node any more.
+        self.vms[vm].node = None;
+        self.note(Note::Ends { vm, machine: id });
+        self.checks.touch(vm);
+        self.crash_monitor(vm);
+        self.drive_runner(vm);
+        let container = neonvm_controller::core::pod::CONTAINER;
+        let state = json!({"terminated": {"exitCode": 1, "reason": "Error", "message": why}});
+        self.pod_status(
+            &pod,
+            &json!({"phase": "Failed", "containerStatuses": [{"name": container, "ready": false, "state": state}]}),
+        );
+        if self.dice.chance(MILLION / 2) {
+            self.crash_runner(vm);
+        }
+    }
+
+    fn stop(&mut self, vm: usize, pod: &str) {
+        if let Some(machine) = self.vms[vm]
+            .machine
+            .as_ref()
+            .filter(|machine| machine.pod == pod)
+        {
+            if machine.ended.is_none() {
+                self.vms[vm].node = None;
+            }
+            self.crash_monitor(vm);
+            self.vms[vm].machine = None;
+            self.checks.touch(vm);
+            self.runner_has_news(vm);
+        }
+        self.store.remove(Kind::Pod, pod);
+    }
+
+    // ---- crashes and starts of all parts ----
+
+    /// Starts a part again.
+    pub(crate) fn start(&mut self, part: Part) {
+        if self.is_up(part) {
+            return;
+        }
+        self.note(Note::Start(part));
+        match part {
+            Part::Agent(node) => self.start_agent(node),
+            Part::Scheduler => self.start_scheduler(),
+            Part::Controller => self.start_controller(),
+            Part::Runner(vm) => self.start_runner(vm),
+            Part::Monitor(vm) => self.start_monitor(vm),
+        }
+    }
+
+    /// Ends a part as `kill -9` does, and starts it again after a while.
+    pub(crate) fn crash(&mut self, part: Part, pause: Span) {
+        if !self.is_up(part) {
+            return;
+        }
+        self.note(Note::Crash(part));
+        self.tally.count(match part {
+            Part::Agent(_) => "agent crash",
+            Part::Scheduler => "scheduler crash",
+            Part::Controller => "controller crash",
+            Part::Runner(_) => "runner crash",
+            Part::Monitor(_) => "monitor crash",
+        });
+        match part {
+            Part::Agent(node) => self.crash_agent(node),
+            Part::Scheduler => self.crash_scheduler(),
+            Part::Controller => self.crash_controller(),
+            Part::Runner(vm) => self.crash_runner(vm),
+            Part::Monitor(vm) => self.crash_monitor(vm),
+        }
+        self.after(pause, Event::Start(part));
+    }
+}

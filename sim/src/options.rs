@@ -1,0 +1,103 @@
+//! What a run is asked to be.
+
+use protocol::time::Span;
+use serde::Serialize;
+
+/// How much goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// Nothing: every message arrives within milliseconds.
+    None,
+    /// Links lose and delay now and then, a part crashes every few minutes.
+    Light,
+    /// Everything at once, all the time.
+    Heavy,
+}
+
+/// Which part is made to cheat, so that a checker can be seen to fire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sabotage {
+    /// The scheduler's writes approve many times what it decided.
+    DoubleGrant,
+    /// The scheduler answers what was asked, whatever is written.
+    AnswerBeforeWrite,
+    /// A first contact is answered with a unit less than it tells.
+    CutFirstContact,
+    /// A permit is halved on its way to the agent.
+    GarblePermit,
+    /// A permit request reports one unit less than the object uses.
+    ReportTooLittle,
+    /// The agent's patches grow to twice the size in use.
+    PatchAbovePermit,
+    /// The agent's patches take a unit more than the monitor approved.
+    PatchBelowApproval,
+    /// Wishes are no whole units.
+    HalfUnits,
+    /// Metrics are taken as never received when a shrink is looked at.
+    ShrinkBlind,
+    /// The scheduler is told that pods are gone that are not.
+    ForgetPod,
+    /// The scheduler is shown more in use than there is.
+    LeakHold,
+    /// Nothing the agents patch ever arrives.
+    DeafApi,
+    /// With each order, the pod of the guest it is for is deleted.
+    DeleteRunning,
+    /// Each pod is created with a twin.
+    TwinPods,
+    /// The monitor is told of three times as much as there is.
+    TellTooMuch,
+    /// After its first permit request a task sends no other.
+    NoHeartbeat,
+    /// A task asks to be woken at once, for ever.
+    Spin,
+    /// A guest's memory grows by itself.
+    GrowUnseen,
+}
+
+/// One run.
+#[derive(Debug, Clone, Serialize)]
+pub struct Options {
+    /// Everything follows from it.
+    pub seed: u64,
+    /// Virtual machines.
+    pub vms: usize,
+    /// Nodes they share; 0 takes one per eight VMs.
+    pub nodes: usize,
+    /// Ends after this much virtual time.
+    pub length: Span,
+    /// Ends after this many steps at the latest.
+    pub steps: u64,
+    /// How much goes wrong.
+    pub level: Level,
+    /// The part that cheats, in tests of the checkers.
+    pub sabotage: Option<Sabotage>,
+}
+
+impl Options {
+    /// A short run of a few VMs on two nodes.
+    #[must_use]
+    pub fn short(seed: u64, level: Level, steps: u64) -> Self {
+        Self {
+            seed,
+            vms: 3 + usize::try_from(seed % 4).unwrap_or(0),
+            nodes: 1 + usize::try_from(seed % 2).unwrap_or(0),
+            length: Span::from_secs(24 * 3600),
+            steps,
+            level,
+            sabotage: None,
+        }
+    }
+
+    /// Nodes in the world.
+    #[must_use]
+    pub fn node_count(&self) -> usize {
+        if self.nodes == 0 {
+            self.vms.div_ceil(8).max(1)
+        } else {
+            self.nodes
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! The permit link: one HTTP request per task at a time, and everything that can become of it.
+
+use agent::core::{Event as CoreEvent, Failure, RequestId};
+use protocol::permit::{AgentRequest, PermitRefusal, PluginResponse};
+use protocol::time::Span;
+
+use crate::event::Event;
+use crate::faults::{Fate, Link};
+use crate::journal::Note;
+use crate::options::Sabotage;
+use crate::world::World;
+
+/// After this the agent gives up (`scheduler.requestTimeoutSeconds`).
+const PATIENCE: Span = Span::from_secs(2);
+
+/// A request as the agent sees it.
+#[derive(Debug, Clone, Copy)]
+pub struct Flight {
+    vm: usize,
+    desk: u64,
+    id: RequestId,
+    /// Nobody listens at the other end: it certainly did not arrive.
+    never_left: bool,
+}
+
+impl World {
+    pub(crate) fn send_permit(&mut self, vm: usize, desk: u64, id: RequestId, body: AgentRequest) {
+        let number = self.number();
+        let never_left = self.scheduler.core.is_none();
+        self.flights.insert(
+            number,
+            Flight {
+                vm,
+                desk,
+                id,
+                never_left,
+            },
+        );
+        if never_left {
+            return self.after(Span::from_millis(1), Event::PermitBreaks(number));
+        }
+        self.after(PATIENCE, Event::PermitBreaks(number));
+        let fate = self.fate(Link::Permit);
+        if let Fate::Twice(_, again) = fate {
+            self.after(again, Event::PermitArrives(number, Box::new(body.clone())));
+        }
+        match fate.first() {
+            Some(delay) => self.after(delay, Event::PermitArrives(number, Box::new(body))),
+            None => {
+                let early = self.dice.millis(1, 2_000);
+                self.after(early, Event::PermitBreaks(number));
+            }
+        }
+    }
+
+    pub(crate) fn permit_arrives(&mut self, number: u64, body: AgentRequest) {
+        // The server drops a request whose client has hung up (`scheduler/src/shell/owner.rs`): the end of a connection
+        // travels right behind what was sent over it.
+        if !self.flights.contains_key(&number) {
+            return self.tally.count("permit after hang-up");
+        }
+        if self.scheduler.core.is_none() {
+            return self.after(Span::from_millis(1), Event::PermitBreaks(number));
+        }
+        self.scheduler_asked(number, body);
+    }
+
+    /// The answer leaves the scheduler.
+    pub(crate) fn send_answer(
+        &mut self,
+        number: u64,
+        result: Result<PluginResponse, PermitRefusal>,
+    ) {
+        if let Some(delay) = self.fate(Link::Permit).first() {
+            self.after(delay, Event::PermitAnswers(number, result));
+        }
+    }
+
+    pub(crate) fn permit_answers(
+        &mut self,
+        number: u64,
+        mut result: Result<PluginResponse, PermitRefusal>,
+    ) {
+        let Some(flight) = self.flights.remove(&number) else {
+            return;
+        };
+        if let (true, Ok(response)) = (self.cheats(Sabotage::GarblePermit), &mut result) {
+            response.permit.mem.0 /= 2;
+        }
+        let permit = result.as_ref().ok().map(|response| response.permit);
+        self.note(Note::PermitReaches {
+            vm: flight.vm,
+            permit,
+        });
+        let result = result.map_err(|refusal| match refusal.status() {
+            400..=499 => Failure::NotApplied,
+            _ => Failure::Unknown,
+        });
+        if self.desk(flight.vm, flight.desk).is_some() {
+            if let Some(permit) = permit {
+                self.checks.permitted(flight.vm, permit);
+            }
+            self.tell_desk(flight.vm, CoreEvent::PluginDone(flight.id, result));
+        }
+    }
+
+    pub(crate) fn permit_breaks(&mut self, number: u64) {
+        let Some(flight) = self.flights.remove(&number) else {
+            return;
+        };
+        let failure = if flight.never_left {
+            Failure::NotApplied
+        } else {
+            Failure::Unknown
+        };
+        if self.desk(flight.vm, flight.desk).is_some() {
+            self.tell_desk(flight.vm, CoreEvent::PluginDone(flight.id, Err(failure)));
+        }
+    }
+}

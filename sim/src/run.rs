@@ -1,0 +1,91 @@
+//! One run from its seed to its end, and what came of it.
+
+use protocol::time::Span;
+use serde::Serialize;
+
+use crate::check::Violation;
+use crate::faults::Tally;
+use crate::options::Options;
+use crate::world::{BEGIN, World};
+
+/// Notes shown with a violation.
+const LINES: usize = 400;
+
+/// What came of a run.
+#[derive(Debug, Clone, Serialize)]
+pub struct Outcome {
+    /// What was asked.
+    pub options: Options,
+    /// Steps done.
+    pub steps: u64,
+    /// Virtual time passed.
+    pub virtual_seconds: f64,
+    /// Names everything that happened: the same options give the same.
+    pub hash: u64,
+    /// Checks made.
+    pub checks: u64,
+    /// Calms at whose end all was where it should be.
+    pub calms: u64,
+    /// What did not hold.
+    pub violation: Option<Violation>,
+    /// The newest notes, if something did not hold.
+    pub last: Vec<String>,
+    /// What was done to the world.
+    #[serde(skip)]
+    pub tally: Tally,
+}
+
+/// Runs a world to its end or to the first violation. `progress` is told of every so many steps.
+pub fn run(options: Options, mut progress: impl FnMut(&World)) -> Outcome {
+    /// Steps between two looks at the caller's clock.
+    const TELL_EVERY: u64 = 4_096;
+    let (length, steps) = (options.length, options.steps);
+    let mut world = World::new(options);
+    let mut violation = None;
+    while world.steps < steps && world.now.since(BEGIN) < length {
+        if let Err(found) = world.step() {
+            violation = Some(found);
+            break;
+        }
+        if world.steps.is_multiple_of(TELL_EVERY) {
+            progress(&world);
+        }
+    }
+    outcome(world, violation)
+}
+
+fn outcome(world: World, violation: Option<Violation>) -> Outcome {
+    let vm = violation.as_ref().and_then(|violation| violation.vm);
+    let last = if violation.is_some() {
+        world.journal.lines(vm, LINES)
+    } else {
+        Vec::new()
+    };
+    let passed: Span = world.now.since(BEGIN);
+    Outcome {
+        steps: world.steps,
+        virtual_seconds: passed.as_secs_f64(),
+        hash: world.journal.hash(),
+        checks: world.checks.made,
+        calms: world.weather.judged,
+        violation,
+        last,
+        tally: world.tally,
+        options: world.options,
+    }
+}
+
+impl Outcome {
+    /// The line a failing run begins with: all that is needed to see it again.
+    #[must_use]
+    pub fn headline(&self) -> Option<String> {
+        let violation = self.violation.as_ref()?;
+        let whom = violation
+            .vm
+            .map_or_else(String::new, |vm| format!(" (vm-{vm:04})"));
+        Some(format!(
+            "seed {}, step {}, invariant {}{whom}: {}",
+            self.options.seed, self.steps, violation.invariant, violation.text
+        ))
+    }
+}

@@ -1,0 +1,430 @@
+//! The world: one clock, one queue, all parts, and the truth about every VM.
+//!
+//! ```text
+//!   queue ─► step: one event ─► the part it is for ─► what the part asks for ─► links (delay, loss, …) ─► queue
+//!                                                     └─► checks after every step
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use neonvm_controller::core::Moment;
+use protocol::journal::Record;
+use protocol::time::{Span, Timestamp, WallTime};
+use protocol::units::Resources;
+
+use crate::agent::Desk;
+use crate::check::{Checks, Violation};
+use crate::controller::{ControllerPart, Task};
+use crate::dice::{Dice, Stream};
+use crate::event::{Call, Caller, Event, Reader, Sleeper};
+use crate::faults::{self, Fate, Link, Rates, Tally};
+use crate::journal::{Journal, Note, Part};
+use crate::link::Connection;
+use crate::machine::Machine;
+use crate::options::{Options, Sabotage};
+use crate::permit::Flight;
+use crate::queue::Queue;
+use crate::scheduler::SchedulerPart;
+use crate::store::Store;
+use crate::watch::StreamState;
+use crate::weather::Weather;
+
+/// When the world begins: time 0 means "never" to some parts.
+pub(crate) const BEGIN: Timestamp = Timestamp(1_000_000);
+/// 2026-01-01T00:00:00Z.
+const EPOCH_US: i64 = 1_767_225_600_000_000;
+/// The compute unit of the whole world.
+pub(crate) const UNIT: Resources = Resources::new(250, 1 << 30);
+/// Steps at one instant from which a part is taken to spin.
+const SPIN: u64 = 5_000;
+
+/// What a guest does with its memory and CPUs.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Load {
+    /// Load average, thousandths.
+    pub milli: u32,
+    /// Memory in use, MiB.
+    pub mib: u64,
+}
+
+/// How a guest misbehaves, each until some time.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Whims {
+    /// Its page shows this part of the truth, percent; 0 is the truth.
+    pub lies_percent: u64,
+    /// It lies until then.
+    pub lies_until: Timestamp,
+    /// It keeps its CPUs.
+    pub clings_until: Timestamp,
+    /// It gives no memory back.
+    pub blocks_until: Timestamp,
+    /// It gives memory back slowly.
+    pub slow_until: Timestamp,
+    /// Its page cannot be had.
+    pub mute_until: Timestamp,
+    /// No monitor can be reached.
+    pub absent_until: Timestamp,
+    /// Its monitor hangs.
+    pub frozen_until: Timestamp,
+    /// Its monitor cannot read memory use.
+    pub unreadable_until: Timestamp,
+}
+
+/// A virtual machine and all that is there for it.
+pub struct Vm {
+    /// Name.
+    pub name: String,
+    /// What it does.
+    pub load: Load,
+    /// How it misbehaves.
+    pub whims: Whims,
+    /// The agent's task.
+    pub desk: Option<Desk>,
+    /// The controller's task.
+    pub task: Option<Task>,
+    /// Its QEMU.
+    pub machine: Option<Machine>,
+    /// Connections between its agent and its monitor.
+    pub connections: BTreeMap<u64, Connection>,
+    /// The node its pod is bound to.
+    pub node: Option<usize>,
+    /// Bounds, in units.
+    pub bounds: (u32, u32),
+}
+
+/// See the module.
+pub struct World {
+    /// What was asked for.
+    pub options: Options,
+    /// Virtual time.
+    pub now: Timestamp,
+    /// Steps done.
+    pub steps: u64,
+    /// The objects.
+    pub store: Store,
+    /// All VMs.
+    pub vms: Vec<Vm>,
+    /// Total of each node.
+    pub nodes: Vec<Resources>,
+    /// Agents that are up, by node.
+    pub agents: Vec<bool>,
+    /// The scheduler.
+    pub scheduler: SchedulerPart,
+    /// The controller.
+    pub controller: ControllerPart,
+    /// Permit requests under way, as the agents see them.
+    pub flights: BTreeMap<u64, Flight>,
+    /// API calls under way, as the callers see them.
+    pub calls: BTreeMap<u64, (Caller, Timestamp)>,
+    /// Patches of agents that may yet arrive.
+    pub patches: BTreeMap<u64, (usize, Resources)>,
+    /// The watch streams.
+    pub streams: BTreeMap<Reader, StreamState>,
+    /// Storm or calm.
+    pub weather: Weather,
+    /// Chances now.
+    pub rates: Rates,
+    /// Chance of faults and delays.
+    pub dice: Dice,
+    /// Chance of loads.
+    pub load_dice: Dice,
+    /// What was done to the world.
+    pub tally: Tally,
+    /// What happened.
+    pub journal: Journal,
+    /// The decision journals of the agents, where they are kept.
+    pub(crate) tape: Option<Vec<Record>>,
+    /// The truth, and what must hold of it.
+    pub checks: Checks,
+    queue: Queue<Event>,
+    serial: u64,
+    instant_steps: u64,
+}
+
+impl World {
+    /// A world before its first step.
+    #[must_use]
+    pub fn new(options: Options) -> Self {
+        let seed = options.seed;
+        let mut world = Self {
+            now: BEGIN,
+            steps: 0,
+            store: Store::default(),
+            vms: Vec::new(),
+            nodes: Vec::new(),
+            agents: Vec::new(),
+            scheduler: SchedulerPart::default(),
+            controller: ControllerPart::default(),
+            flights: BTreeMap::new(),
+            calls: BTreeMap::new(),
+            patches: BTreeMap::new(),
+            streams: BTreeMap::new(),
+            weather: Weather::default(),
+            rates: faults::rates(crate::options::Level::None),
+            dice: Dice::new(seed, Stream::Fault),
+            load_dice: Dice::new(seed, Stream::Load),
+            tally: Tally::default(),
+            journal: Journal::default(),
+            tape: None,
+            checks: Checks::default(),
+            queue: Queue::default(),
+            serial: 0,
+            instant_steps: 0,
+            options,
+        };
+        world.build(&mut Dice::new(seed, Stream::World));
+        world
+    }
+
+    /// Handles the next event and checks everything that must hold.
+    ///
+    /// # Errors
+    /// What does not hold.
+    pub fn step(&mut self) -> Result<(), Violation> {
+        let (at, event) = self.queue.take().expect("the weather never ends");
+        self.instant_steps = if at > self.now {
+            0
+        } else {
+            self.instant_steps + 1
+        };
+        self.now = self.now.max(at);
+        if let Event::Wake(sleeper) = event
+            && !self.is_due(sleeper, at)
+        {
+            return Ok(());
+        }
+        self.steps += 1;
+        let (name, vm) = event.mark();
+        self.journal
+            .note(self.steps, self.now, Note::Step(name, vm));
+        self.handle(event);
+        self.tell_changes();
+        if self.instant_steps > SPIN {
+            self.checks.fail(
+                "n05_level_triggered_without_spinning",
+                None,
+                format!("{SPIN} steps at one instant: {name}"),
+            );
+        }
+        self.check()
+    }
+
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::Wake(sleeper) => self.wake(sleeper),
+            Event::Seen(reader, epoch, change) => self.seen(reader, epoch, change),
+            Event::Relist(reader, epoch) => self.relist(reader, epoch),
+            Event::Listed(reader, epoch, objects) => self.listed(reader, epoch, &objects),
+            Event::CallArrives(number, call) => self.call_arrives(number, *call),
+            Event::CallAnswers(number, answer) => self.call_answers(number, answer),
+            Event::PermitArrives(number, request) => self.permit_arrives(number, *request),
+            Event::PermitAnswers(number, result) => self.permit_answers(number, result),
+            Event::PermitBreaks(number) => self.permit_breaks(number),
+            Event::Dial { vm, desk } => self.dial(vm, desk),
+            Event::GuestLinked { vm, connection } => self.guest_linked(vm, connection),
+            Event::AgentLinked { vm, connection } => self.agent_linked(vm, connection),
+            Event::ToMonitor {
+                vm,
+                connection,
+                text,
+            } => self.tell_monitor(vm, connection, text),
+            Event::ToAgent {
+                vm,
+                connection,
+                frame,
+            } => self.tell_agent(vm, connection, &frame),
+            Event::GuestUnlinked { vm, connection } => self.guest_unlinked(vm, connection),
+            Event::AgentUnlinked { vm, connection } => self.agent_unlinked(vm, connection),
+            Event::CallOverdue { vm, connection, id } => self.call_overdue(vm, connection, id),
+            Event::Scrape { vm, desk } => self.scrape(vm, desk),
+            Event::Scraped { vm, desk, page } => self.scraped(vm, desk, page),
+            Event::Reply { vm, runner, event } => self.runner_told(vm, runner, event),
+            Event::CallNotSent { vm, desk, id, up } => self.call_not_sent(vm, desk, id, up),
+            Event::CpusSettle { vm, machine } => self.cpus_settle(vm, machine),
+            Event::MemoryMoves { vm, machine } => self.memory_moves(vm, machine),
+            Event::News { vm, epoch } => self.news(vm, epoch),
+            Event::OrderArrives {
+                vm,
+                epoch,
+                pod,
+                order,
+                began,
+            } => self.order_arrives(vm, epoch, &pod, order, began),
+            Event::OrderAnswers {
+                vm,
+                epoch,
+                state,
+                began,
+            } => self.order_answers(vm, epoch, state, began),
+            Event::Chore { vm, pod, chore } => self.chore(vm, &pod, chore),
+            Event::Load(vm) => self.load_changes(vm),
+            Event::Mischief => self.mischief(),
+            Event::Start(part) => self.start(part),
+            Event::Calm => self.calm(),
+            Event::Judge => self.judge(),
+        }
+    }
+
+    fn wake(&mut self, sleeper: Sleeper) {
+        match sleeper {
+            Sleeper::Desk(vm, _) => self.desk_tick(vm),
+            Sleeper::Scheduler(_) => self.drive_scheduler(),
+            Sleeper::Controller(vm, _) => self.drive_task(vm),
+            Sleeper::Runner(vm, _) => self.drive_runner(vm),
+            Sleeper::Monitor(vm, _) => self.drive_monitor(vm),
+        }
+    }
+
+    /// Whether a wake-up is the one its sleeper waits for; the others were superseded.
+    fn is_due(&mut self, sleeper: Sleeper, at: Timestamp) -> bool {
+        match self.alarm(sleeper) {
+            Some(alarm) if *alarm == Some(at) => {
+                *alarm = None;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn alarm(&mut self, sleeper: Sleeper) -> Option<&mut Option<Timestamp>> {
+        match sleeper {
+            Sleeper::Desk(vm, id) => self.vms[vm]
+                .desk
+                .as_mut()
+                .filter(|desk| desk.id == id)
+                .map(|desk| &mut desk.alarm),
+            Sleeper::Scheduler(epoch) => {
+                (self.scheduler.epoch == epoch).then_some(&mut self.scheduler.alarm)
+            }
+            Sleeper::Controller(vm, epoch) => {
+                let is_same = self.controller.epoch == epoch;
+                self.vms[vm]
+                    .task
+                    .as_mut()
+                    .filter(|_| is_same)
+                    .map(|task| &mut task.alarm)
+            }
+            Sleeper::Runner(vm, id) => {
+                let runner = self.vms[vm]
+                    .machine
+                    .as_mut()
+                    .and_then(|machine| machine.runner.as_mut());
+                runner
+                    .filter(|runner| runner.id == id)
+                    .map(|runner| &mut runner.alarm)
+            }
+            Sleeper::Monitor(vm, id) => {
+                let monitor = self.vms[vm]
+                    .machine
+                    .as_mut()
+                    .and_then(|machine| machine.monitor.as_mut());
+                monitor
+                    .filter(|monitor| monitor.id == id)
+                    .map(|monitor| &mut monitor.alarm)
+            }
+        }
+    }
+
+    /// Wakes a part at `deadline`; an alarm that rings before it stands.
+    pub(crate) fn set_alarm(&mut self, sleeper: Sleeper, deadline: Option<Timestamp>) {
+        let now = self.now;
+        let Some(at) = deadline.map(|at| at.max(now)) else {
+            return;
+        };
+        let Some(alarm) = self.alarm(sleeper) else {
+            return;
+        };
+        if alarm.is_none_or(|set| set > at || set < now) {
+            *alarm = Some(at);
+            self.put(at, Event::Wake(sleeper));
+        }
+    }
+
+    // ---- small tools of all parts ----
+
+    /// Puts an event in.
+    pub(crate) fn put(&mut self, at: Timestamp, event: Event) {
+        self.queue.put(at, event);
+    }
+
+    /// Puts an event in for later.
+    pub(crate) fn after(&mut self, span: Span, event: Event) {
+        self.queue.put(self.now + span, event);
+    }
+
+    /// Events waiting.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// A number never given before.
+    pub(crate) fn number(&mut self) -> u64 {
+        self.serial += 1;
+        self.serial
+    }
+
+    /// Notes something.
+    pub(crate) fn note(&mut self, note: Note) {
+        self.journal.note(self.steps, self.now, note);
+    }
+
+    /// What becomes of a message.
+    pub(crate) fn fate(&mut self, link: Link) -> Fate {
+        faults::fate(&mut self.dice, &self.rates, &mut self.tally, link)
+    }
+
+    /// Calendar time now.
+    #[must_use]
+    pub fn wall(&self) -> WallTime {
+        WallTime(EPOCH_US + i64::try_from(self.now.0).unwrap_or(i64::MAX))
+    }
+
+    /// Both times.
+    pub(crate) fn moment(&self) -> Moment {
+        Moment {
+            now: self.now,
+            wall: self.wall(),
+        }
+    }
+
+    /// The VM of that name.
+    pub(crate) fn vm_named(&self, name: &str) -> Option<usize> {
+        let number = name.strip_prefix("vm-")?.get(..4)?.parse::<usize>().ok()?;
+        (number < self.vms.len()).then_some(number)
+    }
+
+    /// Whether this cheat is on.
+    pub(crate) fn cheats(&self, how: Sabotage) -> bool {
+        self.options.sabotage == Some(how)
+    }
+
+    /// Whether a part is up.
+    pub(crate) fn is_up(&self, part: Part) -> bool {
+        match part {
+            Part::Agent(node) => self.agents[node],
+            Part::Scheduler => self.scheduler.core.is_some(),
+            Part::Controller => self.controller.up,
+            Part::Runner(vm) => self.vms[vm]
+                .machine
+                .as_ref()
+                .is_some_and(|machine| machine.runner.is_some()),
+            Part::Monitor(vm) => self.vms[vm]
+                .machine
+                .as_ref()
+                .is_some_and(|machine| machine.monitor.is_some()),
+        }
+    }
+
+    /// Sends a call to the API server.
+    pub(crate) fn call(&mut self, call: Call) {
+        self.send_call(call);
+    }
+
+    /// VMs of a node.
+    pub(crate) fn vms_on(&self, node: usize) -> BTreeSet<usize> {
+        (0..self.vms.len())
+            .filter(|vm| self.vms[*vm].node == Some(node))
+            .collect()
+    }
+}

@@ -1,0 +1,131 @@
+//! A checker that cannot fail proves nothing. Each is seen to fire here, in a world where one part cheats.
+
+use sim::{Level, Options, Sabotage};
+
+/// Steps within which a cheat must have been caught; those that only the end of a calm shows come there within them.
+const STEPS: u64 = 16_000;
+
+/// Runs worlds with the cheat until one is caught, and says by what.
+fn caught_by(sabotage: Sabotage) -> Option<(&'static str, String)> {
+    (1..=3).find_map(|seed| {
+        let mut options = Options::short(seed, Level::None, STEPS);
+        options.sabotage = Some(sabotage);
+        let outcome = sim::run(options, |_| {});
+        let headline = outcome.headline().unwrap_or_default();
+        outcome
+            .violation
+            .map(|violation| (violation.invariant, headline))
+    })
+}
+
+#[track_caller]
+fn catches(sabotage: Sabotage, invariant: &str) {
+    let (found, headline) = caught_by(sabotage).expect("nobody saw the cheat");
+    assert_eq!(found, invariant, "{headline}");
+    assert!(
+        headline.starts_with("seed "),
+        "the seed comes first: {headline}"
+    );
+}
+
+#[test]
+fn n08_a_scheduler_that_grants_double_is_caught() {
+    catches(Sabotage::DoubleGrant, "never_overcommit");
+}
+
+#[test]
+fn n08_a_guest_that_takes_memory_by_itself_is_caught() {
+    catches(Sabotage::GrowUnseen, "never_overcommit");
+}
+
+#[test]
+fn n06_a_scheduler_that_forgets_a_pod_is_caught() {
+    catches(Sabotage::ForgetPod, "n06_held_covers_actual");
+}
+
+#[test]
+fn a_scheduler_that_holds_too_much_is_caught() {
+    catches(Sabotage::LeakHold, "scheduler_holds_what_is_used");
+}
+
+#[test]
+fn an_answer_before_the_write_is_caught() {
+    catches(
+        Sabotage::AnswerBeforeWrite,
+        "permits_are_durable_before_said",
+    );
+}
+
+#[test]
+fn n09_n13_a_first_contact_answered_with_less_is_caught() {
+    catches(
+        Sabotage::CutFirstContact,
+        "n13_permits_stay_between_old_and_asked",
+    );
+}
+
+#[test]
+fn a_permit_garbled_on_its_way_is_caught() {
+    catches(Sabotage::GarblePermit, "agent_core_counts_no_fault");
+}
+
+#[test]
+fn n05_a_decrease_told_before_it_happened_is_caught() {
+    catches(
+        Sabotage::ReportTooLittle,
+        "n05_requests_never_report_less_than_is_used",
+    );
+}
+
+#[test]
+fn n14_a_patch_above_the_permit_is_caught() {
+    catches(Sabotage::PatchAbovePermit, "n14_patch_within_permit");
+}
+
+#[test]
+fn n11_a_patch_below_the_approval_is_caught() {
+    catches(Sabotage::PatchBelowApproval, "n11_patch_within_approval");
+}
+
+#[test]
+fn n03_half_a_unit_is_caught() {
+    catches(Sabotage::HalfUnits, "n03_desired_is_whole_units_in_bounds");
+}
+
+#[test]
+fn a_blind_shrink_is_caught() {
+    catches(Sabotage::ShrinkBlind, "shrinks_are_never_blind");
+}
+
+#[test]
+fn a_monitor_told_too_much_is_caught() {
+    catches(Sabotage::TellTooMuch, "order_monitor_within_use");
+}
+
+#[test]
+fn n12_a_heartbeat_that_stops_is_caught() {
+    catches(Sabotage::NoHeartbeat, "n12_heartbeats_are_never_missed");
+}
+
+#[test]
+fn a_part_that_spins_is_caught() {
+    catches(Sabotage::Spin, "n05_level_triggered_without_spinning");
+}
+
+#[test]
+fn patches_that_never_arrive_are_caught() {
+    catches(Sabotage::DeafApi, "converges_within_bound");
+}
+
+#[test]
+fn a_running_guest_whose_pod_is_deleted_is_caught() {
+    catches(
+        Sabotage::DeleteRunning,
+        "guests_never_restart_because_of_us",
+    );
+}
+
+#[test]
+fn a_second_pod_is_caught() {
+    catches(Sabotage::TwinPods, "guests_outlive_us_never_two_pods");
+}

@@ -1,0 +1,80 @@
+//! A share of the long run, small enough for every test run, and the seeds that once found something.
+
+use sim::{Level, Options, Outcome};
+
+/// Seeds that found a bug: `level seed steps  # what`.
+const FOUND: &str = include_str!("../seeds/found.txt");
+
+fn holds(options: Options) -> Outcome {
+    let outcome = sim::run(options, |_| {});
+    if let Some(headline) = outcome.headline() {
+        panic!("{headline}\n{}", outcome.last.join("\n"));
+    }
+    outcome
+}
+
+#[test]
+fn n06_n16_everything_holds_under_heavy_faults() {
+    let (mut calms, mut kinds) = (0, std::collections::BTreeSet::new());
+    for seed in 1..=8 {
+        let outcome = holds(Options::short(seed, Level::Heavy, 6_000));
+        calms += outcome.calms;
+        kinds.extend(outcome.tally.iter().map(|(kind, _)| kind));
+    }
+    // The run proves something only if all of this happened in it.
+    for kind in [
+        "agent crash",
+        "scheduler crash",
+        "controller crash",
+        "api lost",
+        "permit lost",
+        "watch gap",
+        "guest lies",
+    ] {
+        assert!(kinds.contains(kind), "{kind} did not happen: {kinds:?}");
+    }
+    assert!(calms > 0, "no calm was judged");
+}
+
+#[test]
+fn everything_holds_without_faults() {
+    for seed in 101..=103 {
+        let outcome = holds(Options::short(seed, Level::None, 6_000));
+        assert!(outcome.calms > 0, "seed {seed}: no calm was judged");
+        assert_eq!(outcome.tally.iter().count(), 0, "nothing went wrong");
+    }
+}
+
+#[test]
+fn the_same_seed_is_the_same_run() {
+    let run = |seed| holds(Options::short(seed, Level::Heavy, 5_000)).hash;
+    assert_eq!(run(7), run(7));
+    assert_ne!(run(7), run(8));
+}
+
+#[test]
+fn seeds_that_found_something_hold_now() {
+    let mut replayed = 0;
+    for line in FOUND
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+    {
+        let mut words = line.split_whitespace();
+        let level = match words.next() {
+            Some("light") => Level::Light,
+            Some("heavy") => Level::Heavy,
+            other => panic!("{other:?} is no level: {line}"),
+        };
+        let mut number = || {
+            words
+                .next()
+                .and_then(|word| word.parse::<u64>().ok())
+                .expect("a number")
+        };
+        let (seed, steps) = (number(), number());
+        holds(Options::short(seed, level, steps));
+        replayed += 1;
+    }
+    assert!(replayed > 0, "no seed is recorded");
+}

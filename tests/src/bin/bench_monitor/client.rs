@@ -1,0 +1,87 @@
+//! The agent's side of the link, blocking, with nothing between a frame and its time.
+
+use std::net::TcpStream;
+use std::sync::mpsc::Receiver;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::{Value, json};
+use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
+use tokio_tungstenite::tungstenite::{Message, WebSocket};
+
+use super::process::Monitor;
+use super::{PATIENCE, relay};
+
+/// A connection that has shaken hands.
+pub(super) struct Client {
+    socket: WebSocket<TcpStream>,
+    next_id: u64,
+}
+
+impl Client {
+    /// Dials a monitor and agrees on version 1.
+    pub(super) fn connect(monitor: &Monitor) -> Result<Self> {
+        let stream = TcpStream::connect(monitor.addr).context("dial the monitor")?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let url = format!("ws://{}/monitor", monitor.addr);
+        let (socket, _) = tokio_tungstenite::tungstenite::client(url, stream)
+            .map_err(|error| anyhow::anyhow!("WebSocket: {error}"))?;
+        let mut client = Self { socket, next_id: 2 };
+        client.socket.send(Message::text(r#"{"min":1,"max":1}"#))?;
+        let answer = read(&mut client.socket)?;
+        if answer != json!({ "version": 1 }) {
+            bail!("handshake: {answer}");
+        }
+        Ok(client)
+    }
+
+    /// Sends a request; its id.
+    pub(super) fn send(&mut self, kind: &str, content: &Value) -> Result<u64> {
+        let id = self.next_id;
+        self.next_id += 2;
+        let frame = json!({ "content": content, "type": kind, "id": id });
+        self.socket.send(Message::text(frame.to_string()))?;
+        Ok(id)
+    }
+
+    /// Sends a request and takes its answer.
+    pub(super) fn call(&mut self, kind: &str, content: &Value) -> Result<Value> {
+        let id = self.send(kind, content)?;
+        loop {
+            let frame = read(&mut self.socket)?;
+            if frame["id"] == id {
+                return Ok(frame);
+            }
+        }
+    }
+
+    /// Waits until the monitor has enough readings of this use to decide by.
+    pub(super) fn settle(&mut self, monitor: &Monitor, used: u64) -> Result<()> {
+        let calm = format!("{}Mi", used >> 20);
+        monitor.wait_state("readings to decide by", |state| {
+            let samples = state["samples"].as_array();
+            samples.is_some_and(|all| all.len() >= 2 && all.iter().all(|one| *one == calm))
+        })
+    }
+
+    /// One half to send on, and the frames that come with their times.
+    pub(super) fn split(self) -> Result<(Self, Receiver<(Instant, Value)>)> {
+        let stream = self.socket.get_ref().try_clone()?;
+        // Frames come seldom; the end of the process ends the reading thread.
+        stream.set_read_timeout(None)?;
+        let config = Some(WebSocketConfig::default());
+        let mut socket = WebSocket::from_raw_socket(stream, Role::Client, config);
+        let frames = relay(move || read(&mut socket));
+        Ok((self, frames))
+    }
+}
+
+/// The next text frame.
+fn read(socket: &mut WebSocket<TcpStream>) -> Result<Value> {
+    loop {
+        if let Message::Text(text) = socket.read()? {
+            return serde_json::from_str(text.as_str()).context("a frame that is no JSON");
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! The static binary that goes into guests, as an agent sees it.
+//!
+//! One process watches a folder of files like a cgroup v2 group's, which the benchmark writes; another one watches this
+//! machine's own memory, for the cost of the kernel's real files. Nothing of the monitor is known here but its command
+//! line, its pages and its frames.
+
+mod client;
+mod files;
+mod process;
+
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use bellows_tests::figures::{Bench, Figure, Machine, percentile};
+use clap::Parser;
+use serde_json::{Value, json};
+
+use client::Client;
+use files::Group;
+use process::Monitor;
+
+/// What the figures are held against; the rows of SPECIFICATION.md.
+const RSS_TARGET_BYTES: f64 = (4 << 20) as f64;
+const CPU_TARGET_S_PER_HOUR: f64 = 2.0;
+const BINARY_TARGET_BYTES: f64 = 4e6;
+const TRIGGER_TARGET_MS: f64 = 20.0;
+
+/// How long CPU use is added up while nothing but health checks happens.
+const IDLE_WINDOW: Duration = Duration::from_secs(60);
+/// Between two health checks, as the agent sends them.
+const HEALTH_PERIOD: Duration = Duration::from_secs(5);
+/// Replies measured, at a pace below the monitor's limit of frames.
+const REPLIES: u32 = 500;
+const REPLY_PACE: Duration = Duration::from_millis(20);
+/// Requests in one burst, below the burst that the monitor reads at once, and how many bursts.
+const BURST: u32 = 150;
+const BURSTS: u32 = 8;
+/// Time in which the monitor's allowance of a burst is whole again.
+const BURST_PAUSE: Duration = Duration::from_millis(2500);
+/// Memory of the made-up guest, usable part, and what it begins with.
+const TOTAL_MIB: u64 = 1024;
+const CALM_MIB: u64 = 100;
+const MIB: u64 = 1 << 20;
+/// How fast it climbs, bytes a second.
+const CLIMB: f64 = (1_u64 << 30) as f64;
+/// Climbs that are not measured: after them the monitor has learned how long growth takes here.
+const WARM_UP: u32 = 8;
+/// Least time between two requests for growth, with a margin.
+const ASK_EVERY: Duration = Duration::from_millis(1200);
+/// By how much the beginnings of climbs differ.
+const PHASE: Duration = Duration::from_millis(31);
+/// Between two writes of the climbing figures.
+const WRITE_EVERY: Duration = Duration::from_millis(2);
+/// No answer takes longer.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Options.
+#[derive(Parser)]
+struct Cli {
+    /// The monitor to measure
+    #[arg(long)]
+    monitor: PathBuf,
+    /// Climbs that are measured
+    #[arg(long, default_value_t = 20)]
+    repeats: u32,
+    /// Write the figures to FILE
+    #[arg(long)]
+    json: Option<PathBuf>,
+}
+
+fn main() -> Result<()> {
+    let cli = Cli::parse();
+    let binary = cli.monitor;
+    let size = std::fs::metadata(&binary)
+        .with_context(|| format!("{}", binary.display()))?
+        .len();
+    let mut figures = vec![Figure::lower(
+        "binary_stripped_bytes",
+        as_f64(size),
+        "B",
+        Some(BINARY_TARGET_BYTES),
+    )];
+    let group = Group::new(TOTAL_MIB * MIB, CALM_MIB * MIB)?;
+    let monitor = Monitor::start(&binary, &group.arguments())?;
+    let machine = Monitor::start(&binary, &[])?;
+    figures.extend(idle(&monitor, &machine)?);
+    figures.extend(replies(&monitor)?);
+    figures.extend(climbs(&monitor, &group, cli.repeats)?);
+    Bench {
+        bench: "monitor".into(),
+        machine: Machine::here("none")?,
+        figures,
+    }
+    .show(cli.json.as_deref())
+}
+
+/// CPU and memory of both processes while an agent is connected and does nothing but check their health.
+fn idle(group: &Monitor, machine: &Monitor) -> Result<Vec<Figure>> {
+    tell(&format!("{} s of nothing", IDLE_WINDOW.as_secs()));
+    let mut clients = [Client::connect(group)?, Client::connect(machine)?];
+    for client in &mut clients {
+        client.call("HealthCheck", &json!({}))?;
+    }
+    // The first readings after a connection come faster than those of an idle guest.
+    pause(HEALTH_PERIOD);
+    let before = (group.cpu()?, machine.cpu()?);
+    let began = Instant::now();
+    while began.elapsed() < IDLE_WINDOW {
+        pause(HEALTH_PERIOD.min(IDLE_WINDOW.saturating_sub(began.elapsed())));
+        for client in &mut clients {
+            client.call("HealthCheck", &json!({}))?;
+        }
+    }
+    let hours = began.elapsed().as_secs_f64() / 3600.0;
+    let of_group = (group.cpu()? - before.0).as_secs_f64() / hours;
+    let of_machine = (machine.cpu()? - before.1).as_secs_f64() / hours;
+    let rss = as_f64(group.rss()?.max(machine.rss()?));
+    let cpu = Some(CPU_TARGET_S_PER_HOUR);
+    Ok(vec![
+        Figure::lower("rss_connected_bytes", rss, "B", Some(RSS_TARGET_BYTES)),
+        Figure::lower("cpu_s_per_hour_connected", of_group, "s", cpu),
+        Figure::lower("cpu_s_per_hour_machine", of_machine, "s", cpu),
+    ])
+}
+
+/// Time to an answer, one request at a time; then as many requests as the monitor takes at once.
+fn replies(monitor: &Monitor) -> Result<Vec<Figure>> {
+    tell(&format!("{REPLIES} replies, {BURSTS} bursts"));
+    let mut client = Client::connect(monitor)?;
+    client.settle(monitor, CALM_MIB * MIB)?;
+    let target = json!({ "target": { "cpu": 1, "mem": (TOTAL_MIB + 100) * MIB } });
+    let mut took = Vec::new();
+    for _ in 0..REPLIES {
+        let began = Instant::now();
+        let answer = client.call("DownscaleRequest", &target)?;
+        took.push(began.elapsed().as_secs_f64() * 1e3);
+        if answer["Ok"] != true {
+            bail!("a shrink of an idle guest was not approved: {answer}");
+        }
+        pause(REPLY_PACE.saturating_sub(began.elapsed()));
+    }
+    let mut busy = Duration::ZERO;
+    for _ in 0..BURSTS {
+        pause(BURST_PAUSE);
+        let began = Instant::now();
+        for _ in 0..BURST {
+            client.call("DownscaleRequest", &target)?;
+        }
+        busy += began.elapsed();
+    }
+    let rate = f64::from(BURST * BURSTS) / busy.as_secs_f64();
+    Ok(vec![
+        Figure::lower("downscale_reply_ms_p50", percentile(&took, 50), "ms", None),
+        Figure::lower("downscale_reply_ms_p99", percentile(&took, 99), "ms", None),
+        Figure::higher("requests_per_s", rate, "1/s", None),
+    ])
+}
+
+/// A process that allocates 1 GiB/s from idle, again and again: how long after the forecast's own condition holds the
+/// request is here, and how long before the threshold itself is reached.
+fn climbs(monitor: &Monitor, group: &Group, repeats: u32) -> Result<Vec<Figure>> {
+    tell(&format!("{repeats} climbs at 1 GiB/s"));
+    let client = Client::connect(monitor)?;
+    let (mut speaker, frames) = client.split()?;
+    let (mut late, mut early) = (Vec::new(), Vec::new());
+    for n in 0..WARM_UP + repeats {
+        group.set_use(CALM_MIB * MIB)?;
+        // Growth that changes nothing: it ends the wait for growth, so that the lead is the least one.
+        let granted = json!({ "granted": { "cpu": 1, "mem": (TOTAL_MIB + 100) * MIB } });
+        speaker.send("UpscaleNotification", &granted)?;
+        // A request may be sent once a second, and looks of an idle guest are up to half a second apart: begin anywhere
+        // in between.
+        pause(ASK_EVERY + PHASE * (n % 17));
+        monitor.wait_state("calm readings", |state| {
+            let newest = state["samples"].as_array().and_then(|all| all.last());
+            state["climb"] == 0 && newest.is_some_and(|used| *used == format!("{CALM_MIB}Mi"))
+        })?;
+        let state = monitor.state()?;
+        while frames.try_recv().is_ok() {}
+        let climb = climb(group, &frames, &state)?;
+        if n >= WARM_UP {
+            late.push(climb.after_condition_ms);
+            early.push(climb.before_threshold_ms);
+        }
+    }
+    Ok(vec![
+        Figure::lower("trigger_to_frame_ms_p50", percentile(&late, 50), "ms", None),
+        Figure::lower(
+            "trigger_to_frame_ms_p99",
+            percentile(&late, 99),
+            "ms",
+            Some(TRIGGER_TARGET_MS),
+        ),
+        Figure::higher(
+            "frame_before_threshold_ms_p50",
+            percentile(&early, 50),
+            "ms",
+            None,
+        ),
+        Figure::higher(
+            "frame_before_threshold_ms_p1",
+            percentile(&early, 1),
+            "ms",
+            None,
+        ),
+    ])
+}
+
+struct Climbed {
+    after_condition_ms: f64,
+    before_threshold_ms: f64,
+}
+
+/// One climb from calm until the request is here.
+fn climb(group: &Group, frames: &Receiver<(Instant, Value)>, state: &Value) -> Result<Climbed> {
+    let lead_s = state["lead_ms"].as_f64().context("no lead_ms")? / 1e3;
+    let calm = as_f64(CALM_MIB * MIB);
+    let threshold = as_f64(TOTAL_MIB * MIB) * 0.85;
+    let threshold_at = (threshold - calm) / CLIMB;
+    let condition_at = threshold_at - lead_s;
+    let began = Instant::now();
+    loop {
+        let step = Instant::now();
+        let used = calm + began.elapsed().as_secs_f64() * CLIMB;
+        group.set_use(as_u64(used.min(as_f64(TOTAL_MIB * MIB))))?;
+        match frames.recv_timeout(WRITE_EVERY.saturating_sub(step.elapsed())) {
+            Ok((at, frame)) if frame["type"] == "UpscaleRequest" => {
+                let after = at.duration_since(began).as_secs_f64();
+                return Ok(Climbed {
+                    after_condition_ms: (after - condition_at) * 1e3,
+                    before_threshold_ms: (threshold_at - after) * 1e3,
+                });
+            }
+            Ok(_) | Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => bail!("the monitor ended the connection"),
+        }
+        if began.elapsed() > PATIENCE {
+            bail!("a climb past the threshold was not asked about: {state}");
+        }
+    }
+}
+
+/// Says what is being measured.
+#[expect(clippy::print_stdout, reason = "progress for the person who asked")]
+fn tell(what: &str) {
+    println!("==> {what}");
+}
+
+/// Lets time pass.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the pace of a benchmark is part of what it measures"
+)]
+fn pause(time: Duration) {
+    std::thread::sleep(time);
+}
+
+#[expect(clippy::cast_precision_loss, reason = "figures for people")]
+const fn as_f64(number: u64) -> f64 {
+    number as f64
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "sizes below 2^53, never negative"
+)]
+const fn as_u64(number: f64) -> u64 {
+    number as u64
+}
+
+/// A channel on which one thread passes on each frame with the time it came.
+fn relay(mut read: impl FnMut() -> Result<Value> + Send + 'static) -> Receiver<(Instant, Value)> {
+    let (to, from) = channel();
+    std::thread::spawn(move || {
+        while let Ok(frame) = read() {
+            if to.send((Instant::now(), frame)).is_err() {
+                return;
+            }
+        }
+    });
+    from
+}

@@ -1,0 +1,171 @@
+//! The kernel's own signs of want: stalls (PSI) and out-of-memory events. They are the second witness, for trouble that
+//! the readings of use do not show; alone they come late (spec/monitor.md §6).
+
+use protocol::time::Timestamp;
+use protocol::units::Bytes;
+use serde::Serialize;
+
+use super::ask::AskReason;
+use super::files::{MachineMemory, OomCounts};
+use super::{Action, Monitor};
+
+/// Whose tasks were stalled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    /// Those of the watched group.
+    Cgroup,
+    /// Any of the machine's.
+    Machine,
+}
+
+/// How many of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stall {
+    /// At least one waited for memory.
+    Some,
+    /// All of them waited for memory at once.
+    Full,
+}
+
+/// A stall the kernel told of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Stalled {
+    /// Whose.
+    pub scope: Scope,
+    /// How many.
+    pub stall: Stall,
+    /// The machine's memory right after, if it could be read.
+    pub machine: Option<MachineMemory>,
+}
+
+impl Stalled {
+    const fn label(self) -> &'static str {
+        match (self.scope, self.stall) {
+            (Scope::Cgroup, Stall::Some) => "cgroup_some",
+            (Scope::Cgroup, Stall::Full) => "cgroup_full",
+            (Scope::Machine, Stall::Some) => "machine_some",
+            (Scope::Machine, Stall::Full) => "machine_full",
+        }
+    }
+
+    /// Whether these tasks waited because memory is short, not because page cache went round: either the machine has
+    /// little left that could be had without swapping, or a good part of the threshold is in use already.
+    fn is_want(self, used: Option<Bytes>, threshold: Option<Bytes>, reserve_permille: u16) -> bool {
+        let is_short = self.machine.is_some_and(|machine| {
+            let reserve = u128::from(machine.total.0) * u128::from(reserve_permille) / 1000;
+            u128::from(machine.available.0) < reserve
+        });
+        // Three quarters, or half where everything stands still.
+        let quarters = match self.stall {
+            Stall::Some => 3,
+            Stall::Full => 2,
+        };
+        let is_well_used = used
+            .zip(threshold)
+            .is_some_and(|(used, threshold)| used.0 >= threshold.0 / 4 * quarters);
+        is_short || is_well_used
+    }
+}
+
+impl Monitor {
+    /// Tasks were stalled: the use is read at once, and judged with it.
+    pub(super) fn tasks_stalled(&mut self, stalled: Stalled) {
+        self.counters.stalls.add(stalled.label());
+        if self.session.is_none() || !self.setup.rules.asks_early {
+            return;
+        }
+        // Of two before the reading comes, the graver one counts.
+        let graver = self
+            .stalled
+            .is_none_or(|earlier| earlier.stall <= stalled.stall);
+        if graver {
+            self.stalled = Some(stalled);
+        }
+        self.outbox.push_back(Action::Sample);
+    }
+
+    /// The use was read after a stall: asks if it was want.
+    pub(super) fn judge_stall(&mut self, now: Timestamp) {
+        let Some(stalled) = self.stalled.take() else {
+            return;
+        };
+        let used = self.watch.used();
+        let reserve = self.setup.rules.headroom_permille;
+        if self.shrunk_lately(now) {
+            // Whatever they waited for, they had it before the shrink.
+            self.ask_for_more(now, AskReason::AfterShrink);
+        } else if stalled.is_want(used, self.threshold, reserve) {
+            let reason = match stalled.stall {
+                Stall::Some => AskReason::PsiSome,
+                Stall::Full => AskReason::PsiFull,
+            };
+            self.ask_for_more(now, reason);
+        } else {
+            self.counters.stalls.add("not_for_want");
+        }
+    }
+
+    /// The out-of-memory counts of the watched group were read.
+    pub(super) fn oom_counted(&mut self, now: Timestamp, counts: OomCounts) {
+        let before = self.oom.replace(counts);
+        // What was counted before we looked was somebody else's trouble.
+        let Some(before) = before else { return };
+        let is_worse = counts.oom > before.oom || counts.oom_kill > before.oom_kill;
+        if !is_worse {
+            return;
+        }
+        tracing::warn!(
+            oom = counts.oom,
+            oom_kill = counts.oom_kill,
+            "the kernel ran out of memory for the group"
+        );
+        self.outbox.push_back(Action::Sample);
+        if self.setup.rules.asks_early {
+            self.ask_for_more(now, AskReason::OomEvent);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn stalled(stall: Stall, available: u64) -> Stalled {
+        let machine = MachineMemory {
+            total: Bytes::mib(1000),
+            available: Bytes::mib(available),
+            cached: Bytes(0),
+        };
+        Stalled {
+            scope: Scope::Cgroup,
+            stall,
+            machine: Some(machine),
+        }
+    }
+
+    #[test]
+    fn n30_page_cache_going_round_is_no_want() {
+        let threshold = Some(Bytes::mib(800));
+        for (stall, available, used, want) in [
+            (Stall::Some, 700, 100, false),
+            (Stall::Some, 149, 100, true),
+            (Stall::Some, 151, 599, false),
+            (Stall::Some, 700, 600, true),
+            (Stall::Full, 700, 399, false),
+            (Stall::Full, 700, 400, true),
+        ] {
+            let judged = stalled(stall, available).is_want(Some(Bytes::mib(used)), threshold, 150);
+            assert_eq!(judged, want, "{stall:?} {available} {used}");
+        }
+        let unknown = Stalled {
+            machine: None,
+            ..stalled(Stall::Full, 0)
+        };
+        assert!(
+            !unknown.is_want(None, threshold, 150),
+            "nothing known, nothing asked"
+        );
+    }
+}

@@ -1,0 +1,139 @@
+//! Figures that are not part of the memory watch: what the guest sees of its size, and what is pushed to the agent.
+
+use std::path::PathBuf;
+
+use protocol::monitor::Allocation;
+use protocol::monitor_v2::{GuestMetrics, MachineGauges, Stalls};
+use protocol::units::Bytes;
+
+use super::config::Config;
+use super::{memory, reclaim};
+use crate::core::decision::Weight;
+use crate::core::files;
+use crate::core::v2::Seen;
+use crate::core::working_set::Gauge;
+
+/// Where these figures are read.
+#[derive(Debug)]
+pub struct Gauges {
+    proc_root: PathBuf,
+    /// The watched group, if there is one.
+    group: Option<PathBuf>,
+}
+
+impl Gauges {
+    /// Those of a configuration.
+    #[must_use]
+    pub fn new(config: &Config) -> Self {
+        Self {
+            proc_root: config.proc_root.clone(),
+            group: config.cgroup.clone(),
+        }
+    }
+
+    /// CPUs online and memory, as the guest's kernel has them now.
+    #[must_use]
+    pub fn seen(&self) -> Seen {
+        let stat = memory::text(&self.proc_root.join("stat"));
+        let memory = memory::machine_memory(&self.proc_root).ok();
+        Seen {
+            cpus: stat.as_deref().and_then(files::cpus_online),
+            total: memory.map(|memory| memory.total),
+        }
+    }
+
+    /// What weighs on memory beside what is in use: of the group if there is one, else of the machine.
+    #[must_use]
+    pub fn weigh(&self) -> Weight {
+        let (swap, stalls) = if let Some(group) = &self.group {
+            let parse = files::bytes_of_memory_current;
+            let swap = memory::parsed(&group.join("memory.swap.current"), parse);
+            (swap, stalls(&group.join("memory.pressure")))
+        } else {
+            let meminfo = self.proc_root.join("meminfo");
+            let swap = memory::parsed(&meminfo, files::swap_of_meminfo);
+            (swap, stalls(&self.proc_root.join("pressure/memory")))
+        };
+        let some_permille = stalls.map(|stalls| permille(stalls.some_percent));
+        Weight {
+            swap: swap.ok(),
+            some_permille,
+        }
+    }
+
+    /// What the estimator's step goes by; none without a group or without PSI.
+    #[must_use]
+    pub fn gauge(&self) -> Option<Gauge> {
+        let group = self.group.as_ref()?;
+        let parse = files::bytes_of_memory_current;
+        Some(Gauge {
+            current: memory::parsed(&group.join("memory.current"), parse).ok()?,
+            some_us: stalls(&group.join("memory.pressure"))?.some_us,
+        })
+    }
+
+    /// Takes this much from the group, in a thread of its own. That it could not be taken shows in the next step.
+    pub fn reclaim(&self, bytes: Bytes) {
+        let Some(group) = self.group.clone() else {
+            return;
+        };
+        tokio::task::spawn_blocking(move || {
+            if let Err(error) = reclaim::reclaim(&group, bytes) {
+                tracing::debug!(%error, bytes = bytes.0, "could not take as much");
+            }
+        });
+    }
+
+    /// Everything that is pushed but the group's memory, which the core knows.
+    #[must_use]
+    pub fn measure(&self) -> GuestMetrics {
+        let load = memory::text(&self.proc_root.join("loadavg"));
+        let loads = load.as_deref().and_then(files::load_averages);
+        let memory = memory::machine_memory(&self.proc_root).ok();
+        let stat = memory::text(&self.proc_root.join("stat"));
+        let cpus = stat.as_deref().and_then(files::cpus_online);
+        let group = self.group.as_ref();
+        let group_stalls = group.and_then(|group| stalls(&group.join("memory.pressure")));
+        GuestMetrics {
+            load1: loads.and_then(|(one, _)| one.parse().ok()),
+            load5: loads.and_then(|(_, five)| five.parse().ok()),
+            memory: memory.map(|memory| MachineGauges {
+                total: memory.total.0,
+                available: memory.available.0,
+                cached: memory.cached.0,
+            }),
+            machine_stalls: stalls(&self.proc_root.join("pressure/memory")),
+            cgroup_stalls: group_stalls,
+            guest: cpus.zip(memory).map(|(cpus, memory)| Allocation {
+                cpu: f64::from(cpus),
+                mem: memory.total.0,
+            }),
+            ..GuestMetrics::default()
+        }
+    }
+}
+
+/// A percentage in thousandths, no more than all.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "clamped to 0..=1000 first"
+)]
+fn permille(percent: f64) -> u16 {
+    (percent * 10.0).clamp(0.0, 1000.0) as u16
+}
+
+/// The stalls a PSI file tells of, none without one. The line `full` may be missing.
+fn stalls(path: &std::path::Path) -> Option<Stalls> {
+    let text = memory::text(path)?;
+    let line = |kind: &str| files::pressure_lines(&text).find(|line| line.kind == kind);
+    let percent = |digits: &str| digits.parse().unwrap_or(0.0);
+    let some = line("some")?;
+    let full = line("full");
+    Some(Stalls {
+        some_percent: percent(some.avg10),
+        full_percent: full.map_or(0.0, |full| percent(full.avg10)),
+        some_us: some.total_us,
+        full_us: full.map_or(0, |full| full.total_us),
+    })
+}

@@ -1,0 +1,162 @@
+//! Version 2 of the link over real sockets.
+
+mod harness;
+
+use harness::{Agent, GIB, Guest, MIB, soon};
+use protocol::monitor::{AgentBody, Allocation, MonitorBody};
+use protocol::monitor_v2::{Capabilities, MonitorBodyV2, RefusalReason};
+use protocol::time::Span;
+
+fn all() -> Capabilities {
+    Capabilities::all(Span::from_millis(500))
+}
+
+#[tokio::test]
+async fn n30_a_request_carries_its_reason_and_the_size_wanted() {
+    let guest = Guest::start().await;
+    let mut agent = Agent::connect_v2(guest.addr, all()).await;
+    guest.settle(100 * MIB).await;
+    guest.files.set_usage(3600 * MIB);
+    let asked = agent
+        .frame_where(|frame| matches!(frame.body, MonitorBodyV2::Asked(_)))
+        .await;
+    let MonitorBodyV2::Asked(asked) = asked else {
+        panic!("{asked:?}");
+    };
+    let wanted = asked.wanted.expect("a size");
+    assert!(
+        (wanted.cpu - 2.0).abs() < f64::EPSILON && wanted.mem > 4 * GIB,
+        "{wanted:?}"
+    );
+    assert!(asked.urgency.is_some());
+    guest.stop().await;
+}
+
+#[tokio::test]
+async fn n27_n35_a_refusal_carries_the_size_that_would_do() {
+    let guest = Guest::start().await;
+    let mut agent = Agent::connect_v2(guest.addr, all()).await;
+    guest.settle(2000 * MIB).await;
+    let target = Allocation { cpu: 0.5, mem: GIB };
+    let id = agent.ask(AgentBody::DownscaleRequest { target }).await;
+    let answer = agent.frame_where(|frame| frame.id == id).await;
+    let MonitorBodyV2::Refused(refused) = answer else {
+        panic!("{answer:?}");
+    };
+    assert_eq!(refused.reason, RefusalReason::InUse);
+    let target = refused.smallest.expect("a size");
+    let id = agent.ask(AgentBody::DownscaleRequest { target }).await;
+    let answer = agent.frame_where(|frame| frame.id == id).await;
+    let approved = MonitorBodyV2::Plain(MonitorBody::DownscaleResult {
+        ok: true,
+        status: String::new(),
+    });
+    assert_eq!(
+        std::mem::discriminant(&answer),
+        std::mem::discriminant(&approved),
+        "{answer:?}"
+    );
+    guest.stop().await;
+}
+
+#[tokio::test]
+async fn n28_n36_a_growth_is_confirmed_when_the_guest_sees_it() {
+    let guest = Guest::start().await;
+    let mut agent = Agent::connect_v2(guest.addr, all()).await;
+    let granted = Allocation {
+        cpu: 3.5,
+        mem: 8 * GIB,
+    };
+    let id = agent.ask(AgentBody::UpscaleNotification { granted }).await;
+    guest
+        .state_when("the growth is waited for", |state| state["waiting"] == 1)
+        .await;
+    guest.files.set_machine_total(8 * GIB - 200 * MIB);
+    guest.files.set_cpus(4);
+    let answer = agent.frame_where(|frame| frame.id == id).await;
+    let MonitorBodyV2::Confirmed { observed } = answer else {
+        panic!("{answer:?}");
+    };
+    assert!((observed.cpu - 4.0).abs() < f64::EPSILON);
+    assert_eq!(observed.mem, 8 * GIB - 200 * MIB);
+    let pushed = agent
+        .frame_where(|frame| matches!(frame.body, MonitorBodyV2::Metrics(_)))
+        .await;
+    let MonitorBodyV2::Metrics(metrics) = pushed else {
+        panic!("{pushed:?}");
+    };
+    assert_eq!(metrics.guest, Some(observed));
+    assert_eq!(metrics.load1, Some(0.26));
+    guest.stop().await;
+}
+
+#[tokio::test]
+async fn n36_a_guest_that_does_not_grow_says_what_it_sees() {
+    let guest = Guest::start().await;
+    let mut agent = Agent::connect_v2(guest.addr, all()).await;
+    let granted = Allocation {
+        cpu: 1.0,
+        mem: 8 * GIB,
+    };
+    let id = agent.ask(AgentBody::UpscaleNotification { granted }).await;
+    let answer = agent.frame_where(|frame| frame.id == id).await;
+    let MonitorBodyV2::Confirmed { observed } = answer else {
+        panic!("{answer:?}");
+    };
+    assert_eq!(observed.mem, 4 * GIB);
+    guest.stop().await;
+}
+
+#[tokio::test]
+async fn n02_pushed_metrics_come_at_their_period() {
+    let guest = Guest::start().await;
+    let mut agent = Agent::connect_v2(guest.addr, all()).await;
+    for _ in 0..3 {
+        let pushed = agent.frame_v2().await;
+        let MonitorBodyV2::Metrics(metrics) = pushed.body else {
+            panic!("{pushed:?}");
+        };
+        assert_eq!(pushed.id % 2, 1);
+        let stalls = metrics.machine_stalls.expect("PSI");
+        assert_eq!((stalls.some_us, stalls.full_us), (77, 5));
+    }
+    guest.stop().await;
+}
+
+fn open_descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").expect("Linux").count()
+}
+
+#[tokio::test]
+async fn n37_ten_thousand_reconnects_leave_nothing_behind() {
+    let guest = Guest::start().await;
+    let mut last = Agent::connect_v2(guest.addr, all()).await;
+    let before = open_descriptors();
+    for n in 0..10_000 {
+        // The one before ends in every way there is: dropped, replaced, in the middle of a request.
+        let mut next = match n % 2 {
+            0 => Agent::connect(guest.addr).await,
+            _ => Agent::connect_v2(guest.addr, Capabilities::default()).await,
+        };
+        if n % 3 == 1 {
+            let target = Allocation { cpu: 1.0, mem: GIB };
+            let _ = next.ask(AgentBody::DownscaleRequest { target }).await;
+        }
+        last = next;
+    }
+    let state = guest
+        .state_when("all are counted", |state| {
+            state["counters"]["connections"] == 10_001
+        })
+        .await;
+    assert_eq!(state["counters"]["handshake_failures"]["too_many"], 0);
+    soon("the old ones are gone", async {
+        // The page that asked has a descriptor of its own on either side.
+        while open_descriptors() > before + 4 {
+            let _ = guest.page("/healthz", 200).await;
+        }
+    })
+    .await;
+    assert!(last.is_alive().await);
+    guest.stop().await;
+}
