@@ -88,6 +88,8 @@ pub struct Vm {
     pub connections: BTreeMap<u64, Connection>,
     /// The node its pod is bound to.
     pub node: Option<usize>,
+    /// The uid of that pod.
+    pub bound: String,
     /// Bounds, in units.
     pub bounds: (u32, u32),
 }
