@@ -8,5 +8,6 @@
 pub mod core;
 pub mod shell;
 
+pub use core::replay::{Mismatch, Replay, Report as ReplayReport};
 pub use shell::config::{Config, ConfigError};
 pub use shell::{Addresses, Bound, DecisionEntry, Params, Ports, RunError, StateHandle, bind, run};

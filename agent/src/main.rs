@@ -39,6 +39,9 @@ struct Args {
     /// Listen here instead of on the pod's address.
     #[arg(long)]
     bind_ip: Option<IpAddr>,
+    /// Write a decision journal into this directory.
+    #[arg(long, env = "BELLOWS_JOURNAL_DIR", value_name = "DIR")]
+    journal_dir: Option<std::path::PathBuf>,
     /// Check the configuration, print what is in force, and end.
     #[arg(long)]
     check_config: bool,
@@ -94,7 +97,7 @@ async fn start(args: Args) -> ExitCode {
             );
         }
     };
-    match serve(config, args.node_name, bind_ip).await {
+    match serve(config, args.node_name, bind_ip, args.journal_dir).await {
         Ok(()) => Exit::Drained.into(),
         Err((exit, text)) => {
             tracing::error!(error = text, "the agent ends");
@@ -103,7 +106,12 @@ async fn start(args: Args) -> ExitCode {
     }
 }
 
-async fn serve(config: Config, node_name: String, bind_ip: IpAddr) -> Result<(), (Exit, String)> {
+async fn serve(
+    config: Config,
+    node_name: String,
+    bind_ip: IpAddr,
+    journal: Option<std::path::PathBuf>,
+) -> Result<(), (Exit, String)> {
     let broken = |error: &dyn std::error::Error| (Exit::Dependency, chain(error));
     logging::init("autoscaler-agent").map_err(|error| (Exit::Config, chain(&error)))?;
     // A second provider could only have been installed by ourselves: then there is one, which is all that is needed.
@@ -112,7 +120,10 @@ async fn serve(config: Config, node_name: String, bind_ip: IpAddr) -> Result<(),
         .await
         .map_err(|error| broken(&error))?;
     let cancel = shutdown::on_signal().map_err(|error| broken(&error))?;
-    let params = Params::new(config, node_name, client, bind_ip);
+    let params = Params {
+        journal,
+        ..Params::new(config, node_name, client, bind_ip)
+    };
     agent::run(params, cancel)
         .await
         .map_err(|error| match error {

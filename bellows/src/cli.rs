@@ -112,6 +112,13 @@ pub(crate) enum Command {
     Resizes(commands::resizes::ResizesArgs),
     /// Why a VM has the size it has
     Why(commands::why::WhyArgs),
+    /// Decisions about a VM and what came of them, from the journal
+    History(commands::history::HistoryArgs),
+    /// Verify, print, export and measure the decision journal
+    #[command(subcommand)]
+    Journal(commands::journal::JournalCommand),
+    /// Decide again from a journal's records and compare byte by byte
+    Replay(commands::journal::ReplayArgs),
     /// Open a shell in a VM, or run a command there
     Ssh(commands::ssh::SshArgs),
     /// Attach to a VM's console, or print its log
@@ -152,6 +159,9 @@ pub(crate) fn run(cli: Cli) -> Outcome<ExitCode> {
         Command::Kubectl(args) => commands::kubectl::run(&context, &args).map(done),
         Command::Kubeconfig => commands::kubectl::print_path(&context).map(done),
         Command::Completion(args) => commands::completion::run(&args).map(done),
+        Command::Journal(args) => commands::journal::run(&context, &args).map(done),
+        Command::Replay(args) => commands::journal::replay(&context, &args).map(done),
+        Command::History(args) => commands::history::run(&context, &args).map(done),
         Command::Version => {
             crate::terminal::out(&format!("bellows {}", env!("CARGO_PKG_VERSION")));
             Ok(ExitCode::SUCCESS)
@@ -184,6 +194,9 @@ async fn dispatch(context: Context, command: Command) -> Outcome<ExitCode> {
         Command::Kubeconfig
         | Command::Kubectl(_)
         | Command::Completion(_)
+        | Command::Journal(_)
+        | Command::Replay(_)
+        | Command::History(_)
         | Command::Version
         | Command::Runner(_) => unreachable!("handled before the runtime starts"),
     }?;

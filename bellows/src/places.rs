@@ -59,6 +59,11 @@ impl StateDir {
         self.0.join("ssh")
     }
 
+    /// The decision journals, one folder per part.
+    pub(crate) fn journal(&self) -> PathBuf {
+        self.0.join("journal")
+    }
+
     /// Log of a detached `bellows up`.
     pub(crate) fn log(&self) -> PathBuf {
         self.0.join("up.log")

@@ -10,6 +10,7 @@ pub mod admission;
 pub mod annotations;
 pub mod crds;
 pub mod image;
+pub mod journal;
 pub mod monitor;
 pub mod monitor_v2;
 pub mod object;

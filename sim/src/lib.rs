@@ -25,6 +25,7 @@ mod queue;
 pub mod run;
 mod scheduler;
 mod store;
+mod tape;
 mod watch;
 mod weather;
 mod world;

@@ -7,6 +7,7 @@
 pub mod admin;
 pub mod clock;
 pub mod exit;
+pub mod journal;
 pub mod logging;
 pub mod shutdown;
 mod stage_log;

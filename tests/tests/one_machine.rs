@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use bellows_tests::guest::Guest;
 use bellows_tests::guest_or_skip;
+use bellows_tests::patience::wait_for;
 use bellows_tests::site::{BOOT_PATIENCE, Site, postgres_vm};
 use protocol::runner::GuestState;
 use protocol::vm::{VirtualMachine, VmPhase};
+use serde_json::Value;
 
 const PATIENCE: Duration = Duration::from_secs(90);
 const GIB: u64 = 1 << 30;
@@ -39,7 +41,7 @@ async fn boot(
         .await
         .unwrap();
     let guest = Guest::new(vm.status.unwrap().pod_ip.parse().unwrap()).unwrap();
-    bellows_tests::patience::wait_for("an answer of the database", BOOT_PATIENCE, || async {
+    wait_for("an answer of the database", BOOT_PATIENCE, || async {
         match guest.postgres().await {
             Ok(database) => database
                 .simple_query("select 1")
@@ -183,6 +185,45 @@ async fn a_guest_outlives_kill_9_of_bellows() {
     );
 }
 
+/// `history`, `why --at`, `journal verify` and `replay` over the journal of a running site tell the resize that just happened.
+async fn the_journal_tells_the_resize(site: &Site, name: &str) {
+    let decision = wait_for("a verified resize in the history", PATIENCE, || async {
+        let text = site
+            .bellows(&["history", name, "-o", "json"])
+            .await
+            .map_err(|error| format!("{error:#}"))?;
+        let history: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+        let done = |decision: &Value, what: &str| {
+            decision["outcomes"].as_array().is_some_and(|outcomes| {
+                outcomes
+                    .iter()
+                    .any(|outcome| outcome["what"] == what && outcome["end"] == "done")
+            })
+        };
+        let decisions = history["decisions"].as_array().ok_or("no decisions")?;
+        let is_verified = decisions.iter().any(|decision| done(decision, "verified"));
+        decisions
+            .iter()
+            .find(|decision| done(decision, "patch") && is_verified)
+            .cloned()
+            .ok_or(text)
+    })
+    .await
+    .unwrap();
+    assert_ne!(decision["current"], decision["target"], "{decision}");
+    let at = decision["at"].as_str().unwrap();
+    let sentence = site.bellows(&["why", name, "--at", at]).await.unwrap();
+    for part in ["should have", "because of", "patch done"] {
+        assert!(sentence.contains(part), "{part}: {sentence}");
+    }
+    site.bellows(&["journal", "verify"]).await.unwrap();
+    let replayed = site.bellows(&["replay"]).await.unwrap();
+    assert!(
+        replayed.contains("different: 0; warm-up: 0"),
+        "the recorded inputs give something else: {replayed}"
+    );
+}
+
 /// The whole loop: load in the guest makes the agent ask, the scheduler grant, the object change and the guest grow; pgbench
 /// stays alive throughout; the status never shows more than the bounds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -222,6 +263,7 @@ async fn load_grows_the_vm() {
         .await
         .unwrap();
     assert_eq!(grown.status.unwrap().restart_count, 0);
+    the_journal_tells_the_resize(&site, "loaded").await;
     assert!(
         bench.wait().await.unwrap().success(),
         "pgbench was not alive throughout"

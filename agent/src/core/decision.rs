@@ -104,7 +104,7 @@ impl Bound {
 
 /// A set of [`Bound`]s.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Bounds(u8);
+pub struct Bounds(pub(super) u8);
 
 impl Bounds {
     /// Adds one.

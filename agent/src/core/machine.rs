@@ -164,10 +164,10 @@ pub struct Core {
     pub(super) target_revision: StampedRevision,
     pub(super) last_desired: Option<Resources>,
     pub(super) faults: FaultCounts,
-    was_pre_migrating: bool,
+    pub(super) was_pre_migrating: bool,
     pub(super) pending_warnings: Warnings,
-    observations: VecDeque<Observation>,
-    next_id: u64,
+    pub(super) observations: VecDeque<Observation>,
+    pub(super) next_id: u64,
     pub(super) computations: u64,
     pub(super) last: Option<(Timestamp, Evaluation)>,
 }

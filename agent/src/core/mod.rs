@@ -28,6 +28,7 @@
 //! * The exact sequences of spec/agent.md §7.5: `s01_…`, `n12_s02_…` to `s10_…` (vectors).
 
 pub mod actions;
+mod checkpoint;
 pub mod config;
 pub mod decision;
 pub mod desired;
@@ -35,6 +36,7 @@ pub mod dump;
 mod evaluate;
 pub mod goal;
 pub mod health;
+pub mod journal;
 pub mod lfc;
 pub mod machine;
 pub mod metrics;
@@ -42,6 +44,7 @@ mod monitor;
 mod neonvm;
 mod plugin;
 pub mod recent;
+pub mod replay;
 pub mod revision;
 mod round;
 pub mod vm;
@@ -49,6 +52,8 @@ pub mod warnings;
 
 #[cfg(test)]
 mod bench;
+#[cfg(test)]
+mod journal_tests;
 #[cfg(test)]
 mod lost_answers;
 #[cfg(test)]

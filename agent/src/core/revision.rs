@@ -57,9 +57,9 @@ pub enum Observed {
 /// Issues revisions and remembers when.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RevisionSource {
-    last: i64,
+    pub(super) last: i64,
     /// Issue times of the values up to `last`, oldest first.
-    issued_at: VecDeque<Timestamp>,
+    pub(super) issued_at: VecDeque<Timestamp>,
 }
 
 impl RevisionSource {

@@ -20,6 +20,9 @@ const MAX_CPU: MilliCpu = MilliCpu(512_000);
 /// Most slots a bound may name: the object's own counts are 16 bits wide.
 const MAX_SLOTS: u64 = u16::MAX as u64;
 
+/// Largest version of an object understood as a number.
+const MAX_VERSION: u64 = protocol::journal::MAX_INTEGER.unsigned_abs();
+
 /// CPU of a VM: `{"min":…,"max":…,"use":…}`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct CpuInfo {
@@ -176,7 +179,7 @@ impl VmInfo {
                 .as_ref()
                 .and_then(|status| status.current_revision),
             last_revision: last_revision(vm),
-            version: vm.metadata.resource_version.parse().ok(),
+            version: version_of(&vm.metadata.resource_version),
             actual: vm.status.as_ref().and_then(|status| {
                 let mem = Bytes(status.memory_size?.as_u64()?);
                 Some(Resources {
@@ -232,6 +235,13 @@ impl VmInfo {
         self.cpu.r#use = size.cpu;
         self.mem.r#use = u32::try_from(size.mem.0 / self.mem.slot_size.0).unwrap_or(u32::MAX);
     }
+}
+
+/// The version in a `metadata.resourceVersion`, where it is a number that the journal can hold; others say nothing.
+#[must_use]
+pub fn version_of(text: &str) -> Option<u64> {
+    let version = text.parse().ok()?;
+    (version <= MAX_VERSION).then_some(version)
 }
 
 fn last_revision(vm: &VirtualMachine) -> i64 {

@@ -38,6 +38,30 @@ pub enum Warning {
     RevisionFromFuture,
 }
 
+impl Warning {
+    /// Its word in dumps and journals.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::MissingMetrics => "missing_metrics",
+            Self::WorkingSetSeriesShort => "working_set_series_short",
+            Self::DeniedAtMaximum => "denied_at_maximum",
+            Self::PluginOngoing => "plugin_ongoing",
+            Self::PluginFailed => "plugin_failed",
+            Self::PluginDenied => "plugin_denied",
+            Self::NeonVmFailed => "neon_vm_failed",
+            Self::NeonVmBusy => "neon_vm_busy",
+            Self::MonitorUpscaleBusy => "monitor_upscale_busy",
+            Self::MonitorUpscaleFailed => "monitor_upscale_failed",
+            Self::MonitorDownscaleInactive => "monitor_downscale_inactive",
+            Self::MonitorDownscalePlannedUp => "monitor_downscale_planned_up",
+            Self::MonitorDownscaleBusy => "monitor_downscale_busy",
+            Self::MonitorDownscaleFailed => "monitor_downscale_failed",
+            Self::RevisionFromFuture => "revision_from_future",
+        }
+    }
+}
+
 /// All warnings in order.
 const ALL: [Warning; 15] = [
     Warning::MissingMetrics,
@@ -59,7 +83,7 @@ const ALL: [Warning; 15] = [
 
 /// A set of [`Warning`]s in two bytes, because a decision is made far more often than it is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Warnings(u16);
+pub struct Warnings(pub(super) u16);
 
 impl Warnings {
     /// Adds one.

@@ -11,6 +11,7 @@ pub mod config;
 mod config_tests;
 pub mod exposition;
 mod input;
+mod journal;
 mod metrics;
 mod monitor;
 mod patch;
@@ -27,6 +28,7 @@ mod vm_metrics;
 mod vms;
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -82,6 +84,8 @@ pub struct Params {
     pub state: StateHandle,
     /// How often a monitor's health is checked.
     pub health_check_every: Duration,
+    /// Folder of the decision journal (`<state>/journal`); `None` = none is written.
+    pub journal: Option<PathBuf>,
 }
 
 impl Params {
@@ -98,6 +102,7 @@ impl Params {
             stages: StageLog::new(1024),
             state: StateHandle::new(),
             health_check_every: HEALTH_CHECK_EVERY,
+            journal: None,
         }
     }
 }
@@ -225,6 +230,12 @@ impl Bound {
         let metrics = metrics::AgentMetrics::new(&mut registry);
         let vm_metrics = vm_metrics::VmMetrics::new(&mut vm_registry);
         let (current, schedulers) = watch::channel(None);
+        let journal = params.journal.as_deref().and_then(|folder| {
+            journal::open(folder, &params.config, &params.node_name, params.clock)
+        });
+        if let Some(journal) = journal.clone() {
+            journal.follow(schedulers.clone(), cancel.child_token());
+        }
         let ctx = Arc::new(runner::Context {
             clock: params.clock,
             kube: params.client.clone(),
@@ -235,6 +246,7 @@ impl Bound {
             scrape_client: scrape::http_client(),
             permit_client: scrape::http_client(),
             health_check_every: params.health_check_every,
+            journal: journal.clone(),
             config: params.config,
         });
         let state = params.state;
@@ -268,6 +280,9 @@ impl Bound {
         state.stop();
         stop.cancel();
         while tasks.join_next().await.is_some() {}
+        if let Some(journal) = journal {
+            journal.close().await;
+        }
         outcome
     }
 }

@@ -7,6 +7,7 @@ use protocol::units::{Bytes, Resources};
 use serde_json::{Value, json};
 
 use crate::core::Failure;
+use crate::core::vm::version_of;
 
 /// Longest piece of an error used as a label.
 const LABEL_CHARS: usize = 120;
@@ -90,7 +91,7 @@ pub(super) async fn patch(
     let patch = serde_json::from_value(operations).map_err(PatchError::Encode)?;
     api.patch(name, &PatchParams::default(), &Patch::Json::<()>(patch))
         .await
-        .map(|object| object.metadata.resource_version?.parse().ok())
+        .map(|object| version_of(&object.metadata.resource_version?))
         .map_err(|error| PatchError::Request(Box::new(error)))
 }
 

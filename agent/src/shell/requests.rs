@@ -75,6 +75,7 @@ impl Runner {
         took: Took,
         result: Result<PluginResponse, PermitError>,
     ) -> Event {
+        self.scribe.took(took);
         let (before, asked) = (self.core.permit(), self.core.last_request());
         match &result {
             Ok(response) => {
@@ -146,7 +147,11 @@ impl Runner {
             .neonvm_requested
             .count(request.current, request.target);
         let slot = self.core.vm().mem.slot_size;
+        let recorded = self.scribe.ticket();
         self.io.spawn(async move {
+            if let Some(recorded) = recorded {
+                recorded.handed_over().await;
+            }
             let operations =
                 patch::operations(request.target, slot, request.revision, ctx.clock.wall());
             let limit = ctx.config.neonvm.request_timeout.duration();
@@ -174,6 +179,7 @@ impl Runner {
         took: Took,
         result: Result<Option<u64>, PatchError>,
     ) -> Event {
+        self.scribe.took(took);
         match &result {
             Ok(_) => {
                 let (revision, target) = self.core.patch_under_way();
@@ -280,6 +286,7 @@ impl Runner {
         took: Took,
         result: Result<DownscaleAnswer, CallError>,
     ) -> Event {
+        self.scribe.took(took);
         match &result {
             Ok(answer) => {
                 self.health.monitor_succeeded(now);

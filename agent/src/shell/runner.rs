@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::config::Config;
 use super::input::{INPUT_BOUND, Input, InputKind, Took};
+use super::journal::{JournalHandle, Scribe};
 use super::metrics::{AgentMetrics, RunnerGauge, RunnerState};
 use super::monitor::{Call, Link};
 use super::schedulers::SchedulerPod;
@@ -30,7 +31,8 @@ use super::scrape::{HttpClient, Scraper, Source};
 use super::state::{DecisionEntry, Place, text_of, wall_of};
 use super::vm_metrics::{VmLabels, VmMetrics};
 use crate::core::health::Health;
-use crate::core::{Core, Decision, Event, Observation, VmUpdate};
+use crate::core::journal::Output;
+use crate::core::{Core, Decision, Event, Observation, Path, VmUpdate};
 
 /// Jitter of the heartbeat, milliseconds.
 const TICK_JITTER_MS: u64 = 100;
@@ -49,6 +51,7 @@ pub(super) struct Context {
     pub scrape_client: HttpClient<Empty<Body>>,
     pub permit_client: HttpClient<Full<Body>>,
     pub health_check_every: Duration,
+    pub journal: Option<JournalHandle>,
 }
 
 /// A state of the VM object, ready for the core.
@@ -80,6 +83,7 @@ pub(super) struct Runner {
     inputs: mpsc::Receiver<Input>,
     pub(super) inputs_tx: mpsc::Sender<Input>,
     pub(super) monitor: Option<(u64, mpsc::Sender<Call>)>,
+    pub(super) scribe: Scribe,
     wants_lfc: Arc<AtomicBool>,
     pub(super) io: JoinSet<()>,
     is_started: bool,
@@ -107,6 +111,8 @@ impl Runner {
         let resource = ApiResource::from_gvk(&super::vms::virtual_machine_kind());
         let api = Api::namespaced_with(ctx.kube.clone(), &subject.vm.namespace, &resource);
         let (inputs_tx, inputs) = mpsc::channel(INPUT_BOUND);
+        let ctx_journal = ctx.journal.clone();
+        let unit = ctx.config.scaling.compute_unit;
         let gauge = ctx.metrics.runner(!first.endpoint_id.is_empty());
         let wants_lfc = Arc::new(AtomicBool::new(core.wants_lfc_metrics()));
         {
@@ -129,6 +135,7 @@ impl Runner {
             inputs,
             inputs_tx,
             monitor: None,
+            scribe: Scribe::new(ctx_journal, unit),
             wants_lfc,
             io: JoinSet::new(),
             is_started: false,
@@ -176,13 +183,14 @@ impl Runner {
                     continue;
                 }
                 () = sleep_until(wake) => {
-                    let now = self.ctx.clock.now();
-                    self.core.handle(now, Event::Tick);
+                    let now = self.scribe.begin(self.ctx.clock.now());
+                    self.handle(now, Event::Tick);
                     now
                 }
             };
             deadline = self.drive(arrived);
         }
+        self.scribe.end();
         self.ctx.vm_metrics.forget_desired(&self.labels);
         // The monitor link says good-bye by itself; everything else is simply dropped.
         let _ = tokio::time::timeout(GOOD_BYE, async {
@@ -233,7 +241,7 @@ impl Runner {
 
     /// Passes an input to the core.
     fn take(&mut self, input: Input) {
-        let now = self.ctx.clock.now();
+        let now = self.scribe.begin(self.ctx.clock.now());
         let event = match input.kind {
             InputKind::System(metrics) => Event::SystemMetrics(metrics),
             InputKind::Lfc(metrics) => Event::LfcMetrics(metrics),
@@ -278,6 +286,12 @@ impl Runner {
             | InputKind::DownscaleDone { .. } => return,
         };
         self.is_started = true;
+        self.handle(now, event);
+    }
+
+    /// Feeds the core, and the journal what it is fed.
+    fn handle(&mut self, now: Timestamp, event: Event) {
+        self.scribe.event(now, &event, &self.core);
         self.core.handle(now, event);
     }
 
@@ -289,7 +303,7 @@ impl Runner {
 
     fn take_feed(&mut self) -> Timestamp {
         let feed = self.feed.borrow_and_update().clone();
-        let now = self.ctx.clock.now();
+        let now = self.scribe.begin(self.ctx.clock.now());
         if feed.endpoint_id != self.endpoint_id {
             self.endpoint_id.clone_from(&feed.endpoint_id);
             self.health.endpoint_assigned(now);
@@ -301,8 +315,7 @@ impl Runner {
             self.ctx.vm_metrics.forget_desired(&self.labels);
             self.labels = feed.labels;
         }
-        self.core
-            .handle(now, Event::VmUpdated(Box::new(feed.update)));
+        self.handle(now, Event::VmUpdated(Box::new(feed.update)));
         self.wants_lfc
             .store(self.core.wants_lfc_metrics(), Ordering::Relaxed);
         self.is_started = true;
@@ -314,27 +327,21 @@ impl Runner {
         if !self.is_started {
             return None;
         }
-        let now = self.ctx.clock.now();
-        let mut first = true;
-        while let Some((id, action)) = self.core.poll_action(now) {
-            if std::mem::take(&mut first) {
-                self.note_decision(arrived);
-            }
+        let now = self.scribe.step(self.ctx.clock.now(), &self.core);
+        let output = Output::of(&mut self.core, now);
+        self.note_decision(arrived, &output);
+        // What a request rests on is in the journal before the request leaves.
+        self.scribe.output(now, &output);
+        for (id, action) in output.started {
             self.launch(id, action);
         }
-        if first {
-            self.note_decision(arrived);
-        }
         self.after_decision();
-        self.core.poll_deadline()
+        output.deadline
     }
 
     /// Logs and keeps the decision when it is another than the last one.
-    fn note_decision(&mut self, arrived: Timestamp) {
-        let Some(evaluation) = self.core.last_evaluation() else {
-            return;
-        };
-        let (decision, warnings) = (evaluation.decision, evaluation.warnings);
+    fn note_decision(&mut self, arrived: Timestamp, output: &Output) {
+        let (decision, warnings) = (output.decision, output.warnings);
         let now = self.ctx.clock.now();
         let last = self.last_decision.replace(decision);
         self.place.lock().latest = Some(decision);
@@ -397,6 +404,9 @@ impl Runner {
         while let Some(observation) = self.core.poll_observation() {
             if let Observation::Latency { path, after, flags } = observation {
                 self.ctx.metrics.observe_latency(path, after, flags);
+                if path == Path::EndToEnd {
+                    self.scribe.verified(&self.core, after, &self.ctx.stages);
+                }
             }
         }
         let computations = self.core.computations();

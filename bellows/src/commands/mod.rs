@@ -3,7 +3,9 @@
 pub(crate) mod completion;
 pub(crate) mod console;
 pub(crate) mod down;
+pub(crate) mod history;
 pub(crate) mod image;
+pub(crate) mod journal;
 pub(crate) mod kubectl;
 pub(crate) mod resizes;
 pub(crate) mod runner;

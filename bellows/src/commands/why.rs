@@ -20,6 +20,9 @@ use crate::view::vm::VmView;
 pub(crate) struct WhyArgs {
     #[command(flatten)]
     pub(crate) vm: VmArgs,
+    /// The decision in force at that time, from the journal (RFC 3339, such as 2026-11-21T20:00:00Z)
+    #[arg(long, value_name = "TIME", value_parser = protocol::time::WallTime::parse)]
+    at: Option<protocol::time::WallTime>,
     /// How to print it
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
     output: Format,
@@ -27,6 +30,9 @@ pub(crate) struct WhyArgs {
 
 pub(crate) async fn run(context: &Context, args: &WhyArgs) -> Outcome {
     let (namespace, name) = args.vm.key();
+    if let Some(at) = args.at {
+        return super::history::why_at(context, (namespace, name), at, args.output);
+    }
     let api = context.api().await?;
     let object = api.get(Kind::Vm, namespace, name).await?;
     let pods = api.list(Kind::Pod, Some(namespace)).await?;

@@ -42,6 +42,7 @@ pub(crate) async fn start(
         clock: base.clock,
         stages: base.stages.clone(),
         state: state.clone(),
+        journal: Some(base.state.journal()),
         ..Params::new(
             config,
             base.instance.node().to_owned(),

@@ -1,0 +1,437 @@
+//! From the steps of a core to records of the journal. A step is: something happened, the core computed until it wanted no more,
+//! and its requests start. [`Output`] is everything a step gave; [`Recorder`] turns events and outputs into records.
+//!
+//! * Routine events (metrics, deadlines, a permit renewed as it was, an object that came again) are packed into `S`; all others
+//!   are `V` and `O` lines of their own. Together they are exactly what the core was fed, in the order of their times: no two
+//!   steps of a VM have the same.
+//! * `T` holds a checksum over the outputs of all steps since the last one ([`Output::fold`]); `D` spells one output out. A `D` is
+//!   written when target, reason or bounds change, before every patch, and once a minute. Before one that moves the size
+//!   everything it rests on is written: `S`, then `T`, then `D`.
+//! * `K` is the whole state, so that reading can begin there.
+
+use std::collections::BTreeMap;
+
+use protocol::journal::{
+    self, Amount, Block, LinkEvent, MAX_STEPS, Milli, Outcome, Record, Reply, RequestKind, Sampled,
+    Started, Stated, Step, Tick, VmObject, Wished,
+};
+use protocol::time::{Span, Timestamp};
+use protocol::units::Resources;
+
+use super::actions::{Action, RequestId};
+use super::checkpoint::{lfc_record, object_record, stamped, system_record, wished_record};
+use super::decision::Decision;
+use super::machine::{Core, DownscaleAnswer, Event, Failure, VmUpdate};
+use super::warnings::Warnings;
+
+pub use super::checkpoint::settings;
+
+/// Longest time without a `D`.
+const DECISION_EVERY: Span = Span::from_secs(60);
+
+/// Everything one step gave.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Output {
+    /// What was decided.
+    pub decision: Decision,
+    /// Conditions it was decided under.
+    pub warnings: Warnings,
+    /// Requests to start now, in order.
+    pub started: Vec<(RequestId, Action)>,
+    /// When to look again.
+    pub deadline: Option<Timestamp>,
+    /// Broken invariants counted so far.
+    pub faults: u64,
+}
+
+impl Output {
+    /// Lets the core compute until it wants nothing more. What it wants is marked as started.
+    pub fn of(core: &mut Core, now: Timestamp) -> Self {
+        let first = core.next_actions(now);
+        let mut next = first.actions.first();
+        let mut started = Vec::new();
+        while let Some(action) = next {
+            started.push((core.start(now, &action), action));
+            next = core.next_actions(now).actions.first();
+        }
+        Self {
+            decision: first.decision,
+            warnings: first.warnings,
+            started,
+            deadline: core.poll_deadline(),
+            faults: core.faults().total(),
+        }
+    }
+
+    /// Goes on with a checksum over outputs: decision, conditions, faults, each request with its number, target and revision, and
+    /// the deadline; votes in thousandths, every number as eight bytes, lowest first.
+    #[must_use]
+    pub fn fold(&self, hash: u32) -> u32 {
+        let decision = &self.decision;
+        let mut bytes = Bytes::default();
+        bytes.size(decision.current);
+        bytes.size(decision.target);
+        bytes.number(u64::from(decision.goal_units));
+        bytes.number(decision.reason as u64);
+        for vote in [
+            decision.votes.cpu,
+            decision.votes.memory,
+            decision.votes.working_set,
+        ] {
+            bytes.number(vote.map_or(u64::MAX, |vote| Milli::of(vote).0.cast_unsigned()));
+        }
+        bytes.number(u64::from(decision.bounded_by.0));
+        bytes.number(decision.revision.value.cast_unsigned());
+        bytes.number(decision.revision.flags);
+        bytes.number(u64::from(decision.has_all_metrics));
+        bytes.number(u64::from(self.warnings.0));
+        bytes.number(self.faults);
+        for (id, action) in &self.started {
+            let (kind, target, revision) = parts(action);
+            bytes.number(kind as u64);
+            bytes.number(id.0);
+            bytes.size(target);
+            bytes.number(revision.cast_unsigned());
+        }
+        bytes.number(self.deadline.map_or(u64::MAX, |at| at.0));
+        journal::crc(hash, &bytes.0)
+    }
+
+    /// The `D` record of it.
+    #[must_use]
+    pub fn record(&self, vm: u32, now: Timestamp, unit: Resources) -> journal::Decision {
+        let decision = &self.decision;
+        let votes = [
+            ("cpu", decision.votes.cpu),
+            ("memory", decision.votes.memory),
+            ("working_set", decision.votes.working_set),
+        ];
+        let mut started = Started::default();
+        for (_, action) in &self.started {
+            let (kind, target, _) = parts(action);
+            let place = match kind {
+                RequestKind::Permit => &mut started.permit,
+                RequestKind::Patch => &mut started.patch,
+                RequestKind::Up => &mut started.up,
+                RequestKind::Down | RequestKind::Verified => &mut started.down,
+            };
+            *place = Some(Amount::of(target, unit));
+        }
+        let is_other = decision.target != decision.current;
+        journal::Decision {
+            by: decision
+                .bounded_by
+                .iter()
+                .map(|bound| bound.as_str().to_owned())
+                .collect(),
+            cu: Amount::of(decision.current, unit),
+            started,
+            fault: self.faults,
+            r: decision.reason.as_str().to_owned(),
+            rev: decision.revision.value,
+            t: now.0,
+            to: is_other.then(|| Amount::of(decision.target, unit)),
+            vm,
+            votes: votes
+                .into_iter()
+                .filter_map(|(name, vote)| Some((name.to_owned(), Milli::of(vote?))))
+                .collect::<BTreeMap<_, _>>(),
+            want: decision.goal_units,
+            warn: self
+                .warnings
+                .iter()
+                .map(|warning| warning.as_str().to_owned())
+                .collect(),
+        }
+    }
+
+    fn has_patch(&self) -> bool {
+        self.started
+            .iter()
+            .any(|(_, action)| matches!(action, Action::NeonVm(_)))
+    }
+}
+
+fn parts(action: &Action) -> (RequestKind, Resources, i64) {
+    match action {
+        Action::Plugin(r) => (RequestKind::Permit, r.target, r.revision.value),
+        Action::NeonVm(r) => (RequestKind::Patch, r.target, r.revision.value),
+        Action::MonitorUpscale(r) => (RequestKind::Up, r.target, r.revision.value),
+        Action::MonitorDownscale(r) => (RequestKind::Down, r.target, r.revision.value),
+    }
+}
+
+#[derive(Default)]
+struct Bytes(Vec<u8>);
+
+impl Bytes {
+    fn number(&mut self, number: u64) {
+        self.0.extend(number.to_le_bytes());
+    }
+
+    fn size(&mut self, size: Resources) {
+        self.number(u64::from(size.cpu.0));
+        self.number(size.mem.0);
+    }
+}
+
+/// What an event is in the journal.
+enum Recorded {
+    Step(Step),
+    Line(Record),
+}
+
+/// Turns the steps of one VM into records.
+#[derive(Debug)]
+pub struct Recorder {
+    vm: u32,
+    unit: Resources,
+    block: Vec<(u64, Step)>,
+    hash: u32,
+    steps: u32,
+    last_step: Timestamp,
+    object: Option<VmObject>,
+    decided: Option<(Timestamp, Decision)>,
+}
+
+impl Recorder {
+    /// For VM number `vm`. Begin with [`Self::checkpoint`].
+    #[must_use]
+    pub fn new(vm: u32, unit: Resources) -> Self {
+        Self {
+            vm,
+            unit,
+            block: Vec::new(),
+            hash: 0,
+            steps: 0,
+            last_step: Timestamp::default(),
+            object: None,
+            decided: None,
+        }
+    }
+
+    /// The VM's number.
+    #[must_use]
+    pub fn vm(&self) -> u32 {
+        self.vm
+    }
+
+    /// Forgets what was not written: the next record is a checkpoint.
+    pub fn reset(&mut self) {
+        self.block.clear();
+        (self.hash, self.steps, self.object, self.decided) = (0, 0, None, None);
+    }
+
+    /// Records the state before the step at `now`.
+    pub fn checkpoint(&mut self, now: Timestamp, core: &Core, out: &mut Vec<Record>) {
+        self.flush(out);
+        self.reset();
+        let before = Timestamp(now.0.saturating_sub(1));
+        let checkpoint = core.checkpoint(self.vm, before);
+        out.push(Record::Checkpoint(Box::new(checkpoint)));
+    }
+
+    /// Records what the core is about to be fed. `took` is how long a request that ended took.
+    pub fn event(
+        &mut self,
+        now: Timestamp,
+        event: &Event,
+        core: &Core,
+        took: Option<Span>,
+        out: &mut Vec<Record>,
+    ) {
+        match self.recorded(now, event, core, took) {
+            Recorded::Step(step) => self.block.push((now.0, step)),
+            Recorded::Line(record) => out.push(record),
+        }
+        self.steps += 1;
+        self.last_step = now;
+    }
+
+    /// Records what the step gave, before its requests start. Returns whether a patch among them has to wait for that.
+    pub fn output(&mut self, now: Timestamp, output: &Output, out: &mut Vec<Record>) -> bool {
+        self.hash = output.fold(self.hash);
+        let decision = output.decision;
+        let last = self.decided;
+        let is_other = last.is_none_or(|(_, last)| decision.differs_from(&last));
+        let is_moving =
+            output.has_patch() || last.is_none_or(|(_, last)| decision.moves_from(&last));
+        let is_due = last.is_none_or(|(at, _)| now.since(at) >= DECISION_EVERY);
+        if is_moving || self.block.len() >= MAX_STEPS || self.steps as usize >= MAX_STEPS {
+            self.flush(out);
+        }
+        if is_moving || is_other || is_due {
+            let record = output.record(self.vm, now, self.unit);
+            out.push(Record::Decision(Box::new(record)));
+            self.decided = Some((now, decision));
+        }
+        output.has_patch()
+    }
+
+    /// Writes out what was gathered.
+    pub fn flush(&mut self, out: &mut Vec<Record>) {
+        if !self.block.is_empty() {
+            let block = Block(std::mem::take(&mut self.block));
+            out.push(Record::Sampled(Sampled { vm: self.vm, block }));
+        }
+        if self.steps > 0 {
+            out.push(Record::Tick(Tick {
+                h: self.hash,
+                n: self.steps,
+                t: self.last_step.0,
+                vm: self.vm,
+            }));
+            (self.hash, self.steps) = (0, 0);
+        }
+    }
+
+    fn recorded(
+        &mut self,
+        now: Timestamp,
+        event: &Event,
+        core: &Core,
+        took: Option<Span>,
+    ) -> Recorded {
+        let link = |event, wish| {
+            Recorded::Line(Record::Vm(Box::new(Stated {
+                monitor: Some(event),
+                obj: None,
+                t: now.0,
+                vm: self.vm,
+                wish,
+            })))
+        };
+        match event {
+            Event::Tick => Recorded::Step(Step::Tick),
+            Event::SystemMetrics(metrics) => Recorded::Step(Step::System(system_record(metrics))),
+            Event::LfcMetrics(metrics) => Recorded::Step(Step::Lfc(lfc_record(metrics))),
+            Event::VmUpdated(update) => self.object_update(now, update, core),
+            Event::MonitorActive => link(LinkEvent::Up, Wished::default()),
+            Event::MonitorReset => link(LinkEvent::Down, Wished::default()),
+            Event::MonitorUpscaleRequested(wish) => link(LinkEvent::Wish, wished_record(*wish)),
+            Event::PluginDone(id, Ok(response))
+                if core.plugin.ongoing == Some(*id)
+                    && response.migrate.is_none()
+                    && core.last_request() == Some(response.permit)
+                    && core.permit() == Some(response.permit) =>
+            {
+                Recorded::Step(Step::Renewed)
+            }
+            Event::PluginDone(..)
+            | Event::NeonVmDone(..)
+            | Event::MonitorUpscaleDone(..)
+            | Event::MonitorDownscaleDone(..) => {
+                let mut outcome = outcome_of(event, core);
+                (outcome.t, outcome.vm) = (now.0, self.vm);
+                outcome.ms = took
+                    .map(|took| (stage_name(outcome.what).to_owned(), took.as_millis()))
+                    .into_iter()
+                    .collect();
+                Recorded::Line(Record::Outcome(Box::new(outcome)))
+            }
+        }
+    }
+
+    fn object_update(&mut self, now: Timestamp, update: &VmUpdate, core: &Core) -> Recorded {
+        let default = &core.config.default_scaling;
+        let object = object_record(
+            &update.info,
+            default,
+            update.current_revision,
+            update.is_pre_migrating,
+        );
+        // When a revision was reached is only measured, never decided by; a version alone is in the step.
+        let mut timeless = object.clone();
+        timeless.version = None;
+        timeless.reached = update.current_revision.map(|reached| {
+            let mut reached = stamped(reached);
+            reached.2 = 0;
+            reached
+        });
+        if self.object.as_ref() == Some(&timeless) {
+            return Recorded::Step(Step::Again(object.version));
+        }
+        self.object = Some(timeless);
+        Recorded::Line(Record::Vm(Box::new(Stated {
+            monitor: None,
+            obj: Some(object),
+            t: now.0,
+            vm: self.vm,
+            wish: Wished::default(),
+        })))
+    }
+}
+
+/// The end of a request, without its time, VM and duration.
+fn outcome_of(event: &Event, core: &Core) -> Outcome {
+    let monitor_rev = core
+        .monitor_under_way()
+        .map_or(0, |(revision, ..)| revision);
+    let (permit_rev, patch_rev) = (core.plugin_revision(), core.patch_under_way().0);
+    let done = |result: &Result<(), Failure>| result.map_or_else(reply, |()| Reply::Done);
+    let version = match event {
+        Event::NeonVmDone(_, Ok(version)) => *version,
+        _ => None,
+    };
+    let response = match event {
+        Event::PluginDone(_, Ok(response)) => Some(response),
+        _ => None,
+    };
+    let (what, id, rev, end) = match event {
+        Event::PluginDone(id, result) => {
+            let end = result
+                .as_ref()
+                .map_or_else(|failure| reply(*failure), |_| Reply::Done);
+            (RequestKind::Permit, id.0, permit_rev, end)
+        }
+        Event::NeonVmDone(id, result) => {
+            let end = done(&result.map(|_| ()));
+            (RequestKind::Patch, id.0, patch_rev, end)
+        }
+        Event::MonitorUpscaleDone(id, result) => (RequestKind::Up, id.0, monitor_rev, done(result)),
+        Event::MonitorDownscaleDone(id, result) => {
+            let end = result.map_or_else(reply, |answer| match answer {
+                DownscaleAnswer::Allowed => Reply::Done,
+                DownscaleAnswer::Denied => Reply::Refused,
+            });
+            (RequestKind::Down, id.0, monitor_rev, end)
+        }
+        _ => (RequestKind::Verified, 0, 0, Reply::Done),
+    };
+    Outcome {
+        end,
+        got: response.map(|response| response.permit.into()),
+        id,
+        migrate: response.is_some_and(|response| response.migrate.is_some()),
+        ms: BTreeMap::new(),
+        rev,
+        t: 0,
+        version,
+        vm: 0,
+        what,
+    }
+}
+
+fn reply(failure: Failure) -> Reply {
+    match failure {
+        Failure::NotApplied => Reply::NotApplied,
+        Failure::Unknown => Reply::Unknown,
+    }
+}
+
+pub(super) fn failure(reply: Reply) -> Failure {
+    match reply {
+        Reply::NotApplied => Failure::NotApplied,
+        Reply::Done | Reply::Refused | Reply::Unknown => Failure::Unknown,
+    }
+}
+
+fn stage_name(what: RequestKind) -> &'static str {
+    match what {
+        RequestKind::Permit => "permit",
+        RequestKind::Patch => "patch",
+        RequestKind::Up => "monitor_up",
+        RequestKind::Down => "monitor",
+        RequestKind::Verified => "verified",
+    }
+}

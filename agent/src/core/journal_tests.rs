@@ -1,0 +1,554 @@
+//! What is recorded decides again to the same bytes, whatever happened; and what is not the same is found.
+
+use std::collections::VecDeque;
+
+use proptest::prelude::*;
+use protocol::journal::{
+    Checkpoint, Gap, Head, NodeState, Record, Size, Step, Why, decode, encode,
+};
+use protocol::monitor_v2::AskReason;
+use protocol::permit::{MigrateResponse, PluginResponse};
+use protocol::revision::{Revision, RevisionWithTime};
+use protocol::time::{Span, Timestamp, WallTime};
+use protocol::units::{Bytes, MilliCpu, Resources};
+use serde_json::Value;
+
+use super::actions::{Action, RequestId};
+use super::config::{CoreConfig, ScalingConfig, Timers};
+use super::journal::{Output, Recorder, settings};
+use super::machine::{Core, DownscaleAnswer, Event, Failure, VmUpdate};
+use super::metrics::{LfcMetrics, SystemMetrics};
+use super::monitor::Wish;
+use super::replay::{Replay, Report};
+use super::revision::StampedRevision;
+use super::vm::{CpuInfo, MemInfo, VmConfig, VmInfo};
+
+const UNIT: Resources = Resources::new(250, 1 << 30);
+
+fn config() -> CoreConfig {
+    CoreConfig {
+        compute_unit: UNIT,
+        default_scaling: ScalingConfig::default(),
+        timers: Timers {
+            plugin_request_tick: Span(15_042_000),
+            ..Timers::default()
+        },
+        system_max_age: Some(Span::from_secs(15)),
+        lfc_max_age: None,
+    }
+}
+
+fn info(max: u32, enable_lfc_metrics: bool) -> VmInfo {
+    VmInfo {
+        name: "pg".into(),
+        namespace: "default".into(),
+        cpu: CpuInfo {
+            min: MilliCpu(250),
+            max: MilliCpu(250 * max),
+            r#use: MilliCpu(250),
+        },
+        mem: MemInfo {
+            min: 1,
+            max,
+            r#use: 1,
+            slot_size: Bytes(1 << 30),
+        },
+        config: VmConfig {
+            auto_migration_enabled: false,
+            always_migrate: false,
+            scaling_enabled: true,
+            overrides: None,
+            scaling: ScalingConfig {
+                enable_lfc_metrics,
+                ..ScalingConfig::default()
+            },
+        },
+        current_revision: None,
+        actual: None,
+        last_revision: 3,
+        version: Some(1),
+    }
+}
+
+/// One VM's task without its sockets.
+struct Desk {
+    core: Core,
+    recorder: Recorder,
+    now: Timestamp,
+    under_way: VecDeque<(RequestId, Action)>,
+    records: Vec<Record>,
+    version: u64,
+    output: Option<Output>,
+}
+
+impl Desk {
+    fn new() -> Self {
+        let mut desk = Self {
+            core: Core::new(config(), info(8, false)),
+            recorder: Recorder::new(17, UNIT),
+            now: Timestamp(1_000_000),
+            under_way: VecDeque::new(),
+            records: Vec::new(),
+            version: 1,
+            output: None,
+        };
+        desk.head(1, 5);
+        desk.checkpoint();
+        desk
+    }
+
+    fn head(&mut self, seq: u64, run: u64) {
+        self.records.push(Record::Head(Head {
+            build: "0.1.0".into(),
+            cu: Size::from(UNIT),
+            node: "node-1".into(),
+            part: "agent".into(),
+            prev: None,
+            run,
+            seq,
+            t: self.now.0,
+            v: 1,
+            wall: 9,
+        }));
+        self.records.push(Record::Node(NodeState {
+            core: Some(settings(&config())),
+            scheduler: None,
+            t: self.now.0,
+        }));
+    }
+
+    /// The same task with another core.
+    fn twin(&self, core: Core) -> Self {
+        Self {
+            core,
+            recorder: Recorder::new(17, UNIT),
+            under_way: self.under_way.clone(),
+            records: Vec::new(),
+            output: self.output.clone(),
+            ..*self
+        }
+    }
+
+    /// As the shell does: just before the next step.
+    fn checkpoint(&mut self) {
+        let next = self.now + Span(1);
+        self.recorder
+            .checkpoint(next, &self.core, &mut self.records);
+    }
+
+    fn step(&mut self, after: Span, event: Event) {
+        self.now = self.now + after + Span(1);
+        let took = Some(Span::from_millis(3));
+        self.recorder
+            .event(self.now, &event, &self.core, took, &mut self.records);
+        self.core.handle(self.now, event);
+        let output = Output::of(&mut self.core, self.now);
+        self.recorder.output(self.now, &output, &mut self.records);
+        self.under_way.extend(output.started.iter().cloned());
+        self.output = Some(output);
+        while self.core.poll_observation().is_some() {}
+    }
+
+    fn system(&mut self, after: Span, load1: f64, usage: f64) {
+        let metrics = SystemMetrics {
+            load1,
+            load5: load1 / 2.0,
+            memory_usage_bytes: usage,
+            memory_cached_bytes: 734_003_200.0,
+        };
+        self.step(after, Event::SystemMetrics(metrics));
+    }
+
+    /// Ends the oldest request under way: well, or as `how` says.
+    fn answer(&mut self, after: Span, how: u8) {
+        let Some((id, action)) = self.under_way.pop_front() else {
+            return self.step(after, Event::Tick);
+        };
+        let failure = match how {
+            7 => Some(Failure::Unknown),
+            8 => Some(Failure::NotApplied),
+            _ => None,
+        };
+        let plain = failure.map_or(Ok(()), Err);
+        let event = match action {
+            Action::Plugin(request) => {
+                let last = request.last_permit.unwrap_or(request.target);
+                let permit = if how == 6 {
+                    last.field_min(request.target)
+                } else {
+                    request.target
+                };
+                let migrate = (how == 9).then_some(MigrateResponse {});
+                Event::PluginDone(id, plain.map(|()| PluginResponse { permit, migrate }))
+            }
+            Action::NeonVm(_) => Event::NeonVmDone(id, plain.map(|()| self.next_version())),
+            Action::MonitorUpscale(_) => Event::MonitorUpscaleDone(id, plain),
+            Action::MonitorDownscale(_) => {
+                let answer = if how == 6 {
+                    DownscaleAnswer::Denied
+                } else {
+                    DownscaleAnswer::Allowed
+                };
+                Event::MonitorDownscaleDone(id, plain.map(|()| answer))
+            }
+        };
+        self.step(after, event);
+    }
+
+    /// The object as the core believes it to be, in a new state, changed.
+    fn update(&mut self, after: Span, change: impl FnOnce(&mut VmUpdate)) {
+        let info = VmInfo {
+            version: self.next_version(),
+            ..self.core.vm().clone()
+        };
+        let mut update = VmUpdate {
+            current_revision: None,
+            is_pre_migrating: false,
+            info,
+        };
+        change(&mut update);
+        update.current_revision = update.info.current_revision.map(|reached| StampedRevision {
+            revision: reached.revision,
+            at: self.now,
+        });
+        self.step(after, Event::VmUpdated(Box::new(update)));
+    }
+
+    fn next_version(&mut self) -> Option<u64> {
+        self.version += 1;
+        Some(self.version)
+    }
+
+    fn flush(&mut self) {
+        self.recorder.flush(&mut self.records);
+    }
+}
+
+fn reached(value: i64) -> RevisionWithTime {
+    RevisionWithTime {
+        revision: Revision { value, flags: 1 },
+        updated_at: WallTime::default(),
+    }
+}
+
+fn replay(records: &[Record]) -> Report {
+    let mut replay = Replay::new();
+    for record in records {
+        // Through the file's form, so that nothing of the recorder's own is compared with itself.
+        replay.take(decode(encode(record).as_bytes()).expect("decodes"));
+    }
+    replay.finish()
+}
+
+/// One thing that happens: what, after how long, two numbers.
+type Happening = (u8, u64, u8, f64);
+
+fn happen(desk: &mut Desk, (what, after, number, value): Happening) {
+    let after = Span(after);
+    match what {
+        0..=4 => desk.system(after, value, value * 1e9),
+        5 => desk.step(after, Event::Tick),
+        6..=11 => desk.answer(after, number % 10),
+        12 => desk.step(after, Event::MonitorActive),
+        13 => {
+            let wish = Wish {
+                reason: (number % 2 == 0).then_some(AskReason::PsiSome),
+                wanted: (number > 8).then_some(Bytes(u64::from(number) << 28)),
+            };
+            desk.step(after, Event::MonitorUpscaleRequested(wish));
+        }
+        14 if number < 3 => desk.step(after, Event::MonitorReset),
+        15 => desk.update(after, |update| {
+            update.info.cpu.max = MilliCpu(250 * u32::from(4 + number % 8));
+            update.info.mem.max = u32::from(4 + number % 8);
+            update.info.config.scaling.enable_lfc_metrics = number % 3 == 0;
+        }),
+        16 => desk.update(after, |update| {
+            update.info.current_revision = Some(reached(i64::from(number % 8)));
+            update.info.last_revision = i64::from(number % 8);
+        }),
+        // Somebody else sets a size; the guest is on its way, or the state is an old one.
+        20 => desk.update(after, |update| {
+            update
+                .info
+                .set_using(UNIT.saturating_mul(1 + u32::from(number % 6)));
+            if number > 20 {
+                update.info.version = Some(u64::from(number));
+            }
+        }),
+        21 => desk.update(after, |update| {
+            update.info.actual = Some(UNIT.saturating_mul(1 + u32::from(number % 3)));
+            update.is_pre_migrating = number > 24;
+        }),
+        22 => desk.update(after, |update| update.info.version = None),
+        23 => desk.update(after, |_| {}),
+        17 => desk.step(
+            after,
+            Event::LfcMetrics(LfcMetrics {
+                hits: value,
+                misses: 1.0,
+                writes: 2.0,
+                working_set_pages: (0..20).map(|minute| f64::from(minute) * value).collect(),
+            }),
+        ),
+        18 if number == 0 => desk.checkpoint(),
+        19 => desk.step(after, Event::NeonVmDone(RequestId(999), Ok(Some(7)))),
+        _ => desk.answer(after, 0),
+    }
+}
+
+fn happenings() -> impl Strategy<Value = Vec<Happening>> {
+    let value = prop_oneof![
+        (0..1_000_u32).prop_map(|n| f64::from(n) / 100.0),
+        0.0..20.0_f64
+    ];
+    proptest::collection::vec((0..28_u8, 0..6_000_000_u64, 0..32_u8, value), 1..300)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn what_is_recorded_decides_again_to_the_same_bytes(happenings in happenings()) {
+        let mut desk = Desk::new();
+        for happening in happenings {
+            happen(&mut desk, happening);
+        }
+        desk.system(Span(1), 0.5, 1e9);
+        desk.flush();
+        let report = replay(&desk.records);
+        prop_assert!(report.is_equal(), "{:#?}", report);
+        prop_assert_eq!((report.warm_up, report.tail, report.covered), (0, 0, report.steps));
+    }
+
+    #[test]
+    fn a_restored_core_goes_on_as_the_core(before in happenings(), after in happenings()) {
+        let mut desk = Desk::new();
+        for happening in before {
+            happen(&mut desk, happening);
+        }
+        let checkpoint = desk.core.checkpoint(17, desk.now);
+        let restored = Core::restore(&settings(&config()), &checkpoint);
+        prop_assert_eq!(restored.checkpoint(17, desk.now), checkpoint);
+
+        let mut twin = desk.twin(restored);
+        for happening in after {
+            happen(&mut desk, happening);
+            happen(&mut twin, happening);
+            prop_assert_eq!(&desk.output, &twin.output);
+        }
+        prop_assert_eq!(twin.core.checkpoint(17, desk.now), desk.core.checkpoint(17, desk.now));
+    }
+
+    #[test]
+    fn a_sample_that_was_another_is_found(happenings in happenings(), at in any::<prop::sample::Index>()) {
+        let mut desk = Desk::new();
+        for happening in happenings {
+            happen(&mut desk, happening);
+        }
+        desk.system(Span(1), 0.5, 1e9);
+        desk.flush();
+        let mut records = desk.records.clone();
+        let mut samples: Vec<&mut f64> = records
+            .iter_mut()
+            .filter_map(|record| match record {
+                Record::Sampled(sampled) => Some(&mut sampled.block.0),
+                _ => None,
+            })
+            .flatten()
+            .filter_map(|(_, step)| match step {
+                Step::System(sample) => Some(&mut sample.load1),
+                _ => None,
+            })
+            .collect();
+        let at = at.index(samples.len());
+        *samples[at] += 40.0;
+        let report = replay(&records);
+        prop_assert!(!report.is_equal() && report.different > 0);
+    }
+}
+
+/// A checkpoint with every member in it.
+const FULL: &str = include_str!("../../../protocol/testdata/journal/checkpoint.bj");
+
+/// Makes every number, flag and text below `value` another, one at a time, and hands each whole out with its name.
+fn each_leaf_altered(value: &Value) -> Vec<(String, Value)> {
+    fn paths(value: &Value, at: String, out: &mut Vec<String>) {
+        match value {
+            Value::Object(members) => members
+                .iter()
+                .for_each(|(key, member)| paths(member, format!("{at}/{key}"), out)),
+            Value::Array(items) => items
+                .iter()
+                .enumerate()
+                .for_each(|(index, item)| paths(item, format!("{at}/{index}"), out)),
+            _ => out.push(at),
+        }
+    }
+    let mut all = Vec::new();
+    paths(value, String::new(), &mut all);
+    all.into_iter()
+        .map(|path| {
+            let mut altered = value.clone();
+            let leaf = altered.pointer_mut(&path).expect("a leaf");
+            *leaf = match leaf.clone() {
+                Value::Bool(flag) => Value::from(!flag),
+                Value::Number(number) => Value::from(number.as_i64().expect("whole") + 1),
+                Value::String(text) => Value::from(format!("{text}1")),
+                other => panic!("{path} is {other}"),
+            };
+            (path, altered)
+        })
+        .collect()
+}
+
+#[test]
+fn every_member_of_a_checkpoint_comes_back() {
+    let Ok(Record::Checkpoint(full)) = decode(FULL.as_bytes()) else {
+        panic!("not a checkpoint");
+    };
+    let settings = settings(&config());
+    let whole = serde_json::to_value(&full).expect("encodes");
+    let mut altered_members = 0;
+    for (path, altered) in each_leaf_altered(&whole) {
+        // Who and when is said by whoever asks for a checkpoint; when a revision was reached is not kept; the packed metrics
+        // have their own test.
+        if ["/vm", "/t", "/obj/reached/2"].contains(&path.as_str()) || path.starts_with("/metrics")
+        {
+            continue;
+        }
+        let altered: Checkpoint = serde_json::from_value(altered).expect("decodes");
+        assert_ne!(altered, *full, "{path}");
+        let again = Core::restore(&settings, &altered).checkpoint(full.vm, Timestamp(full.t));
+        assert_eq!(again, altered, "{path} is lost");
+        altered_members += 1;
+    }
+    assert!(altered_members > 80, "{altered_members} members");
+}
+
+fn busy() -> Desk {
+    let mut desk = Desk::new();
+    desk.step(Span(1), Event::MonitorActive);
+    for round in 0..400_u32 {
+        let wave = if round % 100 < 50 { 3.0 } else { 0.3 };
+        desk.system(Span::from_secs(2), wave, 6e8 * wave);
+        desk.answer(Span::from_millis(4), 0);
+    }
+    desk
+}
+
+#[test]
+fn reading_begins_at_a_checkpoint_and_what_comes_before_is_warm_up() {
+    let mut desk = busy();
+    desk.checkpoint();
+    desk.system(Span::from_secs(5), 1.0, 1e9);
+    desk.flush();
+    let first = desk
+        .records
+        .iter()
+        .position(|record| matches!(record, Record::Checkpoint(_)));
+    desk.records.remove(first.expect("a checkpoint"));
+    let report = replay(&desk.records);
+    assert!(
+        report.is_equal() && report.warm_up > 400 && report.steps == 1,
+        "{report:?}"
+    );
+    desk.records
+        .retain(|record| !matches!(record, Record::Checkpoint(_)));
+    let report = replay(&desk.records);
+    assert!(
+        !report.is_equal() && report.different == 0,
+        "nothing compared is no success"
+    );
+}
+
+#[test]
+fn what_a_crash_took_is_tail_and_a_gap_begins_anew() {
+    let mut desk = busy();
+    // Routine steps gathered and never written, then lines that rest on them.
+    desk.flush();
+    for _ in 0..5 {
+        desk.system(Span::from_secs(5), 0.31, 6e8);
+    }
+    desk.step(Span(1), Event::NeonVmDone(RequestId(999), Ok(None)));
+    let report = replay(&desk.records);
+    assert!(report.is_equal() && report.tail > 0, "{report:?}");
+
+    let mut desk = busy();
+    desk.recorder.reset();
+    let lost = desk.now;
+    desk.system(Span::from_secs(30), 2.0, 6e8);
+    desk.recorder.reset();
+    let span = desk.now.since(lost);
+    desk.records.push(Record::Gap(Gap {
+        n: 9,
+        span: span.0,
+        t: desk.now.0,
+        vm: Some(17),
+        why: Why::Disk,
+    }));
+    desk.system(Span::from_secs(1), 2.0, 6e8);
+    desk.checkpoint();
+    desk.system(Span::from_secs(1), 2.5, 6e8);
+    desk.flush();
+    let report = replay(&desk.records);
+    assert!(
+        report.is_equal() && report.gaps == 1 && report.warm_up > 0,
+        "{report:?}"
+    );
+}
+
+#[test]
+fn numbers_of_vms_hold_within_one_run_only() {
+    let mut desk = busy();
+    desk.flush();
+    let mut second = busy();
+    second.flush();
+    let mut records = desk.records;
+    let mut others = second.records;
+    if let Record::Head(head) = &mut others[0] {
+        head.run = 6;
+    }
+    records.append(&mut others);
+    let report = replay(&records);
+    assert!(report.is_equal() && report.vms == 2, "{report:?}");
+}
+
+/// A day's quiet hour: a sample every 5 s, a heartbeat every 15 s, a checkpoint every 10 min.
+#[test]
+fn a_quiet_vm_costs_at_most_eight_bytes_a_second() {
+    let mut desk = Desk::new();
+    desk.step(Span(1), Event::MonitorActive);
+    desk.records.clear();
+    let begin = desk.now;
+    let mut state = 7_u32;
+    for second in (0..3_600_u32).step_by(5) {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        let noise = f64::from(state >> 24);
+        let usage = (700_000.0 + noise * 37.0).floor() * 1024.0;
+        let late = Span(4_998_000 + u64::from(state >> 20));
+        desk.system(late, (3.0 + noise / 64.0).floor() / 100.0, usage);
+        if second % 15 == 0 {
+            desk.step(Span(2_000), Event::Tick);
+            desk.answer(Span(3_141), 0);
+        }
+        if second % 600 == 0 {
+            desk.checkpoint();
+        }
+    }
+    desk.flush();
+    let secs = desk.now.since(begin).as_secs_f64();
+    let mut by_kind = std::collections::BTreeMap::new();
+    for record in &desk.records {
+        let line = encode(record);
+        let kind = line[line.find("\"k\":\"").expect("a kind") + 5..]
+            .chars()
+            .next();
+        *by_kind.entry(kind).or_insert(0) += line.len();
+    }
+    let total: usize = by_kind.values().sum();
+    #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
+    let rate = total as f64 / secs;
+    println!("{rate:.2} bytes a second; by kind over {secs:.0} s: {by_kind:?}");
+    assert!(rate <= 8.0, "{rate:.2} bytes a second, {by_kind:?}");
+}

@@ -1,0 +1,371 @@
+//! Decides again from the records of a journal, and compares. Each VM's core begins at a checkpoint, is fed what the journal says
+//! it was fed, at the times it says, and must give the same outputs: every `D` byte by byte, every `T` by its checksum over all
+//! outputs since the one before.
+//!
+//! What cannot be compared is never called equal: records before a VM's first checkpoint after a cut or a gap are *warm-up*; what
+//! follows the last `T` (a writer that crashed took the newest samples with it) is *tail*.
+
+use std::collections::BTreeMap;
+
+use protocol::journal::{
+    Checkpoint, CoreSettings, LinkEvent, Outcome, Record, Reply, RequestKind, Stated, Step, Tick,
+    VmObject, encode,
+};
+use protocol::permit::{MigrateResponse, PluginResponse};
+use protocol::time::Timestamp;
+
+use super::actions::RequestId;
+use super::checkpoint::{info_of, lfc_of, stamp_of, system_of, wished_of};
+use super::journal::{Output, failure};
+use super::machine::{Core, DownscaleAnswer, Event, VmUpdate};
+
+/// Differences kept in a report; all are counted.
+const MAX_MISMATCHES: usize = 100;
+
+/// A record that is not what its inputs give.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mismatch {
+    /// `namespace/name` of the VM.
+    pub vm: String,
+    /// Time of the record, microseconds on the writer's clock.
+    pub at: u64,
+    /// The line as recorded.
+    pub recorded: String,
+    /// The line as computed.
+    pub computed: String,
+}
+
+/// What a replay found.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Report {
+    /// VMs seen.
+    pub vms: u64,
+    /// Steps computed again.
+    pub steps: u64,
+    /// Decisions compared and equal.
+    pub decisions: u64,
+    /// Runs of outputs compared and equal.
+    pub runs: u64,
+    /// Steps covered by those runs: every output of theirs is equal.
+    pub covered: u64,
+    /// Records before the first checkpoint after a cut.
+    pub warm_up: u64,
+    /// Records after the last compared run.
+    pub tail: u64,
+    /// Gaps.
+    pub gaps: u64,
+    /// How many records differ.
+    pub different: u64,
+    /// The first of them.
+    pub mismatches: Vec<Mismatch>,
+}
+
+impl Report {
+    /// Whether something was compared and all of it is equal.
+    #[must_use]
+    pub fn is_equal(&self) -> bool {
+        self.different == 0 && self.runs + self.decisions > 0
+    }
+}
+
+/// Something of a VM, placed in time. At one time the step comes first, then what it gave, then a checkpoint.
+#[derive(Debug)]
+enum Item {
+    Gap,
+    Step(Step),
+    Stated(Stated),
+    Ended(Outcome),
+    Ran(Tick),
+    Decided(Box<protocol::journal::Decision>),
+    Checkpoint(Box<Checkpoint>),
+}
+
+impl Item {
+    fn rank(&self) -> u8 {
+        match self {
+            Self::Gap => 0,
+            Self::Step(_) | Self::Stated(_) | Self::Ended(_) => 1,
+            Self::Decided(_) => 2,
+            Self::Ran(_) => 3,
+            Self::Checkpoint(_) => 4,
+        }
+    }
+}
+
+/// Takes records in the order of the file, then compares.
+#[derive(Debug, Default)]
+pub struct Replay {
+    run: Option<u64>,
+    settings: Option<CoreSettings>,
+    vms: BTreeMap<u32, Vec<(u64, Item)>>,
+    report: Report,
+}
+
+impl Replay {
+    /// An empty one.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes the next record.
+    pub fn take(&mut self, record: Record) {
+        let (at, vm) = (record.at(), record.vm());
+        let item = match record {
+            Record::Head(head) => {
+                if self.run.is_some_and(|run| run != head.run) {
+                    self.compare();
+                }
+                self.run = Some(head.run);
+                return;
+            }
+            Record::Node(node) => {
+                self.settings = node.core.or(self.settings);
+                return;
+            }
+            Record::Gap(gap) => {
+                self.report.gaps += 1;
+                let from = at.saturating_sub(gap.span);
+                match vm {
+                    Some(vm) => self.put(vm, from, Item::Gap),
+                    None => self
+                        .vms
+                        .values_mut()
+                        .for_each(|items| items.push((from, Item::Gap))),
+                }
+                return;
+            }
+            Record::Sampled(sampled) => {
+                for (at, step) in sampled.block.0 {
+                    self.put(sampled.vm, at, Item::Step(step));
+                }
+                return;
+            }
+            // Not fed to a core.
+            Record::Action(_) => return,
+            Record::Outcome(outcome) if outcome.what == RequestKind::Verified => return,
+            Record::Outcome(outcome) => Item::Ended(*outcome),
+            Record::Vm(stated) => Item::Stated(*stated),
+            Record::Tick(tick) => Item::Ran(tick),
+            Record::Decision(decision) => Item::Decided(decision),
+            Record::Checkpoint(checkpoint) => Item::Checkpoint(checkpoint),
+        };
+        if let Some(vm) = vm {
+            self.put(vm, at, item);
+        }
+    }
+
+    fn put(&mut self, vm: u32, at: u64, item: Item) {
+        self.vms.entry(vm).or_default().push((at, item));
+    }
+
+    /// Compares what was taken.
+    #[must_use]
+    pub fn finish(mut self) -> Report {
+        self.compare();
+        self.report
+    }
+
+    /// Compares one run of the writer.
+    fn compare(&mut self) {
+        for (_, mut items) in std::mem::take(&mut self.vms) {
+            self.report.vms += 1;
+            items.sort_by_key(|(at, item)| (*at, item.rank()));
+            let is_run = |(_, (_, item)): &(usize, &(u64, Item))| matches!(item, Item::Ran(_));
+            let covered = items
+                .iter()
+                .enumerate()
+                .rfind(is_run)
+                .map_or(0, |(index, _)| index + 1);
+            let tail = items.split_off(covered);
+            self.report.tail += tail.len() as u64;
+            let mut live = None;
+            for (at, item) in items {
+                self.step(&mut live, Timestamp(at), item);
+            }
+        }
+    }
+
+    fn step(&mut self, live: &mut Option<Live>, now: Timestamp, item: Item) {
+        match (item, live.as_mut()) {
+            (Item::Gap, _) => *live = None,
+            (Item::Checkpoint(checkpoint), _) => {
+                *live = self
+                    .settings
+                    .as_ref()
+                    .map(|settings| Live::new(settings, &checkpoint));
+            }
+            (_, None) => self.report.warm_up += 1,
+            (Item::Step(step), Some(live)) => {
+                self.report.steps += 1;
+                if let Some(event) = live.event_of_step(step) {
+                    live.feed(now, event);
+                }
+            }
+            (Item::Stated(stated), Some(live)) => {
+                self.report.steps += 1;
+                if let Some(event) = live.event_of_state(stated) {
+                    live.feed(now, event);
+                }
+            }
+            (Item::Ended(outcome), Some(live)) => {
+                self.report.steps += 1;
+                live.feed(now, event_of_outcome(&outcome));
+            }
+            (Item::Ran(tick), Some(live)) => {
+                let computed = live.run(now, tick.vm);
+                if self.equal(live, now, &Record::Tick(tick), computed.map(Record::Tick)) {
+                    self.report.runs += 1;
+                    self.report.covered += u64::from(tick.n);
+                }
+            }
+            (Item::Decided(decision), Some(live)) => {
+                let unit = live.unit;
+                let computed = live.output.as_ref().filter(|_| live.at == now);
+                let computed = computed.map(|output| output.record(decision.vm, now, unit));
+                let computed = computed.map(|record| Record::Decision(Box::new(record)));
+                if self.equal(live, now, &Record::Decision(decision), computed) {
+                    self.report.decisions += 1;
+                }
+            }
+        }
+    }
+
+    fn equal(
+        &mut self,
+        live: &Live,
+        now: Timestamp,
+        recorded: &Record,
+        computed: Option<Record>,
+    ) -> bool {
+        let recorded = encode(recorded);
+        let computed = computed.map_or_else(
+            || "no step at this time".to_owned(),
+            |record| encode(&record),
+        );
+        if recorded == computed {
+            return true;
+        }
+        self.report.different += 1;
+        if self.report.mismatches.len() < MAX_MISMATCHES {
+            self.report.mismatches.push(Mismatch {
+                vm: live.name.clone(),
+                at: now.0,
+                recorded: recorded.trim_end().to_owned(),
+                computed: computed.trim_end().to_owned(),
+            });
+        }
+        false
+    }
+}
+
+/// A core that decides again.
+struct Live {
+    core: Core,
+    name: String,
+    unit: protocol::units::Resources,
+    object: Option<VmObject>,
+    output: Option<Output>,
+    at: Timestamp,
+    hash: u32,
+    steps: u32,
+}
+
+impl Live {
+    fn new(settings: &CoreSettings, checkpoint: &Checkpoint) -> Self {
+        Self {
+            core: Core::restore(settings, checkpoint),
+            name: checkpoint.name.clone(),
+            unit: settings.unit.into(),
+            object: None,
+            output: None,
+            at: Timestamp::default(),
+            hash: 0,
+            steps: 0,
+        }
+    }
+
+    fn feed(&mut self, now: Timestamp, event: Event) {
+        self.core.handle(now, event);
+        let output = Output::of(&mut self.core, now);
+        while self.core.poll_observation().is_some() {}
+        self.hash = output.fold(self.hash);
+        self.steps += 1;
+        self.at = now;
+        self.output = Some(output);
+    }
+
+    /// What the journal should say of the run that ends here.
+    fn run(&mut self, now: Timestamp, vm: u32) -> Option<Tick> {
+        let (h, n) = (self.hash, self.steps);
+        (self.hash, self.steps) = (0, 0);
+        (self.at == now).then_some(Tick { h, n, t: now.0, vm })
+    }
+
+    fn event_of_step(&mut self, step: Step) -> Option<Event> {
+        Some(match step {
+            Step::Tick => Event::Tick,
+            Step::System(sample) => Event::SystemMetrics(system_of(&sample)),
+            Step::Lfc(sample) => Event::LfcMetrics(lfc_of(&sample)),
+            Step::Renewed => {
+                let response = PluginResponse {
+                    permit: self.core.last_request()?,
+                    migrate: None,
+                };
+                Event::PluginDone(self.core.plugin.ongoing?, Ok(response))
+            }
+            Step::Again(version) => {
+                let object = VmObject {
+                    version,
+                    ..self.object.clone()?
+                };
+                self.update_of(&object)
+            }
+        })
+    }
+
+    fn event_of_state(&mut self, stated: Stated) -> Option<Event> {
+        Some(match stated.monitor {
+            Some(LinkEvent::Up) => Event::MonitorActive,
+            Some(LinkEvent::Down) => Event::MonitorReset,
+            Some(LinkEvent::Wish) => Event::MonitorUpscaleRequested(wished_of(stated.wish)),
+            None => {
+                let object = stated.obj?;
+                let event = self.update_of(&object);
+                self.object = Some(object);
+                event
+            }
+        })
+    }
+
+    fn update_of(&self, object: &VmObject) -> Event {
+        let default = &self.core.config.default_scaling;
+        Event::VmUpdated(Box::new(VmUpdate {
+            info: info_of(object, &self.name, default),
+            current_revision: object.reached.map(stamp_of),
+            is_pre_migrating: object.migrating,
+        }))
+    }
+}
+
+fn event_of_outcome(outcome: &Outcome) -> Event {
+    let id = RequestId(outcome.id);
+    let failed = failure(outcome.end);
+    match (outcome.what, outcome.end, outcome.got) {
+        (RequestKind::Permit, _, Some(permit)) => {
+            let response = PluginResponse {
+                permit: permit.into(),
+                migrate: outcome.migrate.then_some(MigrateResponse {}),
+            };
+            Event::PluginDone(id, Ok(response))
+        }
+        (RequestKind::Permit, _, None) => Event::PluginDone(id, Err(failed)),
+        (RequestKind::Patch, Reply::Done, _) => Event::NeonVmDone(id, Ok(outcome.version)),
+        (RequestKind::Patch, ..) => Event::NeonVmDone(id, Err(failed)),
+        (RequestKind::Up, Reply::Done, _) => Event::MonitorUpscaleDone(id, Ok(())),
+        (RequestKind::Up, ..) => Event::MonitorUpscaleDone(id, Err(failed)),
+        (_, Reply::Done, _) => Event::MonitorDownscaleDone(id, Ok(DownscaleAnswer::Allowed)),
+        (_, Reply::Refused, _) => Event::MonitorDownscaleDone(id, Ok(DownscaleAnswer::Denied)),
+        _ => Event::MonitorDownscaleDone(id, Err(failed)),
+    }
+}

@@ -1,0 +1,268 @@
+//! The journal's place in the shell: one writer for the node, one scribe per VM's task. All that is recorded is made by
+//! [`crate::core::journal`]; this hands it to [`telemetry::journal`] and never waits.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use protocol::journal::{NodeState, Outcome, Record, Reply, RequestKind};
+use protocol::time::{Span, Timestamp};
+use protocol::trace::Stage;
+use protocol::units::Resources;
+use telemetry::StageLog;
+use telemetry::clock::Clock;
+use telemetry::journal::{Identity, Journal, Limits, Ticket};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::config::Config;
+use super::input::Took;
+use super::schedulers::SchedulerPod;
+use crate::core::journal::{Output, Recorder, settings};
+use crate::core::{Core, Event};
+
+/// The agent's folder in a journal.
+const PART: &str = "agent";
+/// Longest time between two checkpoints of a VM.
+const CHECKPOINT_EVERY: Span = Span::from_secs(600);
+
+/// The node's journal; clones share it.
+#[derive(Debug, Clone)]
+pub(super) struct JournalHandle {
+    journal: Journal,
+    clock: Clock,
+    next_vm: Arc<AtomicU32>,
+}
+
+/// Opens the journal below `folder`. Without one the agent sizes on: that is said once, loudly.
+pub(super) fn open(
+    folder: &Path,
+    config: &Config,
+    node: &str,
+    clock: Clock,
+) -> Option<JournalHandle> {
+    let identity = Identity {
+        part: PART.into(),
+        node: node.to_owned(),
+        build: env!("CARGO_PKG_VERSION").into(),
+        compute_unit: config.scaling.compute_unit,
+        run: u64::try_from(clock.wall().0).unwrap_or(0),
+    };
+    let preamble = vec![Record::Node(NodeState {
+        core: Some(settings(&config.core(Span(0)))),
+        scheduler: None,
+        t: clock.now().0,
+    })];
+    match Journal::open(
+        &folder.join(PART),
+        identity,
+        Limits::default(),
+        clock,
+        preamble,
+    ) {
+        Ok(journal) => Some(JournalHandle {
+            journal,
+            clock,
+            next_vm: Arc::new(AtomicU32::new(1)),
+        }),
+        Err(error) => {
+            let error = telemetry::chain(&error);
+            tracing::error!(error, "no decision journal is written; sizing goes on");
+            None
+        }
+    }
+}
+
+impl JournalHandle {
+    /// Notes which scheduler is asked, until cancelled.
+    pub(super) fn follow(
+        self,
+        mut schedulers: watch::Receiver<Option<SchedulerPod>>,
+        cancel: CancellationToken,
+    ) {
+        tokio::spawn(async move {
+            loop {
+                tokio::select! {
+                    () = cancel.cancelled() => return,
+                    changed = schedulers.changed() => if changed.is_err() { return },
+                }
+                let now = schedulers.borrow_and_update().clone();
+                let record = Record::Node(NodeState {
+                    core: None,
+                    scheduler: Some(now.map_or_else(String::new, |pod| pod.ip)),
+                    t: self.clock.now().0,
+                });
+                // Lost, it is told by the journal itself; no VM's stream depends on it.
+                let _ = self.journal.append(&record, false);
+            }
+        });
+    }
+
+    pub(super) async fn close(self) {
+        self.journal.close().await;
+    }
+}
+
+/// Writes one VM's steps. Without a journal it only numbers their times.
+#[derive(Debug)]
+pub(super) struct Scribe {
+    open: Option<(JournalHandle, Recorder)>,
+    epoch: u64,
+    checkpoint_at: Timestamp,
+    last: Timestamp,
+    is_begun: bool,
+    is_fed: bool,
+    took: Option<Span>,
+    ticket: Option<Ticket>,
+    records: Vec<Record>,
+}
+
+impl Scribe {
+    pub(super) fn new(journal: Option<JournalHandle>, unit: Resources) -> Self {
+        let open = journal.map(|handle| {
+            let vm = handle.next_vm.fetch_add(1, Ordering::Relaxed);
+            (handle, Recorder::new(vm, unit))
+        });
+        Self {
+            open,
+            epoch: 0,
+            checkpoint_at: Timestamp::default(),
+            last: Timestamp::default(),
+            is_begun: false,
+            is_fed: false,
+            took: None,
+            ticket: None,
+            records: Vec::new(),
+        }
+    }
+
+    /// The time of the step that begins: no two steps have the same.
+    pub(super) fn begin(&mut self, now: Timestamp) -> Timestamp {
+        self.last = now.max(self.last + Span(1));
+        (self.is_begun, self.is_fed, self.took) = (true, false, None);
+        self.last
+    }
+
+    /// How long the request took whose end is fed next.
+    pub(super) fn took(&mut self, took: Took) {
+        self.took = Some(took.span);
+    }
+
+    /// What the core is about to be fed, with a checkpoint before it when one is due.
+    pub(super) fn event(&mut self, now: Timestamp, event: &Event, core: &Core) {
+        self.is_fed = true;
+        let Some((handle, recorder)) = &mut self.open else {
+            return;
+        };
+        let epoch = handle.journal.epoch();
+        if epoch != self.epoch || now.since(self.checkpoint_at) >= CHECKPOINT_EVERY {
+            (self.epoch, self.checkpoint_at) = (epoch, now);
+            recorder.checkpoint(now, core, &mut self.records);
+        }
+        recorder.event(now, event, core, self.took.take(), &mut self.records);
+    }
+
+    /// The time at which the core computes: of the step begun, or of one where nothing but time reached it.
+    pub(super) fn step(&mut self, now: Timestamp, core: &Core) -> Timestamp {
+        if !std::mem::take(&mut self.is_begun) {
+            self.begin(now);
+            self.is_begun = false;
+        }
+        if !self.is_fed {
+            self.event(self.last, &Event::Tick, core);
+        }
+        self.last
+    }
+
+    /// What the step gave.
+    pub(super) fn output(&mut self, now: Timestamp, output: &Output) {
+        if let Some((_, recorder)) = &mut self.open {
+            let is_urgent = recorder.output(now, output, &mut self.records);
+            self.write(is_urgent);
+        }
+    }
+
+    /// What a patch that starts now waits for.
+    pub(super) fn ticket(&mut self) -> Option<Ticket> {
+        self.ticket.take()
+    }
+
+    /// The guest was seen to have a size, `after` the wish for it.
+    pub(super) fn verified(&mut self, core: &Core, after: Span, stages: &StageLog) {
+        let Some((_, recorder)) = &self.open else {
+            return;
+        };
+        let vm = core.vm();
+        let rev = vm
+            .current_revision
+            .map_or(0, |reached| reached.revision.value);
+        let name = format!("{}/{}", vm.namespace, vm.name);
+        let known = stages.snapshot();
+        let mine = known
+            .iter()
+            .filter(|stage| stage.trace.revision == rev && stage.trace.vm == name);
+        let mut ms: BTreeMap<String, u64> = mine
+            .filter_map(|stage| {
+                Some((
+                    stage_name(stage.stage)?.to_owned(),
+                    stage.duration_us / 1_000,
+                ))
+            })
+            .collect();
+        ms.insert("total".into(), after.as_millis());
+        self.records.push(Record::Outcome(Box::new(Outcome {
+            end: Reply::Done,
+            got: None,
+            id: 0,
+            migrate: false,
+            ms,
+            rev,
+            t: self.last.0,
+            version: None,
+            vm: recorder.vm(),
+            what: RequestKind::Verified,
+        })));
+        self.write(false);
+    }
+
+    /// The VM's task ends.
+    pub(super) fn end(&mut self) {
+        if let Some((handle, recorder)) = &mut self.open {
+            recorder.flush(&mut self.records);
+            let (journal, vm) = (handle.journal.clone(), recorder.vm());
+            self.write(false);
+            journal.forget(vm);
+        }
+    }
+
+    fn write(&mut self, is_urgent: bool) {
+        let Some((handle, recorder)) = &mut self.open else {
+            return;
+        };
+        self.ticket = None;
+        for record in self.records.drain(..) {
+            match handle.journal.append(&record, is_urgent) {
+                Some(ticket) => self.ticket = Some(ticket),
+                None => {
+                    // What follows rests on what is lost: the next step begins with a checkpoint.
+                    recorder.reset();
+                    (self.epoch, self.ticket) = (0, None);
+                    break;
+                }
+            }
+        }
+        self.records.clear();
+    }
+}
+
+/// Stages that other parts stamped; the agent's own are outcomes of their own.
+fn stage_name(stage: Stage) -> Option<&'static str> {
+    match stage {
+        Stage::Decision | Stage::Permit | Stage::Patch | Stage::MonitorApproval => None,
+        Stage::Controller => Some("controller"),
+        Stage::Qmp => Some("qmp"),
+        Stage::GuestVisible => Some("guest"),
+        Stage::Status => Some("status"),
+    }
+}

@@ -1,0 +1,327 @@
+//! `bellows journal` and `bellows replay`: the decision journal read as files, with or without a running system.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use agent::Replay;
+use clap::{Args, Subcommand};
+use protocol::journal::{Record, Scan, hash_text, scan};
+use serde_json::{Value, json};
+use telemetry::journal::files::{self, SegmentFile};
+
+use crate::context::Context;
+use crate::fail::{Fail, Outcome};
+use crate::output::{Cell, Table};
+use crate::terminal::{err, out};
+
+/// The part whose journal is read when none is named.
+const AGENT: &str = "agent";
+
+/// Verify, print, export and measure the decision journal.
+#[derive(Debug, Clone, Subcommand)]
+pub(crate) enum JournalCommand {
+    /// Check every line, the chain between the segments, and say what is missing
+    Verify(Files),
+    /// Print the lines as they are
+    Cat(Files),
+    /// Print one JSON object per record, samples unpacked, calendar times added
+    Export(Files),
+    /// Bytes and records by segment and kind
+    Stat(Files),
+}
+
+/// Which segments.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Files {
+    /// Segments, or directories of them [default: the agent's in the state directory]
+    #[arg(value_name = "FILE")]
+    files: Vec<PathBuf>,
+}
+
+/// Decide again from a journal's records and compare byte by byte.
+///
+/// Ends with 0 only if something was compared and all of it is equal. Records before a VM's first checkpoint are counted as
+/// warm-up, records after its last checksum as tail; neither is called equal.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ReplayArgs {
+    #[command(flatten)]
+    files: Files,
+}
+
+/// A segment and what is in it.
+pub(crate) struct Segment {
+    pub(crate) file: SegmentFile,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) scan: Scan,
+}
+
+/// The segments of the agent's journal in the state directory.
+pub(crate) fn of_state(context: &Context) -> Outcome<Vec<SegmentFile>> {
+    in_folder(&context.state()?.journal().join(AGENT))
+}
+
+fn in_folder(folder: &Path) -> Outcome<Vec<SegmentFile>> {
+    files::list(folder).map_err(|error| unreadable(folder, &error))
+}
+
+fn unreadable(path: &Path, error: &std::io::Error) -> Fail {
+    Fail::missing(format!("{} cannot be read: {error}", path.display()))
+}
+
+/// Reads a segment.
+pub(crate) fn read(file: SegmentFile) -> Outcome<Segment> {
+    let bytes = files::read(&file.path).map_err(|error| unreadable(&file.path, &error))?;
+    let scan = scan(&bytes);
+    Ok(Segment { file, bytes, scan })
+}
+
+fn chosen(context: &Context, chosen: &Files) -> Outcome<Vec<SegmentFile>> {
+    if chosen.files.is_empty() {
+        let found = of_state(context)?;
+        if found.is_empty() {
+            let folder = context.state()?.journal().join(AGENT);
+            return Err(
+                Fail::not_so(format!("there is no journal in {}", folder.display()))
+                    .fix("start the system: bellows up --detach; or name the files"),
+            );
+        }
+        return Ok(found);
+    }
+    let mut all = Vec::new();
+    for path in &chosen.files {
+        if path.is_dir() {
+            all.extend(in_folder(path)?);
+            continue;
+        }
+        let metadata = path.metadata().map_err(|error| unreadable(path, &error))?;
+        all.push(SegmentFile {
+            seq: 0,
+            path: path.clone(),
+            is_packed: path.extension().is_some_and(|ending| ending == "zst"),
+            bytes: metadata.len(),
+            modified: metadata
+                .modified()
+                .map_err(|error| unreadable(path, &error))?,
+        });
+    }
+    Ok(all)
+}
+
+pub(crate) fn run(context: &Context, command: &JournalCommand) -> Outcome {
+    match command {
+        JournalCommand::Verify(files) => verify(chosen(context, files)?),
+        JournalCommand::Cat(files) => cat(chosen(context, files)?),
+        JournalCommand::Export(files) => export(chosen(context, files)?),
+        JournalCommand::Stat(files) => stat(context, chosen(context, files)?),
+    }
+}
+
+fn verify(found: Vec<SegmentFile>) -> Outcome {
+    let (mut problems, mut lines, mut gaps) = (0_u64, 0, 0);
+    let count = found.len();
+    let mut before: Option<(u64, u32)> = None;
+    for (index, file) in found.into_iter().enumerate() {
+        let segment = read(file)?;
+        let (name, scan) = (segment.file.path.display(), &segment.scan);
+        let mut say = |text: String| {
+            problems += 1;
+            err(&format!("{name}: {text}"));
+        };
+        for damage in &scan.damages {
+            say(telemetry::chain(damage));
+        }
+        for line in &scan.lines {
+            match &line.record {
+                Err(error) => say(format!("the line at byte {}: {error}", line.offset)),
+                Ok(Record::Gap(gap)) => {
+                    gaps += 1;
+                    out(&format!("{name}: a gap of {} ({:?})", gap.n, gap.why));
+                }
+                Ok(_) => {}
+            }
+        }
+        // The last line of the segment being written may be on its way.
+        if scan.torn > 0 && index + 1 < count {
+            say(format!("{} bytes at its end are no line", scan.torn));
+        }
+        let link = scan.head.as_ref().and_then(|head| head.prev);
+        match (link, before) {
+            (Some(link), Some((seq, hash))) if link.seq == seq && link.h != hash => {
+                say(format!(
+                    "its chain names {} as the end of segment {seq}, which ends in {}",
+                    hash_text(link.h),
+                    hash_text(hash)
+                ));
+            }
+            (Some(link), Some((seq, _))) if link.seq != seq => {
+                say(format!(
+                    "segment {} before it is missing; the one before is {seq}",
+                    link.seq
+                ));
+            }
+            _ => {}
+        }
+        before = scan.head.as_ref().map(|head| head.seq).zip(scan.last);
+        lines += scan.lines.len();
+    }
+    if problems > 0 {
+        return Err(Fail::not_so(format!(
+            "the journal is damaged in {problems} places"
+        )));
+    }
+    out(&format!(
+        "{count} segments, {lines} lines, {gaps} gaps: every line and every link is good"
+    ));
+    Ok(())
+}
+
+fn cat(found: Vec<SegmentFile>) -> Outcome {
+    for file in found {
+        let segment = read(file)?;
+        let text = String::from_utf8_lossy(&segment.bytes[..segment.scan.good]);
+        text.lines().for_each(out);
+    }
+    Ok(())
+}
+
+fn export(found: Vec<SegmentFile>) -> Outcome {
+    let mut names: BTreeMap<u32, String> = BTreeMap::new();
+    let mut run = None;
+    for file in found {
+        let segment = read(file)?;
+        let Some(head) = &segment.scan.head else {
+            continue;
+        };
+        if run.replace(head.run) != Some(head.run) {
+            names.clear();
+        }
+        for line in &segment.scan.lines {
+            let Ok(record) = &line.record else { continue };
+            if let Record::Checkpoint(checkpoint) = record {
+                names.insert(checkpoint.vm, checkpoint.name.clone());
+            }
+            let mut value = serde_json::to_value(record)
+                .map_err(|error| Fail::bug(format!("a record is no JSON: {error}")))?;
+            value["at"] = json!(calendar(head.wall, record.at()));
+            if let Some(name) = record.vm().and_then(|vm| names.get(&vm)) {
+                value["name"] = json!(name);
+            }
+            if let Record::Sampled(sampled) = record {
+                let steps = &sampled.block.0;
+                value["steps"] = steps
+                    .iter()
+                    .map(|(at, step)| json!([calendar(head.wall, *at), format!("{step:?}")]))
+                    .collect::<Vec<Value>>()
+                    .into();
+            }
+            out(&value.to_string());
+        }
+    }
+    Ok(())
+}
+
+/// A time of a writer's clock as a calendar time.
+pub(crate) fn calendar(wall: u64, at: u64) -> String {
+    let micros = i64::try_from(wall.saturating_add(at)).unwrap_or(i64::MAX);
+    protocol::time::WallTime(micros).to_micro_string()
+}
+
+fn stat(context: &Context, found: Vec<SegmentFile>) -> Outcome {
+    let mut table = Table::new(&[
+        "SEGMENT", "ON DISK", "BYTES", "LINES", "VMS", "SPAN", "B/VM/S", "BY KIND",
+    ]);
+    for file in found {
+        let segment = read(file)?;
+        let lines = &segment.scan.lines;
+        let mut kinds: BTreeMap<String, usize> = BTreeMap::new();
+        let mut vms = std::collections::BTreeSet::new();
+        let mut times: Option<(u64, u64)> = None;
+        for (index, line) in lines.iter().enumerate() {
+            let end = lines
+                .get(index + 1)
+                .map_or(segment.scan.good, |next| next.offset);
+            let Ok(record) = &line.record else { continue };
+            let text = serde_json::to_value(record).unwrap_or_default();
+            let kind = text["k"].as_str().unwrap_or("?").to_owned();
+            *kinds.entry(kind).or_default() += end - line.offset;
+            vms.extend(record.vm());
+            let at = record.at();
+            times = Some(times.map_or((at, at), |(from, to)| (from.min(at), to.max(at))));
+        }
+        let span_s = times.map_or(0.0, |(from, to)| (to - from) as f64 / 1e6);
+        let rate = segment.scan.good as f64 / span_s.max(1.0) / vms.len().max(1) as f64;
+        let by_kind: Vec<String> = kinds
+            .iter()
+            .map(|(kind, bytes)| format!("{kind} {bytes}"))
+            .collect();
+        let cells: Vec<Cell> = vec![
+            segment
+                .file
+                .path
+                .file_name()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned()
+                .into(),
+            segment.file.bytes.to_string().into(),
+            segment.scan.good.to_string().into(),
+            lines.len().to_string().into(),
+            vms.len().to_string().into(),
+            format!("{span_s:.0}s").into(),
+            format!("{rate:.1}").into(),
+            by_kind.join(", ").into(),
+        ];
+        table.row(cells);
+    }
+    table.print(context.paint());
+    Ok(())
+}
+
+pub(crate) fn replay(context: &Context, args: &ReplayArgs) -> Outcome {
+    let mut replay = Replay::new();
+    let mut damages = 0;
+    for file in chosen(context, &args.files)? {
+        let segment = read(file)?;
+        damages += segment.scan.damages.len();
+        for line in segment.scan.lines {
+            match line.record {
+                Ok(record) => replay.take(record),
+                Err(_) => damages += 1,
+            }
+        }
+    }
+    let report = replay.finish();
+    for mismatch in &report.mismatches {
+        out(&format!(
+            "{} at {}\n  recorded {}\n  computed {}",
+            mismatch.vm, mismatch.at, mismatch.recorded, mismatch.computed
+        ));
+    }
+    out(&format!(
+        "{} VMs, {} steps decided again; equal: {} decisions, {} checksums over {} outputs; different: {}; warm-up: {}, tail: {}, gaps: {}",
+        report.vms,
+        report.steps,
+        report.decisions,
+        report.runs,
+        report.covered,
+        report.different,
+        report.warm_up,
+        report.tail,
+        report.gaps
+    ));
+    if damages > 0 {
+        return Err(Fail::not_so(format!("{damages} places are damaged"))
+            .fix("see them: bellows journal verify"));
+    }
+    if report.different > 0 {
+        return Err(Fail::not_so(format!(
+            "{} records are not what their inputs give",
+            report.different
+        )));
+    }
+    if !report.is_equal() {
+        return Err(Fail::not_so("nothing could be compared")
+            .rule("a VM's decisions are compared from its first checkpoint on"));
+    }
+    Ok(())
+}

@@ -1,0 +1,363 @@
+//! The routine steps of one VM, packed: samples, deadlines, permits renewed as they were. Sixty-four of them take about a
+//! kilobyte, and come back bit by bit as they went in.
+//!
+//! Layout of a block: per step one kind byte, the time since the step before as a varint (microseconds), then the fields.
+//! A field is a varint: 0 = eight bytes of the float follow; else 1 + the zigzag difference, in steps of the field's scale, to
+//! the last scaled value of that field. A float that is a whole multiple of its scale is never written in eight bytes.
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD_NO_PAD;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Most steps of a block.
+pub const MAX_STEPS: usize = 64;
+/// Most windows of a working-set series, a week of minutes.
+const MAX_WINDOWS: u64 = 10_080;
+/// Scaled values are kept below this, where floats are exact.
+const EXACT: f64 = 4_503_599_627_370_496.0;
+
+/// Why a block does not unpack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the packed steps are damaged")]
+pub struct PackError;
+
+/// System metrics of a guest.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[expect(missing_docs, reason = "the fields of the agent's own sample")]
+pub struct SystemSample {
+    pub load1: f64,
+    pub load5: f64,
+    pub usage: f64,
+    pub cached: f64,
+}
+
+/// File cache metrics of a guest.
+#[derive(Debug, Clone, PartialEq)]
+#[expect(missing_docs, reason = "the fields of the agent's own sample")]
+pub struct LfcSample {
+    pub hits: f64,
+    pub misses: f64,
+    pub writes: f64,
+    pub pages: Vec<f64>,
+}
+
+/// One routine step: something reached the core and it computed.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Step {
+    /// A deadline of the core.
+    Tick,
+    /// System metrics came.
+    System(SystemSample),
+    /// File cache metrics came.
+    Lfc(LfcSample),
+    /// The permit request under way was answered with exactly what it asked, which is the permit held.
+    Renewed,
+    /// The VM object came again with nothing new in it but its version.
+    Again(Option<u64>),
+}
+
+/// Steps of one VM and their times, microseconds; at most [`MAX_STEPS`], times never fall.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Block(pub Vec<(u64, Step)>);
+
+#[derive(Clone, Copy)]
+enum Scale {
+    Hundredths,
+    Kibi,
+    One,
+}
+
+impl Scale {
+    fn split(self, value: f64) -> f64 {
+        match self {
+            Self::Hundredths => value * 100.0,
+            Self::Kibi => value / 1024.0,
+            Self::One => value,
+        }
+    }
+
+    fn join(self, count: f64) -> f64 {
+        match self {
+            Self::Hundredths => count / 100.0,
+            Self::Kibi => count * 1024.0,
+            Self::One => count,
+        }
+    }
+
+    /// The count that stands for exactly this value, bit by bit.
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "below 2^52 by the check before"
+    )]
+    fn count(self, value: f64) -> Option<i64> {
+        let count = self.split(value).round();
+        let is_exact = count.abs() < EXACT && self.join(count).to_bits() == value.to_bits();
+        is_exact.then_some(count as i64)
+    }
+}
+
+/// Last scaled values, per field: load1, load5, usage, cached, hits, misses, writes, then the windows.
+#[derive(Default)]
+struct Memory {
+    fields: [i64; 7],
+    windows: Vec<i64>,
+}
+
+const SYSTEM_SCALES: [Scale; 4] = [
+    Scale::Hundredths,
+    Scale::Hundredths,
+    Scale::Kibi,
+    Scale::Kibi,
+];
+
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "seven bits at a time; the last is below 0x80"
+)]
+fn put_varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push((value & 0x7f) as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+fn put_field(out: &mut Vec<u8>, last: &mut i64, scale: Scale, value: f64) {
+    match scale.count(value) {
+        Some(count) => {
+            let difference = count - *last;
+            *last = count;
+            put_varint(
+                out,
+                ((difference << 1) ^ (difference >> 63)).cast_unsigned() + 1,
+            );
+        }
+        None => {
+            out.push(0);
+            out.extend(value.to_bits().to_le_bytes());
+        }
+    }
+}
+
+/// The bytes of a block.
+#[must_use]
+pub fn pack(block: &Block) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut memory = Memory::default();
+    let mut last = block.0.first().map_or(0, |(at, _)| *at);
+    for (at, step) in &block.0 {
+        out.push(match step {
+            Step::Tick => 0,
+            Step::System(_) => 1,
+            Step::Lfc(_) => 2,
+            Step::Renewed => 3,
+            Step::Again(None) => 4,
+            Step::Again(Some(_)) => 5,
+        });
+        put_varint(&mut out, at.saturating_sub(last));
+        last = *at;
+        match step {
+            Step::System(sample) => {
+                let values = [sample.load1, sample.load5, sample.usage, sample.cached];
+                for (index, (value, scale)) in values.into_iter().zip(SYSTEM_SCALES).enumerate() {
+                    put_field(&mut out, &mut memory.fields[index], scale, value);
+                }
+            }
+            Step::Lfc(sample) => {
+                for (index, value) in [sample.hits, sample.misses, sample.writes]
+                    .into_iter()
+                    .enumerate()
+                {
+                    put_field(&mut out, &mut memory.fields[4 + index], Scale::One, value);
+                }
+                put_varint(&mut out, sample.pages.len() as u64);
+                memory
+                    .windows
+                    .resize(sample.pages.len().max(memory.windows.len()), 0);
+                for (last, value) in memory.windows.iter_mut().zip(&sample.pages) {
+                    put_field(&mut out, last, Scale::One, *value);
+                }
+            }
+            Step::Again(Some(version)) => put_varint(&mut out, *version),
+            Step::Tick | Step::Renewed | Step::Again(None) => {}
+        }
+    }
+    out
+}
+
+struct Cursor<'a>(&'a [u8]);
+
+impl Cursor<'_> {
+    fn byte(&mut self) -> Result<u8, PackError> {
+        let (first, rest) = self.0.split_first().ok_or(PackError)?;
+        self.0 = rest;
+        Ok(*first)
+    }
+
+    fn varint(&mut self) -> Result<u64, PackError> {
+        let mut value = 0_u64;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            let bits = u64::from(byte & 0x7f);
+            if shift == 63 && bits > 1 {
+                return Err(PackError);
+            }
+            value |= bits << shift;
+            if byte < 0x80 {
+                return Ok(value);
+            }
+        }
+        Err(PackError)
+    }
+
+    fn field(&mut self, last: &mut i64, scale: Scale) -> Result<f64, PackError> {
+        let Some(zigzag) = self.varint()?.checked_sub(1) else {
+            let (bytes, rest) = self.0.split_first_chunk::<8>().ok_or(PackError)?;
+            self.0 = rest;
+            return Ok(f64::from_bits(u64::from_le_bytes(*bytes)));
+        };
+        let difference = (zigzag >> 1).cast_signed() ^ -(zigzag & 1).cast_signed();
+        *last = last.checked_add(difference).ok_or(PackError)?;
+        Ok(scale.join(*last as f64))
+    }
+}
+
+/// The block of these bytes, whose first step was at `start`.
+///
+/// # Errors
+/// [`PackError`]: damaged, or not packed the one way [`pack`] does it.
+pub fn unpack(start: u64, bytes: &[u8]) -> Result<Block, PackError> {
+    let mut cursor = Cursor(bytes);
+    let mut memory = Memory::default();
+    let mut at = start;
+    let mut steps = Vec::new();
+    while !cursor.0.is_empty() {
+        if steps.len() == MAX_STEPS {
+            return Err(PackError);
+        }
+        let kind = cursor.byte()?;
+        at = at.checked_add(cursor.varint()?).ok_or(PackError)?;
+        let step = match kind {
+            0 => Step::Tick,
+            1 => {
+                let mut values = [0.0; 4];
+                for (index, scale) in SYSTEM_SCALES.into_iter().enumerate() {
+                    values[index] = cursor.field(&mut memory.fields[index], scale)?;
+                }
+                let [load1, load5, usage, cached] = values;
+                Step::System(SystemSample {
+                    load1,
+                    load5,
+                    usage,
+                    cached,
+                })
+            }
+            2 => {
+                let mut values = [0.0; 3];
+                for (index, value) in values.iter_mut().enumerate() {
+                    *value = cursor.field(&mut memory.fields[4 + index], Scale::One)?;
+                }
+                let [hits, misses, writes] = values;
+                let count = cursor.varint()?;
+                if count > MAX_WINDOWS {
+                    return Err(PackError);
+                }
+                let mut pages = Vec::new();
+                for index in 0..usize::try_from(count).map_err(|_| PackError)? {
+                    if memory.windows.len() == index {
+                        memory.windows.push(0);
+                    }
+                    pages.push(cursor.field(&mut memory.windows[index], Scale::One)?);
+                }
+                Step::Lfc(LfcSample {
+                    hits,
+                    misses,
+                    writes,
+                    pages,
+                })
+            }
+            3 => Step::Renewed,
+            4 => Step::Again(None),
+            5 => Step::Again(Some(cursor.varint()?)),
+            _ => return Err(PackError),
+        };
+        steps.push((at, step));
+    }
+    let block = Block(steps);
+    if pack(&block) == bytes {
+        Ok(block)
+    } else {
+        Err(PackError)
+    }
+}
+
+/// `S`: a block in a line.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sampled {
+    /// The VM's number.
+    pub vm: u32,
+    /// Its steps; never empty.
+    pub block: Block,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Wire {
+    d: String,
+    n: usize,
+    t: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    vm: Option<u32>,
+}
+
+impl Wire {
+    fn of(block: &Block, vm: Option<u32>) -> Self {
+        Self {
+            d: BASE64_STANDARD_NO_PAD.encode(pack(block)),
+            n: block.0.len(),
+            t: block.0.first().map_or(0, |(at, _)| *at),
+            vm,
+        }
+    }
+
+    fn block(&self) -> Result<Block, PackError> {
+        let bytes = BASE64_STANDARD_NO_PAD
+            .decode(&self.d)
+            .map_err(|_| PackError)?;
+        let block = unpack(self.t, &bytes)?;
+        if block.0.len() != self.n || block.0.is_empty() {
+            return Err(PackError);
+        }
+        Ok(block)
+    }
+}
+
+impl Serialize for Sampled {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Wire::of(&self.block, Some(self.vm)).serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Sampled {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let wire = Wire::deserialize(deserializer)?;
+        let vm = wire
+            .vm
+            .ok_or_else(|| serde::de::Error::missing_field("vm"))?;
+        let block = wire.block().map_err(serde::de::Error::custom)?;
+        Ok(Self { vm, block })
+    }
+}
+
+impl Serialize for Block {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Wire::of(self, None).serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Block {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let wire = Wire::deserialize(deserializer)?;
+        wire.block().map_err(serde::de::Error::custom)
+    }
+}

@@ -1,0 +1,412 @@
+//! Every record of the decision journal against the lines under `testdata/journal/`.
+//!
+//! * `testdata/journal/*.bj`: exactly the line that is written; it reads back to the same value.
+//! * `testdata/journal/rejected/`: lines that mean something and are not spelt the one way, or are damaged; each is refused.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use protocol::journal::{
+    Action, Amount, Approval, Block, Checkpoint, CoreSettings, Decimal, Decision, DecodeError,
+    Denial, FaultCounts, Gap, Head, Issued, LfcSample, LinkEvent, Milli, MonitorPart, NodeState,
+    Ongoing, Outcome, PatchPart, PluginPart, Previous, Record, Reply, RequestKind, Sampled,
+    Scaling, Size, Stamped, Started, Stated, Step, SystemSample, Tick, VmObject, Waits, Why, Wish,
+    Wished, crc, decode, encode, hash_text,
+};
+use protocol::monitor_v2::AskReason;
+
+fn folder() -> PathBuf {
+    PathBuf::from("testdata/journal")
+}
+
+fn scaling() -> Scaling {
+    Scaling {
+        load_average_fraction_target: Decimal(0.9),
+        memory_usage_fraction_target: Decimal(0.75),
+        memory_total_fraction_target: Decimal(0.9),
+        enable_lfc_metrics: true,
+        lfc_use_largest_window: false,
+        lfc_to_memory_ratio: Decimal(0.75),
+        lfc_window_size_minutes: 5,
+        lfc_min_wait_before_downscale_minutes: 5,
+        cpu_stable_zone_ratio: Decimal(0.0),
+        cpu_mixed_zone_ratio: Decimal(0.1),
+    }
+}
+
+fn object() -> VmObject {
+    VmObject {
+        actual: Some(Size(1000, 4 << 30)),
+        cpu: [250, 4000, 1000],
+        last: 7,
+        mem: [1, 16, 4],
+        migrating: false,
+        own: None,
+        reached: Some(Stamped(6, 1, 41_000_000)),
+        slot: 1 << 30,
+        version: Some(812),
+    }
+}
+
+fn wished() -> Wished {
+    Wished {
+        reason: Some(AskReason::PsiSome),
+        wanted: Some(6 << 30),
+    }
+}
+
+fn sample(load1: f64, usage: f64) -> Step {
+    Step::System(SystemSample {
+        load1,
+        load5: 0.31,
+        usage,
+        cached: 734_003_200.0,
+    })
+}
+
+fn block() -> Block {
+    let windows = LfcSample {
+        hits: 812_345.0,
+        misses: 1_234.0,
+        writes: 99.5,
+        pages: vec![1000.0, 1200.0, 1200.0],
+    };
+    Block(vec![
+        (41_230_010, sample(0.53, 1_879_048_192.0)),
+        (41_733_120, Step::Tick),
+        (41_736_004, Step::Renewed),
+        (42_000_000, Step::Lfc(windows)),
+        (46_230_471, sample(0.61, 1_879_048_193.5)),
+        (46_500_000, Step::Again(Some(815))),
+        (46_500_001, Step::Again(None)),
+    ])
+}
+
+/// With every member in it: the agent's tests rest on that.
+fn checkpoint() -> Checkpoint {
+    Checkpoint {
+        faults: FaultCounts {
+            approved_above_use: 1,
+            use_above_permit: 2,
+            downscale_below_denied: 3,
+            desired_out_of_bounds: 4,
+            invalid_permit: 5,
+            unknown_reply: 6,
+            observation_lost: 7,
+        },
+        issued: vec![40_000_000, 41_232_000],
+        metrics: Some(Block(block().0.split_off(3).split_at(2).0.to_vec())),
+        monitor: MonitorPart {
+            approved: Some(Approval(Size(1000, 4 << 30), Size(1000, 4 << 30))),
+            denied: Some(Denial(39_000_000, Size(1000, 4 << 30), Size(750, 3 << 30))),
+            doubt: true,
+            down_failed: Some(37_000_000),
+            ongoing: Some(Ongoing {
+                id: 31,
+                rev: Stamped(7, 1, 41_232_000),
+                size: Size(1250, 5 << 30),
+                up: true,
+            }),
+            rev: Issued(6, 2),
+            up_failed: Some(38_000_000),
+            wish: Some(Wish(41_100_000, Size(1000, 4 << 30), wished())),
+        },
+        name: "default/pg".into(),
+        next: 32,
+        obj: VmObject {
+            migrating: true,
+            own: Some(scaling()),
+            reached: Some(Stamped(6, 1, 0)),
+            ..object()
+        },
+        patch: PatchPart {
+            failed: Some(36_000_000),
+            last: Some(41_000_000),
+            moved: true,
+            ongoing: Some((30, Size(1250, 5 << 30))),
+            rev: Issued(6, 1),
+            seen: Some((814, Size(1250, 5 << 30))),
+            target: Stamped(7, 1, 41_232_000),
+            uncertain: Some((Size(1000, 4 << 30), Size(1250, 5 << 30))),
+            version: Some(811),
+        },
+        plugin: PluginPart {
+            failed: Some(20_000_000),
+            last: Some((41_232_008, Size(1250, 5 << 30), Stamped(7, 1, 41_232_008))),
+            migrating: Some(35_000_000),
+            ongoing: Some(29),
+            permit: Some(Size(1250, 5 << 30)),
+            rev: Issued(7, 1),
+            unanswered: true,
+        },
+        rev: 7,
+        t: 41_232_010,
+        target: Stamped(7, 1, 41_232_000),
+        tick: 15_042_000,
+        vm: 17,
+        want: Some(Size(1250, 5 << 30)),
+        warn: 3,
+    }
+}
+
+fn decision() -> Decision {
+    Decision {
+        by: vec!["permit".into()],
+        cu: Amount::Units(4),
+        started: Started {
+            permit: Some(Amount::Units(5)),
+            ..Started::default()
+        },
+        fault: 0,
+        r: "memory".into(),
+        rev: 7,
+        t: 41_232_008,
+        to: Some(Amount::Units(5)),
+        vm: 17,
+        votes: BTreeMap::from([
+            ("cpu".into(), Milli::of(1.1)),
+            ("memory".into(), Milli::of(4.2345)),
+        ]),
+        want: 5,
+        warn: vec![],
+    }
+}
+
+fn heads() -> Vec<(&'static str, Record)> {
+    let head = Head {
+        build: "0.1.0".into(),
+        cu: Size(250, 1 << 30),
+        node: "node-1".into(),
+        part: "agent".into(),
+        prev: Some(Previous {
+            h: 0x0f31_c2aa,
+            seq: 41,
+        }),
+        run: 1_795_000_000_500_000,
+        seq: 42,
+        t: 1_000_012,
+        v: 1,
+        wall: 1_795_000_000_000_000,
+    };
+    let first = Head {
+        prev: None,
+        seq: 1,
+        ..head.clone()
+    };
+    let waits = Waits {
+        plugin_retry: 3_000_000,
+        plugin_denied: 2_000_000,
+        neonvm_retry: 5_000_000,
+        monitor_retry: 3_000_000,
+        monitor_denied: 5_000_000,
+        monitor_wish: 10_000_000,
+        migration_hold: 60_000_000,
+    };
+    let core = CoreSettings {
+        lfc_age: None,
+        scaling: scaling(),
+        system_age: Some(15_000_000),
+        unit: Size(250, 1 << 30),
+        waits,
+    };
+    let node = NodeState {
+        core: Some(core),
+        scheduler: None,
+        t: 1_000_012,
+    };
+    let scheduler = NodeState {
+        core: None,
+        scheduler: Some("autoscale-scheduler-1 127.7.0.2".into()),
+        t: 1_100_000,
+    };
+    vec![
+        ("head", Record::Head(head)),
+        ("head_first", Record::Head(first)),
+        ("node", Record::Node(node)),
+        ("node_scheduler", Record::Node(scheduler)),
+    ]
+}
+
+fn records() -> Vec<(&'static str, Record)> {
+    let outcome = Outcome {
+        end: Reply::Done,
+        got: Some(Size(1250, 5 << 30)),
+        id: 29,
+        migrate: true,
+        ms: BTreeMap::from([("permit".into(), 3)]),
+        rev: 7,
+        t: 41_235_224,
+        version: None,
+        vm: 17,
+        what: RequestKind::Permit,
+    };
+    let verified = Outcome {
+        got: None,
+        id: 0,
+        migrate: false,
+        ms: BTreeMap::from([("guest".into(), 212), ("qmp".into(), 9)]),
+        what: RequestKind::Verified,
+        ..outcome.clone()
+    };
+    let refused = Outcome {
+        end: Reply::Refused,
+        what: RequestKind::Down,
+        ..verified.clone()
+    };
+    let patched = Outcome {
+        ms: BTreeMap::from([("patch".into(), 9)]),
+        version: Some(813),
+        what: RequestKind::Patch,
+        ..verified.clone()
+    };
+    let odd = Decision {
+        by: vec!["min".into(), "monitor_absent".into()],
+        cu: Amount::Exact(Size(1001, 4_294_967_297)),
+        started: Started::default(),
+        fault: 2,
+        r: "idle".into(),
+        rev: 0,
+        to: None,
+        votes: BTreeMap::new(),
+        want: 0,
+        warn: vec!["missing_metrics".into()],
+        ..decision()
+    };
+    let stated = |monitor, obj| {
+        Record::Vm(Box::new(Stated {
+            monitor,
+            obj,
+            t: 41_100_000,
+            vm: 17,
+            wish: Wished::default(),
+        }))
+    };
+    let gap = |n, span, vm, why| {
+        Record::Gap(Gap {
+            n,
+            span,
+            t: 50_000_000,
+            vm,
+            why,
+        })
+    };
+    let action = Action {
+        by: "uid 1000".into(),
+        what: "pause \"pg\"\n".into(),
+        t: 60_000_000,
+        vm: Some(17),
+    };
+    let mut all = heads();
+    all.extend([
+        ("checkpoint", Record::Checkpoint(Box::new(checkpoint()))),
+        (
+            "samples",
+            Record::Sampled(Sampled {
+                vm: 17,
+                block: block(),
+            }),
+        ),
+        ("vm_object", stated(None, Some(object()))),
+        ("vm_monitor", stated(Some(LinkEvent::Wish), None)),
+        (
+            "vm_wish",
+            Record::Vm(Box::new(Stated {
+                monitor: Some(LinkEvent::Wish),
+                obj: None,
+                t: 41_100_000,
+                vm: 17,
+                wish: wished(),
+            })),
+        ),
+        (
+            "tick",
+            Record::Tick(Tick {
+                h: 0x9f31_c2aa,
+                n: 6,
+                t: 46_500_000,
+                vm: 17,
+            }),
+        ),
+        ("decision", Record::Decision(Box::new(decision()))),
+        ("decision_odd", Record::Decision(Box::new(odd))),
+        ("outcome_permit", Record::Outcome(Box::new(outcome))),
+        ("outcome_patch", Record::Outcome(Box::new(patched))),
+        ("outcome_verified", Record::Outcome(Box::new(verified))),
+        ("outcome_refused", Record::Outcome(Box::new(refused))),
+        ("action", Record::Action(action)),
+        ("gap_torn", gap(311, 0, None, Why::TornTail)),
+        ("gap_noisy", gap(12, 4_000_000, Some(17), Why::Noisy)),
+    ]);
+    all
+}
+
+#[test]
+fn every_record_is_exactly_its_line() {
+    let mut files = std::collections::BTreeSet::new();
+    for (name, record) in records() {
+        let line = encode(&record);
+        let path = folder().join(format!("{name}.bj"));
+        files.insert(path.clone());
+        let golden = std::fs::read_to_string(&path)
+            .unwrap_or_else(|error| panic!("{}: {error}; the line is\n{line}", path.display()));
+        assert_eq!(golden, line, "{name}");
+        assert_eq!(decode(golden.as_bytes()), Ok(record), "{name}");
+    }
+    for entry in std::fs::read_dir(folder()).expect("the folder is there") {
+        let path = entry.expect("an entry").path();
+        assert!(
+            path.is_dir() || files.contains(&path),
+            "{} stands for no record",
+            path.display()
+        );
+    }
+}
+
+/// A line with a good checksum around any text.
+fn sealed(json: &str) -> String {
+    format!("{} {json}\n", hash_text(crc(0, json.as_bytes())))
+}
+
+#[test]
+fn another_spelling_of_the_same_meaning_is_refused() {
+    let good = r#"{"h":"9f31c2aa","k":"T","n":6,"t":46500000,"vm":17}"#;
+    assert!(decode(sealed(good).as_bytes()).is_ok());
+    for other in [
+        r#"{"k":"T","h":"9f31c2aa","n":6,"t":46500000,"vm":17}"#,
+        r#"{"h":"9F31c2aa","k":"T","n":6,"t":46500000,"vm":17}"#,
+        r#"{"h":"+9f31c2a","k":"T","n":6,"t":46500000,"vm":17}"#,
+        r#"{"h": "9f31c2aa","k":"T","n":6,"t":46500000,"vm":17}"#,
+        r#"{"h":"9f31c2aa","k":"T","n":6,"t":46500000,"vm":17} "#,
+        r#"{"h":"9f31c2a\u0061","k":"T","n":6,"t":46500000,"vm":17}"#,
+        r#"{"h":"9f31c2aa","k":"T","n":6,"n":6,"t":46500000,"vm":17}"#,
+        r#"{"h":"9f31c2aa","k":"T","n":6.0,"t":46500000,"vm":17}"#,
+        r#"{"h":"9f31c2aa","k":"T","n":6,"t":46500000,"vm":17,"x":1}"#,
+        r#"{"h":"9f31c2aa","k":"T","n":6,"t":9007199254740993,"vm":17}"#,
+        r#"{"h":"9f31c2aa","k":"Q","n":6,"t":46500000,"vm":17}"#,
+        r#"{"h":null,"k":"T","n":6,"t":46500000,"vm":17}"#,
+    ] {
+        assert!(decode(sealed(other).as_bytes()).is_err(), "{other}");
+    }
+    for (name, is_shape) in [
+        ("rejected/upper_case.bj", false),
+        ("rejected/no_blank.bj", true),
+    ] {
+        let line = std::fs::read(folder().join(name)).expect("the line is there");
+        match decode(&line) {
+            Err(DecodeError::Shape) => assert!(is_shape, "{name}"),
+            Err(DecodeError::Checksum { .. }) => assert!(!is_shape, "{name}"),
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn an_explicit_default_is_refused() {
+    let line = encode(&Record::Decision(Box::new(decision())));
+    let (_, json) = line.trim_end().split_at(9);
+    let other = json.replacen(r#","k":"D""#, r#","fault":0,"k":"D""#, 1);
+    assert_eq!(
+        decode(sealed(&other).as_bytes()),
+        Err(DecodeError::NotCanonical)
+    );
+}

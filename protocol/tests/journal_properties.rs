@@ -1,0 +1,316 @@
+//! What holds for every journal: records round-trip, no flipped byte goes unseen, no byte string crashes a reader, and a tail
+//! torn anywhere is cut at the last good line.
+
+use std::collections::BTreeMap;
+
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+use protocol::journal::{
+    Action, Amount, Block, Damage, Decision, Gap, Head, LfcSample, MAX_INTEGER, MAX_LINE_BYTES,
+    MAX_STEPS, Milli, Outcome, Previous, Record, Reply, RequestKind, Sampled, Size, Started, Step,
+    SystemSample, Tick, Why, chain_hash, crc, decode, encode, hash_text, pack, scan, unpack,
+};
+
+fn whole() -> impl Strategy<Value = u64> {
+    0..=MAX_INTEGER.unsigned_abs()
+}
+
+fn size() -> impl Strategy<Value = Size> {
+    (any::<u32>(), whole()).prop_map(|(cpu, mem)| Size(cpu, mem))
+}
+
+fn amount() -> impl Strategy<Value = Amount> {
+    prop_oneof![
+        any::<u32>().prop_map(Amount::Units),
+        size().prop_map(Amount::Exact)
+    ]
+}
+
+/// Floats as they come, odd ones among them.
+fn float() -> impl Strategy<Value = f64> {
+    prop_oneof![
+        (0..100_000_u32).prop_map(|n| f64::from(n) / 100.0),
+        (0..u32::MAX).prop_map(|n| f64::from(n) * 1024.0),
+        any::<f64>(),
+        Just(-0.0),
+        Just(f64::MAX),
+    ]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let system = (float(), float(), float(), float()).prop_map(|(load1, load5, usage, cached)| {
+        Step::System(SystemSample {
+            load1,
+            load5,
+            usage,
+            cached,
+        })
+    });
+    let lfc = (float(), float(), float(), vec(float(), 0..70)).prop_map(
+        |(hits, misses, writes, pages)| {
+            Step::Lfc(LfcSample {
+                hits,
+                misses,
+                writes,
+                pages,
+            })
+        },
+    );
+    prop_oneof![
+        Just(Step::Tick),
+        system,
+        lfc,
+        Just(Step::Renewed),
+        option::of(any::<u64>()).prop_map(Step::Again)
+    ]
+}
+
+fn block() -> impl Strategy<Value = Block> {
+    let steps = vec((0..10_000_000_u64, step()), 1..=MAX_STEPS);
+    (0..1_u64 << 50, steps).prop_map(|(start, steps)| {
+        let mut at = start;
+        let mut timed = Vec::new();
+        for (after, step) in steps {
+            at += if timed.is_empty() { 0 } else { after };
+            timed.push((at, step));
+        }
+        Block(timed)
+    })
+}
+
+/// Bit by bit: floats that are no number are equal to themselves here.
+fn bits(block: &Block) -> Vec<u8> {
+    pack(block)
+}
+
+fn decision() -> impl Strategy<Value = Record> {
+    let words = vec(".{0,12}", 0..4);
+    let started = (
+        option::of(amount()),
+        option::of(amount()),
+        option::of(amount()),
+        option::of(amount()),
+    )
+        .prop_map(|(down, patch, permit, up)| Started {
+            down,
+            patch,
+            permit,
+            up,
+        });
+    let votes = option::of(-MAX_INTEGER..=MAX_INTEGER).prop_map(|vote| {
+        vote.map(|vote| ("cpu".to_owned(), Milli(vote)))
+            .into_iter()
+            .collect::<BTreeMap<_, _>>()
+    });
+    let numbers = (whole(), whole(), any::<u32>(), any::<u32>());
+    (
+        words,
+        amount(),
+        started,
+        ".{0,20}",
+        option::of(amount()),
+        votes,
+        numbers,
+    )
+        .prop_map(|(by, cu, started, r, to, votes, (fault, t, vm, want))| {
+            Record::Decision(Box::new(Decision {
+                warn: by.clone(),
+                by,
+                cu,
+                started,
+                fault,
+                r,
+                rev: -7,
+                t,
+                to,
+                vm,
+                votes,
+                want,
+            }))
+        })
+}
+
+fn record() -> impl Strategy<Value = Record> {
+    let head = (
+        option::of((any::<u32>(), whole())),
+        ".{0,20}",
+        whole(),
+        size(),
+    )
+        .prop_map(|(prev, node, seq, cu)| {
+            Record::Head(Head {
+                build: "0.1.0".into(),
+                cu,
+                node,
+                part: "agent".into(),
+                prev: prev.map(|(h, seq)| Previous { h, seq }),
+                run: 5,
+                seq,
+                t: 1,
+                v: 1,
+                wall: 2,
+            })
+        });
+    let tick = (any::<u32>(), any::<u32>(), whole(), any::<u32>())
+        .prop_map(|(h, n, t, vm)| Record::Tick(Tick { h, n, t, vm }));
+    let outcome = (
+        option::of(size()),
+        whole(),
+        any::<bool>(),
+        whole(),
+        any::<u32>(),
+    )
+        .prop_map(|(got, id, migrate, t, vm)| {
+            Record::Outcome(Box::new(Outcome {
+                end: if migrate {
+                    Reply::Refused
+                } else {
+                    Reply::Unknown
+                },
+                got,
+                id,
+                migrate,
+                ms: BTreeMap::from([("permit".into(), t)]),
+                rev: 3,
+                t,
+                version: got.map(|size| size.1),
+                vm,
+                what: if migrate {
+                    RequestKind::Down
+                } else {
+                    RequestKind::Permit
+                },
+            }))
+        });
+    let action = (".{0,30}", ".{0,30}", whole(), option::of(any::<u32>()))
+        .prop_map(|(by, what, t, vm)| Record::Action(Action { by, what, t, vm }));
+    let gap = (whole(), whole(), whole(), option::of(any::<u32>())).prop_map(|(n, span, t, vm)| {
+        Record::Gap(Gap {
+            n,
+            span,
+            t,
+            vm,
+            why: Why::Disk,
+        })
+    });
+    prop_oneof![head, tick, decision(), outcome, action, gap]
+}
+
+/// A segment of a few records.
+fn segment() -> impl Strategy<Value = Vec<u8>> {
+    vec(
+        record().prop_filter("one head", |record| !matches!(record, Record::Head(_))),
+        0..6,
+    )
+    .prop_map(|records| {
+        let head = Record::Head(Head {
+            build: "0.1.0".into(),
+            cu: Size(250, 1 << 30),
+            node: "n".into(),
+            part: "agent".into(),
+            prev: None,
+            run: 5,
+            seq: 1,
+            t: 1,
+            v: 1,
+            wall: 2,
+        });
+        std::iter::once(head)
+            .chain(records)
+            .map(|record| encode(&record))
+            .collect::<String>()
+            .into_bytes()
+    })
+}
+
+proptest! {
+    #[test]
+    fn records_round_trip(record in record()) {
+        let line = encode(&record);
+        prop_assert!(line.ends_with('\n') && line.len() < MAX_LINE_BYTES);
+        prop_assert_eq!(decode(line.as_bytes()), Ok(record));
+    }
+
+    #[test]
+    fn blocks_come_back_bit_by_bit(block in block()) {
+        let bytes = bits(&block);
+        let start = block.0[0].0;
+        let back = unpack(start, &bytes).expect("unpacks");
+        prop_assert_eq!(bits(&back), bytes);
+        prop_assert_eq!(back.0.iter().map(|(at, _)| *at).collect::<Vec<_>>(), block.0.iter().map(|(at, _)| *at).collect::<Vec<_>>());
+        let line = encode(&Record::Sampled(Sampled { vm: 1, block }));
+        prop_assert!(decode(line.as_bytes()).is_ok());
+    }
+
+    #[test]
+    fn a_flipped_byte_is_found(segment in segment(), at in any::<prop::sample::Index>(), flip in 1..=255_u8) {
+        let whole = scan(&segment);
+        prop_assert!(whole.is_good() && whole.torn == 0 && whole.good == segment.len());
+        let mut bad = segment.clone();
+        let at = at.index(bad.len());
+        bad[at] ^= flip;
+        let found = scan(&bad);
+        prop_assert!(!found.is_good() || found.torn > 0, "byte {at}");
+    }
+
+    #[test]
+    fn a_torn_tail_is_cut_at_the_last_good_line(segment in segment(), at in any::<prop::sample::Index>()) {
+        let cut = at.index(segment.len());
+        let found = scan(&segment[..cut]);
+        let good = segment[..cut].iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        prop_assert_eq!((found.good, found.torn), (good, cut - good));
+        if good > 0 {
+            prop_assert!(found.is_good());
+            let last = segment[..good - 1].iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+            prop_assert_eq!(found.last, Some(chain_hash(&segment[last..good])));
+        }
+    }
+
+    #[test]
+    fn no_byte_string_crashes_a_reader(bytes in vec(any::<u8>(), 0..600), start in any::<u64>()) {
+        let _ = scan(&bytes);
+        let _ = decode(&bytes);
+        if let Ok(block) = unpack(start, &bytes) {
+            prop_assert_eq!(pack(&block), bytes);
+        }
+    }
+
+    #[test]
+    fn no_sealed_text_crashes_a_reader(text in "\\{(\"(k|t|vm|d|n|h|cu|want|r|by)\":(\"[A-Z]\"|[0-9]{1,20}|\\[1,2\\]|null|-1|1e9),?){0,6}\\}") {
+        let line = format!("{} {text}\n", hash_text(crc(0, text.as_bytes())));
+        if let Ok(record) = decode(line.as_bytes()) {
+            prop_assert_eq!(encode(&record), line);
+        }
+    }
+}
+
+#[test]
+fn a_newer_format_is_known_by_its_head_alone() {
+    let json = r#"{"k":"H","something":{"new":true},"v":9}"#;
+    let line = format!("{} {json}\n", hash_text(crc(0, json.as_bytes())));
+    let found = scan(line.as_bytes());
+    assert_eq!(found.damages, [Damage::Format(9)]);
+    assert_eq!(found.head, None);
+}
+
+#[test]
+fn damage_in_the_middle_is_not_a_torn_tail() {
+    let tick = |n| {
+        encode(&Record::Tick(Tick {
+            h: 1,
+            n,
+            t: 1,
+            vm: 1,
+        }))
+    };
+    let mut bytes = (tick(1) + &tick(2) + &tick(3)).into_bytes();
+    bytes[tick(1).len() + 12] ^= 1;
+    let found = scan(&bytes);
+    assert_eq!(found.torn, 0);
+    assert!(
+        matches!(found.damages[..], [Damage::NoHead, Damage::Line { .. }]),
+        "{:?}",
+        found.damages
+    );
+}

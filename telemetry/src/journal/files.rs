@@ -1,0 +1,153 @@
+//! The files of a journal: `<part>/<seq>.bj` while it is written, `<part>/<seq>.bj.zst` after. Listing, reading, packing.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use protocol::journal::{Damage, MAX_LINE_BYTES, Scan, scan};
+
+/// Ending of a segment.
+const PLAIN: &str = "bj";
+/// Ending of a packed one.
+const PACKED: &str = "bj.zst";
+/// Largest segment read, bytes unpacked: a hundred times what is written at most.
+const READ_LIMIT: u64 = 1 << 31;
+/// How hard packing tries.
+const LEVEL: i32 = 6;
+
+/// One segment's file.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SegmentFile {
+    /// Its number.
+    pub seq: u64,
+    /// Where it is.
+    pub path: PathBuf,
+    /// Whether it is packed.
+    pub is_packed: bool,
+    /// Bytes on disk.
+    pub bytes: u64,
+    /// When it was last written.
+    pub modified: SystemTime,
+}
+
+/// Path of a segment.
+pub(super) fn path_of(folder: &Path, seq: u64) -> PathBuf {
+    folder.join(format!("{seq:010}.{PLAIN}"))
+}
+
+fn seq_of(name: &str) -> Option<(u64, bool)> {
+    let (number, ending) = name.split_once('.')?;
+    let is_packed = match ending {
+        PLAIN => false,
+        PACKED => true,
+        _ => return None,
+    };
+    Some((number.parse().ok()?, is_packed))
+}
+
+/// The segments of a part's folder by number. Where a segment is there both ways, packing was interrupted: the plain one counts.
+///
+/// # Errors
+/// When the folder cannot be read; one that is not there is empty.
+pub fn list(folder: &Path) -> io::Result<Vec<SegmentFile>> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut files: Vec<SegmentFile> = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        let Some((seq, is_packed)) = entry.file_name().to_str().and_then(seq_of) else {
+            continue;
+        };
+        // Retention may take one away between the listing and the look at it.
+        let Ok(metadata) = entry.metadata() else {
+            continue;
+        };
+        files.push(SegmentFile {
+            seq,
+            path: entry.path(),
+            is_packed,
+            bytes: metadata.len(),
+            modified: metadata.modified()?,
+        });
+    }
+    files.sort_by_key(|file| (file.seq, file.is_packed));
+    files.dedup_by_key(|file| file.seq);
+    Ok(files)
+}
+
+/// The bytes of a segment, unpacked.
+///
+/// # Errors
+/// When it cannot be read, does not unpack, or is longer than any segment of ours.
+pub fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let file = File::open(path)?;
+    let mut bytes = Vec::new();
+    if path.to_str().is_some_and(|name| name.ends_with(PACKED)) {
+        zstd::Decoder::new(file)?
+            .take(READ_LIMIT + 1)
+            .read_to_end(&mut bytes)?;
+    } else {
+        file.take(READ_LIMIT + 1).read_to_end(&mut bytes)?;
+    }
+    if bytes.len() as u64 > READ_LIMIT {
+        return Err(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            "longer than any segment",
+        ));
+    }
+    Ok(bytes)
+}
+
+/// Whether a newer program wrote a segment: such a file is never touched.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn is_newer(file: &SegmentFile) -> io::Result<bool> {
+    let mut start = Vec::new();
+    let limit = MAX_LINE_BYTES as u64 + 1;
+    let open = File::open(&file.path)?;
+    if file.is_packed {
+        zstd::Decoder::new(open)?
+            .take(limit)
+            .read_to_end(&mut start)?;
+    } else {
+        open.take(limit).read_to_end(&mut start)?;
+    }
+    let end = start
+        .iter()
+        .position(|byte| *byte == b'\n')
+        .map_or(start.len(), |end| end + 1);
+    Ok(scan_is_newer(&scan(&start[..end])))
+}
+
+pub(super) fn scan_is_newer(scan: &Scan) -> bool {
+    matches!(scan.damages.first(), Some(Damage::Format(_)))
+}
+
+/// Packs a segment and removes the plain file. What a crash leaves behind is found by the next start.
+pub(super) fn pack(file: &SegmentFile) -> io::Result<()> {
+    if file.is_packed {
+        return Ok(());
+    }
+    let packed = file.path.with_extension(PACKED);
+    let draft = file.path.with_extension("draft");
+    let mut source = File::open(&file.path)?;
+    let target = File::create(&draft)?;
+    zstd::stream::copy_encode(&mut source, &target, LEVEL)?;
+    target.set_modified(file.modified)?;
+    target.sync_all()?;
+    fs::rename(&draft, &packed)?;
+    sync_folder(&file.path)?;
+    fs::remove_file(&file.path)
+}
+
+/// Makes a new name in a folder last.
+pub(super) fn sync_folder(path: &Path) -> io::Result<()> {
+    match path.parent() {
+        Some(folder) => File::open(folder)?.sync_all(),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,364 @@
+//! Writing a decision journal (`protocol::journal`): segments in a folder, rotation, retention, and a disk that may fail.
+//!
+//! ```text
+//! append ──▶ queue (1 MiB, a share per VM) ──▶ writer thread ──▶ <seq>.bj ──▶ keeper thread: fsync, zstd, delete
+//!   │ never waits                                   │ position written
+//!   └── Ticket::handed_over ◀───────────────────────┘ bounded wait, only where an act must follow its record
+//! ```
+//! *Happy path*: [`Journal::append`] puts a line into the queue; the writer hands it to the operating system at once when someone
+//! waits for it, else with others; the keeper makes it last every second or 64 KiB. *Full or failing disk*: the queue fills, then
+//! lines are dropped and counted; when the disk takes lines again the first is an `X` record with the count, and every VM writes
+//! a checkpoint ([`Journal::epoch`] changes). Nobody waits for a disk known to fail. *Crash*: the tail torn off is cut at the next
+//! start and told by an `X` record. *Newer format*: never touched; a new chain begins beside it.
+
+pub mod files;
+mod queue;
+mod retention;
+mod segment;
+mod writer;
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use protocol::journal::{Record, encode};
+use protocol::time::Span;
+use protocol::units::Resources;
+use tokio::sync::watch;
+
+use crate::clock::Clock;
+use queue::Queue;
+pub use queue::QueueLimits;
+pub use retention::Retention;
+use segment::Segment;
+use writer::{KEEPER_BOUND, Keeper, Order, Writer};
+
+/// Longest time an act waits for its record to reach the operating system. After one such time-out nobody waits until the disk
+/// takes lines again.
+const HAND_OVER_LIMIT: Duration = Duration::from_millis(20);
+/// Longest time an answer to a person waits for its record to reach the disk.
+const DURABLE_LIMIT: Duration = Duration::from_secs(5);
+/// Longest time closing takes.
+const CLOSE_LIMIT: Duration = Duration::from_secs(2);
+
+/// Who writes; the first line of each segment.
+#[derive(Debug, Clone)]
+pub struct Identity {
+    /// Which part: the folder's name.
+    pub part: String,
+    /// The node.
+    pub node: String,
+    /// Version of the program.
+    pub build: String,
+    /// The compute unit.
+    pub compute_unit: Resources,
+    /// When the program began, microseconds since 1970: tells one run from another.
+    pub run: u64,
+}
+
+/// Bounds of a journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of a segment.
+    pub segment_bytes: u64,
+    /// Longest time a segment is written to.
+    pub segment_age: Span,
+    /// Bytes not synced.
+    pub sync_bytes: u64,
+    /// Longest time not synced.
+    pub sync_every: Span,
+    /// Bounds of what waits.
+    pub queue: QueueLimits,
+    /// What is kept.
+    pub retention: Retention,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            segment_bytes: 16 << 20,
+            segment_age: Span::from_secs(3_600),
+            sync_bytes: 64 << 10,
+            sync_every: Span::from_secs(1),
+            queue: QueueLimits::default(),
+            retention: Retention::default(),
+        }
+    }
+}
+
+/// Why a journal was not opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Another process writes it.
+    #[error("{} is being written by another process", .0.display())]
+    Locked(PathBuf),
+    /// The folder cannot be used.
+    #[error("the journal in {} cannot be opened", folder.display())]
+    Io {
+        /// The folder.
+        folder: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A thread does not start.
+    #[error("a thread of the journal does not start")]
+    Thread(#[source] io::Error),
+}
+
+/// What appenders and threads share.
+#[derive(Debug)]
+struct Shared {
+    clock: Clock,
+    queue: Mutex<Queue>,
+    wake: Condvar,
+    preamble: Mutex<Vec<Record>>,
+    written: watch::Sender<u64>,
+    synced: watch::Sender<u64>,
+    is_closed: watch::Sender<bool>,
+    epoch: AtomicU64,
+    is_failing: AtomicBool,
+    is_sync_wanted: AtomicBool,
+    closing: AtomicBool,
+    lost: AtomicU64,
+    /// Held for as long as the journal is written.
+    lock: File,
+}
+
+impl Shared {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn preamble(&self) -> MutexGuard<'_, Vec<Record>> {
+        self.preamble.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A journal being written. Clones write the same.
+#[derive(Debug, Clone)]
+pub struct Journal {
+    shared: Arc<Shared>,
+}
+
+/// The position of an appended line.
+#[derive(Debug)]
+pub struct Ticket {
+    shared: Arc<Shared>,
+    position: u64,
+}
+
+impl Journal {
+    /// Opens the journal of a part in `folder` (`<state>/journal/<part>`), which is made if need be. Cuts a torn tail, begins a
+    /// segment of its own and starts the threads. `preamble` is written after the first line of every segment.
+    ///
+    /// # Errors
+    /// [`OpenError`]: nothing is written and no thread runs.
+    pub fn open(
+        folder: &Path,
+        identity: Identity,
+        limits: Limits,
+        clock: Clock,
+        preamble: Vec<Record>,
+    ) -> Result<Self, OpenError> {
+        let broken = |source: io::Error| OpenError::Io {
+            folder: folder.to_owned(),
+            source,
+        };
+        let lock = lock(folder)?;
+        let files = files::list(folder).map_err(broken)?;
+        let left = segment::recover(&files).map_err(broken)?;
+        let times = (clock.now(), clock.wall());
+        let mut records = preamble.clone();
+        records.extend(segment::torn_record(&left, times.0));
+        let segment = Segment::begin(folder, &identity, times, left.seq + 1, left.prev, &records)
+            .map_err(broken)?;
+        if left.torn > 0 {
+            tracing::warn!(
+                bytes = left.torn,
+                "the journal ended in the middle of a line; it was cut there"
+            );
+        }
+        Self::start((folder, lock), identity, limits, clock, (segment, preamble))
+    }
+
+    fn start(
+        (folder, lock): (&Path, File),
+        identity: Identity,
+        limits: Limits,
+        clock: Clock,
+        (segment, preamble): (Segment, Vec<Record>),
+    ) -> Result<Self, OpenError> {
+        let shared = Arc::new(Shared {
+            clock,
+            queue: Mutex::new(Queue::new(limits.queue)),
+            wake: Condvar::new(),
+            preamble: Mutex::new(preamble),
+            written: watch::Sender::new(0),
+            synced: watch::Sender::new(0),
+            is_closed: watch::Sender::new(false),
+            epoch: AtomicU64::new(1),
+            is_failing: AtomicBool::new(false),
+            is_sync_wanted: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
+            lost: AtomicU64::new(0),
+            lock,
+        });
+        let (keeper, orders) = std::sync::mpsc::sync_channel::<Order>(KEEPER_BOUND);
+        let tidier = Keeper {
+            shared: Arc::clone(&shared),
+            folder: folder.to_owned(),
+            retention: limits.retention,
+            orders,
+        };
+        let keeper_thread = thread("journal-keeper", move || tidier.run())?;
+        let writer = Writer {
+            shared: Arc::clone(&shared),
+            identity,
+            limits,
+            folder: folder.to_owned(),
+            segment,
+            keeper,
+            keeper_thread,
+            carried: Vec::new(),
+            written: 0,
+            ordered: 0,
+            ordered_at: clock.now(),
+            is_failing: false,
+            rotate_after: clock.now(),
+        };
+        let _detached = thread("journal-writer", move || writer.run())?;
+        Ok(Self { shared })
+    }
+
+    /// Adds a record. Never waits; `None` when there is no room for it, which is counted and told by an `X` record later. With
+    /// `is_urgent` it is handed to the operating system at once.
+    #[must_use = "without a ticket the record is lost, and what follows it needs a checkpoint"]
+    pub fn append(&self, record: &Record, is_urgent: bool) -> Option<Ticket> {
+        let line = encode(record);
+        let now = self.shared.clock.now();
+        let mut queue = self.shared.queue();
+        let was_losing = queue.is_losing();
+        let position = queue.push(now, record.vm(), &line, is_urgent);
+        let is_losing = queue.is_losing();
+        drop(queue);
+        if is_urgent {
+            self.shared.wake.notify_one();
+        }
+        if position.is_none() {
+            self.shared.lost.fetch_add(1, Ordering::Relaxed);
+        }
+        if was_losing != is_losing {
+            // Whatever streams there are have a gap now.
+            self.shared.epoch.fetch_add(1, Ordering::AcqRel);
+            if is_losing {
+                tracing::error!("the journal loses records: its disk does not take them");
+            }
+        }
+        position.map(|position| Ticket {
+            shared: Arc::clone(&self.shared),
+            position,
+        })
+    }
+
+    /// Changes when a segment begins and when records were lost: then each VM writes a checkpoint before anything else.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.shared.epoch.load(Ordering::Acquire)
+    }
+
+    /// Records lost so far, for whatever reason.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.shared.lost.load(Ordering::Relaxed)
+    }
+
+    /// Forgets a VM that is gone.
+    pub fn forget(&self, vm: u32) {
+        self.shared.queue().forget(vm);
+    }
+
+    /// Sets what follows the first line of each segment from the next one on.
+    pub fn set_preamble(&self, records: Vec<Record>) {
+        *self.shared.preamble() = records;
+    }
+
+    /// Writes and syncs everything and ends the threads, within a bound.
+    pub async fn close(self) {
+        self.shared.closing.store(true, Ordering::Release);
+        // Under the lock, so that a writer about to wait cannot miss it.
+        drop(self.shared.queue());
+        self.shared.wake.notify_all();
+        let mut closed = self.shared.is_closed.subscribe();
+        if tokio::time::timeout(CLOSE_LIMIT, closed.wait_for(|closed| *closed))
+            .await
+            .is_err()
+        {
+            tracing::warn!("the journal was not closed in time");
+        }
+    }
+}
+
+impl Ticket {
+    /// Waits until the line is handed to the operating system: it survives the end of this process. Gives up after a short time,
+    /// and does not wait at all for a disk that fails, because a record never holds up a decision. Returns whether it got there.
+    pub async fn handed_over(self) -> bool {
+        if self.shared.is_failing.load(Ordering::Relaxed) {
+            return false;
+        }
+        let mut written = self.shared.written.subscribe();
+        let reached = written.wait_for(|written| *written >= self.position);
+        let is_there = matches!(
+            tokio::time::timeout(HAND_OVER_LIMIT, reached).await,
+            Ok(Ok(_))
+        );
+        if !is_there {
+            self.shared.is_failing.store(true, Ordering::Relaxed);
+        }
+        is_there
+    }
+
+    /// Waits until the line is on the disk, for an answer to a person. Returns whether it is.
+    pub async fn durable(self) -> bool {
+        self.shared.is_sync_wanted.store(true, Ordering::Release);
+        let mut synced = self.shared.synced.subscribe();
+        self.shared.wake.notify_one();
+        let reached = synced.wait_for(|synced| *synced >= self.position);
+        matches!(
+            tokio::time::timeout(DURABLE_LIMIT, reached).await,
+            Ok(Ok(_))
+        )
+    }
+}
+
+fn thread(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, OpenError> {
+    let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(run);
+    spawned.map_err(OpenError::Thread)
+}
+
+/// Makes the folder and takes its lock, which the kernel frees when the process ends.
+fn lock(folder: &Path) -> Result<File, OpenError> {
+    let broken = |source: io::Error| OpenError::Io {
+        folder: folder.to_owned(),
+        source,
+    };
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)
+        .map_err(broken)?;
+    let file = File::create(folder.join("lock")).map_err(broken)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(fs::TryLockError::WouldBlock) => Err(OpenError::Locked(folder.to_owned())),
+        Err(fs::TryLockError::Error(source)) => Err(broken(source)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

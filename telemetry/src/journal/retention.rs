@@ -1,0 +1,108 @@
+//! Which segments are deleted. Source of the numbers: the journal's specification.
+
+use std::time::{Duration, SystemTime};
+
+use super::files::SegmentFile;
+
+/// How much is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retention {
+    /// Longest time.
+    pub age: Duration,
+    /// Bytes per VM of the node.
+    pub bytes_per_vm: u64,
+    /// Bytes in all.
+    pub bytes: u64,
+    /// What is newer than this is never deleted.
+    pub never: Duration,
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        Self {
+            age: Duration::from_secs(7 * 86_400),
+            bytes_per_vm: 5 << 20,
+            bytes: 4 << 30,
+            never: Duration::from_secs(2 * 3_600),
+        }
+    }
+}
+
+impl Retention {
+    /// The segments to delete, oldest first. `vms` is how many VMs write here; the newest segment is being written and stays.
+    #[must_use]
+    pub fn surplus<'a>(
+        &self,
+        files: &'a [SegmentFile],
+        now: SystemTime,
+        vms: usize,
+    ) -> Vec<&'a SegmentFile> {
+        let budget = self
+            .bytes_per_vm
+            .saturating_mul(vms.max(1) as u64)
+            .min(self.bytes);
+        let mut total: u64 = files.iter().map(|file| file.bytes).sum();
+        let mut surplus = Vec::new();
+        let finished = files.split_last().map_or(&[][..], |(_, rest)| rest);
+        for file in finished {
+            // A time in the future is a clock that was set back: as new as can be.
+            let age = now.duration_since(file.modified).unwrap_or_default();
+            if age <= self.never || (age <= self.age && total <= budget) {
+                break;
+            }
+            total -= file.bytes;
+            surplus.push(file);
+        }
+        surplus
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: u64 = 3_600;
+
+    fn files(sizes_and_ages: &[(u64, u64)]) -> (Vec<SegmentFile>, SystemTime) {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000 * HOUR);
+        let files = sizes_and_ages
+            .iter()
+            .zip(1..)
+            .map(|((mib, hours), seq)| SegmentFile {
+                seq,
+                path: format!("{seq}").into(),
+                is_packed: true,
+                bytes: mib << 20,
+                modified: now - Duration::from_secs(hours * HOUR),
+            });
+        (files.collect(), now)
+    }
+
+    fn gone(sizes_and_ages: &[(u64, u64)], vms: usize) -> Vec<u64> {
+        let (files, now) = files(sizes_and_ages);
+        let surplus = Retention::default().surplus(&files, now, vms);
+        surplus.iter().map(|file| file.seq).collect()
+    }
+
+    #[test]
+    fn the_oldest_go_first_until_the_rest_fits() {
+        assert_eq!(gone(&[(4, 30), (4, 20), (4, 10), (1, 0)], 1), [1, 2]);
+        assert_eq!(gone(&[(4, 30), (4, 20), (4, 10), (1, 0)], 3), [0_u64; 0]);
+    }
+
+    #[test]
+    fn what_is_older_than_a_week_goes() {
+        assert_eq!(gone(&[(1, 169), (1, 169), (1, 167), (1, 0)], 100), [1, 2]);
+    }
+
+    #[test]
+    fn the_newest_two_hours_and_the_one_being_written_stay() {
+        assert_eq!(gone(&[(9_000, 1), (9_000, 1), (9_000, 0)], 1), [0_u64; 0]);
+        assert_eq!(gone(&[(9_000, 900)], 1), [0_u64; 0]);
+    }
+
+    #[test]
+    fn a_node_keeps_four_gib_however_many_vms_it_has() {
+        assert_eq!(gone(&[(3_000, 30), (3_000, 20), (16, 0)], 5_000), [1]);
+    }
+}

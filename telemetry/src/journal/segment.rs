@@ -1,0 +1,175 @@
+//! The segment being written: found again after a crash, begun, written to, ended.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use protocol::journal::{FORMAT, Gap, Head, Previous, Record, Why, chain_hash, encode, scan};
+use protocol::time::{Timestamp, WallTime};
+
+use super::Identity;
+use super::files::{self, SegmentFile};
+
+/// What an earlier writer left.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Left {
+    /// Number of its newest segment, 0 for none.
+    pub seq: u64,
+    /// The link to it; `None` where a new chain begins.
+    pub prev: Option<Previous>,
+    /// Bytes cut off its end.
+    pub torn: usize,
+}
+
+/// Looks at what is there, and cuts a torn tail. A segment of a newer format is left as it is; a new chain begins beside it.
+pub(super) fn recover(files: &[SegmentFile]) -> io::Result<Left> {
+    let mut torn = 0;
+    let newest = files.last().map_or(0, |file| file.seq);
+    for file in files.iter().rev() {
+        let bytes = files::read(&file.path)?;
+        let found = scan(&bytes);
+        if files::scan_is_newer(&found) {
+            break;
+        }
+        if found.torn > 0 && !file.is_packed {
+            torn = found.torn;
+            OpenOptions::new()
+                .write(true)
+                .open(&file.path)?
+                .set_len(found.good as u64)?;
+        }
+        match found.last {
+            Some(h) => {
+                let prev = Previous { h, seq: file.seq };
+                return Ok(Left {
+                    seq: newest,
+                    prev: Some(prev),
+                    torn,
+                });
+            }
+            // Not even its first line got there: it is as if it had never been begun.
+            None if !file.is_packed => fs::remove_file(&file.path)?,
+            None => break,
+        }
+    }
+    Ok(Left {
+        seq: newest,
+        prev: None,
+        torn,
+    })
+}
+
+/// The segment being written.
+#[derive(Debug)]
+pub(super) struct Segment {
+    pub file: File,
+    pub path: PathBuf,
+    pub seq: u64,
+    pub bytes: u64,
+    pub begun: Timestamp,
+    /// Its last line so far, for the link from the next one; without its line feed while it is not whole.
+    last_line: Vec<u8>,
+}
+
+impl Segment {
+    /// Begins a segment: its first line, then `records`.
+    pub(super) fn begin(
+        folder: &Path,
+        identity: &Identity,
+        (now, wall): (Timestamp, WallTime),
+        seq: u64,
+        prev: Option<Previous>,
+        records: &[Record],
+    ) -> io::Result<Self> {
+        let head = Record::Head(Head {
+            build: identity.build.clone(),
+            cu: identity.compute_unit.into(),
+            node: identity.node.clone(),
+            part: identity.part.clone(),
+            prev,
+            run: identity.run,
+            seq,
+            t: now.0,
+            v: FORMAT,
+            wall: u64::try_from(wall.0).unwrap_or(0).saturating_sub(now.0),
+        });
+        let text: String = std::iter::once(&head).chain(records).map(encode).collect();
+        let path = files::path_of(folder, seq);
+        let mut file = OpenOptions::new()
+            .append(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&path)?;
+        let begun = file
+            .write_all(text.as_bytes())
+            .and_then(|()| files::sync_folder(&path));
+        if let Err(error) = begun {
+            let _ = fs::remove_file(&path);
+            return Err(error);
+        }
+        let mut segment = Self {
+            file,
+            path,
+            seq,
+            bytes: 0,
+            begun: now,
+            last_line: Vec::new(),
+        };
+        segment.wrote(text.as_bytes());
+        Ok(segment)
+    }
+
+    /// Writes as much as the disk takes. Returns how much that was and why it was not all.
+    pub(super) fn write(&mut self, bytes: &[u8]) -> (usize, io::Result<()>) {
+        let mut done = 0;
+        while done < bytes.len() {
+            match self.file.write(&bytes[done..]) {
+                Ok(0) => return (done, Err(io::ErrorKind::WriteZero.into())),
+                Ok(count) => {
+                    self.wrote(&bytes[done..done + count]);
+                    done += count;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return (done, Err(error)),
+            }
+        }
+        (done, Ok(()))
+    }
+
+    fn wrote(&mut self, bytes: &[u8]) {
+        self.bytes += bytes.len() as u64;
+        let is_whole = |line: &[u8]| line.ends_with(b"\n");
+        for line in bytes.split_inclusive(|byte| *byte == b'\n') {
+            if is_whole(&self.last_line) {
+                self.last_line.clear();
+            }
+            self.last_line.extend_from_slice(line);
+        }
+    }
+
+    /// Whether the last line is whole, so that the segment may end here.
+    pub(super) fn is_at_line_end(&self) -> bool {
+        self.last_line.ends_with(b"\n")
+    }
+
+    /// The link for the next segment.
+    pub(super) fn link(&self) -> Previous {
+        Previous {
+            h: chain_hash(&self.last_line),
+            seq: self.seq,
+        }
+    }
+}
+
+/// The record of a tail cut off.
+pub(super) fn torn_record(left: &Left, now: Timestamp) -> Option<Record> {
+    let gap = Gap {
+        n: left.torn as u64,
+        span: 0,
+        t: now.0,
+        vm: None,
+        why: Why::TornTail,
+    };
+    (left.torn > 0).then_some(Record::Gap(gap))
+}
