@@ -28,6 +28,8 @@
 //! * The exact sequences of spec/agent.md §7.5: `s01_…`, `n12_s02_…` to `s10_…` (vectors).
 
 pub mod actions;
+pub mod batches;
+pub mod billing;
 pub mod config;
 pub mod decision;
 pub mod desired;
@@ -44,6 +46,7 @@ mod plugin;
 pub mod recent;
 pub mod revision;
 mod round;
+pub mod scaling_events;
 pub mod vm;
 pub mod warnings;
 
