@@ -20,6 +20,9 @@ pub(crate) struct Options {
     /// Repeats of each measurement
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: u32,
+    /// Numbers of VMs, for `agent` only
+    #[arg(long, value_name = "N,N,…", default_value = "10,100,500,1000")]
+    vms: String,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -28,6 +31,8 @@ enum Name {
     Resize,
     /// The static monitor: memory, CPU, size, replies, time from trigger to frame
     Monitor,
+    /// The agent with many VMs: memory, CPU, log, decisions, time from metrics and requests to patches
+    Agent,
 }
 
 /// Builds what the benchmark needs, runs it, shows its table.
@@ -46,6 +51,13 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             let program = "bench-monitor";
             let mut command = Command::new(bellows.with_file_name(program));
             command.arg("--monitor").arg(monitor);
+            (program, command)
+        }
+        Name::Agent => {
+            let bellows = build::host_bins(build::Scope::Release)?;
+            let program = "bench-agent";
+            let mut command = Command::new(bellows.with_file_name(program));
+            command.args(["--vms", &options.vms]);
             (program, command)
         }
     };

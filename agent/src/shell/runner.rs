@@ -29,7 +29,7 @@ use super::scrape::{HttpClient, Scraper, Source};
 use super::state::{DecisionEntry, Place, text_of, wall_of};
 use super::vm_metrics::{VmLabels, VmMetrics};
 use crate::core::health::Health;
-use crate::core::{Core, Decision, Event, Observation, VmUpdate};
+use crate::core::{Action, Core, Decision, Event, Observation, RequestId, VmUpdate};
 
 /// Jitter of the heartbeat, milliseconds.
 const TICK_JITTER_MS: u64 = 100;
@@ -313,7 +313,7 @@ impl Runner {
         }
         let now = self.ctx.clock.now();
         let mut first = true;
-        while let Some((id, action)) = self.core.poll_action(now) {
+        while let Some((id, action)) = self.poll_core(now) {
             if std::mem::take(&mut first) {
                 self.note_decision(arrived);
             }
@@ -324,6 +324,15 @@ impl Runner {
         }
         self.after_decision();
         self.core.poll_deadline()
+    }
+
+    /// Asks the core what to do next, and adds up how long it takes to say so.
+    fn poll_core(&mut self, now: Timestamp) -> Option<(RequestId, Action)> {
+        let began = self.ctx.clock.now();
+        let next = self.core.poll_action(now);
+        let took = self.ctx.clock.now().since(began);
+        self.ctx.metrics.deciding_s.inc_by(took.as_secs_f64());
+        next
     }
 
     /// Logs and keeps the decision when it is another than the last one.
