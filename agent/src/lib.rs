@@ -9,4 +9,7 @@ pub mod core;
 pub mod shell;
 
 pub use shell::config::{Config, ConfigError};
-pub use shell::{Addresses, Bound, DecisionEntry, Params, Ports, RunError, StateHandle, bind, run};
+pub use shell::{
+    Addresses, Bound, DecisionEntry, EventLogError, EventReceiverError, EventsError, Params, Ports,
+    RunError, StateHandle, bind, run,
+};

@@ -1,6 +1,7 @@
 //! `autoscaler-agent`: reads the configuration and the environment, runs the agent until SIGTERM.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use agent::{Config, Params, RunError};
@@ -39,6 +40,13 @@ struct Args {
     /// Listen here instead of on the pod's address.
     #[arg(long)]
     bind_ip: Option<IpAddr>,
+    /// Keep billing and scaling events in this folder until they are received.
+    #[arg(
+        long,
+        env = "EVENTS_DIR",
+        default_value = "/var/lib/autoscaler-agent/events"
+    )]
+    events_dir: PathBuf,
     /// Check the configuration, print what is in force, and end.
     #[arg(long)]
     check_config: bool,
@@ -94,7 +102,7 @@ async fn start(args: Args) -> ExitCode {
             );
         }
     };
-    match serve(config, args.node_name, bind_ip).await {
+    match serve(config, args.node_name, bind_ip, args.events_dir).await {
         Ok(()) => Exit::Drained.into(),
         Err((exit, text)) => {
             tracing::error!(error = text, "the agent ends");
@@ -103,7 +111,12 @@ async fn start(args: Args) -> ExitCode {
     }
 }
 
-async fn serve(config: Config, node_name: String, bind_ip: IpAddr) -> Result<(), (Exit, String)> {
+async fn serve(
+    config: Config,
+    node_name: String,
+    bind_ip: IpAddr,
+    events_dir: PathBuf,
+) -> Result<(), (Exit, String)> {
     let broken = |error: &dyn std::error::Error| (Exit::Dependency, chain(error));
     logging::init("autoscaler-agent").map_err(|error| (Exit::Config, chain(&error)))?;
     // A second provider could only have been installed by ourselves: then there is one, which is all that is needed.
@@ -112,12 +125,16 @@ async fn serve(config: Config, node_name: String, bind_ip: IpAddr) -> Result<(),
         .await
         .map_err(|error| broken(&error))?;
     let cancel = shutdown::on_signal().map_err(|error| broken(&error))?;
-    let params = Params::new(config, node_name, client, bind_ip);
+    let params = Params {
+        events_folder: Some(events_dir),
+        ..Params::new(config, node_name, client, bind_ip)
+    };
     agent::run(params, cancel)
         .await
         .map_err(|error| match error {
-            RunError::EventClients(_) => (Exit::Config, chain(&error)),
-            RunError::Bind { .. } | RunError::Server { .. } => (Exit::Dependency, chain(&error)),
+            RunError::Events(_) | RunError::Bind { .. } | RunError::Server { .. } => {
+                (Exit::Dependency, chain(&error))
+            }
             RunError::Crashed(_) => (Exit::Bug, chain(&error)),
         })
 }

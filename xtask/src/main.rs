@@ -8,6 +8,7 @@ mod build;
 mod demo;
 mod http;
 mod interrupt;
+mod s3_server;
 mod setup;
 mod shell;
 mod sim;
@@ -63,7 +64,7 @@ fn main() -> ExitCode {
         Command::Tidy => tidy::run(),
         Command::Bench(options) => bench::run(&options),
         Command::Sim(options) => sim::run(&options),
-        Command::Setup => setup::ensure(setup::Need::Everything),
+        Command::Setup => setup::ensure(setup::Need::Everything).and_then(|()| s3_server::ensure()),
         Command::GuestBins => build::guest_bins().map(|dir| shell::say(&dir.display().to_string())),
         Command::Images => build::images(build::Scope::Binaries).map(|_| ()),
         Command::Plot { report } => demo::plot_again(&report),

@@ -190,7 +190,7 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     /// Against a simulation that adds up millisecond by millisecond: no event is ever off by more than half a second in sum.
     #[test]
-    fn n45_the_events_are_the_integral(steps in proptest::collection::vec(step(), 1..80)) {
+    fn n40_the_events_are_the_integral(steps in proptest::collection::vec(step(), 1..80)) {
         let (mut meter, mut millis) = (Meter::new(START), 0_u64);
         let mut having: BTreeMap<u8, (u8, u32)> = BTreeMap::new();
         // Milli-CPU-milliseconds and milliseconds, by endpoint.

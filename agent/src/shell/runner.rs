@@ -21,6 +21,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::config::Config;
+use super::events::{Book, ScalingSender};
 use super::input::{INPUT_BOUND, Input, InputKind, Took};
 use super::metrics::{AgentMetrics, RunnerGauge, RunnerState};
 use super::monitor::{Call, Link};
@@ -29,6 +30,7 @@ use super::scrape::{HttpClient, Scraper, Source};
 use super::state::{DecisionEntry, Place, text_of, wall_of};
 use super::vm_metrics::{VmLabels, VmMetrics};
 use crate::core::health::Health;
+use crate::core::scaling_events::Told;
 use crate::core::{Action, Core, Decision, Event, Observation, RequestId, VmUpdate};
 
 /// Jitter of the heartbeat, milliseconds.
@@ -48,6 +50,8 @@ pub(super) struct Context {
     pub scrape_client: HttpClient<Empty<Body>>,
     pub permit_client: HttpClient<Full<Body>>,
     pub health_check_every: Duration,
+    pub book: Book,
+    pub scaling: ScalingSender,
 }
 
 /// A state of the VM object, ready for the core.
@@ -86,8 +90,9 @@ pub(super) struct Runner {
     last_decision: Option<Decision>,
     last_computations: u64,
     last_faults: u64,
-    endpoint_id: String,
+    pub(super) endpoint_id: String,
     labels: VmLabels,
+    told: Told,
     gauge: RunnerGauge,
     place: Place,
 }
@@ -137,6 +142,7 @@ impl Runner {
             last_faults: 0,
             endpoint_id: first.endpoint_id,
             labels: first.labels,
+            told: Told::default(),
             gauge,
             place,
         }
@@ -433,12 +439,14 @@ impl Runner {
         view.workers = self.io.len();
     }
 
-    fn show_desired(&self) {
+    fn show_desired(&mut self) {
         let Some(decision) = &self.last_decision else {
             return;
         };
         let unit = self.ctx.config.scaling.compute_unit;
         if decision.has_all_metrics && decision.current.exact_multiple_of(unit).is_some() {
+            let scaling = &self.ctx.scaling;
+            scaling.hypothetical(&mut self.told, &self.endpoint_id, decision);
             let by = self.ctx.config.scaling_events.cu_multiplier;
             let votes = [
                 Some(f64::from(decision.goal_units)),
