@@ -90,8 +90,8 @@ impl ScalingSender {
 
     fn send(&self, kind: &'static str, event: ScalingEvent) {
         self.metrics.scaling_event(kind);
-        let sent = self.to.as_ref().map(|to| to.try_send(event));
-        if matches!(sent, Some(Err(_))) {
+        let is_lost = |to: &mpsc::Sender<ScalingEvent>| to.try_send(event).is_err();
+        if self.to.as_ref().is_some_and(is_lost) {
             self.metrics.scaling_lost(1);
         }
     }

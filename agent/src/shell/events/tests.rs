@@ -20,10 +20,13 @@ use super::{BILLING, Stream};
 /// Longest wait for anything.
 const LIMIT: Duration = Duration::from_secs(20);
 
+/// A batch as received: its name and its events.
+type Received = (String, Vec<Value>);
+
 /// An HTTP endpoint that answers as told and remembers what it was sent.
 #[derive(Clone, Default)]
 struct Endpoint {
-    seen: Arc<Mutex<Vec<(String, Vec<Value>)>>>,
+    seen: Arc<Mutex<Vec<Received>>>,
     answers: Arc<Mutex<Vec<u16>>>,
 }
 
@@ -43,11 +46,11 @@ impl Endpoint {
         url
     }
 
-    fn batches(&self) -> Vec<(String, Vec<Value>)> {
+    fn batches(&self) -> Vec<Received> {
         self.seen.lock().expect("no crash").clone()
     }
 
-    async fn until(&self, what: &str, is_so: impl Fn(&[(String, Vec<Value>)]) -> bool) {
+    async fn until(&self, what: &str, is_so: impl Fn(&[Received]) -> bool) {
         let deadline = tokio::time::Instant::now() + LIMIT;
         while !is_so(&self.batches()) {
             assert!(
@@ -101,7 +104,7 @@ fn events(range: std::ops::Range<u64>) -> Vec<String> {
 }
 
 /// The numbers received, once per different name: a receiver that keeps names or keys apart.
-fn received(batches: &[(String, Vec<Value>)]) -> Vec<u64> {
+fn received(batches: &[Received]) -> Vec<u64> {
     let by_name: BTreeMap<&String, &Vec<Value>> =
         batches.iter().map(|(name, all)| (name, all)).collect();
     for (name, all) in batches {
