@@ -18,11 +18,14 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Repeats of each measurement
-    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, visible_alias = "runs", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: u32,
     /// Numbers of VMs, for `agent` only
     #[arg(long, value_name = "N,N,…", default_value = "10,100,500,1000")]
     vms: String,
+    /// Options of the benchmark's own program (see `-- --help`)
+    #[arg(last = true, value_name = "OPTION")]
+    own: Vec<String>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -33,6 +36,8 @@ enum Name {
     Monitor,
     /// The agent with many VMs: memory, CPU, log, decisions, time from metrics and requests to patches
     Agent,
+    /// Programs that climb, leak, fork and flood memory in a real guest: how many of them are killed
+    Oom,
 }
 
 /// Builds what the benchmark needs, runs it, shows its table.
@@ -43,6 +48,15 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             let program = "bench-resize";
             let mut command = Command::new(bellows.with_file_name(program));
             command.env("BELLOWS_BIN", &bellows);
+            (program, command)
+        }
+        Name::Oom => {
+            let bellows = build::images(build::Scope::Release)?;
+            let program = "bench-oom";
+            let mut command = Command::new(bellows.with_file_name(program));
+            command
+                .env("BELLOWS_BIN", &bellows)
+                .env("BELLOWS_GUEST_BINS", build::guest_bins()?);
             (program, command)
         }
         Name::Monitor => {
@@ -61,7 +75,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             (program, command)
         }
     };
-    command.args(["--repeats", &options.repeats.to_string()]);
+    command
+        .args(["--repeats", &options.repeats.to_string()])
+        .args(&options.own);
     if let Some(file) = &options.json {
         command.arg("--json").arg(file);
     }
