@@ -10,4 +10,7 @@ pub mod shell;
 
 pub use core::replay::{Mismatch, Replay, Report as ReplayReport};
 pub use shell::config::{Config, ConfigError};
-pub use shell::{Addresses, Bound, DecisionEntry, Params, Ports, RunError, StateHandle, bind, run};
+pub use shell::{
+    Addresses, Bound, DecisionEntry, EventLogError, EventReceiverError, EventsError, Params, Ports,
+    RunError, StateHandle, bind, run,
+};

@@ -1,6 +1,7 @@
 //! `autoscaler-agent`: reads the configuration and the environment, runs the agent until SIGTERM.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use agent::{Config, Params, RunError};
@@ -41,7 +42,14 @@ struct Args {
     bind_ip: Option<IpAddr>,
     /// Write a decision journal into this directory.
     #[arg(long, env = "BELLOWS_JOURNAL_DIR", value_name = "DIR")]
-    journal_dir: Option<std::path::PathBuf>,
+    journal_dir: Option<PathBuf>,
+    /// Keep billing and scaling events in this folder until they are received.
+    #[arg(
+        long,
+        env = "EVENTS_DIR",
+        default_value = "/var/lib/autoscaler-agent/events"
+    )]
+    events_dir: PathBuf,
     /// Check the configuration, print what is in force, and end.
     #[arg(long)]
     check_config: bool,
@@ -97,7 +105,8 @@ async fn start(args: Args) -> ExitCode {
             );
         }
     };
-    match serve(config, args.node_name, bind_ip, args.journal_dir).await {
+    let folders = (args.journal_dir, args.events_dir);
+    match serve(config, args.node_name, bind_ip, folders).await {
         Ok(()) => Exit::Drained.into(),
         Err((exit, text)) => {
             tracing::error!(error = text, "the agent ends");
@@ -110,7 +119,7 @@ async fn serve(
     config: Config,
     node_name: String,
     bind_ip: IpAddr,
-    journal: Option<std::path::PathBuf>,
+    (journal, events_dir): (Option<PathBuf>, PathBuf),
 ) -> Result<(), (Exit, String)> {
     let broken = |error: &dyn std::error::Error| (Exit::Dependency, chain(error));
     logging::init("autoscaler-agent").map_err(|error| (Exit::Config, chain(&error)))?;
@@ -122,13 +131,15 @@ async fn serve(
     let cancel = shutdown::on_signal().map_err(|error| broken(&error))?;
     let params = Params {
         journal,
+        events_folder: Some(events_dir),
         ..Params::new(config, node_name, client, bind_ip)
     };
     agent::run(params, cancel)
         .await
         .map_err(|error| match error {
-            RunError::EventClients(_) => (Exit::Config, chain(&error)),
-            RunError::Bind { .. } | RunError::Server { .. } => (Exit::Dependency, chain(&error)),
+            RunError::Events(_) | RunError::Bind { .. } | RunError::Server { .. } => {
+                (Exit::Dependency, chain(&error))
+            }
             RunError::Crashed(_) => (Exit::Bug, chain(&error)),
         })
 }

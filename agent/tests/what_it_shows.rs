@@ -2,10 +2,11 @@
 
 mod peers;
 
-use agent::{Config, Params, Ports, RunError};
+use agent::{Config, EventsError, Params, Ports, RunError};
 use peers::guest::Page;
 use peers::{Seen, World, address, http_get, position, until};
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
 fn body(answer: &str) -> &str {
     answer.split_once("\r\n\r\n").map_or("", |(_, body)| body)
@@ -184,11 +185,24 @@ async fn it_refuses_to_start_rather_than_lose_events() {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let url = world.api.url.parse().expect("is a URL");
     let client = kube::Client::try_from(kube::Config::new(url)).expect("makes a client");
-    let params = Params::new(config, "node-1".into(), client, address());
-    let error = agent::bind(params).await.err().expect("refuses");
+    let mut params = Params::new(config, "node-1".into(), client, address());
+    params.ports = Ports {
+        metrics: 0,
+        vm_metrics: 0,
+    };
+    let bound = agent::bind(params.clone()).await.expect("binds");
+    let without_folder = bound.run(CancellationToken::new()).await;
     assert!(
-        error.to_string().contains("billing.clients.http"),
-        "{error}"
+        matches!(without_folder, Err(RunError::Events(EventsError::NoFolder))),
+        "{without_folder:?}"
+    );
+    // A folder that cannot be one.
+    params.events_folder = Some("/dev/null/events".into());
+    let bound = agent::bind(params).await.expect("binds");
+    let bad_folder = bound.run(CancellationToken::new()).await;
+    assert!(
+        matches!(bad_folder, Err(RunError::Events(EventsError::Log(_)))),
+        "{bad_folder:?}"
     );
 }
 

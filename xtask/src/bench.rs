@@ -20,6 +20,9 @@ pub(crate) struct Options {
     /// Repeats of each measurement
     #[arg(long, visible_alias = "runs", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: u32,
+    /// Numbers of VMs, for `agent` only
+    #[arg(long, value_name = "N,N,…", default_value = "10,100,500,1000")]
+    vms: String,
     /// Options of the benchmark's own program (see `-- --help`)
     #[arg(last = true, value_name = "OPTION")]
     own: Vec<String>,
@@ -31,6 +34,8 @@ enum Name {
     Resize,
     /// The static monitor: memory, CPU, size, replies, time from trigger to frame
     Monitor,
+    /// The agent with many VMs: memory, CPU, log, decisions, time from metrics and requests to patches
+    Agent,
     /// Programs that climb, leak, fork and flood memory in a real guest: how many of them are killed
     Oom,
 }
@@ -60,6 +65,13 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             let program = "bench-monitor";
             let mut command = Command::new(bellows.with_file_name(program));
             command.arg("--monitor").arg(monitor);
+            (program, command)
+        }
+        Name::Agent => {
+            let bellows = build::host_bins(build::Scope::Release)?;
+            let program = "bench-agent";
+            let mut command = Command::new(bellows.with_file_name(program));
+            command.args(["--vms", &options.vms]);
             (program, command)
         }
     };

@@ -10,6 +10,7 @@ mod dist;
 mod fuzz;
 mod http;
 mod interrupt;
+mod s3_server;
 mod setup;
 mod shell;
 mod sim;
@@ -71,7 +72,7 @@ fn main() -> ExitCode {
         Command::Dist(options) => dist::run(&options),
         Command::Fuzz(options) => fuzz::run(&options),
         Command::Sim(options) => sim::run(&options),
-        Command::Setup => setup::ensure(setup::Need::Everything),
+        Command::Setup => setup::ensure(setup::Need::Everything).and_then(|()| s3_server::ensure()),
         Command::GuestBins => build::guest_bins().map(|dir| shell::say(&dir.display().to_string())),
         Command::Images => build::images(build::Scope::Binaries).map(|_| ()),
         Command::Plot { report } => demo::plot_again(&report),

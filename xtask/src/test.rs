@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 use clap::Args;
 
-use crate::{build, setup, shell, tidy};
+use crate::{build, s3_server, setup, shell, tidy};
 
 /// Options of `test`.
 #[derive(Args)]
@@ -35,6 +35,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         return check();
     }
     setup::ensure(setup::Need::Everything)?;
+    s3_server::ensure()?;
     together(vec![
         ("format", format()),
         ("tidy", tidy::run()),

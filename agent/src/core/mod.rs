@@ -28,6 +28,8 @@
 //! * The exact sequences of spec/agent.md §7.5: `s01_…`, `n12_s02_…` to `s10_…` (vectors).
 
 pub mod actions;
+pub mod batches;
+pub mod billing;
 mod checkpoint;
 pub mod config;
 pub mod decision;
@@ -47,6 +49,7 @@ pub mod recent;
 pub mod replay;
 pub mod revision;
 mod round;
+pub mod scaling_events;
 pub mod vm;
 pub mod warnings;
 

@@ -108,7 +108,7 @@ pub struct Billing {
     pub collect_every: Seconds,
     #[serde(rename = "accumulateEverySeconds")]
     pub accumulate_every: Seconds,
-    /// Clients as configured; none may be, see [`Config::event_clients`].
+    /// Clients as configured.
     pub clients: Value,
 }
 
@@ -120,7 +120,7 @@ pub struct ScalingEvents {
     pub cu_multiplier: f64,
     pub rereport_threshold: f64,
     pub region_name: String,
-    /// Clients as configured; none may be, see [`Config::event_clients`].
+    /// Clients as configured.
     pub clients: Value,
 }
 
@@ -332,23 +332,6 @@ impl Config {
         config
     }
 
-    /// Names of the event clients configured. This build sends no events, so there must be none.
-    #[must_use]
-    pub fn event_clients(&self) -> Vec<String> {
-        let of = |section: &str, clients: &Value| -> Vec<String> {
-            clients
-                .as_object()
-                .into_iter()
-                .flatten()
-                .filter(|(_, client)| !client.is_null())
-                .map(|(name, _)| format!("{section}.clients.{name}"))
-                .collect()
-        };
-        let mut names = of("billing", &self.billing.clients);
-        names.extend(of("scalingEvents", &self.scaling_events.clients));
-        names
-    }
-
     /// What a VM's core is made with. `tick_jitter` is taken off the heartbeat.
     #[must_use]
     pub fn core(&self, tick_jitter: Span) -> CoreConfig {
@@ -496,20 +479,33 @@ fn read_client(r: &mut Reader<'_>, kind: &str, needs_prefix: bool) {
         }
     };
     match kind {
-        "http" => {
-            r.text("url");
-        }
+        "http" => read_url(r, "url", false),
         "azureBlob" => {
-            r.text("endpoint");
+            read_url(r, "endpoint", false);
             r.text("container");
             prefix(r, "prefixInContainer");
         }
         _ => {
             r.text("bucket");
             r.text("region");
-            r.optional_text("endpoint");
+            read_url(r, "endpoint", true);
             prefix(r, "prefixInBucket");
         }
+    }
+}
+
+/// A web address that a client can ask.
+fn read_url(r: &mut Reader<'_>, key: &'static str, is_optional: bool) {
+    let text = if is_optional {
+        r.optional_text(key)
+    } else {
+        r.text(key)
+    };
+    let is_web = |url: &hyper::Uri| {
+        matches!(url.scheme_str(), Some("http" | "https")) && url.host().is_some()
+    };
+    if !text.is_empty() && !text.parse().as_ref().is_ok_and(is_web) {
+        r.problem(key, &text, "must be an http or https address");
     }
 }
 

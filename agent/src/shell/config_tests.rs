@@ -37,7 +37,6 @@ fn the_shipped_file_is_accepted_and_kept() {
         }
         wanted
     });
-    assert!(config.event_clients().is_empty());
     assert_eq!(config.metrics.system.max_age(), Some(Span::from_secs(17)));
 }
 
@@ -163,6 +162,36 @@ fn every_trap_is_named_with_key_value_and_rule() {
             "billing.clients.http.url = \"\": must not be empty",
         ),
         (
+            "/billing/clients/http",
+            json!({"url": "ftp://x"}),
+            "billing.clients.http.url = ftp://x: must be an http or https address",
+        ),
+        (
+            "/billing/clients/s3",
+            json!({"bucket": "b", "region": "r", "endpoint": "minio:9000"}),
+            "billing.clients.s3.endpoint = minio:9000: must be an http or https address",
+        ),
+        (
+            "/billing/clients/azureBlob",
+            json!({"endpoint": "account", "container": ""}),
+            "billing.clients.azureBlob.endpoint = account: must be",
+        ),
+        (
+            "/billing/clients/azureBlob",
+            json!({"endpoint": "https://a.blob.core.windows.net", "container": ""}),
+            "billing.clients.azureBlob.container = \"\": must not be empty",
+        ),
+        (
+            "/scalingEvents/clients/http",
+            json!({"url": "http://x"}),
+            "scalingEvents.clients.http = {",
+        ),
+        (
+            "/billing/clients/s3",
+            json!({"bucket": "b", "region": "r", "maxBatchSize": 0}),
+            "billing.clients.s3.maxBatchSize = 0: must be a whole number above 0",
+        ),
+        (
             "/billing/clients/carrierPigeon",
             json!({}),
             "billing.clients.carrierPigeon = {}: is not a known key",
@@ -210,16 +239,13 @@ fn all_problems_come_together() {
 }
 
 #[test]
-fn event_clients_are_checked_and_named() {
+fn event_clients_are_checked_and_kept() {
     let mut config = shipped();
     let client = json!({"pushEverySeconds": 1, "pushRequestTimeoutSeconds": 1, "maxBatchSize": 1, "url": "http://x"});
-    set(
-        &mut config,
-        "/billing/clients",
-        json!({"http": client, "s3": null}),
-    );
+    let clients = json!({"http": client, "s3": null});
+    set(&mut config, "/billing/clients", clients.clone());
     let config = Config::from_json(&config.to_string()).expect("valid");
-    assert_eq!(config.event_clients(), ["billing.clients.http"]);
+    assert_eq!(config.billing.clients, clients);
 }
 
 #[test]

@@ -173,6 +173,7 @@ pub(super) struct AgentMetrics {
     pub starts: Gauge,
     pub restarts: Gauge,
     pub next_actions: Counter,
+    pub deciding_s: FloatCounter,
     latencies: [LatencyFamily; 4],
     watch_calls: Family<WatcherCall, Counter>,
     watch_events: Family<WatcherEvent, Counter>,
@@ -221,6 +222,7 @@ impl AgentMetrics {
             starts: Gauge::default(),
             restarts: Gauge::default(),
             next_actions: Counter::default(),
+            deciding_s: Counter::default(),
             latencies: [histogram(), histogram(), histogram(), histogram()],
             watch_calls: Family::default(),
             watch_events: Family::default(),
@@ -336,6 +338,12 @@ impl AgentMetrics {
             "runner_next_actions",
             "Computations of what to do",
             &self.next_actions,
+        );
+        register(
+            r,
+            "decision_seconds",
+            "Time spent in computations of what to do",
+            &self.deciding_s,
         );
         for (path, name) in [
             (Path::EndToEnd, "scaling_latency_seconds"),

@@ -9,6 +9,7 @@
 pub mod config;
 #[cfg(test)]
 mod config_tests;
+mod events;
 pub mod exposition;
 mod input;
 mod journal;
@@ -40,6 +41,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use config::Config;
+pub use events::{EventLogError, EventReceiverError, EventsError};
 pub use state::{DecisionEntry, MAX_DECISIONS, StateHandle};
 
 /// How often a monitor's health is checked.
@@ -86,6 +88,8 @@ pub struct Params {
     pub health_check_every: Duration,
     /// Folder of the decision journal (`<state>/journal`); `None` = none is written.
     pub journal: Option<PathBuf>,
+    /// Where events are kept until they are received; needed if event clients are configured.
+    pub events_folder: Option<PathBuf>,
 }
 
 impl Params {
@@ -103,6 +107,7 @@ impl Params {
             state: StateHandle::new(),
             health_check_every: HEALTH_CHECK_EVERY,
             journal: None,
+            events_folder: None,
         }
     }
 }
@@ -110,9 +115,9 @@ impl Params {
 /// Why an agent did not start or ended.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// Event clients are configured, and this build has none.
-    #[error("this build does not send billing or scaling events yet, so {} must not be configured", .0.join(", "))]
-    EventClients(Vec<String>),
+    /// Events cannot be kept or sent as configured.
+    #[error("events cannot be sent")]
+    Events(#[from] EventsError),
     /// A server's address is taken or not ours.
     #[error("could not listen on {address} for {what}")]
     Bind {
@@ -168,12 +173,8 @@ pub async fn run(params: Params, cancel: CancellationToken) -> Result<(), RunErr
 /// Binds an agent's servers.
 ///
 /// # Errors
-/// [`RunError::EventClients`] and [`RunError::Bind`].
+/// [`RunError::Bind`].
 pub async fn bind(params: Params) -> Result<Bound, RunError> {
-    let clients = params.config.event_clients();
-    if !clients.is_empty() {
-        return Err(RunError::EventClients(clients));
-    }
     let listen = async |port: u16, what: &'static str| {
         let address = std::net::SocketAddr::new(params.bind_ip, port);
         TcpListener::bind(address)
@@ -229,6 +230,10 @@ impl Bound {
         let (mut registry, mut vm_registry) = (Registry::default(), Registry::default());
         let metrics = metrics::AgentMetrics::new(&mut registry);
         let vm_metrics = vm_metrics::VmMetrics::new(&mut vm_registry);
+        let stop = cancel.child_token();
+        let (folder, clock) = (params.events_folder.as_deref(), params.clock);
+        let events = events::Events::start(&params.config, folder, clock, &mut registry, &stop)?;
+        let (book, scaling, event_tasks) = events.split();
         let (current, schedulers) = watch::channel(None);
         let journal = params.journal.as_deref().and_then(|folder| {
             journal::open(folder, &params.config, &params.node_name, params.clock)
@@ -247,11 +252,16 @@ impl Bound {
             permit_client: scrape::http_client(),
             health_check_every: params.health_check_every,
             journal: journal.clone(),
+            book,
+            scaling,
             config: params.config,
         });
         let state = params.state;
-        let stop = cancel.child_token();
         let mut tasks = tokio::task::JoinSet::new();
+        tasks.spawn(async move {
+            let ended = events::Events::ended(event_tasks).await;
+            ended.map_err(RunError::Crashed)
+        });
         let follow = schedulers::Schedulers {
             kube: params.client,
             scheduler_name: ctx.config.scheduler.scheduler_name.clone(),

@@ -146,6 +146,8 @@ impl Runner {
         ctx.metrics
             .neonvm_requested
             .count(request.current, request.target);
+        let scaling = &self.ctx.scaling;
+        scaling.actual(&self.endpoint_id, request.current, request.target);
         let slot = self.core.vm().mem.slot_size;
         let recorded = self.scribe.ticket();
         self.io.spawn(async move {

@@ -22,6 +22,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::config::Config;
+use super::events::{Book, ScalingSender};
 use super::input::{INPUT_BOUND, Input, InputKind, Took};
 use super::journal::{JournalHandle, Scribe};
 use super::metrics::{AgentMetrics, RunnerGauge, RunnerState};
@@ -32,6 +33,7 @@ use super::state::{DecisionEntry, Place, text_of, wall_of};
 use super::vm_metrics::{VmLabels, VmMetrics};
 use crate::core::health::Health;
 use crate::core::journal::Output;
+use crate::core::scaling_events::Told;
 use crate::core::{Core, Decision, Event, Observation, Path, VmUpdate};
 
 /// Jitter of the heartbeat, milliseconds.
@@ -52,6 +54,8 @@ pub(super) struct Context {
     pub permit_client: HttpClient<Full<Body>>,
     pub health_check_every: Duration,
     pub journal: Option<JournalHandle>,
+    pub book: Book,
+    pub scaling: ScalingSender,
 }
 
 /// A state of the VM object, ready for the core.
@@ -91,8 +95,9 @@ pub(super) struct Runner {
     last_decision: Option<Decision>,
     last_computations: u64,
     last_faults: u64,
-    endpoint_id: String,
+    pub(super) endpoint_id: String,
     labels: VmLabels,
+    told: Told,
     gauge: RunnerGauge,
     place: Place,
 }
@@ -145,6 +150,7 @@ impl Runner {
             last_faults: 0,
             endpoint_id: first.endpoint_id,
             labels: first.labels,
+            told: Told::default(),
             gauge,
             place,
         }
@@ -328,7 +334,7 @@ impl Runner {
             return None;
         }
         let now = self.scribe.step(self.ctx.clock.now(), &self.core);
-        let output = Output::of(&mut self.core, now);
+        let output = self.decide(now);
         self.note_decision(arrived, &output);
         // What a request rests on is in the journal before the request leaves.
         self.scribe.output(now, &output);
@@ -337,6 +343,15 @@ impl Runner {
         }
         self.after_decision();
         output.deadline
+    }
+
+    /// Asks the core what to do next, and adds up how long it takes to say so.
+    fn decide(&mut self, now: Timestamp) -> Output {
+        let began = self.ctx.clock.now();
+        let output = Output::of(&mut self.core, now);
+        let took = self.ctx.clock.now().since(began);
+        self.ctx.metrics.deciding_s.inc_by(took.as_secs_f64());
+        output
     }
 
     /// Logs and keeps the decision when it is another than the last one.
@@ -437,12 +452,14 @@ impl Runner {
         view.workers = self.io.len();
     }
 
-    fn show_desired(&self) {
+    fn show_desired(&mut self) {
         let Some(decision) = &self.last_decision else {
             return;
         };
         let unit = self.ctx.config.scaling.compute_unit;
         if decision.has_all_metrics && decision.current.exact_multiple_of(unit).is_some() {
+            let scaling = &self.ctx.scaling;
+            scaling.hypothetical(&mut self.told, &self.endpoint_id, decision);
             let by = self.ctx.config.scaling_events.cu_multiplier;
             let votes = [
                 Some(f64::from(decision.goal_units)),

@@ -93,6 +93,7 @@ impl Vms {
                 Some(Ok(event)) => self.take(event, &mut listed).await,
                 Some(Err(error)) => {
                     metrics.watch_error(Watcher::VirtualMachines, error_source(&error));
+                    self.ctx.book.failing();
                     let error = telemetry::chain(&error);
                     tracing::warn!(error, "cannot follow the VMs");
                     let pause = Duration::from_millis(rand::rng().random_range(RETRY_MS));
@@ -120,6 +121,7 @@ impl Vms {
                     metrics.watch_relisted(Watcher::VirtualMachines);
                 }
                 listed.clear();
+                self.ctx.book.listing();
             }
             Event::InitApply(object) => {
                 listed.insert(key_of(&object));
@@ -136,6 +138,7 @@ impl Vms {
                 for key in gone {
                     self.forget(&key).await;
                 }
+                self.ctx.book.listed(|key| listed.contains(key));
                 self.state.synced(Synced::Vms);
             }
             Event::Apply(object) => {
@@ -160,6 +163,7 @@ impl Vms {
         let parsed: Result<VirtualMachine, String> =
             serde_json::from_value(value.clone()).map_err(|error| error.to_string());
         self.show_figures(&key, &value, parsed.as_ref().ok());
+        self.bill(&key, &value, parsed.as_ref().ok());
         let ours = Ownership {
             node: &self.node,
             scheduler_name: &self.ctx.config.scheduler.scheduler_name,
@@ -271,10 +275,19 @@ impl Vms {
     }
 
     async fn forget(&mut self, key: &NamespacedName) {
+        self.ctx.book.see(key, None);
         self.unparsable(key, None);
         self.stop(key).await;
         if let Some(old) = self.figures.remove(key) {
             self.ctx.vm_metrics.remove(&old);
+        }
+    }
+
+    /// Notes what a VM has; one of this node that cannot be read stays as it was.
+    fn bill(&self, key: &NamespacedName, value: &Value, vm: Option<&VirtualMachine>) {
+        let is_here = value.pointer("/status/node").and_then(Value::as_str) == Some(&self.node);
+        if vm.is_some() || !is_here {
+            self.ctx.book.see(key, vm.filter(|_| is_here));
         }
     }
 

@@ -147,6 +147,7 @@ pub struct World {
     pub stages: StageLog,
     pub addresses: Option<Addresses>,
     pub config: Value,
+    pub events_folder: Option<std::path::PathBuf>,
     cancel: CancellationToken,
     agent: Option<JoinHandle<Result<(), RunError>>>,
 }
@@ -175,6 +176,7 @@ impl World {
             stages: StageLog::new(1000),
             addresses: None,
             config,
+            events_folder: None,
             cancel: CancellationToken::new(),
             agent: None,
         }
@@ -192,6 +194,7 @@ impl World {
             vm_metrics: 0,
         };
         params.state = self.state.clone();
+        params.events_folder = self.events_folder.clone();
         params.stages = self.stages.clone();
         params.health_check_every = Duration::from_millis(200);
         let bound = agent::bind(params).await.expect("binds");

@@ -43,6 +43,7 @@ pub(crate) async fn start(
         stages: base.stages.clone(),
         state: state.clone(),
         journal: Some(base.state.journal()),
+        events_folder: Some(base.state.path().join("events")),
         ..Params::new(
             config,
             base.instance.node().to_owned(),
@@ -74,7 +75,8 @@ pub(crate) async fn start(
 fn explain(error: &RunError) -> Fail {
     let what = format!("the agent does not start: {}", telemetry::chain(error));
     match error {
-        RunError::EventClients(_) => Fail::usage(what).fix("remove these clients from the configuration"),
+        RunError::Events(_) => Fail::missing(what)
+            .fix("check the event clients of the configuration and the credentials in the environment"),
         RunError::Bind { source, .. } if source.kind() == std::io::ErrorKind::AddrInUse => Fail::try_again(what)
             .fix("end the process that listens there, or use another --state-dir, which gets other addresses"),
         RunError::Bind { .. } | RunError::Server { .. } => Fail::missing(what),

@@ -1,0 +1,157 @@
+//! The receivers of events as configured. Source: spec/agent.md §5.2.
+
+use std::time::Duration;
+
+use protocol::time::Span;
+use serde::Deserialize;
+use serde_json::Value;
+
+/// What all kinds have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Pace {
+    push_every_seconds: u64,
+    push_request_timeout_seconds: u64,
+    max_batch_size: u64,
+}
+
+impl Pace {
+    /// Longest time an event waits for its batch to be full.
+    pub(crate) fn push_every(&self) -> Span {
+        Span::from_secs(self.push_every_seconds)
+    }
+
+    /// Longest time one attempt takes.
+    pub(crate) fn timeout(&self) -> Duration {
+        Span::from_secs(self.push_request_timeout_seconds).to_duration()
+    }
+
+    /// Events in a batch at most.
+    pub(crate) fn max(&self) -> u64 {
+        self.max_batch_size
+    }
+}
+
+/// `clients.http`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(crate) struct HttpConfig {
+    pub url: String,
+}
+
+/// `clients.s3`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct S3Config {
+    pub bucket: String,
+    pub region: String,
+    #[serde(default)]
+    pub endpoint: Option<String>,
+    #[serde(default)]
+    pub prefix_in_bucket: Option<String>,
+}
+
+/// `clients.azureBlob`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct AzureConfig {
+    pub endpoint: String,
+    pub container: String,
+    #[serde(default)]
+    pub prefix_in_container: Option<String>,
+}
+
+/// One receiver.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Http(HttpConfig),
+    S3(S3Config),
+    Azure(AzureConfig),
+}
+
+impl Kind {
+    /// Its name in metrics and cursors.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Http(_) => "http",
+            Self::S3(_) => "s3",
+            Self::Azure(_) => "azureblob",
+        }
+    }
+
+    /// Folder of its objects; empty without one.
+    pub(crate) fn prefix(&self) -> &str {
+        let prefix = match self {
+            Self::Http(_) => None,
+            Self::S3(config) => config.prefix_in_bucket.as_deref(),
+            Self::Azure(config) => config.prefix_in_container.as_deref(),
+        };
+        prefix.unwrap_or_default().trim_matches('/')
+    }
+}
+
+/// A receiver with its pace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ReceiverConfig {
+    pub kind: Kind,
+    pub pace: Pace,
+}
+
+/// The receivers in a checked `clients` object, in a fixed order.
+pub(crate) fn receivers(clients: &Value) -> Vec<ReceiverConfig> {
+    fn read<T: for<'de> Deserialize<'de>>(value: &Value) -> Option<T> {
+        T::deserialize(value).ok()
+    }
+    let one = |key: &str| {
+        let value = clients.get(key).filter(|value| !value.is_null())?;
+        let kind = match key {
+            "http" => Kind::Http(read(value)?),
+            "s3" => Kind::S3(read(value)?),
+            _ => Kind::Azure(read(value)?),
+        };
+        Some(ReceiverConfig {
+            kind,
+            pace: read(value)?,
+        })
+    };
+    ["azureBlob", "http", "s3"]
+        .into_iter()
+        .filter_map(one)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn each_kind_is_read() {
+        let pace =
+            json!({"pushEverySeconds": 30, "pushRequestTimeoutSeconds": 10, "maxBatchSize": 1000});
+        let with = |more: Value| {
+            let mut client = pace.clone();
+            for (key, value) in more.as_object().expect("an object") {
+                client[key] = value.clone();
+            }
+            client
+        };
+        let clients = json!({
+            "http": with(json!({"url": "http://x"})),
+            "s3": with(json!({"bucket": "b", "region": "r", "prefixInBucket": "a/b/"})),
+            "azureBlob": with(json!({"endpoint": "https://a.blob.core.windows.net/", "container": "c"})),
+        });
+        let all = receivers(&clients);
+        let names: Vec<_> = all
+            .iter()
+            .map(|one| (one.kind.name(), one.kind.prefix()))
+            .collect();
+        assert_eq!(names, [("azureblob", ""), ("http", ""), ("s3", "a/b")]);
+        assert_eq!(all[0].pace.push_every(), Span::from_secs(30));
+        assert_eq!(
+            (all[0].pace.max(), all[0].pace.timeout().as_secs()),
+            (1000, 10)
+        );
+        assert!(receivers(&json!({"http": null, "s3": null})).is_empty());
+    }
+}

@@ -1,0 +1,239 @@
+//! Events in a real S3-compatible server, from the agent's binary, over `kill -9` and an orderly end.
+
+mod peers;
+
+use std::collections::BTreeSet;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use peers::{World, address};
+use protocol::time::WallTime;
+use serde_json::{Value, json};
+use tokio::process::{Child, Command};
+
+/// Longest wait for anything.
+const LIMIT: Duration = Duration::from_secs(60);
+const ACCESS: &str = "test-access";
+const SECRET: &str = "test-secret-key";
+const BUCKET: &str = "bills";
+
+/// The server's program: `$BELLOWS_S3_SERVER`, or where `cargo xtask setup` puts it.
+fn server_program() -> Option<PathBuf> {
+    let given = std::env::var_os("BELLOWS_S3_SERVER").map(PathBuf::from);
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));
+    let installed = cache.map(|cache| cache.join("bellows/tools/versitygw"));
+    given.or(installed).filter(|path| path.is_file())
+}
+
+/// A folder of buckets behind an S3 server.
+struct Server {
+    url: String,
+    root: tempfile::TempDir,
+    _process: Child,
+}
+
+impl Server {
+    async fn start(program: &Path) -> Self {
+        let root = tempfile::tempdir().expect("makes a folder");
+        let free = tokio::net::TcpListener::bind((address(), 0))
+            .await
+            .expect("binds");
+        let listen = free.local_addr().expect("has an address");
+        drop(free);
+        let process = Command::new(program)
+            .args(["--access", ACCESS, "--secret", SECRET])
+            .args(["--port", &listen.to_string(), "posix"])
+            .arg(root.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .expect("starts");
+        until("the S3 server listens", async || {
+            tokio::net::TcpStream::connect(listen).await.is_ok()
+        })
+        .await;
+        Self {
+            url: format!("http://{listen}"),
+            root,
+            _process: process,
+        }
+    }
+
+    /// Objects under a folder of the bucket, in the order of their names, unpacked.
+    fn objects(&self, folder: &str) -> Vec<(String, Vec<Value>)> {
+        let top = self.root.path().join(BUCKET).join(folder);
+        let (mut folders, mut objects) = (vec![top.clone()], Vec::new());
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
+                let path = entry.path();
+                if path.is_dir() {
+                    folders.push(path);
+                } else if let Some(events) = events_in(&path) {
+                    let name = path.strip_prefix(&top).expect("below it");
+                    objects.push((name.display().to_string(), events));
+                }
+            }
+        }
+        objects.sort_by(|a, b| a.0.cmp(&b.0));
+        objects
+    }
+}
+
+fn events_in(path: &Path) -> Option<Vec<Value>> {
+    let mut text = String::new();
+    let mut decoder = flate2::read::GzDecoder::new(std::fs::File::open(path).ok()?);
+    decoder.read_to_string(&mut text).ok()?;
+    let lines = text
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("is JSON"));
+    Some(lines.collect())
+}
+
+async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    let deadline = tokio::time::Instant::now() + LIMIT;
+    while !is_so().await {
+        assert!(
+            tokio::time::Instant::now() < deadline,
+            "waited in vain until {what}"
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// The binary, with its files in `folder`.
+fn agent(folder: &Path, world: &World) -> Child {
+    let kubeconfig = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "t",
+        "clusters": [{"name": "t", "cluster": {"server": world.api.url}}],
+        "users": [{"name": "t", "user": {}}],
+        "contexts": [{"name": "t", "context": {"cluster": "t", "user": "t"}}],
+    });
+    for (name, value) in [("kubeconfig", &kubeconfig), ("config.json", &world.config)] {
+        std::fs::write(folder.join(name), value.to_string()).expect("writes");
+    }
+    Command::new(env!("CARGO_BIN_EXE_autoscaler-agent"))
+        .env("CONFIG_PATH", folder.join("config.json"))
+        .env("KUBECONFIG", folder.join("kubeconfig"))
+        .env("K8S_NODE_NAME", "node-1")
+        .env("K8S_POD_IP", address().to_string())
+        .env("EVENTS_DIR", folder.join("events"))
+        .env("AWS_ACCESS_KEY_ID", ACCESS)
+        .env("AWS_SECRET_ACCESS_KEY", SECRET)
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .expect("starts")
+}
+
+fn configure(world: &mut World, server: &Server) {
+    let client = |prefix: &str| {
+        json!({"bucket": BUCKET, "region": "us-east-1", "endpoint": server.url, "prefixInBucket": prefix,
+            "pushEverySeconds": 1, "pushRequestTimeoutSeconds": 10, "maxBatchSize": 4})
+    };
+    world.config["billing"]["collectEverySeconds"] = json!(1);
+    world.config["billing"]["accumulateEverySeconds"] = json!(1);
+    world.config["billing"]["clients"] = json!({"s3": client("use/")});
+    world.config["scalingEvents"]["clients"] = json!({"s3": client("scaling")});
+    let mut vm = peers::api::vm("vm", &world.guest.ip.to_string());
+    vm["metadata"]["annotations"] = json!({"autoscaling.neon.tech/billing-endpoint-id": "ep-1"});
+    vm["status"]["cpus"] = json!("250m");
+    world.api.put_vm(vm);
+}
+
+fn micros(event: &Value, key: &str) -> i64 {
+    let text = event[key].as_str().expect("is text");
+    WallTime::parse(text).expect("is a time").0
+}
+
+/// No key twice, periods without holes, and as many seconds as went by.
+fn check_bill(objects: &[(String, Vec<Value>)]) {
+    let events: Vec<&Value> = objects.iter().flat_map(|(_, events)| events).collect();
+    let keys: BTreeSet<&str> = events
+        .iter()
+        .map(|event| event["idempotency_key"].as_str().expect("is text"))
+        .collect();
+    assert_eq!(keys.len(), events.len(), "an event twice: {objects:?}");
+    let mut active: Vec<&&Value> = events
+        .iter()
+        .filter(|event| event["metric"] == "active_time_seconds")
+        .collect();
+    active.sort_by_key(|event| micros(event, "start_time"));
+    for pair in active.windows(2) {
+        assert_eq!(
+            pair[0]["stop_time"], pair[1]["start_time"],
+            "a hole: {pair:?}"
+        );
+    }
+    let (first, last) = (active[0], active[active.len() - 1]);
+    let went_by = micros(last, "stop_time") - micros(first, "start_time");
+    let billed: i64 = active
+        .iter()
+        .filter_map(|event| event["value"].as_i64())
+        .sum();
+    // Half a second of rounding, and up to one before the first look.
+    let off = went_by - billed * 1_000_000;
+    assert!(
+        (-600_000..2_500_000).contains(&off),
+        "{billed} s of {went_by} µs: {active:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn n40_a_bucket_has_every_event_once_over_kill_9_and_an_absent_bucket() {
+    let Some(program) = server_program() else {
+        println!(
+            "SKIP(missing: versitygw): n40_a_bucket_has_every_event_once_over_kill_9_and_an_absent_bucket"
+        );
+        return;
+    };
+    let server = Server::start(&program).await;
+    let folder = tempfile::tempdir().expect("makes a folder");
+    let mut world = World::new().await;
+    configure(&mut world, &server);
+    let mut first = agent(folder.path(), &world);
+    // There is no bucket yet: events wait, on disk.
+    let cursor = folder.path().join("events/billing/s3.cursor");
+    until("a batch is tried", async || cursor.is_file()).await;
+    std::fs::create_dir(server.root.path().join(BUCKET)).expect("makes a bucket");
+    until("three batches are there", async || {
+        server.objects("use").len() >= 3
+    })
+    .await;
+    first.kill().await.expect("is killed");
+    let before = server.objects("use").len();
+    let mut second = agent(folder.path(), &world);
+    until("more are there", async || {
+        server.objects("use").len() > before + 1
+    })
+    .await;
+    until("sizes are told", async || {
+        !server.objects("scaling").is_empty()
+    })
+    .await;
+    let pid = second.id().expect("runs").to_string();
+    let asked = Command::new("kill").args(["-TERM", &pid]).status().await;
+    assert!(asked.expect("runs").success());
+    let ended = tokio::time::timeout(LIMIT, second.wait()).await;
+    assert_eq!(ended.expect("in time").expect("ends").code(), Some(0));
+    let bills = server.objects("use");
+    check_bill(&bills);
+    assert!(
+        bills[0].0.starts_with("year=20") && bills[0].0.ends_with(".ndjson.gz"),
+        "{:?}",
+        bills[0]
+    );
+    assert!(
+        bills
+            .iter()
+            .all(|(_, events)| (1..=4).contains(&events.len()))
+    );
+    let told = &server.objects("scaling")[0].1[0];
+    assert_eq!(
+        (&told["kind"], &told["region"]),
+        (&json!("hypothetical"), &json!("one-machine"))
+    );
+}

@@ -1,0 +1,348 @@
+//! The agent's binary with many VMs, between the real API server and the real scheduler.
+//!
+//! All guests are endpoints of this process, each on a loopback address of its own. This process also plays the controller
+//! (it copies what is asked into the status), so that the API carries the writes it carries in earnest.
+
+mod follow;
+mod guests;
+mod process;
+mod world;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use bellows_tests::figures::{Bench, Figure, Machine, percentile};
+use bellows_tests::site::install_crypto;
+use clap::Parser;
+
+use follow::Sizes;
+use guests::Guests;
+use world::{Agent, MAX_UNITS, World, as_f64, name};
+
+/// What the figures are held against; the rows of SPECIFICATION.md.
+const RSS_TARGET_BYTES: f64 = (40 << 20) as f64;
+const CPU_TARGET_FRACTION: f64 = 0.000_05;
+const LOG_TARGET_BYTES_S: f64 = 10.0;
+const DECISION_TARGET_NS: f64 = 1000.0;
+const METRIC_TARGET_P50_MS: f64 = 100.0;
+const WISH_TARGETS_MS: [f64; 2] = [20.0, 100.0];
+/// Number of VMs the promises about memory, CPU and log are made for.
+const PROMISED_VMS: usize = 500;
+/// VMs, seconds until the last one is up, seconds until the last one is down.
+const STEP_TARGETS_S: [(usize, f64, f64); 2] = [(100, 5.0, 15.0), (500, 7.0, 30.0)];
+
+/// Load averages: of an idle guest, of one that needs two units, of one that needs the largest size.
+const IDLE: f64 = 0.03;
+const TWO_UNITS: f64 = 0.45;
+const LARGEST: f64 = 0.225 * MAX_UNITS as f64;
+/// Time in which what the start stirred up settles.
+const SETTLE: Duration = Duration::from_secs(20);
+/// VMs measured one by one for each repeat asked for, at most as many as there are.
+const SAMPLES_PER_REPEAT: usize = 5;
+/// Between two of them.
+const PACE: Duration = Duration::from_millis(60);
+/// Everything is over by then, or something is broken.
+const PATIENCE: Duration = Duration::from_secs(180);
+/// Open files: two listeners and two connections per VM, and some.
+const FILES: u64 = 16_384;
+
+/// Options.
+#[derive(Parser)]
+struct Cli {
+    /// Numbers of VMs, one round each
+    #[arg(long, value_delimiter = ',', default_value = "10,100,500,1000")]
+    vms: Vec<usize>,
+    /// Five VMs are measured one by one for each repeat
+    #[arg(long, default_value_t = 20)]
+    repeats: usize,
+    /// Seconds over which memory, CPU and log of an idle agent are measured
+    #[arg(long, default_value_t = 60)]
+    window: u64,
+    /// Where the binaries are, if not beside this one
+    #[arg(long)]
+    bin_dir: Option<PathBuf>,
+    /// Write the figures to FILE
+    #[arg(long)]
+    json: Option<PathBuf>,
+}
+
+fn main() -> Result<()> {
+    let cli = Cli::parse();
+    install_crypto();
+    raise_file_limit()?;
+    let beside = std::env::current_exe()?;
+    let beside = beside.parent().context("a program is in a directory")?;
+    let bin_dir = cli.bin_dir.clone().unwrap_or_else(|| beside.to_owned());
+    let mut figures = Vec::new();
+    for (round, count) in cli.vms.iter().copied().enumerate() {
+        // A runtime per round: nothing of the last one is left. And a block of addresses per round.
+        let runtime = tokio::runtime::Runtime::new()?;
+        let block = 64 + u8::try_from((std::process::id() as usize + round) % 128)?;
+        figures.extend(runtime.block_on(run(&cli, &bin_dir, block, count))?);
+    }
+    Bench {
+        bench: "agent".into(),
+        machine: Machine::here("none")?,
+        figures,
+    }
+    .show(cli.json.as_deref())
+}
+
+fn raise_file_limit() -> Result<()> {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.current.is_some_and(|current| current < FILES) {
+        limit.current = Some(limit.maximum.map_or(FILES, |maximum| maximum.min(FILES)));
+        setrlimit(Resource::Nofile, limit).context("raise the limit of open files")?;
+    }
+    Ok(())
+}
+
+/// One round with so many VMs.
+struct Round {
+    vms: Vec<String>,
+    guests: Guests,
+    sizes: Sizes,
+    agent: Agent,
+    samples: usize,
+    window: Duration,
+}
+
+async fn run(cli: &Cli, bin_dir: &std::path::Path, block: u8, count: usize) -> Result<Vec<Figure>> {
+    if count == 0 {
+        bail!("a round needs a VM");
+    }
+    tell(&format!("{count} VMs: start"));
+    let guests = Guests::start(block, count).await?;
+    (0..count).for_each(|n| guests.set_load(n, IDLE, true));
+    let world = World::start(bin_dir, block).await?;
+    world.populate(count).await?;
+    let sizes = Sizes::default();
+    sizes.follow(world.vms());
+    let agent = world.agent()?;
+    let round = Round {
+        vms: (0..count).map(name).collect(),
+        samples: count.min(cli.repeats * SAMPLES_PER_REPEAT),
+        guests,
+        sizes,
+        agent,
+        window: Duration::from_secs(cli.window),
+    };
+    round.attended().await?;
+    world.permitted(&round.agent, count).await?;
+    tokio::time::sleep(SETTLE).await;
+    let mut figures = round.idle().await?;
+    figures.extend(round.single_steps().await?);
+    figures.extend(round.wishes().await?);
+    figures.extend(round.all_at_once().await?);
+    let at = |figure: Figure| Figure {
+        name: format!("{}@{count}", figure.name),
+        ..figure
+    };
+    Ok(figures.into_iter().map(at).collect())
+}
+
+impl Round {
+    async fn attended(&self) -> Result<()> {
+        bellows_tests::patience::wait_for("an agent at every guest", PATIENCE, || async {
+            match self.guests.attended() {
+                all if all == self.vms.len() => Ok(()),
+                some => Err(format!("{some} of {}", self.vms.len())),
+            }
+        })
+        .await
+    }
+
+    /// Memory, CPU, log and decisions while loads only flicker.
+    async fn idle(&self) -> Result<Vec<Figure>> {
+        let count = self.vms.len();
+        tell(&format!(
+            "{count} VMs: {} s of nothing",
+            self.window.as_secs()
+        ));
+        const DECISIONS: &str = "autoscaling_agent_runner_next_actions_total ";
+        const DECIDING: &str = "autoscaling_agent_decision_seconds_total ";
+        let before = (
+            self.agent.counter(DECISIONS).await?,
+            self.agent.counter(DECIDING).await,
+            self.agent.process.cpu()?,
+            self.agent.logged()?,
+        );
+        let began = Instant::now();
+        tokio::time::sleep(self.window).await;
+        let cpu = self.agent.process.cpu()?.saturating_sub(before.2);
+        let elapsed = began.elapsed().as_secs_f64();
+        let logged = as_f64(usize::try_from(self.agent.logged()? - before.3)?);
+        let rss = as_f64(usize::try_from(self.agent.process.rss()?)?);
+        let decisions = self.agent.counter(DECISIONS).await? - before.0;
+        // An older agent, measured for comparison, does not count this.
+        let deciding = match before.1 {
+            Ok(before) => Some(self.agent.counter(DECIDING).await? - before),
+            Err(_) => None,
+        };
+        let vms = as_f64(count);
+        let promised = |target: f64| (count == PROMISED_VMS).then_some(target);
+        let mut figures = vec![
+            Figure::lower("rss_bytes", rss, "B", promised(RSS_TARGET_BYTES)),
+            Figure::lower(
+                "rss_per_vm_bytes",
+                rss / vms,
+                "B",
+                promised(RSS_TARGET_BYTES / vms),
+            ),
+            // Parts per million, so that the table shows more than zeros.
+            Figure::lower(
+                "cpu_per_vm_fraction",
+                cpu.as_secs_f64() / elapsed / vms * 1e6,
+                "ppm",
+                promised(CPU_TARGET_FRACTION * 1e6),
+            ),
+            Figure::lower(
+                "log_bytes_per_vm_s",
+                logged / elapsed / vms,
+                "B/s",
+                promised(LOG_TARGET_BYTES_S),
+            ),
+        ];
+        figures.extend(deciding.map(|seconds| {
+            let each = seconds / decisions.max(1.0) * 1e9;
+            Figure::lower("decision_ns", each, "ns", Some(DECISION_TARGET_NS))
+        }));
+        Ok(figures)
+    }
+
+    fn sampled(&self) -> &[String] {
+        &self.vms[..self.samples]
+    }
+
+    /// From the first reading of a higher load to the patched object, one VM after the other.
+    async fn single_steps(&self) -> Result<Vec<Figure>> {
+        tell(&format!("{} VMs: {} loads", self.vms.len(), self.samples));
+        for n in 0..self.samples {
+            self.guests.set_load(n, TWO_UNITS, false);
+            tokio::time::sleep(PACE).await;
+        }
+        let is_up = |units| units == 2;
+        self.sizes
+            .until("a load's patch", self.sampled(), PATIENCE, is_up)
+            .await?;
+        let mut took = Vec::new();
+        for (n, vm) in self.sampled().iter().enumerate() {
+            let read = self.guests.first_read(n).context("the load was not read")?;
+            let seen = self.sizes.of(vm).context("the VM is known")?;
+            took.push(millis(seen.at, read));
+        }
+        self.back_to_idle(self.samples).await?;
+        Ok(vec![
+            Figure::lower(
+                "metric_to_patch_ms_p50",
+                percentile(&took, 50),
+                "ms",
+                Some(METRIC_TARGET_P50_MS),
+            ),
+            Figure::lower("metric_to_patch_ms_p99", percentile(&took, 99), "ms", None),
+        ])
+    }
+
+    /// From the monitor's request to the patched object, one VM after the other.
+    async fn wishes(&self) -> Result<Vec<Figure>> {
+        tell(&format!("{} VMs: {} wishes", self.vms.len(), self.samples));
+        let mut took = Vec::new();
+        for (n, vm) in self.sampled().iter().enumerate() {
+            let asked = Instant::now();
+            self.guests.wish(n);
+            let one = std::slice::from_ref(vm);
+            let is_up = |units| units > 1;
+            let seen = self
+                .sizes
+                .until("a wish's patch", one, PATIENCE, is_up)
+                .await?;
+            took.push(millis(seen, asked));
+            tokio::time::sleep(PACE).await;
+        }
+        self.back_to_idle(self.samples).await?;
+        let [p50, p99] = WISH_TARGETS_MS;
+        Ok(vec![
+            Figure::lower(
+                "upscale_request_to_patch_ms_p50",
+                percentile(&took, 50),
+                "ms",
+                Some(p50),
+            ),
+            Figure::lower(
+                "upscale_request_to_patch_ms_p99",
+                percentile(&took, 99),
+                "ms",
+                Some(p99),
+            ),
+        ])
+    }
+
+    /// All VMs want the largest size at the same instant, then none of it.
+    async fn all_at_once(&self) -> Result<Vec<Figure>> {
+        let count = self.vms.len();
+        tell(&format!("{count} VMs: all up, all down"));
+        let logged = self.agent.logged()?;
+        let began = Instant::now();
+        (0..count).for_each(|n| self.guests.set_load(n, LARGEST, false));
+        let is_up = |units| units == MAX_UNITS;
+        let up = self
+            .sizes
+            .until("all up", &self.vms, PATIENCE, is_up)
+            .await?;
+        // Permits, patches and monitors of the last ones are still being told.
+        tokio::time::sleep(SETTLE / 2).await;
+        let approvals = self.guests.approvals();
+        let turned = Instant::now();
+        let down = self.back_to_idle(count).await?;
+        let approvals = self.guests.approvals() - approvals;
+        let logged = as_f64(usize::try_from(self.agent.logged()? - logged)?);
+        let target = STEP_TARGETS_S.iter().find(|(vms, ..)| *vms == count);
+        let seconds = |until: Instant, from| until.duration_since(from).as_secs_f64();
+        Ok(vec![
+            Figure::lower(
+                "step_up_all_s",
+                seconds(up, began),
+                "s",
+                target.map(|t| t.1),
+            ),
+            Figure::lower(
+                "step_down_all_s",
+                seconds(down, turned),
+                "s",
+                target.map(|t| t.2),
+            ),
+            Figure::lower(
+                "approvals_per_vm_down",
+                as_f64(approvals) / as_f64(count),
+                "",
+                None,
+            ),
+            Figure::lower(
+                "log_bytes_per_vm_up_and_down",
+                logged / as_f64(count),
+                "B",
+                None,
+            ),
+        ])
+    }
+
+    /// The first `count` guests are idle and their VMs at the smallest size; since when.
+    async fn back_to_idle(&self, count: usize) -> Result<Instant> {
+        (0..count).for_each(|n| self.guests.set_load(n, IDLE, true));
+        let vms = &self.vms[..count];
+        let is_down = |units| units == 1;
+        self.sizes.until("all down", vms, PATIENCE, is_down).await
+    }
+}
+
+fn millis(to: Instant, from: Instant) -> f64 {
+    to.saturating_duration_since(from).as_secs_f64() * 1e3
+}
+
+/// Says what is being measured.
+#[expect(clippy::print_stdout, reason = "progress for the person who asked")]
+fn tell(what: &str) {
+    println!("==> {what}");
+}

@@ -1,0 +1,66 @@
+//! A child process: start, end, and what the kernel says of its costs.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+
+/// A running program. Killed when dropped.
+pub(super) struct Process {
+    child: Child,
+    name: String,
+}
+
+impl Process {
+    /// Starts a program whose log goes to `log`.
+    pub(super) fn start(command: &mut Command, log: &Path) -> Result<Self> {
+        let name = command.get_program().to_string_lossy().into_owned();
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(std::fs::File::create(log)?)
+            .spawn()
+            .with_context(|| format!("cannot start {name}"))?;
+        Ok(Self { child, name })
+    }
+
+    /// The first line it prints, which says that it is ready.
+    pub(super) fn first_line(&mut self) -> Result<String> {
+        let stdout = self.child.stdout.take().context("read already")?;
+        let mut line = String::new();
+        BufReader::new(stdout).read_line(&mut line)?;
+        if line.is_empty() {
+            bail!("{} ended before it was ready", self.name);
+        }
+        Ok(line)
+    }
+
+    /// Time on a processor so far, of all threads that live.
+    pub(super) fn cpu(&self) -> Result<Duration> {
+        let mut nanos = 0;
+        for task in std::fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
+            let text = std::fs::read_to_string(task?.path().join("schedstat"))?;
+            let first = text.split_whitespace().next().context("empty schedstat")?;
+            nanos += first.parse::<u64>().context("schedstat")?;
+        }
+        Ok(Duration::from_nanos(nanos))
+    }
+
+    /// Resident memory, bytes.
+    pub(super) fn rss(&self) -> Result<u64> {
+        let text = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = line.and_then(|line| line.split_whitespace().next());
+        Ok(kib.context("no VmRSS")?.parse::<u64>()? << 10)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended by itself, which showed before.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
