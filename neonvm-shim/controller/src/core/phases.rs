@@ -235,7 +235,7 @@ impl Draft<'_> {
         let ops = metadata::expected(self.vm, self.input.settings).patch(&pod.metadata);
         let in_sync = ops.is_empty();
         if let RunnerView::Known(state) = self.input.runner
-            && fit(wanted, state) == Fit::Unordered
+            && self.fit(state) == Fit::Unordered
             && (in_sync || !grows(wanted, state))
         {
             let revision = self.revision();
@@ -257,6 +257,18 @@ impl Draft<'_> {
         }
         if self.overlay_is_wanted() && self.input.settings.network_attachment.is_none() {
             self.problems.push(Problem::NoOverlay);
+        }
+    }
+
+    /// Where the runner stands. An order of another size that is on its way may yet be taken up: the guest does not have
+    /// the wanted size for good before that order's fate is known.
+    fn fit(&self, state: &RunnerState) -> Fit {
+        let wanted = self.vm.spec.guest.in_use();
+        match fit(wanted, state) {
+            Fit::Reached if self.input.ordering.is_some_and(|size| size != wanted) => {
+                Fit::Unordered
+            }
+            fit => fit,
         }
     }
 
@@ -285,7 +297,7 @@ impl Draft<'_> {
         {
             self.problems.push(Problem::Resize { problem });
         }
-        if fit(self.vm.spec.guest.in_use(), state) == Fit::Reached {
+        if self.fit(state) == Fit::Reached {
             self.status.phase = VmPhase::Running;
             self.measured(state);
             self.propagate(state);
@@ -333,7 +345,7 @@ impl Draft<'_> {
             return;
         };
         let current = self.status.current_revision.map(|current| current.revision);
-        let reached = fit(self.vm.spec.guest.in_use(), state) == Fit::Reached;
+        let reached = self.fit(state) == Fit::Reached;
         if self.status.phase == VmPhase::Running && reached && current != Some(target.revision) {
             self.status.current_revision = Some(RevisionWithTime {
                 revision: target.revision,

@@ -21,7 +21,7 @@ use serde::Serialize;
 
 use super::action::{Action, Kind, Peer};
 use super::note::Note;
-use super::observe::size_of;
+use super::observe::{ordered, size_of};
 use super::pace::{Pace, RestartPace};
 use super::plan::{Input, Moment, Plan, PodView, RunnerView, plan};
 use super::problem::Problem;
@@ -376,6 +376,10 @@ impl VmCore {
             suffix: &self.suffix,
             restart_at: self.restarts.not_before(),
             progress_at: self.progress_at,
+            ordering: self.busy.values().find_map(|action| match action {
+                Action::SetSize { order, .. } => Some(ordered(order)),
+                _ => None,
+            }),
             scaling_from: self.scaling_from,
             at,
         })
