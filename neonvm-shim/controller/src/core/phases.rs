@@ -235,7 +235,7 @@ impl Draft<'_> {
         let ops = metadata::expected(self.vm, self.input.settings).patch(&pod.metadata);
         let in_sync = ops.is_empty();
         if let RunnerView::Known(state) = self.input.runner
-            && fit(wanted, state) == Fit::Unordered
+            && self.fit(state) == Fit::Unordered
             && (in_sync || !grows(wanted, state))
         {
             let revision = self.revision();
@@ -252,7 +252,7 @@ impl Draft<'_> {
             });
         }
         let only_shrinks = matches!(self.input.runner, RunnerView::Known(state)
-            if fit(wanted, state) != Fit::Reached && !grows(wanted, state));
+            if self.fit(state) != Fit::Reached && !grows(wanted, state));
         let can_wait = only_shrinks && self.may_be_quick();
         if !in_sync && !can_wait {
             let name = pod.metadata.name.clone();
@@ -271,6 +271,18 @@ impl Draft<'_> {
             self.wake_at(until);
         }
         quick
+    }
+
+    /// Where the runner stands. An order of another size that is on its way may yet be taken up: the guest does not have
+    /// the wanted size for good before that order's fate is known.
+    fn fit(&self, state: &RunnerState) -> Fit {
+        let wanted = self.vm.spec.guest.in_use();
+        match fit(wanted, state) {
+            Fit::Reached if self.input.ordering.is_some_and(|size| size != wanted) => {
+                Fit::Unordered
+            }
+            fit => fit,
+        }
     }
 
     /// The revision of the wish; 0 without one.
@@ -298,7 +310,7 @@ impl Draft<'_> {
         {
             self.problems.push(Problem::Resize { problem });
         }
-        if fit(self.vm.spec.guest.in_use(), state) == Fit::Reached {
+        if self.fit(state) == Fit::Reached {
             self.status.phase = VmPhase::Running;
             self.measured(state);
             self.propagate(state);
@@ -349,7 +361,7 @@ impl Draft<'_> {
             return;
         };
         let current = self.status.current_revision.map(|current| current.revision);
-        let reached = fit(self.vm.spec.guest.in_use(), state) == Fit::Reached;
+        let reached = self.fit(state) == Fit::Reached;
         if self.status.phase == VmPhase::Running && reached && current != Some(target.revision) {
             self.status.current_revision = Some(RevisionWithTime {
                 revision: target.revision,

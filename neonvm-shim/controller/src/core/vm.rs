@@ -21,7 +21,7 @@ use serde::Serialize;
 
 use super::action::{Action, Kind, Peer};
 use super::note::Note;
-use super::observe::size_of;
+use super::observe::{ordered, size_of};
 use super::pace::{Pace, RestartPace};
 use super::plan::{Input, Moment, Plan, PodView, RunnerView, plan};
 use super::problem::Problem;
@@ -377,6 +377,10 @@ impl VmCore {
             restart_at: self.restarts.not_before(),
             wished_at: self.stages.wished_at(),
             progress_at: self.progress_at,
+            ordering: self.busy.values().find_map(|action| match action {
+                Action::SetSize { order, .. } => Some(ordered(order)),
+                _ => None,
+            }),
             scaling_from: self.scaling_from,
             at,
         })

@@ -9,10 +9,9 @@ use protocol::vm::{RestartPolicy, VirtualMachine, VmPhase, VmStatus};
 use serde_json::json;
 
 use super::world::World;
-use crate::core::Kind;
-use crate::core::Settings;
 use crate::core::testing::sample_vm;
 use crate::core::vm::{Event, Refusal};
+use crate::core::{Action, Kind, Reply, Settings};
 
 #[derive(Debug, Clone)]
 enum Happening {
@@ -194,6 +193,52 @@ proptest! {
     }
 }
 
+/// Carries out what the core asks for until it orders a size; that order is under way then.
+fn until_ordered(world: &mut World) -> Action {
+    loop {
+        let action = world
+            .core
+            .poll_action(world.at)
+            .expect("the size is ordered");
+        if action.kind() == Kind::SetSize {
+            return action;
+        }
+        let result = world.carry_out(&action);
+        done(world, &action, result);
+    }
+}
+
+fn done(world: &mut World, action: &Action, result: Result<Reply, Refusal>) {
+    let event = Event::Done {
+        kind: action.kind(),
+        began: world.at,
+        result,
+    };
+    world.core.handle(world.at, event);
+}
+
+#[test]
+fn a_size_is_not_reached_while_an_order_of_another_is_on_its_way() {
+    let mut world = World::new(&sample_vm());
+    world.settle();
+    let pod = world.status().pod_name;
+    world.start(&pod);
+    world.settle();
+    let before = world.vm().spec.guest.cpus.r#use;
+    world.edit(|vm| vm.spec.guest.cpus.r#use = MilliCpu(1000));
+    let growth = until_ordered(&mut world);
+    // Taken back before the runner heard of it: the guest has the wanted size, and will not keep it.
+    world.edit(|vm| vm.spec.guest.cpus.r#use = before);
+    world.settle();
+    assert_eq!(world.phase(), VmPhase::Scaling);
+    let answer = world.carry_out(&growth);
+    done(&mut world, &growth, answer);
+    world.settle();
+    world.finish_resize(&pod);
+    world.settle();
+    assert_eq!(world.phase(), VmPhase::Running);
+}
+
 #[test]
 fn the_answer_to_an_order_never_hides_a_later_report() {
     let mut world = World::new(&sample_vm());
@@ -202,31 +247,11 @@ fn the_answer_to_an_order_never_hides_a_later_report() {
     world.start(&pod);
     world.settle();
     world.edit(|vm| vm.spec.guest.cpus.r#use = MilliCpu(1000));
-    let order = loop {
-        let action = world
-            .core
-            .poll_action(world.at)
-            .expect("the growth is ordered");
-        if action.kind() == Kind::SetSize {
-            break action;
-        }
-        let result = world.carry_out(&action);
-        let done = Event::Done {
-            kind: action.kind(),
-            began: world.at,
-            result,
-        };
-        world.core.handle(world.at, done);
-    };
+    let order = until_ordered(&mut world);
     let answer = world.carry_out(&order);
     // The runner is done, and says so over the other connection, before its answer to the order is heard.
     world.finish_resize(&pod);
-    let done = Event::Done {
-        kind: order.kind(),
-        began: world.at,
-        result: answer,
-    };
-    world.core.handle(world.at, done);
+    done(&mut world, &order, answer);
     world.settle();
     assert_eq!(world.phase(), VmPhase::Running);
 }
