@@ -53,7 +53,6 @@ impl World {
                 machine: None,
                 connections: std::collections::BTreeMap::new(),
                 node: None,
-                bound: String::new(),
                 bounds: *bounds,
             });
             let first = dice.millis(1_000, 20_000);

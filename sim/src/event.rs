@@ -97,15 +97,6 @@ pub(crate) struct Call {
     pub target: Option<(usize, Resources)>,
 }
 
-/// A pod. A controller gives the name of a pod that is gone to the next one; a node knows each by its uid.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PodId {
-    /// Its name.
-    pub name: String,
-    /// Its uid.
-    pub uid: String,
-}
-
 /// What the node does for a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Chore {
@@ -205,7 +196,11 @@ pub(crate) enum Event {
         began: controller::Moment,
     },
     /// The node works on a pod.
-    Chore { vm: usize, pod: PodId, chore: Chore },
+    Chore {
+        vm: usize,
+        pod: String,
+        chore: Chore,
+    },
     /// A guest's load changes.
     Load(usize),
     /// Something goes wrong.

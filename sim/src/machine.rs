@@ -19,7 +19,7 @@ use protocol::trace::TraceId;
 use protocol::units::Bytes;
 use protocol::vm::MEMORY_BLOCK_BYTES;
 
-use crate::event::{Event, PodId, Sleeper};
+use crate::event::{Event, Sleeper};
 use crate::journal::Note;
 use crate::monitor::GuestMonitor;
 use crate::world::World;
@@ -60,7 +60,7 @@ pub struct Machine {
     /// Its number.
     pub id: u64,
     /// The pod it is for.
-    pub pod: PodId,
+    pub pod: String,
     /// How it was built.
     pub shape: Shape,
     /// Whether the guest is up.
@@ -91,7 +91,7 @@ pub struct Machine {
 impl Machine {
     /// A machine that begins to boot.
     #[must_use]
-    pub fn new(id: u64, pod: PodId, shape: Shape) -> Self {
+    pub fn new(id: u64, pod: &str, shape: Shape) -> Self {
         let count = |n: u32| usize::try_from(n).unwrap_or(0);
         let (sockets, first) = (count(shape.sockets), shape.boot_cpus + shape.early_cpus);
         let state = RunnerState {
@@ -111,7 +111,7 @@ impl Machine {
         };
         Self {
             id,
-            pod,
+            pod: pod.to_owned(),
             is_up: false,
             ended: None,
             requested: shape.early_memory.0,
@@ -134,7 +134,7 @@ impl Machine {
     /// The state, if a runner of this pod is there to show it.
     #[must_use]
     pub fn shown_to(&self, pod: &str) -> Option<&RunnerState> {
-        (self.pod.name == pod && self.runner.is_some()).then_some(&self.state)
+        (self.pod == pod && self.runner.is_some()).then_some(&self.state)
     }
 
     /// The heart of what the runner shows, for messages.

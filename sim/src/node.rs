@@ -10,11 +10,11 @@ use protocol::time::Span;
 use serde_json::json;
 
 use crate::dice::MILLION;
-use crate::event::{Chore, Event, PodId};
+use crate::event::{Chore, Event};
 use crate::journal::{Note, Part};
 use crate::machine::{Machine, MonitorProcess};
 use crate::monitor::GuestMonitor;
-use crate::store::{Change, Kind, Object};
+use crate::store::{Change, Kind};
 use crate::watch::number_of;
 use crate::world::World;
 
@@ -37,7 +37,7 @@ impl World {
         else {
             // Not bound yet: nobody has to stop it.
             if !change.gone && !object.meta("deletionTimestamp").is_empty() {
-                let pod = id_of(object);
+                let pod = object.meta("name").to_owned();
                 self.after(
                     Span::from_millis(50),
                     Event::Chore {
@@ -52,7 +52,7 @@ impl World {
         if change.gone {
             return;
         }
-        let pod = id_of(object);
+        let pod = object.meta("name").to_owned();
         let known = self.vms[vm]
             .machine
             .as_ref()
@@ -69,7 +69,6 @@ impl World {
             );
         }
         if !known && object.pod().status.phase.is_empty() {
-            self.vms[vm].bound.clone_from(&pod.uid);
             if self.vms[vm].node.replace(node) != Some(node) {
                 self.note(Note::Bound { vm, node });
                 self.checks.touch(vm);
@@ -86,7 +85,7 @@ impl World {
         }
     }
 
-    pub(crate) fn chore(&mut self, vm: usize, pod: &PodId, chore: Chore) {
+    pub(crate) fn chore(&mut self, vm: usize, pod: &str, chore: Chore) {
         match chore {
             Chore::Start => self.boot(vm, pod),
             Chore::Ready => self.guest_is_up(vm, pod),
@@ -94,16 +93,17 @@ impl World {
         }
     }
 
-    fn boot(&mut self, vm: usize, pod: &PodId) {
+    fn boot(&mut self, vm: usize, pod: &str) {
         let is_there = self
-            .pod(pod)
+            .store
+            .get(Kind::Pod, pod)
             .is_some_and(|pod| pod.meta("deletionTimestamp").is_empty());
         let name = self.vms[vm].name.clone();
         if !is_there
             || self.vms[vm]
                 .machine
                 .as_ref()
-                .is_some_and(|machine| machine.pod == *pod)
+                .is_some_and(|machine| machine.pod == pod)
         {
             return;
         }
@@ -120,7 +120,7 @@ impl World {
         };
         let id = self.number();
         self.note(Note::Boots { vm, machine: id });
-        self.vms[vm].machine = Some(Machine::new(id, pod.clone(), shape));
+        self.vms[vm].machine = Some(Machine::new(id, pod, shape));
         self.checks.touch(vm);
         self.pod_status(pod, &json!({"phase": "Running", "podIP": format!("127.1.{}.{}", vm / 250 + 1, vm % 250 + 1)}));
         self.start_runner(vm);
@@ -129,31 +129,22 @@ impl World {
             delay,
             Event::Chore {
                 vm,
-                pod: pod.clone(),
+                pod: pod.to_owned(),
                 chore: Chore::Ready,
             },
         );
     }
 
-    /// The pod, unless it is gone; another one may have its name.
-    fn pod(&self, id: &PodId) -> Option<&Object> {
-        let pod = self.store.get(Kind::Pod, &id.name);
-        pod.filter(|pod| pod.meta("uid") == id.uid)
-    }
-
-    fn pod_status(&mut self, pod: &PodId, status: &serde_json::Value) {
+    fn pod_status(&mut self, pod: &str, status: &serde_json::Value) {
         // A pod that is gone has no status to write.
-        if self.pod(pod).is_some() {
-            let patch = json!({"status": status});
-            let _written = self.store.merge(Kind::Pod, &pod.name, &patch);
-        }
+        let _written = self.store.merge(Kind::Pod, pod, &json!({"status": status}));
     }
 
-    fn guest_is_up(&mut self, vm: usize, pod: &PodId) {
+    fn guest_is_up(&mut self, vm: usize, pod: &str) {
         let Some(machine) = self.vms[vm]
             .machine
             .as_mut()
-            .filter(|machine| machine.pod == *pod)
+            .filter(|machine| machine.pod == pod)
         else {
             return;
         };
@@ -239,21 +230,21 @@ impl World {
         }
     }
 
-    fn stop(&mut self, vm: usize, pod: &PodId) {
-        let machine = self.vms[vm].machine.as_ref();
-        if machine.is_some_and(|machine| machine.pod == *pod) {
+    fn stop(&mut self, vm: usize, pod: &str) {
+        if let Some(machine) = self.vms[vm]
+            .machine
+            .as_ref()
+            .filter(|machine| machine.pod == pod)
+        {
+            if machine.ended.is_none() {
+                self.vms[vm].node = None;
+            }
             self.crash_monitor(vm);
             self.vms[vm].machine = None;
+            self.checks.touch(vm);
             self.runner_has_news(vm);
         }
-        if self.vms[vm].bound == pod.uid {
-            // Nothing of this pod runs, or will: it takes nothing of the node any more, whether or not it ever booted.
-            self.vms[vm].node = None;
-            self.checks.touch(vm);
-        }
-        if self.pod(pod).is_some() {
-            self.store.remove(Kind::Pod, &pod.name);
-        }
+        self.store.remove(Kind::Pod, pod);
     }
 
     // ---- crashes and starts of all parts ----
@@ -294,48 +285,5 @@ impl World {
             Part::Monitor(vm) => self.crash_monitor(vm),
         }
         self.after(pause, Event::Start(part));
-    }
-}
-
-fn id_of(pod: &Object) -> PodId {
-    PodId {
-        name: pod.meta("name").to_owned(),
-        uid: pod.meta("uid").to_owned(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::options::{Level, Options};
-
-    const NAME: &str = "vm-0000-abcde";
-
-    fn bound_pod(world: &mut World) -> PodId {
-        let pod = json!({"metadata": {"name": NAME}, "spec": {}, "status": {}});
-        let pod = world
-            .store
-            .create(Kind::Pod, pod, world.wall())
-            .expect("the name is free");
-        let id = id_of(&pod);
-        assert!(world.store.bind(NAME, &id.uid, "node-000").is_ok());
-        world.tell_changes();
-        id
-    }
-
-    #[test]
-    fn a_stop_left_over_from_one_pod_leaves_the_next_of_its_name_alone() {
-        let mut world = World::new(Options::short(1, Level::None, 1));
-        let first = bound_pod(&mut world);
-        world.stop(0, &first);
-        assert!(world.pod(&first).is_none());
-        assert_eq!(world.vms[0].node, None, "it never booted and is gone");
-        let second = bound_pod(&mut world);
-        world.stop(0, &first);
-        assert!(world.pod(&second).is_some());
-        assert_eq!(world.vms[0].node, Some(0));
-        world.stop(0, &second);
-        assert!(world.store.get(Kind::Pod, NAME).is_none());
-        assert_eq!(world.vms[0].node, None);
     }
 }

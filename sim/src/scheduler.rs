@@ -163,8 +163,8 @@ impl World {
                 operation: Operation::Bind(pod.name, uid, node),
                 target: None,
             }),
-            // For people; and for one of several schedulers, which this one is not.
-            Action::Unschedulable { .. } | Action::ScaleUpDenied { .. } | Action::List => {}
+            // For people.
+            Action::Unschedulable { .. } | Action::ScaleUpDenied { .. } => {}
         }
     }
 

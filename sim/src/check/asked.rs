@@ -216,7 +216,7 @@ impl World {
         };
         let machine = self.vms[vm].machine.as_ref();
         let runs = machine
-            .is_some_and(|machine| machine.pod.uid == pod.meta("uid") && machine.ended.is_none());
+            .is_some_and(|machine| machine.pod == pod.meta("name") && machine.ended.is_none());
         self.checked();
         if runs {
             self.checks.fail(
