@@ -549,6 +549,5 @@ fn a_quiet_vm_costs_at_most_eight_bytes_a_second() {
     let total: usize = by_kind.values().sum();
     #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
     let rate = total as f64 / secs;
-    println!("{rate:.2} bytes a second; by kind over {secs:.0} s: {by_kind:?}");
     assert!(rate <= 8.0, "{rate:.2} bytes a second, {by_kind:?}");
 }
