@@ -336,7 +336,7 @@ async fn a_bad_object_hurts_itself_only_and_is_picked_up_when_fixed() {
 async fn n32_a_monitor_without_a_common_version_is_left_and_dialled_again() {
     for greeting in [
         r#"{"error":"too old"}"#,
-        r#"{"version":2}"#,
+        r#"{"version":3}"#,
         r#"{"version":"1"}"#,
         "hello",
     ] {

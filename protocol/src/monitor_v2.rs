@@ -295,6 +295,12 @@ pub struct GuestMetrics {
     /// `host_load5`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load5: Option<f64>,
+    /// `host_runnable_load1`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runnable_load1: Option<f64>,
+    /// `host_runnable_load5`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runnable_load5: Option<f64>,
     /// The machine's memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<MachineGauges>,
@@ -322,6 +328,12 @@ pub enum AgentBodyV2 {
         /// Names, unknown ones among them perhaps.
         names: Vec<String>,
     },
+}
+
+impl From<AgentBody> for AgentBodyV2 {
+    fn from(body: AgentBody) -> Self {
+        Self::Plain(body)
+    }
 }
 
 /// A frame from the agent in v2.

@@ -75,6 +75,8 @@ fn metrics() -> GuestMetrics {
     GuestMetrics {
         load1: Some(0.26),
         load5: Some(1.75),
+        runnable_load1: Some(0.21),
+        runnable_load5: Some(1.5),
         memory: Some(MachineGauges {
             total: 4 << 30,
             available: 3_072_000_000,

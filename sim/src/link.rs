@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use agent::core::{DownscaleAnswer, Event as CoreEvent, Failure, RequestId};
+use agent::core::{DownscaleAnswer, Event as CoreEvent, Failure, RequestId, Wish};
 use protocol::monitor::{
     AGENT_FIRST_ID, AgentBody, AgentFrame, Allocation, MonitorBody, MonitorFrame,
 };
@@ -231,7 +231,7 @@ impl World {
             {
                 held.wished_at = Some(now);
                 self.note(Note::MonitorWants { vm });
-                self.tell_desk(vm, CoreEvent::MonitorUpscaleRequested);
+                self.tell_desk(vm, CoreEvent::MonitorUpscaleRequested(Wish::default()));
             }
             return;
         }

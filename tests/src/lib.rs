@@ -5,6 +5,7 @@
 pub mod agent_link;
 pub mod figures;
 pub mod guest;
+pub mod loads;
 pub mod patience;
 pub mod qmp;
 pub mod site;

@@ -7,6 +7,7 @@ name=$1
 user=root
 group=system
 directory=
+owns=
 after_ready=
 . "/etc/bellows/services/$name"
 
@@ -15,6 +16,9 @@ if [ ! -x "$1" ]; then
     exec sleep 2147483647
 fi
 [ -z "$directory" ] || mkdir -p "$directory"
+for file in $owns; do
+    [ ! -e "$file" ] || chown "$user" "$file"
+done
 # What nobody waits for leaves the processor to what somebody does, but not for ever.
 tries=0
 while [ -n "$after_ready" ] && [ ! -e /run/ready ] && [ $tries -lt 300 ]; do
@@ -31,7 +35,8 @@ read -r begun _ < /proc/uptime
         # What keeps the guest manageable is the last to be killed for memory.
         echo -900 > /proc/self/oom_score_adj
         [ "$user" = root ] && exec "$@"
-        exec su -s /bin/sh "$user" -c 'exec "$0" "$@"' -- "$@"
+        # Nothing that a service starts can become more than the service is.
+        exec setpriv --nnp su -s /bin/sh "$user" -c 'exec "$0" "$@"' -- "$@"
     )
     echo $? > "$status"
 } 2>&1 | logger -t "$name"

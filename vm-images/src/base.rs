@@ -42,6 +42,7 @@ const BUILDER: &[&str] = &[
     include_str!("postgres.rs"),
     include_str!("postgres/control.rs"),
     include_str!("../guest/initrd-init.sh"),
+    include_str!("../guest/pg_hba.conf"),
 ];
 
 /// What the last step must know about a base layer.
@@ -96,6 +97,7 @@ fn key(recipe: &Recipe, guest: &GuestRecipe, packages: &Digest) -> Digest {
         "prune": recipe.prune,
         "boot_modules": guest.kernel.boot_modules,
         "modules": guest.kernel.modules,
+        "late_modules": guest.kernel.late_modules,
         "users": guest.users,
         "postgres": guest.postgres,
     });

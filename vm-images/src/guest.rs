@@ -43,6 +43,7 @@ const SCRIPTS: &[(&str, &str)] = &[
         include_str!("../guest/shutdown.sh"),
     ),
     ("usr/lib/bellows/sshd", include_str!("../guest/sshd.sh")),
+    ("usr/lib/bellows/swap", include_str!("../guest/swap.sh")),
     (
         "usr/lib/bellows/sysinit",
         include_str!("../guest/sysinit.sh"),
@@ -211,6 +212,7 @@ fn services(guest: &GuestRecipe) -> Vec<ServiceRecipe> {
         user: postgres::USER.to_owned(),
         cgroup: database.cgroup.clone(),
         directory: None,
+        owns: Vec::new(),
         after_ready: false,
     });
     database
@@ -241,6 +243,9 @@ fn service_file(service: &ServiceRecipe) -> String {
     );
     if let Some(directory) = &service.directory {
         text += &format!("directory={}\n", quote(directory));
+    }
+    if !service.owns.is_empty() {
+        text += &format!("owns={}\n", quote(&service.owns.join(" ")));
     }
     if service.after_ready {
         text += "after_ready=1\n";

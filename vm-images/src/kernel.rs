@@ -16,6 +16,9 @@ pub(crate) const MODULES: &str = "usr/lib/bellows/modules";
 /// The file that lists them in loading order.
 const ORDER: &str = "order";
 
+/// The file that lists those that wait for a service.
+const LATE: &str = "late";
+
 /// Takes kernel and modules out of `root`, writes `vmlinuz` and `initrd.cpio` into `out`, and returns the version.
 ///
 /// Afterwards `root` holds only the modules loaded after boot, under [`MODULES`].
@@ -35,11 +38,15 @@ pub(crate) fn extract(
     let boot = closure(&recipe.boot_modules, root, &version, reporter)?;
     let mut later = closure(&recipe.modules, root, &version, reporter)?;
     later.retain(|path| !boot.contains(path));
+    let mut late = closure(&recipe.late_modules, root, &version, reporter)?;
+    late.retain(|path| !boot.contains(path) && !later.contains(path));
     let boot = load(&boot, reporter)?;
     let later = load(&later, reporter)?;
+    let late = load(&late, reporter)?;
     let all = root.join("usr/lib/modules");
     fs::remove_dir_all(&all).at("remove", &all)?;
-    store_modules(&later, &root.join(MODULES))?;
+    store_modules(&later, &root.join(MODULES), ORDER)?;
+    store_modules(&late, &root.join(MODULES), LATE)?;
     let busybox = root.join("usr/bin/busybox");
     let busybox = fs::read(&busybox).map_err(|_| BuildError::NotInPackages {
         path: "/usr/bin/busybox".into(),
@@ -150,13 +157,13 @@ fn order(modules: &[Module]) -> String {
         .collect()
 }
 
-fn store_modules(modules: &[Module], dir: &Path) -> Result<(), BuildError> {
+fn store_modules(modules: &[Module], dir: &Path, list: &str) -> Result<(), BuildError> {
     fs::create_dir_all(dir).at("create", dir)?;
     for (name, content) in modules {
         let path = dir.join(name);
         fs::write(&path, content).at("write", &path)?;
     }
-    let path = dir.join(ORDER);
+    let path = dir.join(list);
     fs::write(&path, order(modules)).at("write", &path)
 }
 

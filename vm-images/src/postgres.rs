@@ -12,7 +12,7 @@ use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 
 use crate::error::{BuildError, IoContext};
 use crate::progress::{Reporter, Step};
-use crate::recipe::{PostgresRecipe, UserRecipe};
+use crate::recipe::{PostgresRecipe, RoleRecipe, UserRecipe};
 use crate::tool::{self, Tool};
 
 pub(crate) mod control;
@@ -85,6 +85,9 @@ pub(crate) fn create(
         );
         cluster.sql("postgres", "CREATE DATABASE bench", reporter)?;
         cluster.sql("bench", &bench_sql(recipe.bench_scale), reporter)?;
+    }
+    if let Some(role) = &recipe.monitor {
+        cluster.sql("postgres", &role_sql(role), reporter)?;
     }
     let reset = cluster.program("pg_resetwal", "starting a fresh log");
     reset
@@ -198,6 +201,7 @@ impl Cluster<'_> {
                 "pg_hba.conf",
                 include_str!("../guest/pg_hba.conf").to_owned(),
             ),
+            ("pg_ident.conf", logins(recipe.monitor.as_ref())),
         ] {
             let path = data.join(name);
             fs::write(&path, text).at("write", &path)?;
@@ -224,6 +228,31 @@ fn configuration(recipe: &PostgresRecipe) -> String {
         text += &format!("{name} = '{}'\n", value.replace('\'', "''"));
     }
     text
+}
+
+/// Who of the guest's users may log in as whom through the socket.
+fn logins(monitor: Option<&RoleRecipe>) -> String {
+    let mut text =
+        String::from("# MAP  USER  ROLE\nguest root postgres\nguest postgres postgres\n");
+    if let Some(RoleRecipe { name, user, .. }) = monitor {
+        text += &format!("guest {user} {name}\n");
+    }
+    text
+}
+
+/// The monitor's role: no table, no right to create one in its database, a few connections.
+fn role_sql(role: &RoleRecipe) -> String {
+    let name = &role.name;
+    let mut statements = vec![
+        format!("CREATE ROLE {name} LOGIN NOINHERIT CONNECTION LIMIT 4"),
+        format!("GRANT EXECUTE ON FUNCTION pg_catalog.pg_reload_conf() TO {name}"),
+    ];
+    for setting in &role.settings {
+        statements.push(format!(
+            "GRANT ALTER SYSTEM ON PARAMETER {setting} TO {name}"
+        ));
+    }
+    statements.join(";\n\n")
 }
 
 /// What `pgbench -i` would make, without its random choices: the statistics see every row.
@@ -287,10 +316,30 @@ mod tests {
             cgroup: "postgres".into(),
             bench_scale: 0,
             settings: [("a".to_owned(), "it's".to_owned())].into(),
+            monitor: None,
         };
         recipe.settings.insert("jit".into(), "off".into());
         let text = configuration(&recipe);
         assert!(text.ends_with("a = 'it''s'\njit = 'off'\n"), "{text}");
+    }
+
+    #[test]
+    fn n46_the_monitors_role_may_set_what_it_manages_and_nothing_else() {
+        let role = RoleRecipe {
+            name: "vm_monitor".into(),
+            user: "vm-monitor".into(),
+            settings: vec!["neon.file_cache_size_limit".into()],
+        };
+        let sql = role_sql(&role);
+        assert_eq!(
+            sql.matches("GRANT ").count(),
+            2,
+            "reload and one setting: {sql}"
+        );
+        assert!(sql.ends_with("ON PARAMETER neon.file_cache_size_limit TO vm_monitor"));
+        assert!(!sql.contains("SUPERUSER") && !sql.contains("pg_monitor"));
+        assert!(logins(Some(&role)).ends_with("guest vm-monitor vm_monitor\n"));
+        assert!(!logins(None).contains("vm-monitor"));
     }
 
     #[test]

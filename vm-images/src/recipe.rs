@@ -99,6 +99,8 @@ pub struct KernelRecipe {
     pub boot_modules: Vec<String>,
     /// Modules loaded after the root file system is there, in this order.
     pub modules: Vec<String>,
+    /// Modules that wait in the guest until a service loads them, in this order.
+    pub late_modules: Vec<String>,
     /// Command line for every accelerator.
     pub cmdline: String,
     /// Appended under TCG.
@@ -136,6 +138,19 @@ pub struct PostgresRecipe {
     pub bench_scale: u32,
     /// Server settings.
     pub settings: BTreeMap<String, String>,
+    /// The role of the monitor in the guest.
+    pub monitor: Option<RoleRecipe>,
+}
+
+/// A database role that may change some of the server's settings, reload them, and nothing else.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RoleRecipe {
+    /// Its name.
+    pub name: String,
+    /// The guest's user who may log in as it, through the socket.
+    pub user: String,
+    /// Settings that it may give to `ALTER SYSTEM SET`.
+    pub settings: Vec<String>,
 }
 
 /// A program kept running.
@@ -151,6 +166,8 @@ pub struct ServiceRecipe {
     pub cgroup: String,
     /// Directory made before each start.
     pub directory: Option<String>,
+    /// Files given to its user before each start, as far as they are there.
+    pub owns: Vec<String>,
     /// Start only when the guest is ready (or a minute has passed), to keep the way there short.
     pub after_ready: bool,
 }

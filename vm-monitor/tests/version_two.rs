@@ -119,6 +119,8 @@ async fn n02_pushed_metrics_come_at_their_period() {
         assert_eq!(pushed.id % 2, 1);
         let stalls = metrics.machine_stalls.expect("PSI");
         assert_eq!((stalls.some_us, stalls.full_us), (77, 5));
+        // This kernel has no schedstat.
+        assert_eq!(metrics.runnable_load1, None);
     }
     guest.stop().await;
 }

@@ -18,8 +18,11 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Repeats of each measurement
-    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, visible_alias = "runs", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: u32,
+    /// Options of the benchmark's own program (see `-- --help`)
+    #[arg(last = true, value_name = "OPTION")]
+    own: Vec<String>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -28,6 +31,8 @@ enum Name {
     Resize,
     /// The static monitor: memory, CPU, size, replies, time from trigger to frame
     Monitor,
+    /// Programs that climb, leak, fork and flood memory in a real guest: how many of them are killed
+    Oom,
 }
 
 /// Builds what the benchmark needs, runs it, shows its table.
@@ -40,6 +45,15 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             command.env("BELLOWS_BIN", &bellows);
             (program, command)
         }
+        Name::Oom => {
+            let bellows = build::images(build::Scope::Release)?;
+            let program = "bench-oom";
+            let mut command = Command::new(bellows.with_file_name(program));
+            command
+                .env("BELLOWS_BIN", &bellows)
+                .env("BELLOWS_GUEST_BINS", build::guest_bins()?);
+            (program, command)
+        }
         Name::Monitor => {
             let monitor = build::guest_bins()?.join("vm-monitor");
             let bellows = build::host_bins(build::Scope::Binaries)?;
@@ -49,7 +63,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             (program, command)
         }
     };
-    command.args(["--repeats", &options.repeats.to_string()]);
+    command
+        .args(["--repeats", &options.repeats.to_string()])
+        .args(&options.own);
     if let Some(file) = &options.json {
         command.arg("--json").arg(file);
     }

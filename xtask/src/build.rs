@@ -12,7 +12,7 @@ const GUEST_TARGET: &str = "x86_64-unknown-linux-gnu";
 /// Names of the images every guest test and demo needs, in build order.
 const IMAGES: [&str; 2] = ["bellows/qemu", "bellows/postgres:15"];
 
-/// Builds `vm-monitor` and `neonvmd` statically; returns the directory that holds them.
+/// Builds `vm-monitor`, `neonvmd` and the load of the guest tests statically; returns the directory that holds them.
 pub(crate) fn guest_bins() -> Result<PathBuf> {
     let mut command = shell::cargo()?;
     command
@@ -24,7 +24,14 @@ pub(crate) fn guest_bins() -> Result<PathBuf> {
             "--target",
             GUEST_TARGET,
         ])
-        .args(["-p", "vm-monitor", "-p", "neonvm-guestd"])
+        .args([
+            "-p",
+            "vm-monitor",
+            "-p",
+            "neonvm-guestd",
+            "-p",
+            "guest-load",
+        ])
         .env(
             "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS",
             "-C target-feature=+crt-static",

@@ -9,7 +9,7 @@ use serde::{Serialize, Serializer};
 
 use super::config::{ScalingConfig, Timers};
 use super::machine::Core;
-use super::monitor::Kind;
+use super::monitor::{Kind, Wish};
 use super::revision::StampedRevision;
 use super::vm::VmInfo;
 use super::warnings::FaultCounts;
@@ -130,6 +130,8 @@ pub struct RequestedUpscaleDump {
     pub at: TimeText,
     pub base: Resources,
     pub requested: MoreResources,
+    #[serde(flatten)]
+    pub wish: Wish,
 }
 
 /// Which resources are asked for.
@@ -278,6 +280,7 @@ impl Core {
                     cpu: false,
                     memory: true,
                 },
+                wish: wish.wish,
             }),
             denied_downscale: monitor.denied_downscale.map(|denial| DeniedDownscaleDump {
                 at: text(denial.at),

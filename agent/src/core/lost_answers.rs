@@ -6,6 +6,7 @@ use protocol::time::{Span, Timestamp};
 use super::actions::Action;
 use super::machine::{Core, Event, Failure, VmUpdate};
 use super::metrics::SystemMetrics;
+use super::monitor::Wish;
 use super::vm::VmInfo;
 use super::world::{Fate, Step, UNIT, World, config, ready, settle, vm};
 
@@ -111,7 +112,7 @@ fn reconnect_while_shrinking_does_not_promise_the_monitor_too_much() {
 fn a_wish_before_the_connection_is_active_is_harmless() {
     let mut core = Core::new(config(), vm(1, 8, 2));
     let now = Timestamp(1_000_000);
-    core.handle(now, Event::MonitorUpscaleRequested);
+    core.handle(now, Event::MonitorUpscaleRequested(Wish::default()));
     core.next_actions(now);
     core.handle(now, Event::MonitorActive);
     core.next_actions(now);

@@ -11,7 +11,7 @@ use super::actions::{Action, Actions, RequestId};
 use super::config::CoreConfig;
 use super::decision::Decision;
 use super::metrics::{LfcMetrics, SystemMetrics};
-use super::monitor::{Approved, Kind, MonitorState, RequestedUpscale};
+use super::monitor::{Approved, Kind, MonitorState, RequestedUpscale, Wish};
 use super::neonvm::NeonVmState;
 use super::plugin::PluginState;
 use super::revision::{Observed, RevisionSource, StampedRevision};
@@ -74,7 +74,7 @@ pub enum Event {
     /// The monitor connection is down.
     MonitorReset,
     /// The monitor asks to grow.
-    MonitorUpscaleRequested,
+    MonitorUpscaleRequested(Wish),
     /// A permit request ended.
     PluginDone(RequestId, Result<PluginResponse, Failure>),
     /// A patch ended; with the version the object got by it, if that is known.
@@ -227,12 +227,16 @@ impl Core {
                 self.monitor.activate(Approved { low, high }, in_doubt);
             }
             Event::MonitorReset => self.monitor = MonitorState::default(),
-            Event::MonitorUpscaleRequested => {
+            Event::MonitorUpscaleRequested(wish) => {
                 let base = self
                     .monitor
                     .approved
                     .map_or(self.using(), |approved| approved.high);
-                self.monitor.requested_upscale = Some(RequestedUpscale { at: now, base });
+                self.monitor.requested_upscale = Some(RequestedUpscale {
+                    at: now,
+                    base,
+                    wish,
+                });
             }
             Event::PluginDone(id, result) if self.plugin.ongoing == Some(id) => {
                 self.plugin_done(now, result);

@@ -70,5 +70,6 @@ pub use config::{CoreConfig, ScalingConfig, ScalingOverrides, Timers};
 pub use decision::{Bound, Decision, Reason};
 pub use machine::{Core, DownscaleAnswer, Evaluation, Event, Failure, Observation, Path, VmUpdate};
 pub use metrics::{LfcMetrics, SystemMetrics};
+pub use monitor::Wish;
 pub use vm::VmInfo;
 pub use warnings::{Fault, FaultCounts, Warning, Warnings};

@@ -5,9 +5,10 @@
 //! A call whose answer is lost may have been acted on or not, so what the monitor holds is kept as a range: `low ≤ true ≤ high`.
 //! The VM never shrinks below `high`; the monitor is told again while `low` is behind.
 
+use protocol::monitor_v2::AskReason;
 use protocol::revision::Revision;
 use protocol::time::Timestamp;
-use protocol::units::Resources;
+use protocol::units::{Bytes, Resources};
 use serde::Serialize;
 
 use super::actions::{MonitorDownscale, MonitorUpscale, RequestId};
@@ -34,11 +35,23 @@ pub(super) struct Ongoing {
     pub revision: StampedRevision,
 }
 
+/// What a monitor says with its wish to grow. In version 1 of the link it says nothing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Wish {
+    /// Why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<AskReason>,
+    /// The memory that would do, bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wanted: Option<Bytes>,
+}
+
 /// The monitor's newest wish. It is always taken as memory.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RequestedUpscale {
     pub at: Timestamp,
     pub base: Resources,
+    pub wish: Wish,
 }
 
 /// The newest refusal.
@@ -53,6 +66,12 @@ pub(super) struct DeniedDownscale {
 pub(super) struct Approved {
     pub low: Resources,
     pub high: Resources,
+}
+
+/// The fewest units that have this much memory.
+fn units_covering(memory: Bytes, unit: Resources) -> u32 {
+    let units = memory.0.div_ceil(unit.mem.0.max(1));
+    u32::try_from(units).unwrap_or(u32::MAX)
 }
 
 /// What is known of the monitor. `approved` is present while a connection is active.
@@ -115,8 +134,12 @@ impl MonitorState {
         unit: Resources,
     ) -> Option<u32> {
         self.wish_end(now, timers)?;
-        self.requested_upscale
-            .map(|wish| units_above(wish.base, unit, false, true))
+        self.requested_upscale.map(|requested| {
+            // One unit more is what every wish asks for; a size that would do may be further away.
+            let next = units_above(requested.base, unit, false, true);
+            let wanted = requested.wish.wanted;
+            next.max(wanted.map_or(0, |wanted| units_covering(wanted, unit)))
+        })
     }
 
     /// When the refusal ends, while it is in force.

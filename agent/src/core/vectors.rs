@@ -7,6 +7,7 @@ use super::bench::{
     wait,
 };
 use super::machine::{DownscaleAnswer, Event, Failure, Path};
+use super::monitor::Wish;
 use super::warnings::Warning;
 
 #[test]
@@ -182,6 +183,30 @@ fn s04_denied_downscale() {
     b.expect(13.2, &wait(6.9));
 }
 
+/// A wish that names a size goes there in one step, one that names none goes one unit up; neither beyond the largest.
+#[test]
+fn n37_a_wish_with_a_size_is_one_step() {
+    let gib = |n: u64| Some(protocol::units::Bytes(n << 30));
+    for (wanted, units) in [
+        (None, 2),
+        (gib(1), 2),
+        (gib(3), 3),
+        (gib(4), 4),
+        (gib(999), 4),
+    ] {
+        let setup = setup(1, 4, 1).rev();
+        let mut b = setup.bench();
+        b.init(1);
+        b.metrics(0.2, 0.0, 0.0);
+        let wish = Wish {
+            reason: None,
+            wanted,
+        };
+        b.core.handle(at(0.2), Event::MonitorUpscaleRequested(wish));
+        b.expect(0.2, &wait(10.0).plugin(Some(1), units, load(0.0), up(1)));
+    }
+}
+
 #[test]
 fn s05_requested_upscale() {
     let mut setup = setup(1, 4, 1).rev();
@@ -190,7 +215,8 @@ fn s05_requested_upscale() {
     b.init(1);
     b.metrics(0.2, 0.0, 0.0);
     b.expect(0.2, &wait(4.8));
-    b.core.handle(at(0.2), Event::MonitorUpscaleRequested);
+    b.core
+        .handle(at(0.2), Event::MonitorUpscaleRequested(Wish::default()));
     b.expect(0.2, &wait(6.0).plugin(Some(1), 2, load(0.0), up(1)));
     b.start(0.2, PLUGIN);
     b.expect(0.3, &wait(5.9));

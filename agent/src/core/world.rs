@@ -13,6 +13,7 @@ use super::actions::{Action, MonitorDownscale, MonitorUpscale, RequestId};
 use super::config::{CoreConfig, ScalingConfig, Timers};
 use super::machine::{Core, DownscaleAnswer, Event, Failure, VmUpdate};
 use super::metrics::SystemMetrics;
+use super::monitor::Wish;
 use super::vm::{CpuInfo, MemInfo, VmConfig, VmInfo};
 
 pub(super) const UNIT: Resources = Resources::new(250, 1 << 30);
@@ -43,8 +44,8 @@ pub(super) enum Step {
     Finish(usize, Fate, u32),
     /// The connection to the monitor comes (and it reads its size anew, or not), or goes (and what was under way arrived, or not).
     Connect(bool, bool),
-    /// The monitor asks to grow.
-    Wish,
+    /// The monitor asks to grow, to so many units or by one.
+    Wish(Option<u64>),
 }
 
 pub(super) fn fate() -> impl Strategy<Value = Fate> {
@@ -63,7 +64,7 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
         1 => (1_u32..6, 0_u32..6).prop_map(|(min, more)| Step::Bounds(min, min + more)),
         10 => (0_usize..3, fate(), 0_u32..4).prop_map(|(peer, fate, n)| Step::Finish(peer, fate, n)),
         1 => any::<(bool, bool)>().prop_map(|(up, flag)| Step::Connect(up, flag)),
-        1 => Just(Step::Wish),
+        1 => prop::option::of(1_u64..12).prop_map(Step::Wish),
     ]
 }
 
@@ -347,10 +348,15 @@ impl World {
             }
             Step::Finish(peer, fate, choice) => self.finish(*peer, *fate, *choice),
             Step::Connect(up, flag) => self.connect(*up, *flag),
-            Step::Wish if self.is_connected => {
-                self.core.handle(self.now, Event::MonitorUpscaleRequested);
+            Step::Wish(units) if self.is_connected => {
+                let wish = Wish {
+                    reason: None,
+                    wanted: units.map(|units| Bytes(UNIT.mem.0 * units - 1)),
+                };
+                self.core
+                    .handle(self.now, Event::MonitorUpscaleRequested(wish));
             }
-            Step::Wish => {}
+            Step::Wish(_) => {}
         }
         self.take_actions()?;
         prop_assert!(

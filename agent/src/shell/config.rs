@@ -4,6 +4,7 @@
 //! may be left out: `metrics.{system,lfc}.staleAfterSeconds`, the age from which metrics count as missing (absent: three periods
 //! and the time-out; 0: never).
 
+use protocol::monitor::Version;
 use protocol::time::Span;
 use protocol::units::Resources;
 use serde::{Serialize, Serializer};
@@ -149,6 +150,9 @@ pub struct Monitor {
     pub retry_failed_request: Seconds,
     #[serde(rename = "maxFailedRequestRate")]
     pub max_failed_request_rate: Rate,
+    /// Ours, and absent from the deployed files: the newest there is.
+    #[serde(rename = "highestProtocolVersion", skip_serializing_if = "is_newest")]
+    pub highest_version: Version,
 }
 
 /// `maxFailedRequestRate`.
@@ -522,5 +526,26 @@ fn read_monitor(r: &mut Reader<'_>) -> Monitor {
         requested_upscale_valid: r.seconds("requestedUpscaleValidSeconds"),
         retry_failed_request: r.seconds("retryFailedRequestSeconds"),
         max_failed_request_rate: r.object("maxFailedRequestRate", read_rate),
+        highest_version: read_version(r),
+    }
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "the signature is serde's"
+)]
+fn is_newest(version: &Version) -> bool {
+    *version == Version::V2
+}
+
+fn read_version(r: &mut Reader<'_>) -> Version {
+    const KEY: &str = "highestProtocolVersion";
+    match r.optional_number(KEY) {
+        None | Some(2) => Version::V2,
+        Some(1) => Version::V1,
+        Some(other) => {
+            r.problem(KEY, &other.to_string(), "must be 1 or 2");
+            Version::V2
+        }
     }
 }

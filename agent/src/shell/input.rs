@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 use super::monitor::{Call, CallError};
 use super::patch::PatchError;
 use super::permit::PermitError;
-use crate::core::{DownscaleAnswer, LfcMetrics, RequestId, SystemMetrics};
+use crate::core::{DownscaleAnswer, LfcMetrics, RequestId, SystemMetrics, Wish};
 
 /// Inputs waiting for a VM's task: both scrapes, the monitor's words and the ends of four requests fit several times over; a
 /// sender that finds it full waits.
@@ -37,6 +37,7 @@ pub(super) enum InputKind {
     /// The monitor asks to grow.
     MonitorWish {
         generation: u64,
+        wish: Wish,
     },
     /// The monitor answered a health check.
     MonitorHealthy,

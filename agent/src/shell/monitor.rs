@@ -9,29 +9,36 @@
 //! Reads and writes never wait for one another: frames to send go through a bounded queue to a writer of their own, and a write
 //! that takes longer than a response may ends the connection.
 
+mod errors;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures::{SinkExt, StreamExt};
 use protocol::monitor::{
-    AGENT_FIRST_ID, AGENT_FRAME_LIMIT_BYTES, AgentBody, AgentFrame, Allocation, FrameErrorKind,
+    AGENT_FIRST_ID, AGENT_FRAME_LIMIT_BYTES, AgentBody, Allocation, FrameError, FrameErrorKind,
     MonitorBody, MonitorFrame, PATH, Version, VersionRange, VersionResponse,
 };
-use protocol::units::Resources;
+use protocol::monitor_v2::{
+    AgentBodyV2, AgentFrameV2, Asked, Capabilities, MonitorBodyV2, MonitorFrameV2, Refused, Urgency,
+};
+use protocol::units::{Bytes, Resources};
 use telemetry::clock::Clock;
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_tungstenite::WebSocketStream;
-use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
-use tokio_tungstenite::tungstenite::protocol::{CloseFrame, WebSocketConfig};
+use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::tungstenite::{Error as WsError, Message};
 use tokio_util::sync::CancellationToken;
 
 use super::config;
 use super::input::{Input, InputKind};
 use super::metrics::AgentMetrics;
-use crate::core::{DownscaleAnswer, Failure};
+use crate::core::{DownscaleAnswer, Wish};
+
+pub(super) use errors::CallError;
+use errors::{Ended, close_frame};
 
 /// Frames waiting to be written: every call, a health check and a handful of refusals. A peer that makes more pile up does not
 /// read, and the connection ends.
@@ -40,69 +47,21 @@ const WRITE_BOUND: usize = 16;
 pub(super) const CALL_BOUND: usize = 4;
 /// Read buffer of a connection, bytes: frames are short and there is a connection per VM.
 const READ_BUFFER_BYTES: usize = 4096;
-/// Longest reason in a close frame, bytes.
-const CLOSE_REASON_BYTES: usize = 123;
 /// Wishes closer together than this are one: a guest must not be able to keep the agent busy. The first one always counts.
 const WISH_GAP: Duration = Duration::from_millis(100);
 /// How long a close frame may take.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// What we can use of version 2. Metrics are scraped: what is pushed lacks the loads that a shrink does not disturb.
+const CAPABILITIES: Capabilities = Capabilities {
+    ask_details: true,
+    refusal_details: true,
+    observed: true,
+    metrics: None,
+};
 /// Every how many health checks in a row a line is written.
 const HEALTHY_LOG_EVERY: u64 = 10;
 
 type Socket = WebSocketStream<TcpStream>;
-
-/// Why a call gave no answer.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum CallError {
-    /// It never left.
-    #[error("the call could not be sent")]
-    NotSent,
-    /// No answer in time.
-    #[error("the monitor did not answer in time")]
-    TimedOut,
-    /// The connection ended before the answer.
-    #[error("the connection to the monitor ended")]
-    Disconnected,
-    /// The monitor could not handle it.
-    #[error("the monitor failed: {0}")]
-    Internal(String),
-    /// The monitor could not read it.
-    #[error("the monitor did not understand: {0}")]
-    Invalid(String),
-    /// The answer does not decode.
-    #[error("the monitor's answer does not decode")]
-    BadAnswer,
-    /// The answer is of a type nobody knows.
-    #[error("the monitor's answer has an unknown type")]
-    UnknownAnswer,
-    /// The answer is of another kind than the call.
-    #[error("the monitor's answer is of another kind")]
-    WrongKind,
-}
-
-impl CallError {
-    /// Whether the monitor may have acted on the call.
-    #[must_use]
-    pub(super) fn failure(&self) -> Failure {
-        match self {
-            Self::NotSent => Failure::NotApplied,
-            _ => Failure::Unknown,
-        }
-    }
-
-    /// The `code` label of the outbound counter.
-    #[must_use]
-    pub(super) fn code(&self) -> &'static str {
-        match self {
-            Self::NotSent => "[error: failed to send]",
-            Self::TimedOut => "[error: timed out waiting for response]",
-            Self::Internal(_) => "[error: vm-monitor internal error]",
-            Self::BadAnswer => "[error: failed unmarshaling JSON]",
-            Self::UnknownAnswer => "[error: received unknown message type]",
-            Self::Disconnected | Self::Invalid(_) | Self::WrongKind => "[error: unknown]",
-        }
-    }
-}
 
 /// What is asked of the monitor, and where the answer goes.
 #[derive(Debug)]
@@ -120,6 +79,7 @@ enum Waiter {
     Upscale(oneshot::Sender<Result<(), CallError>>),
     Downscale(oneshot::Sender<Result<DownscaleAnswer, CallError>>),
     Health,
+    Capabilities,
 }
 
 impl Waiter {
@@ -128,49 +88,7 @@ impl Waiter {
             Self::Upscale(_) => "UpscaleNotification",
             Self::Downscale(_) => "DownscaleRequest",
             Self::Health => "HealthCheck",
-        }
-    }
-}
-
-/// Why a connection ended or could not be made.
-#[derive(Debug, thiserror::Error)]
-enum Ended {
-    #[error("normal exit")]
-    Cancelled,
-    #[error("the VM's task has gone")]
-    TaskGone,
-    #[error("could not connect")]
-    Connect(#[source] std::io::Error),
-    #[error("the WebSocket handshake failed")]
-    Upgrade(#[source] Box<WsError>),
-    #[error("no connection in time")]
-    ConnectTimedOut,
-    #[error("the monitor refused the protocol: {0}")]
-    Refused(String),
-    #[error("the monitor chose protocol version {0}, which was not offered")]
-    Version(u8),
-    #[error("the monitor's first frame does not decode")]
-    Handshake,
-    #[error("the connection broke")]
-    Broken(#[source] Box<WsError>),
-    #[error("the monitor closed the connection")]
-    Closed,
-    #[error("the monitor sent something that is no frame: {0}")]
-    NotAFrame(String),
-    #[error("a known message of the monitor does not decode: {0}")]
-    BadContent(String),
-    #[error("a frame could not be written in time")]
-    WriteBlocked,
-    #[error("no health check succeeded for too long")]
-    Unhealthy,
-}
-
-impl Ended {
-    fn close_code(&self) -> CloseCode {
-        match self {
-            Self::Cancelled | Self::TaskGone => CloseCode::Normal,
-            Self::Refused(_) | Self::Version(_) | Self::Handshake => CloseCode::Protocol,
-            _ => CloseCode::Error,
+            Self::Capabilities => "Capabilities",
         }
     }
 }
@@ -194,9 +112,9 @@ impl Link {
             let began = Instant::now();
             generation += 1;
             let ended = match self.connect(&cancel).await {
-                Ok(socket) => {
+                Ok((socket, version)) => {
                     was_connected = true;
-                    self.serve(socket, generation, &cancel).await
+                    self.serve(socket, version, generation, &cancel).await
                 }
                 Err(ended) => ended,
             };
@@ -233,7 +151,7 @@ impl Link {
         self.inputs.send(input).await.map_err(|_| Ended::TaskGone)
     }
 
-    async fn connect(&self, cancel: &CancellationToken) -> Result<Socket, Ended> {
+    async fn connect(&self, cancel: &CancellationToken) -> Result<(Socket, Version), Ended> {
         let limit = self.config.connection_timeout.duration();
         tokio::select! {
             connected = tokio::time::timeout(limit, self.handshake()) => {
@@ -243,7 +161,7 @@ impl Link {
         }
     }
 
-    async fn handshake(&self) -> Result<Socket, Ended> {
+    async fn handshake(&self) -> Result<(Socket, Version), Ended> {
         let address = format!("{}:{}", self.pod_ip, self.config.server_port);
         let stream = TcpStream::connect(&address).await.map_err(Ended::Connect)?;
         stream.set_nodelay(true).map_err(Ended::Connect)?;
@@ -257,12 +175,20 @@ impl Link {
             tokio_tungstenite::client_async_with_config(url, stream, Some(limits))
                 .await
                 .map_err(|error| Ended::Upgrade(Box::new(error)))?;
-        let offer = serde_json::to_string(&VersionRange::V1).map_err(|_| Ended::Handshake)?;
+        let range = VersionRange {
+            min: Version::V1,
+            max: self.config.highest_version,
+        };
+        let offer = serde_json::to_string(&range).map_err(|_| Ended::Handshake)?;
         let broken = |error| Ended::Broken(Box::new(error));
         socket.send(Message::text(offer)).await.map_err(broken)?;
         let outcome = match first_text(&mut socket).await {
             Ok(text) => match serde_json::from_str::<VersionResponse>(&text) {
-                Ok(VersionResponse::Version(Version::V1)) => return Ok(socket),
+                Ok(VersionResponse::Version(version))
+                    if version >= range.min && version <= range.max =>
+                {
+                    return Ok((socket, version));
+                }
                 Ok(VersionResponse::Version(Version(other))) => Ended::Version(other),
                 Ok(VersionResponse::Error(text)) => {
                     Ended::Refused(text.chars().take(200).collect())
@@ -277,7 +203,13 @@ impl Link {
     }
 
     /// Carries one connection until it ends.
-    async fn serve(&self, socket: Socket, generation: u64, cancel: &CancellationToken) -> Ended {
+    async fn serve(
+        &self,
+        socket: Socket,
+        version: Version,
+        generation: u64,
+        cancel: &CancellationToken,
+    ) -> Ended {
         let (calls_tx, calls) = mpsc::channel(CALL_BOUND);
         // Active before anything is read, so that a wish already waiting finds it so.
         if let Err(ended) = self
@@ -289,13 +221,14 @@ impl Link {
         {
             return ended;
         }
-        tracing::info!(generation, "connected to the monitor");
+        tracing::info!(generation, version = version.0, "connected to the monitor");
         let (sink, stream) = socket.split();
         let (frames, queue) = mpsc::channel(WRITE_BOUND);
         let write_limit = self.config.response_timeout.duration();
         let mut writer = tokio::spawn(write(sink, queue, write_limit));
         let mut session = Session {
             link: self,
+            version,
             generation,
             frames,
             next_id: AGENT_FIRST_ID,
@@ -304,6 +237,11 @@ impl Link {
             healthy: 0,
             last_wish: None,
         };
+        if version >= Version::V2
+            && let Err(ended) = session.name_capabilities()
+        {
+            return ended;
+        }
         let ended = session.run(stream, calls, &mut writer, cancel).await;
         session.fail_all();
         let _ = session
@@ -327,19 +265,6 @@ async fn first_text(socket: &mut Socket) -> Result<String, Ended> {
     }
 }
 
-fn close_frame(ended: &Ended) -> CloseFrame {
-    let mut reason = telemetry::chain(ended);
-    let mut end = reason.len().min(CLOSE_REASON_BYTES);
-    while !reason.is_char_boundary(end) {
-        end -= 1;
-    }
-    reason.truncate(end);
-    CloseFrame {
-        code: ended.close_code(),
-        reason: reason.into(),
-    }
-}
-
 /// Writes frames until the queue ends, a write fails, or one takes too long.
 async fn write(
     mut sink: futures::stream::SplitSink<Socket, Message>,
@@ -359,13 +284,14 @@ async fn write(
 /// One connection.
 struct Session<'a> {
     link: &'a Link,
+    version: Version,
     generation: u64,
     frames: mpsc::Sender<Message>,
     next_id: u64,
     waiting: BTreeMap<u64, (Instant, Waiter)>,
     unhealthy_since: Option<Instant>,
     healthy: u64,
-    last_wish: Option<Instant>,
+    last_wish: Option<(Instant, Option<Urgency>)>,
 }
 
 impl Session<'_> {
@@ -398,15 +324,22 @@ impl Session<'_> {
         }
     }
 
-    /// Hands a frame to the writer.
-    fn write(&self, body: AgentBody, id: u64) -> Result<(), Ended> {
-        let text = AgentFrame { body, id }.encode();
+    /// The first frame of version 2.
+    fn name_capabilities(&mut self) -> Result<(), Ended> {
+        let names = CAPABILITIES.names();
+        self.ask(AgentBodyV2::Capabilities { names }, Waiter::Capabilities)
+    }
+
+    /// Hands a frame to the writer. Frames of version 1 are the same in version 2.
+    fn write(&self, body: impl Into<AgentBodyV2>, id: u64) -> Result<(), Ended> {
+        let body = body.into();
+        let text = AgentFrameV2 { body, id }.encode();
         self.frames
             .try_send(Message::text(text))
             .map_err(|_| Ended::WriteBlocked)
     }
 
-    fn ask(&mut self, body: AgentBody, waiter: Waiter) -> Result<(), Ended> {
+    fn ask(&mut self, body: impl Into<AgentBodyV2>, waiter: Waiter) -> Result<(), Ended> {
         let id = self.next_id;
         self.next_id += 2;
         let endpoint = waiter.endpoint();
@@ -479,7 +412,7 @@ impl Session<'_> {
             Some(Ok(Message::Text(text))) => text,
             Some(Ok(_)) => return Ok(()),
         };
-        match MonitorFrame::decode(&text) {
+        match self.decode(&text) {
             Ok(frame) => self.frame(frame).await,
             Err(error) => {
                 self.link
@@ -509,31 +442,53 @@ impl Session<'_> {
         }
     }
 
-    async fn frame(&mut self, frame: MonitorFrame) -> Result<(), Ended> {
+    /// Reads a frame by the version agreed on.
+    fn decode(&self, text: &str) -> Result<MonitorFrameV2, FrameError> {
+        if self.version >= Version::V2 {
+            return MonitorFrameV2::decode(text);
+        }
+        let MonitorFrame { body, id } = MonitorFrame::decode(text)?;
+        let body = MonitorBodyV2::Plain(body);
+        Ok(MonitorFrameV2 { body, id })
+    }
+
+    async fn frame(&mut self, frame: MonitorFrameV2) -> Result<(), Ended> {
         let id = frame.id;
         let answer = match frame.body {
-            MonitorBody::UpscaleRequest => {
-                self.link.metrics.monitor_message("UpscaleRequest", "ok");
-                let now = Instant::now();
-                if self.last_wish.is_some_and(|last| now - last < WISH_GAP) {
-                    return Ok(());
-                }
-                self.last_wish = Some(now);
-                let generation = self.generation;
-                return self.link.send(InputKind::MonitorWish { generation }).await;
+            MonitorBodyV2::Plain(MonitorBody::UpscaleRequest) => return self.wish(None).await,
+            MonitorBodyV2::Asked(asked) => return self.wish(Some(asked)).await,
+            MonitorBodyV2::Plain(body) => plain_answer(id, body),
+            MonitorBodyV2::Refused(Refused {
+                status,
+                reason,
+                smallest,
+            }) => {
+                let smallest = smallest.map(|size| size.mem);
+                tracing::debug!(
+                    id,
+                    status,
+                    reason = reason.label(),
+                    smallest,
+                    "the monitor refused a shrink"
+                );
+                Ok(Answer::Downscale(DownscaleAnswer::Denied))
             }
-            MonitorBody::DownscaleResult { ok, status } => {
-                tracing::debug!(id, ok, status, "the monitor answered a shrink");
-                Ok(Answer::Downscale(if ok {
-                    DownscaleAnswer::Allowed
-                } else {
-                    DownscaleAnswer::Denied
-                }))
+            MonitorBodyV2::Confirmed { observed } => {
+                tracing::debug!(
+                    id,
+                    cpus = observed.cpu,
+                    mem = observed.mem,
+                    "the guest sees its size"
+                );
+                Ok(Answer::Upscale)
             }
-            MonitorBody::UpscaleConfirmation => Ok(Answer::Upscale),
-            MonitorBody::HealthCheck => Ok(Answer::Health),
-            MonitorBody::InternalError { error } => Err(CallError::Internal(error)),
-            MonitorBody::InvalidMessage { error } => Err(CallError::Invalid(error)),
+            MonitorBodyV2::Capabilities { names } => {
+                let agreed = Capabilities::of_names(&names);
+                tracing::debug!(?agreed, "the monitor's capabilities");
+                Ok(Answer::Capabilities)
+            }
+            // Nobody asked for them.
+            MonitorBodyV2::Metrics(_) => return Ok(()),
         };
         let is_complaint = answer.is_err();
         if self.waiting.contains_key(&id) {
@@ -546,6 +501,30 @@ impl Session<'_> {
         }
         let error = format!("nobody waits for an answer under id {id}");
         self.write(AgentBody::InvalidMessage { error }, id)
+    }
+
+    /// Passes a wish on, unless it follows too closely on one that was as urgent.
+    async fn wish(&mut self, asked: Option<Asked>) -> Result<(), Ended> {
+        self.link.metrics.monitor_message("UpscaleRequest", "ok");
+        let urgency = asked.and_then(|asked| asked.urgency);
+        let now = Instant::now();
+        let is_repeated = self
+            .last_wish
+            .is_some_and(|(at, before)| now - at < WISH_GAP && urgency <= before);
+        if is_repeated {
+            return Ok(());
+        }
+        self.last_wish = Some((now, urgency));
+        let generation = self.generation;
+        let wish = Wish {
+            reason: asked.map(|asked| asked.reason),
+            wanted: asked
+                .and_then(|asked| asked.wanted)
+                .map(|wanted| Bytes(wanted.mem)),
+        };
+        self.link
+            .send(InputKind::MonitorWish { generation, wish })
+            .await
     }
 
     /// Ends the wait under an id, if there is one.
@@ -603,6 +582,27 @@ enum Answer {
     Upscale,
     Downscale(DownscaleAnswer),
     Health,
+    Capabilities,
+}
+
+/// What a frame of version 1 answers.
+fn plain_answer(id: u64, body: MonitorBody) -> Result<Answer, CallError> {
+    match body {
+        MonitorBody::DownscaleResult { ok, status } => {
+            tracing::debug!(id, ok, status, "the monitor answered a shrink");
+            Ok(Answer::Downscale(if ok {
+                DownscaleAnswer::Allowed
+            } else {
+                DownscaleAnswer::Denied
+            }))
+        }
+        MonitorBody::UpscaleConfirmation => Ok(Answer::Upscale),
+        MonitorBody::HealthCheck => Ok(Answer::Health),
+        MonitorBody::InternalError { error } => Err(CallError::Internal(error)),
+        MonitorBody::InvalidMessage { error } => Err(CallError::Invalid(error)),
+        // A request is no answer.
+        MonitorBody::UpscaleRequest => Err(CallError::WrongKind),
+    }
 }
 
 /// Passes an answer on if it is of the right kind; says how the call ended.
@@ -617,13 +617,15 @@ fn answer(waiter: Waiter, got: Result<Answer, CallError>) -> Result<(), CallErro
             let _ = reply.send(Ok(answer));
             Ok(())
         }
-        (Waiter::Health, Ok(Answer::Health)) => Ok(()),
+        (Waiter::Health, Ok(Answer::Health)) | (Waiter::Capabilities, Ok(Answer::Capabilities)) => {
+            Ok(())
+        }
         (waiter, got) => {
             let error = got.err().unwrap_or(CallError::WrongKind);
             match waiter {
                 Waiter::Upscale(reply) => drop(reply.send(Err(error.clone()))),
                 Waiter::Downscale(reply) => drop(reply.send(Err(error.clone()))),
-                Waiter::Health => {}
+                Waiter::Health | Waiter::Capabilities => {}
             }
             Err(error)
         }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use http_body_util::{Empty, Full};
 use hyper::body::Bytes as Body;
 use kube::api::{Api, ApiResource, DynamicObject};
+use protocol::monitor_v2::AskReason;
 use protocol::permit::NamespacedName;
 use protocol::time::{Span, Timestamp};
 use protocol::trace::{Stage, StageRecord, TraceId};
@@ -255,9 +256,11 @@ impl Runner {
                 }
                 Event::MonitorReset
             }
-            InputKind::MonitorWish { generation } if self.is_current(generation) => {
-                tracing::debug!("the monitor asks to grow");
-                Event::MonitorUpscaleRequested
+            InputKind::MonitorWish { generation, wish } if self.is_current(generation) => {
+                let reason = wish.reason.map(AskReason::label);
+                let wanted = wish.wanted.map(|wanted| wanted.0);
+                tracing::debug!(reason, wanted, "the monitor asks to grow");
+                Event::MonitorUpscaleRequested(wish)
             }
             InputKind::MonitorHealthy => {
                 self.health.monitor_succeeded(now);

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use futures::{SinkExt, StreamExt};
 use protocol::monitor::{AgentBody, AgentFrame, MonitorBody, MonitorFrame};
+use protocol::monitor_v2::{AgentBodyV2, AgentFrameV2, MonitorBodyV2, MonitorFrameV2};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::broadcast;
@@ -54,6 +55,8 @@ pub struct Manners {
     pub is_mute: Arc<AtomicBool>,
     /// Answers every call with a health check's answer.
     pub confuses: Arc<AtomicBool>,
+    /// Speaks version 2.
+    pub speaks_v2: Arc<AtomicBool>,
     /// Answers the version range with this instead of the right thing.
     pub greeting: Arc<Mutex<Option<String>>>,
 }
@@ -159,7 +162,7 @@ impl Guest {
         let Some(Ok(Message::Text(range))) = socket.next().await else {
             return;
         };
-        assert_eq!(range.as_str(), r#"{"min":1,"max":1}"#);
+        assert_eq!(range.as_str(), r#"{"min":1,"max":2}"#);
         let greeting = self
             .manners
             .greeting
@@ -177,11 +180,12 @@ impl Guest {
             }
             return;
         }
-        if socket
-            .send(Message::text(r#"{"version":1}"#))
-            .await
-            .is_err()
-        {
+        let version = if self.manners.speaks_v2.load(Ordering::Relaxed) {
+            r#"{"version":2}"#
+        } else {
+            r#"{"version":1}"#
+        };
+        if socket.send(Message::text(version)).await.is_err() {
             return;
         }
         let mut words = self.words.subscribe();
@@ -206,6 +210,16 @@ impl Guest {
 
     /// Notes a frame of the agent and says what to answer.
     fn heard(&self, text: &str) -> Option<String> {
+        if self.manners.speaks_v2.load(Ordering::Relaxed)
+            && let Ok(AgentFrameV2 {
+                body: AgentBodyV2::Capabilities { names },
+                id,
+            }) = AgentFrameV2::decode(text)
+        {
+            self.trace.push(Seen::Capabilities(id, names.clone()));
+            let body = MonitorBodyV2::Capabilities { names };
+            return Some(MonitorFrameV2 { body, id }.encode());
+        }
         let AgentFrame { body, id } = AgentFrame::decode(text).expect("the agent's frames decode");
         let answer = match body {
             AgentBody::HealthCheck => {

@@ -44,6 +44,8 @@ pub enum Seen {
     Connected(u32),
     Refused,
     Complaint(String),
+    /// Id and names.
+    Capabilities(u64, Vec<String>),
     Scrape,
 }
 

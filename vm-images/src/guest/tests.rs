@@ -15,6 +15,7 @@ fn n46_inittab_starts_everything_and_ends_it_in_order() {
 ::respawn:/usr/lib/bellows/service neonvmd
 ::respawn:/usr/lib/bellows/service vm-monitor
 ::respawn:/usr/lib/bellows/service sshd
+::respawn:/usr/lib/bellows/service swap
 ::once:/usr/lib/bellows/ready POSTGRES READY
 ::respawn:/sbin/acpid -f -l /dev/null
 ttyS0::respawn:/sbin/getty -n -L -l /usr/lib/bellows/console 115200 ttyS0 vt100
@@ -41,7 +42,10 @@ fn n46_the_database_has_its_own_cgroup_and_the_rest_another() {
     assert!(
         files["etc/bellows/services/postgres"].starts_with("user='postgres'\ngroup='postgres'\n")
     );
-    assert!(files["etc/bellows/services/vm-monitor"].starts_with("user='root'\ngroup='system'\n"));
+    assert!(files["etc/bellows/services/vm-monitor"].starts_with(
+        "user='vm-monitor'\ngroup='system'\n\
+             owns='/sys/fs/cgroup/memory.pressure /sys/fs/cgroup/postgres/memory.pressure'\n"
+    ));
     assert!(files["etc/bellows/services/sshd"].contains("after_ready=1\n"));
     assert!(!files["etc/bellows/services/neonvmd"].contains("after_ready"));
     let minimal = super::files(&guest("bellows/minimal"));
@@ -65,6 +69,7 @@ fn n46_a_services_words_reach_it_unchanged() {
         user: "root".into(),
         cgroup: "system".into(),
         directory: None,
+        owns: Vec::new(),
         after_ready: false,
     };
     let script = format!("{}printf '%s\\n' \"$@\"", service_file(&service));

@@ -8,7 +8,7 @@ use toml::Table;
 use super::fields::Fields;
 use super::{
     BinaryRecipe, DebianRecipe, GuestRecipe, KernelRecipe, PortRecipe, PostgresRecipe, Problem,
-    Recipe, RecipeContent, RuntimeRecipe, ServiceRecipe, SuiteRecipe, UserRecipe,
+    Recipe, RecipeContent, RoleRecipe, RuntimeRecipe, ServiceRecipe, SuiteRecipe, UserRecipe,
 };
 
 /// The format of the recipes read here.
@@ -182,10 +182,12 @@ fn kernel_part(mut fields: Fields, p: &mut Problems) -> KernelRecipe {
     let kernel = KernelRecipe {
         boot_modules: fields.texts("boot_modules", p),
         modules: fields.texts("modules", p),
+        late_modules: fields.texts("late_modules", p),
         cmdline: fields.needed_text("cmdline", p),
         cmdline_tcg: fields.text("cmdline_tcg", p).unwrap_or_default(),
     };
-    for module in kernel.boot_modules.iter().chain(&kernel.modules) {
+    let modules = kernel.boot_modules.iter().chain(&kernel.modules);
+    for module in modules.chain(&kernel.late_modules) {
         check(p, "guest.kernel.modules", module, is_word, WORD);
     }
     for (key, line) in [
@@ -238,13 +240,7 @@ fn postgres_part(mut fields: Fields, p: &mut Problems) -> PostgresRecipe {
     let settings = fields.settings("settings", p);
     for (name, value) in &settings {
         let at = fields.at(&format!("settings.{name}"));
-        check(
-            p,
-            &at,
-            name,
-            is_setting_name,
-            "must be a server setting: a-z, 0-9, '_', '.'",
-        );
+        check(p, &at, name, is_setting_name, SETTING);
         check(
             p,
             &at,
@@ -253,11 +249,49 @@ fn postgres_part(mut fields: Fields, p: &mut Problems) -> PostgresRecipe {
             "must be one line",
         );
     }
+    let monitor = fields.table("monitor", p).map(|role| role_part(role, p));
+    if monitor.is_some() && version < ROLES_SINCE {
+        p.push(Problem {
+            at: fields.at("monitor"),
+            problem: format!("is given for version {version}"),
+            rule: format!("settings can be granted since version {ROLES_SINCE}"),
+        });
+    }
     fields.finish(p);
     PostgresRecipe {
         version,
         cgroup,
         bench_scale,
+        settings,
+        monitor,
+    }
+}
+
+fn role_part(mut fields: Fields, p: &mut Problems) -> RoleRecipe {
+    let name = fields.needed_text("name", p);
+    let is_role = |text: &str| {
+        let letter = |c: char| c.is_ascii_lowercase() || c == '_';
+        text.starts_with(letter)
+            && text.len() <= 63
+            && text.chars().all(|c| letter(c) || c.is_ascii_digit())
+    };
+    check(
+        p,
+        &fields.at("name"),
+        &name,
+        is_role,
+        "must be a role's name: a-z, 0-9, '_', not beginning with a digit",
+    );
+    let user = fields.needed_text("user", p);
+    check(p, &fields.at("user"), &user, is_word, WORD);
+    let settings = fields.texts("settings", p);
+    for setting in &settings {
+        check(p, &fields.at("settings"), setting, is_setting_name, SETTING);
+    }
+    fields.finish(p);
+    RoleRecipe {
+        name,
+        user,
         settings,
     }
 }
@@ -295,6 +329,10 @@ fn service_part(mut fields: Fields, p: &mut Problems) -> ServiceRecipe {
             ABSOLUTE,
         );
     }
+    let owns = fields.texts("owns", p);
+    for file in &owns {
+        check(p, &fields.at("owns"), file, is_absolute_path, ABSOLUTE);
+    }
     let after_ready = fields.flag("after_ready", p);
     fields.finish(p);
     ServiceRecipe {
@@ -303,6 +341,7 @@ fn service_part(mut fields: Fields, p: &mut Problems) -> ServiceRecipe {
         user,
         cgroup,
         directory,
+        owns,
         after_ready,
     }
 }
@@ -356,8 +395,14 @@ fn check_users(guest: &GuestRecipe, p: &mut Problems) {
         .iter()
         .map(|s| (s.name.as_str(), s.user.as_str()))
         .collect();
-    if guest.postgres.is_some() {
+    if let Some(database) = &guest.postgres {
         used.push(("postgres", "postgres"));
+        used.extend(
+            database
+                .monitor
+                .iter()
+                .map(|role| (role.name.as_str(), role.user.as_str())),
+        );
     }
     for (service, user) in used.into_iter().filter(|(_, user)| !known(user)) {
         p.push(Problem {
@@ -393,6 +438,10 @@ fn check(p: &mut Problems, at: &str, text: &str, holds: impl Fn(&str) -> bool, r
     }
 }
 
+/// The first major version of PostgreSQL whose settings can be granted.
+const ROLES_SINCE: u32 = 15;
+
+const SETTING: &str = "must be a server setting: a-z, 0-9, '_', '.'";
 const WORD: &str = "must be a word of a-z, A-Z, 0-9, '_', '-', '.', not beginning with '-' or '.'";
 const RELATIVE: &str = "must be a path without a leading '/', empty parts or '..'";
 const ABSOLUTE: &str = "must be an absolute path without spaces, empty parts or '..'";

@@ -72,14 +72,16 @@ pub enum Refusal {
         /// The most that was in use lately.
         peak: Bytes,
     },
-    /// Use, with what would come back from swap, does not fit under the threshold of the new size.
+    /// What of the use is in memory would fit under the threshold of the new size; with what is in swap it does not.
     Swapped {
         /// The threshold of the new size.
         threshold: Bytes,
-        /// Mean use.
-        in_use: Bytes,
+        /// Mean use without what is in swap.
+        in_memory: Bytes,
         /// What is in swap.
         swap: Bytes,
+        /// What must stay free between the two and the threshold.
+        buffer: Bytes,
     },
     /// Tasks wait for memory as it is.
     Pressure {
@@ -124,9 +126,11 @@ impl Refusal {
             | Self::Hook(_) => None,
             Self::TooLow { in_use, .. } => Some(rules.smallest_for(*in_use)),
             Self::RecentPeak { peak, .. } => Some(rules.smallest_over(*peak)),
-            Self::Swapped { in_use, swap, .. } => {
-                let all = in_use.0.saturating_add(swap.0);
-                Some(rules.smallest_over(Bytes(all)))
+            Self::Swapped {
+                in_memory, swap, ..
+            } => {
+                let all = in_memory.0.saturating_add(swap.0);
+                Some(rules.smallest_for(Bytes(all)))
             }
         }
     }
@@ -185,7 +189,7 @@ pub struct Basis<'a> {
 /// What weighs on memory beside what is in use, read when a shrink is asked for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Weight {
-    /// What is in swap, none where there is no such figure.
+    /// How much of the use is in swap, none where there is no such figure.
     pub swap: Option<Bytes>,
     /// Share of the last ten seconds in which some tasks waited for memory, in thousandths; none without PSI.
     pub some_permille: Option<u16>,
@@ -221,22 +225,26 @@ pub fn judge(basis: Basis<'_>, mem: u64, now: Timestamp) -> Verdict {
     let total = rules.usable(mem);
     let (threshold, buffer) = (rules.threshold(total), rules.downscale_buffer);
     if threshold.0 < in_use.0.saturating_add(buffer.0) {
-        return Verdict::Refuse(Refusal::TooLow {
-            threshold,
-            in_use,
-            buffer,
+        let swap = weight.swap.unwrap_or_default().min(in_use);
+        let in_memory = Bytes(in_use.0 - swap.0);
+        let would_fit = threshold.0 >= in_memory.0.saturating_add(buffer.0);
+        return Verdict::Refuse(if would_fit {
+            Refusal::Swapped {
+                threshold,
+                in_memory,
+                swap,
+                buffer,
+            }
+        } else {
+            Refusal::TooLow {
+                threshold,
+                in_use,
+                buffer,
+            }
         });
     }
     if let Some(peak) = peak.filter(|peak| *peak > threshold) {
         return Verdict::Refuse(Refusal::RecentPeak { threshold, peak });
-    }
-    let swap = weight.swap.unwrap_or_default();
-    if in_use.0.saturating_add(swap.0) > threshold.0 {
-        return Verdict::Refuse(Refusal::Swapped {
-            threshold,
-            in_use,
-            swap,
-        });
     }
     let some_permille = weight.some_permille.unwrap_or(0);
     if some_permille >= rules.calm_permille {
@@ -304,14 +312,16 @@ impl fmt::Display for Refusal {
             ),
             Self::Swapped {
                 threshold,
-                in_use,
+                in_memory,
                 swap,
+                buffer,
             } => write!(
                 f,
-                "memory threshold would be too low: {} (new threshold) < {} (in use) + {} (in swap)",
+                "memory threshold would be too low: {} (new threshold) < {} (in memory) + {} (in swap) + {} (buffer for a shrink)",
                 Mib(*threshold),
-                Mib(*in_use),
-                Mib(*swap)
+                Mib(*in_memory),
+                Mib(*swap),
+                Mib(*buffer)
             ),
             Self::Pressure { some_permille } => write!(
                 f,
@@ -448,8 +458,8 @@ mod tests {
     #[test]
     fn n27_peak_swap_and_stalls_weigh_in_and_have_numbers() {
         let rules = Rules::default();
-        let calm = window(&[400; 5]);
-        let ask = |peak, swap, some_permille, mem| {
+        let ask = |used, peak, swap, some_permille, mem| {
+            let calm = window(&[used; 5]);
             let basis = Basis {
                 rules: &rules,
                 watched: Watched::Cgroup,
@@ -465,9 +475,10 @@ mod tests {
         };
         // To 1 GiB, whose threshold is 785.4 MiB.
         let gib = 1 << 30;
-        assert!(matches!(ask(785, 385, 99, gib), Verdict::Approve(_)));
-        for (peak, swap, some, reason, text) in [
+        assert!(matches!(ask(685, 785, 385, 99, gib), Verdict::Approve(_)));
+        for (used, peak, swap, some, reason, text) in [
             (
+                400,
                 786,
                 0,
                 0,
@@ -475,26 +486,35 @@ mod tests {
                 "785.4 MiB (new threshold) < 786 MiB",
             ),
             (
-                400,
+                786,
+                0,
                 386,
                 0,
                 RefusalReason::Swap,
-                "400 MiB (in use) + 386 MiB (in swap)",
+                "400 MiB (in memory) + 386 MiB (in swap) + 100 MiB (buffer",
             ),
-            (400, 0, 100, RefusalReason::Pressure, "10.0 %"),
+            (
+                900,
+                0,
+                200,
+                0,
+                RefusalReason::InUse,
+                "900 MiB (in use) + 100 MiB (buffer",
+            ),
+            (400, 400, 0, 100, RefusalReason::Pressure, "10.0 %"),
         ] {
-            let Verdict::Refuse(refusal) = ask(peak, swap, some, gib) else {
+            let Verdict::Refuse(refusal) = ask(used, peak, swap, some, gib) else {
                 panic!("{reason:?}");
             };
             assert_eq!(refusal.reason(), reason);
             assert!(refusal.to_string().contains(text), "{refusal}");
             if let Some(smallest) = refusal.smallest(&rules) {
                 assert!(matches!(
-                    ask(peak, swap, some, smallest),
+                    ask(used, peak, swap, some, smallest),
                     Verdict::Approve(_)
                 ));
                 assert!(matches!(
-                    ask(peak, swap, some, smallest - 2),
+                    ask(used, peak, swap, some, smallest - 2),
                     Verdict::Refuse(_)
                 ));
             }

@@ -44,14 +44,16 @@ fn number_of(text: &[u8], key: &str) -> Option<u64> {
 }
 
 /// Anonymous memory of a cgroup v2 group, `active_anon` + `inactive_anon` of its `memory.stat`: what cannot be dropped
-/// without swap.
+/// without swap. Pages that are in memory and in swap (`swapcached`, since kernel 5.12) count as being in swap only.
 ///
 /// # Errors
 /// The name of the line that is missing or is no number.
 pub fn anon_of_memory_stat(text: &[u8]) -> Result<Bytes, &'static str> {
     let active = number_of(text, "active_anon").ok_or("it has no line active_anon")?;
     let inactive = number_of(text, "inactive_anon").ok_or("it has no line inactive_anon")?;
-    Ok(Bytes(active.saturating_add(inactive)))
+    let in_both = number_of(text, "swapcached").unwrap_or(0);
+    let anon = active.saturating_add(inactive);
+    Ok(Bytes(anon.saturating_sub(in_both)))
 }
 
 /// All memory charged to a group, page cache included: the one number of `memory.current`.
@@ -82,14 +84,21 @@ pub fn oom_counts(text: &[u8]) -> Option<OomCounts> {
     })
 }
 
-/// Anonymous memory of the whole machine, the same sum from `/proc/meminfo`.
+/// Anonymous memory of the whole machine from `/proc/meminfo`: the same sum, with what of it is in swap.
 ///
 /// # Errors
 /// The name of the line that is missing or is no number.
 pub fn anon_of_meminfo(text: &[u8]) -> Result<Bytes, &'static str> {
     let active = number_of(text, "Active(anon)").ok_or("it has no line Active(anon)")?;
     let inactive = number_of(text, "Inactive(anon)").ok_or("it has no line Inactive(anon)")?;
-    Ok(Bytes(active.saturating_add(inactive).saturating_mul(1024)))
+    let anon = Bytes(active.saturating_add(inactive).saturating_mul(1024));
+    // A kernel without swap has none of these lines.
+    let Ok(swap) = swap_of_meminfo(text) else {
+        return Ok(anon);
+    };
+    let in_both = number_of(text, "SwapCached").unwrap_or(0);
+    let in_both = in_both.saturating_mul(1024);
+    Ok(Bytes(anon.0.saturating_sub(in_both).saturating_add(swap.0)))
 }
 
 /// What the agent reads of `/proc/meminfo`.
@@ -263,6 +272,8 @@ mod tests {
     fn swap_is_what_is_not_free_of_it() {
         let text = b"SwapCached: 9 kB\nSwapTotal: 1000 kB\nSwapFree:  600 kB\n";
         assert_eq!(swap_of_meminfo(text), Ok(Bytes(400 << 10)));
+        let whole = [&text[..], b"Active(anon): 20 kB\nInactive(anon): 4 kB\n"].concat();
+        assert_eq!(anon_of_meminfo(&whole), Ok(Bytes((20 + 4 - 9 + 400) << 10)));
         assert!(swap_of_meminfo(b"SwapTotal: 1000 kB\n").is_err());
     }
 

@@ -228,6 +228,7 @@ impl Args {
             metrics_addr: metrics_addr?,
             watched,
             cgroup,
+            cgroup_root: self.cgroup_root.clone(),
             proc_root: self.proc_root.clone(),
             file_cache,
             rules: Rules {

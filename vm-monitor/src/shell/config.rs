@@ -93,6 +93,8 @@ pub struct Config {
     pub watched: Watched,
     /// Folder of the watched group.
     pub cgroup: Option<PathBuf>,
+    /// Where cgroup v2 is mounted.
+    pub cgroup_root: PathBuf,
     /// Where the kernel's process file system is mounted.
     pub proc_root: PathBuf,
     /// The file cache, if it is to be managed.
@@ -114,6 +116,7 @@ impl Default for Config {
             metrics_addr: SocketAddr::from(([0, 0, 0, 0], 9100)),
             watched: Watched::Machine,
             cgroup: None,
+            cgroup_root: PathBuf::from("/sys/fs/cgroup"),
             proc_root: PathBuf::from("/proc"),
             file_cache: None,
             rules: Rules::default(),

@@ -5,11 +5,13 @@ use std::path::PathBuf;
 use protocol::monitor::Allocation;
 use protocol::monitor_v2::{GuestMetrics, MachineGauges, Stalls};
 use protocol::units::Bytes;
+use tokio::sync::watch;
 
 use super::config::Config;
 use super::{memory, reclaim};
 use crate::core::decision::Weight;
 use crate::core::files;
+use crate::core::runnable::RunnableLoad;
 use crate::core::v2::Seen;
 use crate::core::working_set::Gauge;
 
@@ -19,13 +21,16 @@ pub struct Gauges {
     proc_root: PathBuf,
     /// The watched group, if there is one.
     group: Option<PathBuf>,
+    /// Load averages that a shrink does not disturb.
+    runnable: watch::Receiver<RunnableLoad>,
 }
 
 impl Gauges {
     /// Those of a configuration.
     #[must_use]
-    pub fn new(config: &Config) -> Self {
+    pub fn new(config: &Config, runnable: watch::Receiver<RunnableLoad>) -> Self {
         Self {
+            runnable,
             proc_root: config.proc_root.clone(),
             group: config.cgroup.clone(),
         }
@@ -89,6 +94,7 @@ impl Gauges {
     pub fn measure(&self) -> GuestMetrics {
         let load = memory::text(&self.proc_root.join("loadavg"));
         let loads = load.as_deref().and_then(files::load_averages);
+        let runnable = self.runnable.borrow().averages();
         let memory = memory::machine_memory(&self.proc_root).ok();
         let stat = memory::text(&self.proc_root.join("stat"));
         let cpus = stat.as_deref().and_then(files::cpus_online);
@@ -97,6 +103,8 @@ impl Gauges {
         GuestMetrics {
             load1: loads.and_then(|(one, _)| one.parse().ok()),
             load5: loads.and_then(|(_, five)| five.parse().ok()),
+            runnable_load1: runnable.map(|(one, _)| one),
+            runnable_load5: runnable.map(|(_, five)| five),
             memory: memory.map(|memory| MachineGauges {
                 total: memory.total.0,
                 available: memory.available.0,
@@ -136,4 +144,35 @@ fn stalls(path: &std::path::Path) -> Option<Stalls> {
         some_us: some.total_us,
         full_us: full.map_or(0, |full| full.total_us),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use protocol::time::Timestamp;
+
+    use super::*;
+    use crate::core::runnable::Reading;
+
+    #[test]
+    fn runnable_loads_are_pushed_as_they_are_served() {
+        let (to, runnable) = watch::channel(RunnableLoad::default());
+        let gauges = Gauges::new(&Config::default(), runnable);
+        assert_eq!(gauges.measure().runnable_load1, None, "nothing seen yet");
+        for second in 0..1200 {
+            let reading = Reading {
+                runnable_ns: BTreeMap::from([(0, second * 2_000_000_000)]),
+                total: None,
+            };
+            to.send_modify(|load| load.observe(Timestamp(second * 1_000_000), reading));
+        }
+        let pushed = gauges.measure();
+        for load in [pushed.runnable_load1, pushed.runnable_load5] {
+            assert!(
+                load.is_some_and(|load| (load - 2.0).abs() < 0.01),
+                "{load:?}"
+            );
+        }
+    }
 }

@@ -61,6 +61,8 @@ pub struct Source {
     bound: Kept,
     /// The file with the figures.
     use_of: Kept,
+    /// What the group has in swap, where the figures do not say so themselves.
+    swap: Option<Kept>,
     meminfo: PathBuf,
     buffer: Box<[u8]>,
 }
@@ -70,18 +72,21 @@ impl Source {
     #[must_use]
     pub fn new(watched: Watched, cgroup: Option<&Path>, proc_root: &Path) -> Self {
         let meminfo = proc_root.join("meminfo");
-        let (bound, use_of) = match (watched, cgroup) {
-            (Watched::Cgroup, Some(group)) => {
-                (group.join("memory.current"), group.join("memory.stat"))
-            }
+        let (bound, use_of, swap) = match (watched, cgroup) {
+            (Watched::Cgroup, Some(group)) => (
+                group.join("memory.current"),
+                group.join("memory.stat"),
+                Some(Kept::new(group.join("memory.swap.current"))),
+            ),
             // One file has it all, and the use is its own bound.
-            _ => (meminfo.clone(), meminfo.clone()),
+            _ => (meminfo.clone(), meminfo.clone(), None),
         };
         let buffer = vec![0; FILE_LIMIT_BYTES].into_boxed_slice();
         Self {
             watched,
             bound: Kept::new(bound),
             use_of: Kept::new(use_of),
+            swap,
             meminfo,
             buffer,
         }
@@ -94,10 +99,19 @@ impl Source {
             Watched::Machine | Watched::Nothing => files::anon_of_meminfo,
         };
         // Why there is none is told by the reading of the use, which follows.
-        self.bound.read_parsed(&mut self.buffer, parse).ok()
+        let bound = self.bound.read_parsed(&mut self.buffer, parse).ok()?;
+        Some(self.with_swap(bound))
     }
 
-    /// Memory in use now: what cannot be reclaimed.
+    /// Being moved to swap makes nothing less needed. A kernel without swap has no such file.
+    fn with_swap(&mut self, in_memory: Bytes) -> Bytes {
+        let parse = files::bytes_of_memory_current;
+        let swap = self.swap.as_mut();
+        let swap = swap.and_then(|kept| kept.read_parsed(&mut self.buffer, parse).ok());
+        Bytes(in_memory.0.saturating_add(swap.unwrap_or_default().0))
+    }
+
+    /// Memory in use now: what cannot be reclaimed, whether it is in memory or in swap.
     ///
     /// # Errors
     /// [`ReadFailure`], when it is not known.
@@ -106,7 +120,8 @@ impl Source {
             Watched::Cgroup => files::anon_of_memory_stat,
             Watched::Machine | Watched::Nothing => files::anon_of_meminfo,
         };
-        self.use_of.read_parsed(&mut self.buffer, parse)
+        let in_memory = self.use_of.read_parsed(&mut self.buffer, parse)?;
+        Ok(self.with_swap(in_memory))
     }
 
     /// The machine's own total, `None` with a line in the log if it cannot be read.
@@ -247,6 +262,25 @@ mod tests {
         // A folder opens, and every read of it fails, as with the file of a group that was removed.
         source.use_of.file = Some(File::open("/proc").expect("Linux"));
         assert!(source.sample().is_ok());
+    }
+
+    #[test]
+    fn what_is_in_swap_is_in_use() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let put = |name: &str, text: &str| {
+            std::fs::write(folder.path().join(name), text).expect("written");
+        };
+        put(
+            "memory.stat",
+            "active_anon 500\ninactive_anon 50\nswapcached 7\n",
+        );
+        put("memory.current", "900\n");
+        let mut source = Source::new(Watched::Cgroup, Some(folder.path()), Path::new("/proc"));
+        assert_eq!(source.sample(), Ok(Bytes(543)), "no swap at all");
+        assert_eq!(source.probe(), Some(Bytes(900)));
+        put("memory.swap.current", "100\n");
+        assert_eq!(source.sample(), Ok(Bytes(643)));
+        assert_eq!(source.probe(), Some(Bytes(1000)), "still a bound");
     }
 
     #[test]

@@ -93,6 +93,7 @@ pub(crate) async fn run(
         clock,
         connections.clone(),
     ));
+    let gauges = Gauges::new(&config, runnable.clone());
     let admin = Admin::new(&config, inbox.clone(), runnable);
     tasks.spawn(admin::serve(bound.metrics, admin, connections.clone()));
     pressure::listen(&config, &inbox, &mut tasks);
@@ -105,7 +106,7 @@ pub(crate) async fn run(
         core,
         clock,
         source,
-        gauges: Gauges::new(&config),
+        gauges,
         agent: None,
         cache,
         hooks,

@@ -3,7 +3,8 @@
 //! A trigger is armed by writing it into a `memory.pressure` file (cgroup v2) or into `/proc/pressure/memory`, and tells
 //! by priority readiness of that descriptor. These two kinds of file are all that this program ever opens for writing,
 //! and only where they are the kernel's. Windows below two seconds need CAP_SYS_RESOURCE; without it the longer ones of
-//! everybody are used. What cannot be armed is said once and tried again, for a group may come later than the monitor.
+//! everybody are used. Kernels before 6.5 let nobody without it arm `/proc/pressure/memory` at all, but whoever owns a
+//! group's file may arm that; the root group's `memory.pressure` is the machine's. What cannot be armed is said once and tried again, for a group may come later than the monitor.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -44,20 +45,24 @@ pub fn listen(config: &Config, inbox: &mpsc::Sender<Inbox>, tasks: &mut JoinSet<
     if !config.rules.asks_early {
         return;
     }
-    let mut sources = vec![(Scope::Machine, config.proc_root.join("pressure/memory"))];
+    let of_machine = [
+        config.proc_root.join("pressure/memory"),
+        config.cgroup_root.join("memory.pressure"),
+    ];
+    let mut sources = vec![(Scope::Machine, of_machine.to_vec())];
     if let Some(group) = &config.cgroup {
-        sources.push((Scope::Cgroup, group.join("memory.pressure")));
+        sources.push((Scope::Cgroup, vec![group.join("memory.pressure")]));
         let events = Events {
             path: group.join("memory.events"),
             inbox: inbox.clone(),
         };
         tasks.spawn(events.listen());
     }
-    for (scope, path) in sources {
+    for (scope, paths) in sources {
         for (short, long) in SHORT.into_iter().zip(LONG) {
             let trigger = Trigger {
                 scope,
-                path: path.clone(),
+                paths: paths.clone(),
                 proc_root: config.proc_root.clone(),
                 choices: [short, long],
                 inbox: inbox.clone(),
@@ -67,10 +72,10 @@ pub fn listen(config: &Config, inbox: &mpsc::Sender<Inbox>, tasks: &mut JoinSet<
     }
 }
 
-/// One trigger on one file.
+/// One trigger on the first file of several that takes it.
 struct Trigger {
     scope: Scope,
-    path: PathBuf,
+    paths: Vec<PathBuf>,
     proc_root: PathBuf,
     choices: [(Stall, u32, u32); 2],
     inbox: mpsc::Sender<Inbox>,
@@ -114,19 +119,31 @@ impl Trigger {
         }
     }
 
+    /// The error is that of the first file.
     fn arm(&self) -> Result<(Stall, AsyncFd<Registered<File>>), ArmError> {
+        let mut first = None;
+        for path in &self.paths {
+            match self.arm_one(path) {
+                Ok(armed) => return Ok(armed),
+                Err(error) => first = first.or(Some(error)),
+            }
+        }
+        Err(first.unwrap_or_else(|| ArmError::NotTheKernels(PathBuf::new())))
+    }
+
+    fn arm_one(&self, path: &Path) -> Result<(Stall, AsyncFd<Registered<File>>), ArmError> {
         let refused = |source| ArmError::Refused {
-            path: self.path.clone(),
+            path: path.to_owned(),
             source,
         };
         let mut last = io::ErrorKind::InvalidInput.into();
         for (stall, for_us, window_us) in self.choices {
-            match arm(&self.path, stall, for_us, window_us) {
+            match arm(path, stall, for_us, window_us) {
                 Ok(Some(file)) => {
                     let armed = sys::register(file, Interest::PRIORITY).map_err(refused)?;
                     return Ok((stall, armed));
                 }
-                Ok(None) => return Err(ArmError::NotTheKernels(self.path.clone())),
+                Ok(None) => return Err(ArmError::NotTheKernels(path.to_owned())),
                 Err(error) => last = error,
             }
         }
@@ -250,14 +267,14 @@ mod tests {
         let (inbox, _messages) = mpsc::channel(8);
         let trigger = Trigger {
             scope: Scope::Machine,
-            path: path.clone(),
+            paths: vec!["/nowhere/memory.pressure".into(), path.clone()],
             proc_root: "/proc".into(),
             choices: [SHORT[0], LONG[0]],
             inbox,
         };
         match trigger.arm() {
             Ok((stall, _)) => assert_eq!(stall, Stall::Some),
-            Err(ArmError::Refused { source, .. }) if lacks_psi(&source) => {
+            Err(_) if arm(&path, Stall::Some, 200_000, 2_000_000).is_err_and(|e| lacks_psi(&e)) => {
                 println!(
                     "SKIP(missing: PSI in this kernel): n30_a_trigger_is_armed_on_this_kernel"
                 );

@@ -112,6 +112,8 @@ impl Files {
             metrics_addr: SocketAddr::from(([127, 0, 0, 1], 0)),
             watched: Watched::Cgroup,
             cgroup: Some(self.cgroup()),
+            // The real one would tell of this machine.
+            cgroup_root: self.cgroup().with_file_name("no-cgroups"),
             proc_root: self.proc_root(),
             hooks: None,
             ..Config::default()
@@ -194,9 +196,14 @@ impl Guest {
         .await
     }
 
-    /// Waits until the window holds five readings of exactly this.
+    /// Lets the group use exactly this, and waits until the window holds nothing else.
     pub async fn settle(&self, bytes: u64) {
         self.files.set_usage(bytes);
+        self.five_readings(bytes).await;
+    }
+
+    /// Waits until the window holds five readings of exactly this.
+    pub async fn five_readings(&self, bytes: u64) {
         let five = serde_json::to_value([protocol::units::Bytes(bytes); 5]).expect("encodes");
         let is_so =
             |state: &serde_json::Value| state["samples"] == five && state["read_failure"].is_null();

@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::shell;
 
 /// For each crate of the workspace, the crates of the workspace it may depend on. A crate that is not listed is a finding.
-const ARROWS: [(&str, &[&str]); 14] = [
+const ARROWS: [(&str, &[&str]); 15] = [
     ("protocol", &[]),
     ("telemetry", &["protocol"]),
     ("vm-monitor", &["protocol"]),
@@ -44,6 +44,7 @@ const ARROWS: [(&str, &[&str]); 14] = [
         ],
     ),
     ("bellows-tests", &["protocol", "telemetry"]),
+    ("guest-load", &[]),
     ("xtask", &[]),
 ];
 

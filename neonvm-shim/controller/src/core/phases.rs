@@ -251,13 +251,26 @@ impl Draft<'_> {
                 },
             });
         }
-        if !in_sync {
+        let only_shrinks = matches!(self.input.runner, RunnerView::Known(state)
+            if fit(wanted, state) != Fit::Reached && !grows(wanted, state));
+        let can_wait = only_shrinks && self.may_be_quick();
+        if !in_sync && !can_wait {
             let name = pod.metadata.name.clone();
             self.actions.push(Action::PatchPodMetadata { name, ops });
         }
         if self.overlay_is_wanted() && self.input.settings.network_attachment.is_none() {
             self.problems.push(Problem::NoOverlay);
         }
+    }
+
+    /// Whether the resize may be done before it is worth a write that it is under way; then to be looked at again.
+    fn may_be_quick(&mut self) -> bool {
+        let until = self.input.wished_at + self.input.settings.quick;
+        let quick = self.stored.phase == VmPhase::Running && self.input.at.now < until;
+        if quick {
+            self.wake_at(until);
+        }
+        quick
     }
 
     /// The revision of the wish; 0 without one.
@@ -290,6 +303,9 @@ impl Draft<'_> {
             self.measured(state);
             self.propagate(state);
             self.scaled(state);
+            return;
+        }
+        if self.may_be_quick() {
             return;
         }
         let began_before = self.stored.phase == VmPhase::Scaling;

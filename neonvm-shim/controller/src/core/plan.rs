@@ -79,6 +79,8 @@ pub struct Input<'a> {
     pub suffix: &'a str,
     /// Not before this may a finished VM be started again.
     pub restart_at: Timestamp,
+    /// When the size wished for now was first seen.
+    pub wished_at: Timestamp,
     /// When progress of a resize was last written.
     pub progress_at: Timestamp,
     /// The size the guest had when the resize under way began.

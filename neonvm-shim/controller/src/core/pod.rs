@@ -47,8 +47,9 @@ pub fn build(vm: &VirtualMachine, status: &VmStatus, settings: &Settings) -> Val
     if !spec.image_pull_secrets.is_empty() {
         set("imagePullSecrets", json!(spec.image_pull_secrets));
     }
-    if !spec.scheduler_name.is_empty() {
-        set("schedulerName", json!(spec.scheduler_name));
+    let named = Some(&spec.scheduler_name).filter(|name| !name.is_empty());
+    if let Some(name) = named.or(settings.default_scheduler.as_ref()) {
+        set("schedulerName", json!(name));
     }
     if !spec.service_account_name.is_empty() {
         set("serviceAccountName", json!(spec.service_account_name));

@@ -1,10 +1,15 @@
 //! What an operator may choose about pods and phases.
 
+use protocol::time::Span;
 use protocol::vm::CpuScalingMode;
 use serde::Serialize;
 
 /// Bytes a slot size must be a multiple of, again checked before a pod is made (spec/neonvm.md §1.3).
 pub const SLOT_ALIGNMENT_BYTES: u64 = protocol::vm::MEMORY_BLOCK_BYTES;
+
+/// A resize that takes no longer is written once, when it is done: every write costs the machine time that the guest needs
+/// to carry the resize out.
+const QUICK: Span = Span::from_millis(100);
 
 /// How the two terms of ours join the node affinity of a VM's spec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -38,8 +43,12 @@ pub struct Settings {
     pub device_limits: bool,
     /// Seconds before the first readiness probe: a floor of the boot time seen.
     pub readiness_initial_delay_s: u32,
+    /// How long a resize may take before the object says phase Scaling, and the pod that the VM shrinks.
+    pub quick: Span,
     /// How node affinity is joined.
     pub affinity: AffinityStyle,
+    /// Scheduler of VMs that name none; `None` leaves the choice to the cluster, whose own scheduler takes them.
+    pub default_scheduler: Option<String>,
     /// `namespace/name` of the network attachment of VMs with `extraNetwork.enable`.
     pub network_attachment: Option<String>,
     /// Only runners of pods bound to this node are reachable by their control socket; `None`: all are.
@@ -47,7 +56,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// For `bellows up`: runners are processes beside us, no device plugin, no probe delay, one pod at a time.
+    /// For `bellows up`: runners are processes beside us, no device plugin, no probe delay, one pod at a time, and no
+    /// scheduler but ours, so that a VM that names none is not left waiting for one.
     #[must_use]
     pub fn one_machine() -> Self {
         Self {
@@ -60,7 +70,9 @@ impl Settings {
             at_most_one_pod: true,
             device_limits: false,
             readiness_initial_delay_s: 0,
+            quick: QUICK,
             affinity: AffinityStyle::Joined,
+            default_scheduler: Some("autoscale-scheduler".into()),
             network_attachment: None,
             local_node: None,
         }
@@ -76,6 +88,7 @@ impl Settings {
             device_limits: true,
             readiness_initial_delay_s: 5,
             affinity: AffinityStyle::Appended,
+            default_scheduler: None,
             ..Self::one_machine()
         }
     }

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 
 use protocol::runner::RunnerState;
+use protocol::time::Timestamp;
 use protocol::trace::{Stage, StageRecord, TraceId};
 use protocol::units::Resources;
 
@@ -46,6 +47,12 @@ impl StageWatch {
         if self.wanted.is_none_or(|(old, _)| old != size) {
             self.wanted = Some((size, received));
         }
+    }
+
+    /// When the newest wish arrived; zero before the first.
+    #[must_use]
+    pub fn wished_at(&self) -> Timestamp {
+        self.wanted.map_or(Timestamp(0), |(_, at)| at.now)
     }
 
     /// The order was given at `at` to a runner that had `before`.

@@ -375,6 +375,7 @@ impl VmCore {
             ssh_secret_ready: self.ssh_secret_ready,
             suffix: &self.suffix,
             restart_at: self.restarts.not_before(),
+            wished_at: self.stages.wished_at(),
             progress_at: self.progress_at,
             scaling_from: self.scaling_from,
             at,

@@ -172,7 +172,8 @@ impl Sizer {
             Event::CpuCommand(reply) => {
                 self.cpu.busy = false;
                 match reply {
-                    Ok(()) => self.cpu.expect(now),
+                    Ok(()) if self.leaving.is_empty() => self.cpu.expect(now),
+                    Ok(()) => self.cpu.expect_event(now),
                     Err(failure) => {
                         self.leaving.clear();
                         self.cpu.fail(now, failure);

@@ -85,8 +85,14 @@ fn n27_a_climb_since_the_last_look_is_seen_before_the_answer() {
 #[test]
 fn n27_swap_and_stalls_hold_a_shrink() {
     let mut bench = Bench::served(CacheMode::Off);
+    let idle = bench.usage.clone();
+    // What is in swap is in use, though not in memory.
+    bench.usage = Ok(Bytes::mib(1200));
     bench.weight.swap = Some(Bytes::gib(1));
+    bench.run_for(Span::from_secs(1));
     bench.ask_downscale(GIB, 2);
+    bench.usage = idle;
+    bench.run_for(Span::from_secs(30));
     bench.weight = Weight {
         swap: Some(Bytes(0)),
         some_permille: Some(500),

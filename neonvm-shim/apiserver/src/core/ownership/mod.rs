@@ -7,7 +7,7 @@
 mod set;
 mod typed;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 pub use set::FieldSet;
 pub use typed::{Comparison, compare, default_whole_fields, fields_of, merge, without};
@@ -153,20 +153,29 @@ pub fn set_managers(object: &mut Value, managers: &[Manager]) {
 
 /// An object without the members nobody owns.
 fn owned_part(object: &Value) -> Value {
-    let mut object = object.clone();
-    let Some(map) = object.as_object_mut() else {
-        return object;
+    let Some(map) = object.as_object() else {
+        return object.clone();
     };
-    map.remove("apiVersion");
-    map.remove("kind");
-    let metadata = map.get_mut("metadata").and_then(Value::as_object_mut);
-    if let Some(metadata) = metadata {
-        metadata.retain(|name, _| !UNOWNED_METADATA.contains(&name.as_str()));
-        if metadata.is_empty() {
-            map.remove("metadata");
-        }
+    let mut owned = Map::new();
+    for (name, member) in map {
+        let part = match (name.as_str(), member) {
+            ("apiVersion" | "kind", _) => continue,
+            ("metadata", Value::Object(metadata)) => {
+                // The list of owners is often the larger half of an object: it is not copied to be thrown away.
+                let kept = metadata
+                    .iter()
+                    .filter(|(name, _)| !UNOWNED_METADATA.contains(&name.as_str()));
+                let kept: Map<String, Value> = kept.map(|(n, m)| (n.clone(), m.clone())).collect();
+                if kept.is_empty() {
+                    continue;
+                }
+                Value::Object(kept)
+            }
+            _ => member.clone(),
+        };
+        owned.insert(name.clone(), part);
     }
-    object
+    Value::Object(owned)
 }
 
 /// The managers after a plain write from `old` (`None` = created) to `new`.

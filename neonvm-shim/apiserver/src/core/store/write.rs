@@ -1,8 +1,9 @@
 //! Create, update and patch.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{Body, Context, NAMESPACE_KIND, POD_KIND, Store, crd, method_not_allowed};
 use crate::core::error::{ApiError, Cause, Reason};
@@ -500,9 +501,8 @@ fn check_finalizers(
 }
 
 /// Everything that is neither metadata nor status.
-fn spec_part(value: &Value) -> Map<String, Value> {
+fn spec_part(value: &Value) -> BTreeMap<&str, &Value> {
     let members = value.as_object().into_iter().flatten();
     let kept = members.filter(|(name, _)| !matches!(name.as_str(), "metadata" | "status"));
-    kept.map(|(name, member)| (name.clone(), member.clone()))
-        .collect()
+    kept.map(|(name, member)| (name.as_str(), member)).collect()
 }

@@ -35,6 +35,19 @@ fn argument<'a>(pod: &'a Value, flag: &str) -> Option<&'a str> {
 }
 
 #[test]
+fn a_vm_without_a_scheduler_gets_ours_only_where_there_is_no_other() {
+    let mut vm = sample_vm();
+    vm.spec.scheduler_name = String::new();
+    let name = |pod: Value| pod["spec"].get("schedulerName").cloned();
+    assert_eq!(name(one_machine(&vm)), Some(json!("autoscale-scheduler")));
+    let status = VmStatus::default();
+    let cluster = build(&vm, &status, &Settings::cluster("runner:1"));
+    assert_eq!(name(cluster), None);
+    vm.spec.scheduler_name = "other".into();
+    assert_eq!(name(one_machine(&vm)), Some(json!("other")));
+}
+
+#[test]
 fn the_frame_of_a_pod() {
     let pod = one_machine(&sample_vm());
     assert_eq!(pod["metadata"]["name"], "example-abcde");

@@ -2,5 +2,6 @@
 
 mod convergence;
 mod phases;
+mod quick;
 mod resizing;
 mod world;

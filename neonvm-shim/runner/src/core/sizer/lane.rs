@@ -9,6 +9,8 @@ use super::parts::QmpFailure;
 const LOOK_FIRST: Span = Span::from_millis(5);
 /// Longest such pause within [`LOOK_BRISK`].
 const LOOK_STEP: Span = Span::from_millis(25);
+/// Pause where QEMU tells by an event: a look only keeps a guest waiting that has work to do, and makes up for a lost event.
+const LOOK_TOLD: Span = Span::from_millis(100);
 /// How long looks come quickly.
 const LOOK_BRISK: Span = Span::from_secs(2);
 /// Pause when nothing is expected: the bound on how long a change nobody told of goes unseen.
@@ -26,6 +28,8 @@ pub(super) struct Lane {
     pub(super) busy: bool,
     pub(super) look_at: Timestamp,
     pause: Span,
+    /// Longest pause within [`LOOK_BRISK`].
+    step: Span,
     brisk_until: Timestamp,
     pub(super) failure: Option<QmpFailure>,
     retry: Span,
@@ -34,9 +38,16 @@ pub(super) struct Lane {
 impl Lane {
     /// Something is expected from now on.
     pub(super) fn expect(&mut self, now: Timestamp) {
-        self.pause = LOOK_FIRST;
+        (self.pause, self.step) = (LOOK_FIRST, LOOK_STEP);
         self.brisk_until = now + LOOK_BRISK;
         self.look_at = now;
+    }
+
+    /// Something is expected that QEMU tells of when it has happened.
+    pub(super) fn expect_event(&mut self, now: Timestamp) {
+        (self.pause, self.step) = (LOOK_TOLD, LOOK_TOLD);
+        self.brisk_until = now + LOOK_BRISK;
+        self.look_at = now + LOOK_TOLD;
     }
 
     /// Nothing new: when to look next.
@@ -45,7 +56,8 @@ impl Lane {
             self.pause = LOOK_SLOW;
         }
         self.look_at = now + self.pause;
-        self.pause = Span((self.pause.0 * 2).clamp(LOOK_FIRST.0, LOOK_STEP.0));
+        let longest = self.step.0.max(LOOK_FIRST.0);
+        self.pause = Span((self.pause.0 * 2).clamp(LOOK_FIRST.0, longest));
     }
 
     pub(super) fn rest(&mut self, now: Timestamp) {

@@ -250,6 +250,35 @@ fn n18_cpus_and_memory_go_in_one_pass_both_ways() {
 }
 
 #[test]
+fn a_guest_that_gives_cpus_back_is_not_looked_at_before_qemu_tells() {
+    let mut world = World::new(CpuControl::Plug, Accel::Tcg);
+    world.order(2000, GIB, 1);
+    world.settle();
+    world.clingy = true;
+    world.order(1000, GIB, 2);
+    world.settle();
+    world.now = world.now + Span::from_millis(50);
+    assert_eq!(
+        world.sizer.poll_action(world.now),
+        None,
+        "it has work to do"
+    );
+    world.sizer.handle(world.now, Event::CpuHint);
+    let told = world.sizer.poll_action(world.now);
+    assert_eq!(
+        told,
+        Some(Action::QueryCpus),
+        "told that something happened"
+    );
+    world
+        .sizer
+        .handle(world.now, Event::Cpus(Ok(world.slots())));
+    world.now = world.now + Span::from_millis(200);
+    let untold = world.sizer.poll_action(world.now);
+    assert_eq!(untold, Some(Action::QueryCpus), "an event may be lost");
+}
+
+#[test]
 fn the_same_order_again_changes_nothing_and_a_new_revision_of_the_same_size_is_done_at_once() {
     let mut world = World::new(CpuControl::Plug, Accel::Tcg);
     world.order(2000, 2 * GIB, 1);

@@ -10,6 +10,7 @@ use serde_json::json;
 
 use super::world::World;
 use crate::core::Kind;
+use crate::core::Settings;
 use crate::core::testing::sample_vm;
 use crate::core::vm::{Event, Refusal};
 
@@ -138,7 +139,7 @@ proptest! {
         vm in first_state(),
         happenings in proptest::collection::vec(happening(), 0..40),
     ) {
-        let mut world = World::new(&vm);
+        let mut world = World::with(&vm, Settings::one_machine());
         let mut restarts = world.status().restart_count;
         for what in &happenings {
             happen(&mut world, what);
@@ -166,7 +167,7 @@ proptest! {
     ) {
         let mut vm = sample_vm();
         vm.spec.restart_policy = RestartPolicy::Never;
-        let mut world = World::new(&vm);
+        let mut world = World::with(&vm, Settings::one_machine());
         for what in &happenings {
             happen(&mut world, what);
         }
@@ -182,7 +183,7 @@ proptest! {
         vm in first_state(),
         happenings in proptest::collection::vec(happening(), 0..20),
     ) {
-        let mut world = World::new(&vm);
+        let mut world = World::with(&vm, Settings::one_machine());
         for what in &happenings {
             happen(&mut world, what);
         }

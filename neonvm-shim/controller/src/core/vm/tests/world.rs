@@ -32,8 +32,13 @@ pub(super) struct World {
 }
 
 impl World {
+    /// With every step of a resize written, so that it can be seen.
     pub(super) fn new(vm: &VirtualMachine) -> Self {
-        Self::with(vm, Settings::one_machine())
+        let settings = Settings {
+            quick: Span(0),
+            ..Settings::one_machine()
+        };
+        Self::with(vm, settings)
     }
 
     pub(super) fn with(vm: &VirtualMachine, settings: Settings) -> Self {

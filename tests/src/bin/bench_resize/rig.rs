@@ -1,152 +1,65 @@
-//! Patch of the VM object to guest-visible, beside raw QMP on the same guest in the same run.
-//!
-//! Each repeat does the step once through the object and once by hand over QMP, in turn, so that a change in the machine's
-//! speed meets both. While QMP is used by hand the VM's runner is stopped (SIGSTOP), because it would put back the size it
-//! was told to hold. "Guest-visible" is what the daemon in the guest reports: CPUs online, MemTotal.
+//! The guest that is measured, and the two ways to resize it.
 
-use std::path::PathBuf;
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use bellows_tests::figures::{Bench, Figure, Machine, spread};
 use bellows_tests::guest::Guest;
 use bellows_tests::patience::wait_for;
 use bellows_tests::qmp::Qmp;
 use bellows_tests::site::{BOOT_PATIENCE, Site, postgres_vm};
-use clap::Parser;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde_json::Value;
+
+use super::{ONE_CPU, Step};
 
 const VM: &str = "bench";
 /// How long one step may take.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Bytes of a slot.
 const SLOT: u64 = 1 << 30;
-/// CPUs of the "+N" step.
-const MANY: u32 = 3;
 /// Plugs one QEMU may be asked for in its life under TCG; a fresh guest is taken before that.
 const PLUGS_PER_GUEST: u32 = 50;
 /// How long memory stands still before the runner takes it to be at rest, and a little.
 const AT_REST: Duration = Duration::from_millis(2500);
-/// What a resize may take over raw QMP, as a ratio of medians.
-const RATIO_TARGET: f64 = 1.2;
 
-/// Options.
-#[derive(Parser)]
-struct Cli {
-    /// Repeats of each measurement
-    #[arg(long, default_value_t = 20)]
-    repeats: u32,
-    /// Write the figures to FILE
-    #[arg(long)]
-    json: Option<PathBuf>,
-}
+/// Every measured step begins with a guest at rest: one that has just worked is quicker to answer, one way or the other.
+const REST: Duration = Duration::from_millis(500);
 
-/// A step: CPUs and slots before and after.
-struct Step {
-    name: &'static str,
-    from: (u32, u32),
-    to: (u32, u32),
-}
-
-const STEPS: [(Step, Step); 3] = [
-    (
-        Step {
-            name: "cpu_plus_1",
-            from: (1, 1),
-            to: (2, 1),
-        },
-        Step {
-            name: "cpu_minus_1",
-            from: (2, 1),
-            to: (1, 1),
-        },
-    ),
-    (
-        Step {
-            name: "cpu_plus_n",
-            from: (1, 1),
-            to: (1 + MANY, 1),
-        },
-        Step {
-            name: "cpu_minus_n",
-            from: (1 + MANY, 1),
-            to: (1, 1),
-        },
-    ),
-    (
-        Step {
-            name: "mem_plus_1gib",
-            from: (1, 1),
-            to: (1, 2),
-        },
-        Step {
-            name: "mem_minus_1gib",
-            from: (1, 2),
-            to: (1, 1),
-        },
-    ),
+/// The stages whose times are shown: the name of the figure, and the stage as `bellows resizes` names it.
+pub(crate) const STAMPED: [(&str, &str); 3] = [
+    ("controller", "controller"),
+    ("qmp", "qmp"),
+    ("guest", "guest_visible"),
 ];
 
+/// One resize through the object, in milliseconds.
+pub(crate) struct Took {
+    /// From the patch until the guest saw it.
+    pub(crate) visible_ms: f64,
+    /// From the patch until the API answered it.
+    pub(crate) answered_ms: f64,
+    /// Each of [`STAMPED`], where it was stamped.
+    pub(crate) stages: [Option<f64>; STAMPED.len()],
+}
+
 /// The guest measured now.
-struct Rig {
+pub(crate) struct Rig {
     site: Site,
     guest: Guest,
     revision: i64,
     plugs: u32,
+    /// Steps this guest has made before.
+    known: BTreeSet<&'static str>,
     /// `MemTotal` with one slot.
     base_total: u64,
-    accel: String,
-}
-
-#[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<()> {
-    let cli = Cli::parse();
-    let mut rig = Rig::new().await?;
-    let mut figures = Vec::new();
-    for (up, down) in &STEPS {
-        let mut ours = (Vec::new(), Vec::new());
-        let mut raw = (Vec::new(), Vec::new());
-        for _ in 0..cli.repeats {
-            rig.fresh_if_worn(up).await?;
-            ours.0.push(rig.by_object(up).await?);
-            ours.1.push(rig.by_object(down).await?);
-            let (grow, shrink) = rig.by_hand(up, down).await?;
-            raw.0.push(grow);
-            raw.1.push(shrink);
-        }
-        figures.extend(figures_of(up.name, &ours.0, &raw.0));
-        figures.extend(figures_of(down.name, &ours.1, &raw.1));
-    }
-    let bench = Bench {
-        bench: "resize".into(),
-        machine: Machine::here(&rig.accel)?,
-        figures,
-    };
-    bench.show(cli.json.as_deref())
-}
-
-fn figures_of(name: &str, ours: &[f64], raw: &[f64]) -> Vec<Figure> {
-    let (min, median, max) = spread(ours);
-    let (raw_min, raw_median, raw_max) = spread(raw);
-    vec![
-        Figure::lower(format!("{name}_ms_min"), min, "ms", None),
-        Figure::lower(format!("{name}_ms_median"), median, "ms", None),
-        Figure::lower(format!("{name}_ms_max"), max, "ms", None),
-        Figure::lower(format!("{name}_raw_ms_min"), raw_min, "ms", None),
-        Figure::lower(format!("{name}_raw_ms_median"), raw_median, "ms", None),
-        Figure::lower(format!("{name}_raw_ms_max"), raw_max, "ms", None),
-        Figure::lower(
-            format!("{name}_ratio"),
-            median / raw_median,
-            "x",
-            Some(RATIO_TARGET),
-        ),
-    ]
+    /// `kvm` or `tcg`.
+    pub(crate) accel: String,
 }
 
 impl Rig {
-    async fn new() -> Result<Self> {
+    pub(crate) async fn new() -> Result<Self> {
         let site = Site::fresh().await?;
         let (guest, base_total, accel) = boot(&site).await?;
         Ok(Self {
@@ -154,24 +67,32 @@ impl Rig {
             guest,
             revision: 0,
             plugs: 0,
+            known: BTreeSet::new(),
             base_total,
             accel,
         })
     }
 
-    /// A QEMU under TCG can plug only so many CPUs in its life.
-    async fn fresh_if_worn(&mut self, step: &Step) -> Result<()> {
-        let for_memory = u32::from(step.from.1 != step.to.1);
-        let plugs = 2 * (step.to.0 - step.from.0.min(step.to.0)) + for_memory;
-        if self.plugs + plugs > PLUGS_PER_GUEST {
+    /// Sees to a guest that can make the pair of steps once more, and has made it before. A QEMU under TCG can plug only
+    /// so many CPUs in its life, so that a worn guest is replaced. Returns what the first time took by hand, if this was
+    /// it.
+    pub(crate) async fn be_ready(&mut self, up: &Step, down: &Step) -> Result<Option<(f64, f64)>> {
+        let for_memory = u32::from(up.from.1 != up.to.1);
+        let plugs = 2 * (up.to.0 - up.from.0) + for_memory;
+        if self.plugs + 2 * plugs > PLUGS_PER_GUEST {
             self.site
                 .kubectl(&["delete", "neonvm", VM, "--wait=true"])
                 .await?;
             (self.guest, self.base_total, self.accel) = boot(&self.site).await?;
             self.plugs = 0;
+            self.known.clear();
         }
         self.plugs += plugs;
-        Ok(())
+        if !self.known.insert(up.name) {
+            return Ok(None);
+        }
+        self.plugs += plugs;
+        self.by_hand(up, down).await.map(Some)
     }
 
     async fn seen(&self, cpus: u32, slots: u32) -> Result<()> {
@@ -188,17 +109,25 @@ impl Rig {
             .map(drop)
     }
 
-    /// Milliseconds from the patch until the guest sees it; then waits until the object says so too.
-    async fn by_object(&mut self, step: &Step) -> Result<f64> {
+    /// From the patch until the guest sees it; then waits until the object says so too.
+    pub(crate) async fn by_object(&mut self, step: &Step) -> Result<Took> {
         self.revision += 1;
+        tokio::time::sleep(REST).await;
         let began = Instant::now();
-        self.site
-            .patch_size(VM, step.to.0 * 1000, step.to.1, self.revision)
-            .await?;
-        self.seen(step.to.0, step.to.1)
-            .await
-            .with_context(|| step.name)?;
-        let took = began.elapsed().as_secs_f64() * 1e3;
+        let milliseconds = || began.elapsed().as_secs_f64() * 1e3;
+        let patch = async {
+            self.site
+                .patch_size(VM, step.to.0 * 1000, step.to.1, self.revision)
+                .await?;
+            Ok(milliseconds())
+        };
+        let seen = async {
+            self.seen(step.to.0, step.to.1)
+                .await
+                .with_context(|| step.name)?;
+            Ok::<_, anyhow::Error>(milliseconds())
+        };
+        let (answered_ms, visible_ms) = tokio::try_join!(patch, seen)?;
         let revision = self.revision;
         self.site
             .wait_vm(VM, "the revision in the status", PATIENCE, |vm| {
@@ -208,11 +137,31 @@ impl Rig {
                     .is_some_and(|r| r.revision.value == revision)
             })
             .await?;
-        Ok(took)
+        Ok(Took {
+            visible_ms,
+            answered_ms,
+            stages: self.stages().await?,
+        })
+    }
+
+    /// What the parts stamped of the newest resize.
+    async fn stages(&self) -> Result<[Option<f64>; STAMPED.len()]> {
+        let arguments = ["resizes", "--vm", VM, "--last", "200", "--output", "json"];
+        let answer: Value = serde_json::from_str(&self.site.bellows(&arguments).await?)?;
+        let rows = answer["resizes"].as_array().context("resizes")?;
+        let row = rows
+            .iter()
+            .find(|row| row["revision"] == self.revision)
+            .with_context(|| format!("no resize of revision {}", self.revision))?;
+        Ok(STAMPED.map(|(_, stage)| {
+            let stages = row["stages"].as_array()?;
+            let of = stages.iter().find(|of| of["stage"] == stage)?;
+            Some(of["duration_us"].as_f64()? / 1e3)
+        }))
     }
 
     /// Milliseconds of the same two steps by raw QMP, with the runner stopped.
-    async fn by_hand(&mut self, up: &Step, down: &Step) -> Result<(f64, f64)> {
+    pub(crate) async fn by_hand(&mut self, up: &Step, down: &Step) -> Result<(f64, f64)> {
         let rundir = self.site.rundir(VM).await?;
         let stopped = Stopped::runner_of(&rundir)?;
         let mut qmp = Qmp::connect(&rundir.join("qmp-manual.sock")).await?;
@@ -249,13 +198,14 @@ impl Rig {
         })
         .await?;
         tokio::time::sleep(AT_REST).await;
-        for step in [&STEPS[0].0, &STEPS[0].1] {
+        for step in [&ONE_CPU.0, &ONE_CPU.1] {
             self.by_object(step).await?;
         }
         Ok(())
     }
 
     async fn timed(&self, qmp: &mut Qmp, step: &Step) -> Result<f64> {
+        tokio::time::sleep(REST).await;
         let began = Instant::now();
         let id = |cpu: u32| format!("bench-cpu{cpu}");
         for cpu in step.from.0..step.to.0 {

@@ -1,0 +1,157 @@
+//! Patch of the VM object to guest-visible, beside raw QMP on the same guest in the same run.
+//!
+//! Each repeat does the step once through the object and once by hand over QMP, in turn, so that a change in the machine's
+//! speed meets both. While QMP is used by hand the VM's runner is stopped (SIGSTOP), because it would put back the size it
+//! was told to hold. "Guest-visible" is what the daemon in the guest reports: CPUs online, MemTotal.
+//!
+//! The first time in a guest's life is slow, whoever asks (the kernel sets up what it keeps for later times), so each pair
+//! of steps is made once by hand before it is measured; what that took is shown beside the rest.
+//!
+//! Beside the whole time stands where it goes: how long the API took to answer the patch, and what the parts stamped.
+
+mod rig;
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use bellows_tests::figures::{Bench, Figure, Machine, percentile, spread};
+use clap::{Parser, ValueEnum};
+
+use rig::{Rig, STAMPED, Took};
+
+/// CPUs of the "+N" step.
+const MANY: u32 = 3;
+/// What a resize may take over raw QMP, as a ratio of medians.
+const RATIO_TARGET: f64 = 1.2;
+/// What the slowest resizes may take over the slowest by raw QMP, milliseconds at the 99th percentile.
+const EXCESS_TARGET_MS: f64 = 100.0;
+
+/// Options.
+#[derive(Parser)]
+struct Cli {
+    /// Repeats of each measurement
+    #[arg(long, default_value_t = 20)]
+    repeats: u32,
+    /// Measure these steps only (all when none is named)
+    #[arg(long, value_enum, value_name = "STEPS", value_delimiter = ',')]
+    steps: Vec<Which>,
+    /// Write the figures to FILE
+    #[arg(long)]
+    json: Option<PathBuf>,
+}
+
+/// A pair of steps, there and back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Which {
+    /// One CPU more and less
+    Cpu,
+    /// Several CPUs more and less
+    Cpus,
+    /// 1 GiB more and less
+    Memory,
+}
+
+/// A step: CPUs and slots before and after.
+struct Step {
+    name: &'static str,
+    from: (u32, u32),
+    to: (u32, u32),
+}
+
+const ONE_CPU: (Step, Step) = pair(("cpu_plus_1", "cpu_minus_1"), (2, 1));
+const STEPS: [(Which, (Step, Step)); 3] = [
+    (Which::Cpu, ONE_CPU),
+    (
+        Which::Cpus,
+        pair(("cpu_plus_n", "cpu_minus_n"), (1 + MANY, 1)),
+    ),
+    (
+        Which::Memory,
+        pair(("mem_plus_1gib", "mem_minus_1gib"), (1, 2)),
+    ),
+];
+
+/// From the smallest size to `to`, and back.
+const fn pair(names: (&'static str, &'static str), to: (u32, u32)) -> (Step, Step) {
+    let from = (1, 1);
+    let up = Step {
+        name: names.0,
+        from,
+        to,
+    };
+    let down = Step {
+        name: names.1,
+        from: to,
+        to: from,
+    };
+    (up, down)
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<()> {
+    let cli = Cli::parse();
+    let mut rig = Rig::new().await?;
+    let mut figures = Vec::new();
+    for (which, (up, down)) in &STEPS {
+        if !cli.steps.is_empty() && !cli.steps.contains(which) {
+            continue;
+        }
+        let mut ours = (Vec::new(), Vec::new());
+        let mut raw = (Vec::new(), Vec::new());
+        let mut first = (Vec::new(), Vec::new());
+        for _ in 0..cli.repeats {
+            if let Some((grow, shrink)) = rig.be_ready(up, down).await? {
+                first.0.push(grow);
+                first.1.push(shrink);
+            }
+            ours.0.push(rig.by_object(up).await?);
+            ours.1.push(rig.by_object(down).await?);
+            let (grow, shrink) = rig.by_hand(up, down).await?;
+            raw.0.push(grow);
+            raw.1.push(shrink);
+        }
+        figures.extend(figures_of(up.name, &ours.0, &raw.0, &first.0));
+        figures.extend(figures_of(down.name, &ours.1, &raw.1, &first.1));
+    }
+    let bench = Bench {
+        bench: "resize".into(),
+        machine: Machine::here(&rig.accel)?,
+        figures,
+    };
+    bench.show(cli.json.as_deref())
+}
+
+fn figures_of(name: &str, ours: &[Took], raw: &[f64], first: &[f64]) -> Vec<Figure> {
+    let whole: Vec<f64> = ours.iter().map(|took| took.visible_ms).collect();
+    let (min, median, max) = spread(&whole);
+    let (raw_min, raw_median, raw_max) = spread(raw);
+    let ms = |what: &str, value| Figure::lower(format!("{name}_{what}"), value, "ms", None);
+    let mut figures = vec![
+        ms("ms_min", min),
+        ms("ms_median", median),
+        ms("ms_max", max),
+        ms("raw_ms_min", raw_min),
+        ms("raw_ms_median", raw_median),
+        ms("raw_ms_max", raw_max),
+        ms("raw_first_ms_median", spread(first).1),
+    ];
+    let answered: Vec<f64> = ours.iter().map(|took| took.answered_ms).collect();
+    figures.push(ms("answer_ms_median", spread(&answered).1));
+    for (index, (stage, _)) in STAMPED.iter().enumerate() {
+        let stamped: Vec<f64> = ours.iter().filter_map(|took| took.stages[index]).collect();
+        figures.push(ms(&format!("{stage}_ms_median"), spread(&stamped).1));
+    }
+    figures.push(Figure::lower(
+        format!("{name}_ratio"),
+        median / raw_median,
+        "x",
+        Some(RATIO_TARGET),
+    ));
+    figures.push(Figure::lower(
+        format!("{name}_p99_excess_ms"),
+        percentile(&whole, 99) - percentile(raw, 99),
+        "ms",
+        Some(EXCESS_TARGET_MS),
+    ));
+    figures
+}

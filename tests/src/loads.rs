@@ -1,0 +1,279 @@
+//! Programs that go wrong with memory in the database's cgroup of a real guest, while its node has room: each in turn on
+//! one VM that the whole loop keeps as big as it needs to be, with the guest's own account of it before and after.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use protocol::vm::{VirtualMachine, VmPhase};
+use serde::Deserialize;
+use serde_json::json;
+use tokio::process::Command;
+
+use crate::bellows_bin;
+use crate::guest::Guest;
+use crate::patience::wait_for;
+use crate::site::{BOOT_PATIENCE, Site, postgres_vm};
+
+/// Name of the VM.
+pub const VM: &str = "loaded";
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+/// Where the program lies in the guest.
+const IN_GUEST: &str = "/tmp/guest-load";
+/// The database's group, which the monitor watches.
+const GROUP: &str = "/sys/fs/cgroup/postgres";
+/// How long one load may take in a guest without hardware virtualisation on a busy machine.
+const LOAD_PATIENCE: Duration = Duration::from_secs(240);
+/// How long the way back to the smallest size may take: the agent's averages, and the kernel that empties memory.
+const SHRINK_PATIENCE: Duration = Duration::from_secs(300);
+
+/// What a program does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Load {
+    /// Reads a file twice as big as the guest: page cache, none of it needed.
+    Flood,
+    /// Twelve programs of 24 MiB each, started as fast as they can be forked.
+    Storm,
+    /// 40 MiB a second, up to 1000 MiB.
+    Leak,
+    /// 1 GiB a second, or as fast as the guest can, up to 2 GiB.
+    Climb,
+}
+
+/// Every load.
+pub const LOADS: [Load; 4] = [Load::Flood, Load::Storm, Load::Leak, Load::Climb];
+
+impl Load {
+    /// Name, as in figures.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Flood => "flood",
+            Self::Storm => "storm",
+            Self::Leak => "leak",
+            Self::Climb => "climb",
+        }
+    }
+
+    fn words(self) -> String {
+        match self {
+            Self::Flood => format!("flood {} /var/tmp/flood", 2 * GIB),
+            Self::Storm => format!("storm 12 {} 2000", 24 * MIB),
+            Self::Leak => format!("climb {} {} 0", 1000 * MIB, 40 * MIB),
+            Self::Climb => format!("climb {} {GIB} 0", 2 * GIB),
+        }
+    }
+}
+
+/// What the program says it did; a member is there if it belongs to its load.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Done {
+    /// How long it took, ms.
+    pub took_ms: u64,
+    /// Memory taken, or file read, bytes a second.
+    pub bytes_per_second: Option<u64>,
+    /// The longest that one MiB of memory took, ms.
+    pub slowest_mib_ms: Option<u64>,
+    /// How long it took to start all children, ms.
+    pub forked_ms: Option<u64>,
+}
+
+/// One run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Run {
+    /// What the program says, none if it was killed or failed.
+    pub done: Option<Done>,
+    /// The program's status and last words.
+    pub words: String,
+    /// Tasks killed for want of memory anywhere in the guest during the run, by the kernel's count.
+    pub oom_kills: u64,
+    /// Lines about it in the kernel's log.
+    pub oom_lines: u64,
+    /// Requests for growth the monitor sent during the run.
+    pub requests: u64,
+    /// In swap right after the run, bytes.
+    pub swapped: u64,
+}
+
+/// The guest's own account.
+#[derive(Debug, Clone, Copy, Default)]
+struct Account {
+    oom_kills: u64,
+    oom_lines: u64,
+    swapped: u64,
+}
+
+/// A VM that may grow from 1 to 4 GiB, with the program in it.
+pub struct Rig {
+    /// Where it runs.
+    pub site: Site,
+    /// Its guest.
+    pub guest: Guest,
+}
+
+/// The static program, beside the others that go into guests.
+fn program() -> Result<PathBuf> {
+    if let Some(dir) = std::env::var_os("BELLOWS_GUEST_BINS") {
+        return Ok(PathBuf::from(dir).join("guest-load"));
+    }
+    let bellows = bellows_bin();
+    let found = bellows
+        .ancestors()
+        .map(|dir| dir.join("x86_64-unknown-linux-gnu/guest/guest-load"))
+        .find(|path| path.is_file());
+    found.context("guest-load is not built: run `cargo xtask test`, or set BELLOWS_GUEST_BINS")
+}
+
+fn is_smallest(vm: &VirtualMachine) -> bool {
+    let memory = vm.status.as_ref().and_then(|status| status.memory_size);
+    memory.and_then(|size| size.as_u64()) == Some(GIB)
+}
+
+impl Rig {
+    /// Boots it.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub async fn new() -> Result<Self> {
+        let site = Site::fresh().await?;
+        let mut object = postgres_vm(VM, (1000, 1000, 1000), (1, 1, 4), true);
+        // What the agent sees for itself is to add nothing, as far as its limits let that be said: growth is the
+        // monitor's to ask for.
+        let config = json!({
+            "loadAverageFractionTarget": 1.9,
+            "memoryUsageFractionTarget": 0.99,
+            "memoryTotalFractionTarget": 0.99,
+        });
+        let config = config.to_string();
+        object["metadata"]["annotations"] = json!({"autoscaling.neon.tech/config": config});
+        site.create(&object).await?;
+        let running = |vm: &VirtualMachine| {
+            let status = vm.status.as_ref();
+            status.is_some_and(|status| status.phase == VmPhase::Running)
+        };
+        let vm = site
+            .wait_vm(VM, "phase Running", BOOT_PATIENCE, running)
+            .await?;
+        let guest = Guest::new(vm.status.context("a status")?.pod_ip.parse()?)?;
+        let rig = Self { site, guest };
+        let program = program()?;
+        wait_for("the program in the guest", BOOT_PATIENCE, || async {
+            let put = format!("cat > {IN_GUEST} && chmod 755 {IN_GUEST}");
+            let put = rig.ssh(&put, Some(&program)).await;
+            put.map(drop).map_err(|error| format!("{error:#}"))
+        })
+        .await?;
+        wait_for("the swap", BOOT_PATIENCE, || async {
+            let text = rig.ssh("cat /proc/swaps", None).await;
+            match text {
+                Ok(text) if text.lines().count() == 2 => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        })
+        .await?;
+        Ok(rig)
+    }
+
+    /// Runs a line of shell in the guest as root.
+    ///
+    /// # Errors
+    /// When it fails; its output is in the message.
+    pub async fn ssh(&self, line: &str, input: Option<&Path>) -> Result<String> {
+        let input = match input {
+            Some(path) => Stdio::from(std::fs::File::open(path)?),
+            None => Stdio::null(),
+        };
+        let output = Command::new(bellows_bin())
+            .args(["ssh", "--state-dir"])
+            .arg(self.site.state_dir())
+            .args([VM, "--", line])
+            .stdin(input)
+            .kill_on_drop(true)
+            .output();
+        let output = tokio::time::timeout(LOAD_PATIENCE, output)
+            .await
+            .with_context(|| format!("{line} took longer than {LOAD_PATIENCE:?}"))??;
+        let (out, err) = (
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr),
+        );
+        ensure!(
+            output.status.success(),
+            "{line}: {}\n{out}{err}",
+            output.status
+        );
+        Ok(out.into_owned())
+    }
+
+    async fn account(&self) -> Result<Account> {
+        let line = "grep -w oom_kill /proc/vmstat; grep -E '^Swap(Total|Free):' /proc/meminfo; \
+                    echo lines $(dmesg | grep -ciE 'out of memory|oom-kill')";
+        let text = self.ssh(line, None).await?;
+        let figure = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name));
+            line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok())
+                .with_context(|| format!("no {name} in {text:?}"))
+        };
+        Ok(Account {
+            oom_kills: figure("oom_kill ")?,
+            oom_lines: figure("lines ")?,
+            swapped: (figure("SwapTotal:")? - figure("SwapFree:")?) * 1024,
+        })
+    }
+
+    /// Requests for growth the monitor has sent so far.
+    async fn requests(&self) -> Result<u64> {
+        let page = self.guest.page(9100, "/metrics").await?;
+        let line = page
+            .lines()
+            .find_map(|line| line.strip_prefix("vm_monitor_upscale_requests_total "));
+        Ok(line
+            .with_context(|| format!("no count of requests in {page}"))?
+            .parse()?)
+    }
+
+    /// Waits until the VM is as small as it may be, in its object and in the guest.
+    ///
+    /// # Errors
+    /// When it does not become so.
+    pub async fn at_rest(&self) -> Result<()> {
+        self.site
+            .wait_vm(VM, "the smallest size", SHRINK_PATIENCE, is_smallest)
+            .await?;
+        self.guest
+            .wait("1 GiB", SHRINK_PATIENCE, |state| state.mem_total.0 < GIB)
+            .await
+            .map(drop)
+    }
+
+    /// Runs one load from rest.
+    ///
+    /// # Errors
+    /// When the guest does not answer any more. That the program was killed is no error here, but in the result.
+    pub async fn run(&self, load: Load) -> Result<Run> {
+        self.at_rest().await?;
+        let (before, requests) = (self.account().await?, self.requests().await?);
+        let line = format!(
+            "{IN_GUEST} {GROUP} {} 2>&1; echo status $?; rm -f /var/tmp/flood",
+            load.words()
+        );
+        let words = self.ssh(&line, None).await?;
+        let after = self.account().await?;
+        let is_done = words.lines().any(|line| line == "status 0");
+        let done = words.lines().find(|line| line.starts_with('{'));
+        Ok(Run {
+            done: done
+                .filter(|_| is_done)
+                .map(serde_json::from_str)
+                .transpose()?,
+            words,
+            oom_kills: after.oom_kills - before.oom_kills,
+            oom_lines: after.oom_lines.saturating_sub(before.oom_lines),
+            requests: self.requests().await? - requests,
+            swapped: after.swapped,
+        })
+    }
+}
