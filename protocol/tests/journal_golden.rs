@@ -11,8 +11,9 @@ use protocol::journal::{
     Denial, FaultCounts, Gap, Head, Issued, LfcSample, LinkEvent, Milli, MonitorPart, NodeState,
     Ongoing, Outcome, PatchPart, PluginPart, Previous, Record, Reply, RequestKind, Sampled,
     Scaling, Size, Stamped, Started, Stated, Step, SystemSample, Tick, VmObject, Waits, Why, Wish,
-    crc, decode, encode, hash_text,
+    Wished, crc, decode, encode, hash_text,
 };
+use protocol::monitor_v2::AskReason;
 
 fn folder() -> PathBuf {
     PathBuf::from("testdata/journal")
@@ -44,6 +45,13 @@ fn object() -> VmObject {
         reached: Some(Stamped(6, 1, 41_000_000)),
         slot: 1 << 30,
         version: Some(812),
+    }
+}
+
+fn wished() -> Wished {
+    Wished {
+        reason: Some(AskReason::PsiSome),
+        wanted: Some(6 << 30),
     }
 }
 
@@ -101,7 +109,7 @@ fn checkpoint() -> Checkpoint {
             }),
             rev: Issued(6, 2),
             up_failed: Some(38_000_000),
-            wish: Some(Wish(41_100_000, Size(1000, 4 << 30))),
+            wish: Some(Wish(41_100_000, Size(1000, 4 << 30), wished())),
         },
         name: "default/pg".into(),
         next: 32,
@@ -270,6 +278,7 @@ fn records() -> Vec<(&'static str, Record)> {
             obj,
             t: 41_100_000,
             vm: 17,
+            wish: Wished::default(),
         }))
     };
     let gap = |n, span, vm, why| {
@@ -299,6 +308,16 @@ fn records() -> Vec<(&'static str, Record)> {
         ),
         ("vm_object", stated(None, Some(object()))),
         ("vm_monitor", stated(Some(LinkEvent::Wish), None)),
+        (
+            "vm_wish",
+            Record::Vm(Box::new(Stated {
+                monitor: Some(LinkEvent::Wish),
+                obj: None,
+                t: 41_100_000,
+                vm: 17,
+                wish: wished(),
+            })),
+        ),
         (
             "tick",
             Record::Tick(Tick {

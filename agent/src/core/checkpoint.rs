@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use protocol::journal::{
     Approval, Block, Checkpoint, CoreSettings, Decimal, Denial, FaultCounts as Counts, LfcSample,
     MonitorPart, Ongoing as Call, PatchPart, PluginPart, Scaling, Size, Stamped, Step,
-    SystemSample, VmObject, Waits, Wish,
+    SystemSample, VmObject, Waits, Wish, Wished,
 };
 use protocol::permit::NamespacedName;
 use protocol::revision::RevisionWithTime;
@@ -18,6 +18,7 @@ use super::config::{CoreConfig, ScalingConfig, Timers};
 use super::desired::Denied;
 use super::machine::{Core, Timed};
 use super::metrics::{LfcMetrics, SystemMetrics};
+use super::monitor;
 use super::monitor::{Approved, DeniedDownscale, Kind, MonitorState, Ongoing, RequestedUpscale};
 use super::neonvm::NeonVmState;
 use super::plugin::{LastRequest, PluginState};
@@ -508,7 +509,23 @@ fn monitor_record(state: &MonitorState) -> MonitorPart {
         }),
         rev: (*current_revision).into(),
         up_failed: micros(*upscale_failure_at),
-        wish: requested_upscale.map(|wish| Wish(wish.at.0, wish.base.into())),
+        wish: requested_upscale
+            .map(|asked| Wish(asked.at.0, asked.base.into(), wished_record(asked.wish))),
+    }
+}
+
+pub(super) fn wished_record(wish: monitor::Wish) -> Wished {
+    let monitor::Wish { reason, wanted } = wish;
+    Wished {
+        reason,
+        wanted: wanted.map(|bytes| bytes.0),
+    }
+}
+
+pub(super) fn wished_of(said: Wished) -> monitor::Wish {
+    monitor::Wish {
+        reason: said.reason,
+        wanted: said.wanted.map(Bytes),
     }
 }
 
@@ -524,9 +541,10 @@ fn monitor_of(part: &MonitorPart) -> MonitorState {
             resources: call.size.into(),
             revision: stamp_of(call.rev),
         }),
-        requested_upscale: part.wish.map(|Wish(at, base)| RequestedUpscale {
+        requested_upscale: part.wish.map(|Wish(at, base, said)| RequestedUpscale {
             at: Timestamp(at),
             base: base.into(),
+            wish: wished_of(said),
         }),
         denied_downscale: part
             .denied

@@ -13,13 +13,13 @@ use std::collections::BTreeMap;
 
 use protocol::journal::{
     self, Amount, Block, LinkEvent, MAX_STEPS, Milli, Outcome, Record, Reply, RequestKind, Sampled,
-    Started, Stated, Step, Tick, VmObject,
+    Started, Stated, Step, Tick, VmObject, Wished,
 };
 use protocol::time::{Span, Timestamp};
 use protocol::units::Resources;
 
 use super::actions::{Action, RequestId};
-use super::checkpoint::{lfc_record, object_record, stamped, system_record};
+use super::checkpoint::{lfc_record, object_record, stamped, system_record, wished_record};
 use super::decision::Decision;
 use super::machine::{Core, DownscaleAnswer, Event, Failure, VmUpdate};
 use super::warnings::Warnings;
@@ -292,12 +292,13 @@ impl Recorder {
         core: &Core,
         took: Option<Span>,
     ) -> Recorded {
-        let link = |event| {
+        let link = |event, wish| {
             Recorded::Line(Record::Vm(Box::new(Stated {
                 monitor: Some(event),
                 obj: None,
                 t: now.0,
                 vm: self.vm,
+                wish,
             })))
         };
         match event {
@@ -305,9 +306,9 @@ impl Recorder {
             Event::SystemMetrics(metrics) => Recorded::Step(Step::System(system_record(metrics))),
             Event::LfcMetrics(metrics) => Recorded::Step(Step::Lfc(lfc_record(metrics))),
             Event::VmUpdated(update) => self.object_update(now, update, core),
-            Event::MonitorActive => link(LinkEvent::Up),
-            Event::MonitorReset => link(LinkEvent::Down),
-            Event::MonitorUpscaleRequested => link(LinkEvent::Wish),
+            Event::MonitorActive => link(LinkEvent::Up, Wished::default()),
+            Event::MonitorReset => link(LinkEvent::Down, Wished::default()),
+            Event::MonitorUpscaleRequested(wish) => link(LinkEvent::Wish, wished_record(*wish)),
             Event::PluginDone(id, Ok(response))
                 if core.plugin.ongoing == Some(*id)
                     && response.migrate.is_none()
@@ -356,6 +357,7 @@ impl Recorder {
             obj: Some(object),
             t: now.0,
             vm: self.vm,
+            wish: Wished::default(),
         })))
     }
 }

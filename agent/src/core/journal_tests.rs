@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use protocol::journal::{
     Checkpoint, Gap, Head, NodeState, Record, Size, Step, Why, decode, encode,
 };
+use protocol::monitor_v2::AskReason;
 use protocol::permit::{MigrateResponse, PluginResponse};
 use protocol::revision::{Revision, RevisionWithTime};
 use protocol::time::{Span, Timestamp, WallTime};
@@ -17,6 +18,7 @@ use super::config::{CoreConfig, ScalingConfig, Timers};
 use super::journal::{Output, Recorder, settings};
 use super::machine::{Core, DownscaleAnswer, Event, Failure, VmUpdate};
 use super::metrics::{LfcMetrics, SystemMetrics};
+use super::monitor::Wish;
 use super::replay::{Replay, Report};
 use super::revision::StampedRevision;
 use super::vm::{CpuInfo, MemInfo, VmConfig, VmInfo};
@@ -248,7 +250,13 @@ fn happen(desk: &mut Desk, (what, after, number, value): Happening) {
         5 => desk.step(after, Event::Tick),
         6..=11 => desk.answer(after, number % 10),
         12 => desk.step(after, Event::MonitorActive),
-        13 => desk.step(after, Event::MonitorUpscaleRequested),
+        13 => {
+            let wish = Wish {
+                reason: (number % 2 == 0).then_some(AskReason::PsiSome),
+                wanted: (number > 8).then_some(Bytes(u64::from(number) << 28)),
+            };
+            desk.step(after, Event::MonitorUpscaleRequested(wish));
+        }
         14 if number < 3 => desk.step(after, Event::MonitorReset),
         15 => desk.update(after, |update| {
             update.info.cpu.max = MilliCpu(250 * u32::from(4 + number % 8));

@@ -15,7 +15,7 @@ use protocol::permit::{MigrateResponse, PluginResponse};
 use protocol::time::Timestamp;
 
 use super::actions::RequestId;
-use super::checkpoint::{info_of, lfc_of, stamp_of, system_of};
+use super::checkpoint::{info_of, lfc_of, stamp_of, system_of, wished_of};
 use super::journal::{Output, failure};
 use super::machine::{Core, DownscaleAnswer, Event, VmUpdate};
 
@@ -328,7 +328,7 @@ impl Live {
         Some(match stated.monitor {
             Some(LinkEvent::Up) => Event::MonitorActive,
             Some(LinkEvent::Down) => Event::MonitorReset,
-            Some(LinkEvent::Wish) => Event::MonitorUpscaleRequested,
+            Some(LinkEvent::Wish) => Event::MonitorUpscaleRequested(wished_of(stated.wish)),
             None => {
                 let object = stated.obj?;
                 let event = self.update_of(&object);

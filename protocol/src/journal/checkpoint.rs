@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::pack::Block;
-use super::record::{FaultCounts, Size, VmObject, is_default};
+use super::record::{FaultCounts, Size, VmObject, Wished, is_default};
 use crate::revision::Revision;
 
 /// A revision and when it was set, on the writer's clock: `[value, flags, microseconds]`.
@@ -141,9 +141,9 @@ pub struct PatchPart {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Approval(pub Size, pub Size);
 
-/// A wish: when, and above what.
+/// A wish: when, above what, and what was said with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Wish(pub u64, pub Size);
+pub struct Wish(pub u64, pub Size, pub Wished);
 
 /// A refusal: when, what the monitor had, what it refused to have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -29,7 +29,7 @@ pub use pack::{Block, LfcSample, MAX_STEPS, PackError, Sampled, Step, SystemSamp
 pub use record::{
     Action, Amount, CoreSettings, Decimal, Decision, FaultCounts, Gap, Head, LinkEvent, Milli,
     NodeState, Outcome, Previous, Record, Reply, RequestKind, Scaling, Size, Started, Stated, Tick,
-    VmObject, Waits, Why, hash_text,
+    VmObject, Waits, Why, Wished, hash_text,
 };
 
 /// The format written. Readers take this one and the one before; there is none before yet.

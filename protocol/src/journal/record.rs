@@ -6,6 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::checkpoint::{Checkpoint, Stamped};
 use super::pack::Sampled;
+use crate::monitor_v2::AskReason;
 use crate::units::Resources;
 
 pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
@@ -310,6 +311,21 @@ pub struct Stated {
     pub t: u64,
     /// The VM's number.
     pub vm: u32,
+    /// What the monitor said with its wish.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub wish: Wished,
+}
+
+/// What a monitor said with its wish to grow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Wished {
+    /// Why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<AskReason>,
+    /// The memory that would do, bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wanted: Option<u64>,
 }
 
 /// What the monitor's link did.
