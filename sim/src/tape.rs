@@ -22,7 +22,7 @@ pub(crate) struct Scribe {
 }
 
 impl Scribe {
-    /// Records what a core is about to be fed, and returns the time at which it is: no two steps have the same.
+    /// Records what a core is about to be fed, with a checkpoint before it when one is due.
     fn event(&mut self, now: Timestamp, event: &Event, desk: &Desk, out: &mut Vec<Record>) {
         if self.steps.is_multiple_of(CHECKPOINT_EVERY) {
             self.recorder.checkpoint(now, &desk.core, out);
@@ -75,7 +75,7 @@ impl World {
         })
     }
 
-    /// Records what the core of a VM is about to be fed; returns the time of this step.
+    /// Records what the core of a VM is about to be fed; returns the time of this step: no two of a task have the same.
     pub(crate) fn record_event(&mut self, vm: usize, event: &Event) -> Timestamp {
         let now = self.now;
         let (Some(tape), Some(desk)) = (&mut self.tape, self.vms[vm].desk.as_mut()) else {
