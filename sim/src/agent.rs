@@ -22,7 +22,6 @@ use crate::faults::Link;
 use crate::journal::{Note, Part};
 use crate::options::Sabotage;
 use crate::store::{NAMESPACE, Object};
-use crate::tape::{Scribe, output_of};
 use crate::world::{UNIT, World};
 
 /// Between two scrapes (`metrics.system.secondsBetweenRequests`).
@@ -58,12 +57,10 @@ pub struct Desk {
     pub began_at: Timestamp,
     /// When to wake up.
     pub alarm: Option<Timestamp>,
-    /// Writes its journal, where one is kept.
-    pub(crate) scribe: Option<Scribe>,
     is_started: bool,
 }
 
-pub(crate) fn config(jitter: Span) -> CoreConfig {
+fn config(jitter: Span) -> CoreConfig {
     let timers = Timers::default();
     CoreConfig {
         compute_unit: UNIT,
@@ -161,7 +158,6 @@ impl World {
     ) {
         let id = self.number();
         let jitter = self.dice.millis(0, 99);
-        let scribe = self.scribe(id);
         self.vms[vm].desk = Some(Desk {
             id,
             node,
@@ -177,7 +173,6 @@ impl World {
             asked_at: None,
             began_at: self.now,
             alarm: None,
-            scribe,
             is_started: false,
         });
         self.checks.desk_opened(vm);
@@ -189,7 +184,6 @@ impl World {
 
     /// Ends a task; what it sent is still on its way.
     pub(crate) fn close_desk(&mut self, vm: usize) {
-        self.end_recording(vm);
         let Some(desk) = self.vms[vm].desk.take() else {
             return;
         };
@@ -201,12 +195,12 @@ impl World {
 
     /// Tells the core of a VM something and lets it decide.
     pub(crate) fn tell_desk(&mut self, vm: usize, event: CoreEvent) {
-        let now = self.record_event(vm, &event);
+        let now = self.now;
         if let Some(desk) = self.vms[vm].desk.as_mut() {
             desk.is_started = true;
             desk.core.handle(now, event);
         }
-        self.drive_desk(vm, now);
+        self.drive_desk(vm);
     }
 
     pub(crate) fn desk_tick(&mut self, vm: usize) {
@@ -217,26 +211,17 @@ impl World {
         }
     }
 
-    fn drive_desk(&mut self, vm: usize, now: Timestamp) {
-        let (mut first, mut started) = (None, Vec::new());
+    fn drive_desk(&mut self, vm: usize) {
+        let now = self.now;
         for _ in 0..ACTIONS_AT_ONCE {
             let Some(desk) = self.vms[vm].desk.as_mut().filter(|desk| desk.is_started) else {
                 return;
             };
-            let next = desk.core.poll_action(now);
-            first = first.or_else(|| desk.core.last_evaluation().cloned());
-            match next {
-                Some((id, action)) => {
-                    started.push((id, action.clone()));
-                    self.launch(vm, id, action);
-                }
+            match desk.core.poll_action(now) {
+                Some((id, action)) => self.launch(vm, id, action),
                 None => {
-                    let output = first.map(|first| output_of(desk, &first, started));
                     while desk.core.poll_observation().is_some() {}
                     let (id, deadline) = (desk.id, desk.core.poll_deadline());
-                    if let Some(output) = output {
-                        self.record_output(vm, &output);
-                    }
                     self.desired_is_whole_units_in_bounds(vm);
                     self.core_counts_no_fault(vm);
                     return self.set_alarm(Sleeper::Desk(vm, id), deadline);
@@ -421,10 +406,6 @@ impl World {
                 .as_ref()
                 .is_some_and(|desk| desk.node == node)
             {
-                // What was gathered and not written dies with the process.
-                if let Some(desk) = self.vms[vm].desk.as_mut() {
-                    desk.scribe = None;
-                }
                 self.close_desk(vm);
             }
         }

@@ -25,7 +25,6 @@ mod queue;
 pub mod run;
 mod scheduler;
 mod store;
-mod tape;
 mod watch;
 mod weather;
 mod world;

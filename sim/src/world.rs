@@ -8,7 +8,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use neonvm_controller::core::Moment;
-use protocol::journal::Record;
 use protocol::time::{Span, Timestamp, WallTime};
 use protocol::units::Resources;
 
@@ -132,8 +131,6 @@ pub struct World {
     pub tally: Tally,
     /// What happened.
     pub journal: Journal,
-    /// The decision journals of the agents, where they are kept.
-    pub(crate) tape: Option<Vec<Record>>,
     /// The truth, and what must hold of it.
     pub checks: Checks,
     queue: Queue<Event>,
@@ -165,7 +162,6 @@ impl World {
             load_dice: Dice::new(seed, Stream::Load),
             tally: Tally::default(),
             journal: Journal::default(),
-            tape: None,
             checks: Checks::default(),
             queue: Queue::default(),
             serial: 0,
