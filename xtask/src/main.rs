@@ -8,6 +8,7 @@ mod build;
 mod demo;
 mod http;
 mod interrupt;
+mod model;
 mod setup;
 mod shell;
 mod sim;
@@ -41,6 +42,8 @@ enum Command {
     Bench(bench::Options),
     /// Run the cores of the whole system on a virtual clock under faults: `cargo xtask sim --seed 1 --seeds 100`
     Sim(sim::Options),
+    /// Check the model of the permit protocol in its larger bounds
+    Model,
     /// Install what this machine lacks, or print the one command that does
     Setup,
     /// Build the two static binaries that go into guest images
@@ -63,6 +66,7 @@ fn main() -> ExitCode {
         Command::Tidy => tidy::run(),
         Command::Bench(options) => bench::run(&options),
         Command::Sim(options) => sim::run(&options),
+        Command::Model => model::run(),
         Command::Setup => setup::ensure(setup::Need::Everything),
         Command::GuestBins => build::guest_bins().map(|dir| shell::say(&dir.display().to_string())),
         Command::Images => build::images(build::Scope::Binaries).map(|_| ()),
