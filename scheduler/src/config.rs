@@ -221,6 +221,7 @@ impl Config {
                 call_budget: Span(budget.0 + CALL_SLACK.0),
             },
             places_pods,
+            lease: None,
         }
     }
 }

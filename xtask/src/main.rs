@@ -10,6 +10,7 @@ mod dist;
 mod fuzz;
 mod http;
 mod interrupt;
+mod model;
 mod s3_server;
 mod setup;
 mod shell;
@@ -48,6 +49,8 @@ enum Command {
     Fuzz(fuzz::Options),
     /// Run the cores of the whole system on a virtual clock under faults: `cargo xtask sim --seed 1 --seeds 100`
     Sim(sim::Options),
+    /// Check the model of the permit protocol in its larger bounds
+    Model,
     /// Install what this machine lacks, or print the one command that does
     Setup,
     /// Build the static binaries that go into guests
@@ -72,6 +75,7 @@ fn main() -> ExitCode {
         Command::Dist(options) => dist::run(&options),
         Command::Fuzz(options) => fuzz::run(&options),
         Command::Sim(options) => sim::run(&options),
+        Command::Model => model::run(),
         Command::Setup => setup::ensure(setup::Need::Everything).and_then(|()| s3_server::ensure()),
         Command::GuestBins => build::guest_bins().map(|dir| shell::say(&dir.display().to_string())),
         Command::Images => build::images(build::Scope::Binaries).map(|_| ()),

@@ -10,7 +10,7 @@ use serde::Serialize;
 pub const NO_OVERCOMMIT_MILLI: u32 = 1000;
 
 /// One of the two things a node runs out of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Resource {
     /// CPU, in thousandths of a core.
@@ -34,7 +34,7 @@ impl Resource {
 }
 
 /// The same kind of value for CPU and for memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Hash, Serialize)]
 pub struct Both<T> {
     /// CPU.
     pub cpu: T,

@@ -60,7 +60,7 @@ impl Limit {
 }
 
 /// What became of the wish for one resource.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// Not more than is held.
@@ -85,7 +85,7 @@ impl Outcome {
 }
 
 /// The decision on one resource. Amounts are thousandths of a core, or bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub struct Verdict {
     /// What was asked.
     pub asked: u64,
@@ -100,7 +100,7 @@ pub struct Verdict {
 }
 
 /// The decision on one request.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct Decision {
     /// The VM's pod.
     pub pod: NamespacedName,

@@ -1,6 +1,7 @@
 //! What may happen to the core, and what it may ask to be done. All plain data.
 
 use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
 
 use protocol::annotations::{
     ANNOTATION_APPROVED, ANNOTATION_REQUESTED, ANNOTATION_SCALING_UNIT, pointer_escape,
@@ -48,6 +49,8 @@ pub enum Event {
     ReadDone(CallId, CallOutcome),
     /// A [`Action::Bind`] ended.
     BindDone(CallId, BindOutcome),
+    /// The Lease as it is: its holder, and when it was renewed by this host's clock.
+    Lease(String, Timestamp),
 }
 
 /// How a write or a read of a VM object ended.
@@ -103,6 +106,8 @@ pub enum Action {
         /// The node.
         node: String,
     },
+    /// A term of leading begins: take all lists anew, from reads that begin after this. Nothing needs to follow but them.
+    List,
     /// Say on a pod that no node has room for it. Nothing needs to follow.
     Unschedulable {
         /// The pod.
@@ -119,6 +124,17 @@ pub enum Action {
         /// What was decided.
         decision: Box<Decision>,
     },
+}
+
+impl Action {
+    /// Whether it reads or changes an object that decisions rest on.
+    #[must_use]
+    pub const fn is_call(&self) -> bool {
+        matches!(
+            self,
+            Self::WriteVm(_) | Self::ReadVm { .. } | Self::Bind { .. }
+        )
+    }
 }
 
 /// The answer to one HTTP request.
@@ -166,6 +182,15 @@ pub struct VmWrite {
     pub requested: String,
     /// New resources-approved.
     pub approved: String,
+}
+
+impl Hash for VmWrite {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        // The id names the call and says nothing of it.
+        (&self.vm, self.base, &self.approved_before).hash(hasher);
+        (&self.unit, &self.requested, &self.approved).hash(hasher);
+        self.has_annotations.hash(hasher);
+    }
 }
 
 impl VmWrite {

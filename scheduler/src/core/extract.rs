@@ -24,7 +24,7 @@ use super::view::{Unreadable, key_of, largest, metadata};
 const OWNER_GROUP: &str = "vm.neon.tech/";
 
 /// The part of a pod in a live migration.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PodRole {
     /// No migration.
@@ -36,7 +36,7 @@ pub enum PodRole {
 }
 
 /// Why a pod's size is not known.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Hash, Serialize)]
 pub enum PodProblem {
     /// `spec` does not decode.
     #[error("spec is not readable: {0}")]
@@ -59,7 +59,7 @@ pub enum PodProblem {
 }
 
 /// What a pod takes and wants.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub struct PodSize {
     /// What it holds.
     pub reserved: Resources,
@@ -72,7 +72,7 @@ pub struct PodSize {
 }
 
 /// A pod as the ledger sees it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct PodView {
     /// Namespace and name.
     pub key: NamespacedName,

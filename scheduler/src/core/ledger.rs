@@ -28,6 +28,7 @@
 mod fit;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{Hash, Hasher};
 
 use protocol::permit::NamespacedName;
 use protocol::units::{Bytes, Resources};
@@ -40,7 +41,7 @@ use super::score::Curve;
 use super::view::{NodeView, PodRole, PodView, VmView};
 
 /// What pods take of one node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub struct Load {
     /// After over-commit.
     pub reserved: Both<u128>,
@@ -53,14 +54,14 @@ pub struct Load {
 }
 
 /// What one pod adds to one node.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Charge {
     node: String,
     load: Load,
 }
 
 /// A promised change of a VM's approved resources whose fate is not observed yet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub struct GrantHold {
     /// The VM's version the write is conditional on.
     pub base: u64,
@@ -69,7 +70,7 @@ pub struct GrantHold {
 }
 
 /// A VirtualMachine and what is under way for it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct VmEntry {
     /// The newest state seen.
     pub view: VmView,
@@ -126,7 +127,7 @@ impl VmEntry {
 }
 
 /// A pod and what is under way for it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct PodEntry {
     /// The newest state seen.
     pub view: PodView,
@@ -532,6 +533,11 @@ impl Ledger {
     }
 
     // ---- book-keeping ----
+
+    /// See [`super::Core::digest`]. Sums and indexes follow from the rest.
+    pub(super) fn digest(&self, hasher: &mut impl Hasher) {
+        (&self.nodes, &self.pods, &self.vms).hash(hasher);
+    }
 
     /// Grows whenever room may have appeared somewhere.
     #[must_use]

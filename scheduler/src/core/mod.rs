@@ -26,6 +26,7 @@ pub mod amount;
 pub mod decide;
 pub mod event;
 mod extract;
+pub mod lease;
 pub mod ledger;
 mod permits;
 mod placement;
@@ -33,12 +34,14 @@ pub mod score;
 pub mod view;
 
 use std::collections::{BTreeSet, VecDeque};
+use std::hash::{Hash, Hasher};
 
 use protocol::permit::{NamespacedName, PermitRefusal};
-use protocol::time::Timestamp;
+use protocol::time::{Span, Timestamp};
 use serde_json::json;
 
-use event::{Action, Answer, Event, StateDump};
+use event::{Action, Answer, BindOutcome, Event, StateDump};
+use lease::{Lead, LeaseRule, Standing, Turn};
 use ledger::{Ledger, Rules};
 use permits::{Bench, Permits};
 pub use permits::{MAX_CONFLICTS, MAX_UNCLEAR, MAX_WAITING, Oddities, Timing};
@@ -57,10 +60,12 @@ pub struct Settings {
     pub timing: Timing,
     /// Whether it places pods itself (one-machine mode).
     pub places_pods: bool,
+    /// The Lease that says when this replica leads; alone, it always does.
+    pub lease: Option<LeaseRule>,
 }
 
 /// Which lists have been taken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 struct Synced {
     nodes: bool,
     pods: bool,
@@ -68,12 +73,13 @@ struct Synced {
 }
 
 /// See the module's description.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Core {
     ledger: Ledger,
     permits: Permits,
     placement: Placement,
     synced: Synced,
+    lead: Option<Lead>,
     out: VecDeque<Action>,
 }
 
@@ -86,12 +92,37 @@ impl Core {
             permits: Permits::new(settings.timing),
             placement: Placement::new(settings.places_pods),
             synced: Synced::default(),
+            lead: settings.lease.map(Lead::new),
             out: VecDeque::new(),
         }
     }
 
     /// Something happened.
     pub fn handle(&mut self, now: Timestamp, event: Event) {
+        match event {
+            Event::Lease(holder, renewed) => {
+                if let Some(lead) = &mut self.lead {
+                    lead.seen(now, &holder, renewed);
+                }
+            }
+            Event::Permit(ticket, _) if !self.may_permit(now) => self.not_ready(ticket),
+            Event::Permit(ticket, request) => {
+                self.with_permits(now, |permits, bench| {
+                    permits.request(bench, ticket, request)
+                });
+            }
+            Event::WriteDone(id, outcome) | Event::ReadDone(id, outcome) => {
+                self.with_permits(now, |permits, bench| permits.call_done(bench, id, outcome));
+            }
+            Event::BindDone(id, outcome) => self.bind_done(now, id, &outcome),
+            // Told by a watch from before this term's lists: they begin with what is true now.
+            _ if self.lead.as_ref().is_some_and(|lead| !lead.is_open()) => {}
+            told => self.observe(told),
+        }
+    }
+
+    /// Takes in what a watch tells.
+    fn observe(&mut self, event: Event) {
         match event {
             Event::NodesListed(nodes) => self.nodes_listed(nodes),
             Event::NodeApplied(node) => self.ledger.node_applied(node),
@@ -124,38 +155,36 @@ impl Core {
                 self.ledger.vm_observed(vm);
             }
             Event::VmDeleted(key, uid) => self.vm_deleted(&key, &uid),
-            Event::Permit(ticket, _) if !self.is_ready() => {
-                let result = Err(PermitRefusal::NotReady);
-                let answer = Answer {
-                    ticket,
-                    node: None,
-                    result,
-                    decision: None,
-                    news: false,
-                };
-                self.out.push_back(Action::Answer(answer));
-            }
-            Event::Permit(ticket, request) => {
-                self.with_permits(now, |permits, bench| {
-                    permits.request(bench, ticket, request)
-                });
-            }
-            Event::WriteDone(id, outcome) | Event::ReadDone(id, outcome) => {
-                self.with_permits(now, |permits, bench| permits.call_done(bench, id, outcome));
-            }
-            Event::BindDone(id, outcome) => {
-                let mut bench = Bench {
-                    now,
-                    ledger: &mut self.ledger,
-                    out: &mut self.out,
-                };
-                self.placement.bind_done(&mut bench, id, &outcome);
-            }
+            Event::Permit(..)
+            | Event::WriteDone(..)
+            | Event::ReadDone(..)
+            | Event::BindDone(..)
+            | Event::Lease(..) => {}
         }
+    }
+
+    fn bind_done(&mut self, now: Timestamp, id: event::CallId, outcome: &BindOutcome) {
+        let mut bench = Bench {
+            now,
+            ledger: &mut self.ledger,
+            out: &mut self.out,
+        };
+        self.placement.bind_done(&mut bench, id, outcome);
+    }
+
+    fn not_ready(&mut self, ticket: event::TicketId) {
+        self.out.push_back(Action::Answer(Answer {
+            ticket,
+            node: None,
+            result: Err(PermitRefusal::NotReady),
+            decision: None,
+            news: false,
+        }));
     }
 
     /// The next thing to do, if any.
     pub fn poll_action(&mut self, now: Timestamp) -> Option<Action> {
+        self.follow_lead(now);
         if self.out.is_empty() && self.is_ready() {
             self.with_permits(now, |permits, bench| permits.tick(bench));
             let mut bench = Bench {
@@ -168,11 +197,63 @@ impl Core {
         self.out.pop_front()
     }
 
+    /// Begins and ends terms: without a valid lead nothing is known, so that nothing is begun.
+    fn follow_lead(&mut self, now: Timestamp) {
+        let Some(lead) = &mut self.lead else { return };
+        let turn = lead.turn(now);
+        if turn.is_some() {
+            self.forget();
+        }
+        if turn == Some(Turn::Opens) {
+            self.out.push_back(Action::List);
+        }
+    }
+
     /// When to call [`Core::poll_action`] even if nothing happens.
     #[must_use]
     pub fn poll_deadline(&self) -> Option<Timestamp> {
-        let deadlines = [self.permits.poll_deadline(), self.placement.poll_deadline()];
-        deadlines.into_iter().flatten().min()
+        let lead = self.lead.as_ref().and_then(Lead::poll_deadline);
+        let work = [self.permits.poll_deadline(), self.placement.poll_deadline()];
+        let work = work.into_iter().flatten().filter(|_| self.is_ready());
+        work.chain(lead).min()
+    }
+
+    /// What is known may be from before somebody else led. Calls that were not sent will not be.
+    fn forget(&mut self) {
+        self.ledger = Ledger::new(self.ledger.rules().clone());
+        self.placement.forget();
+        self.synced = Synced::default();
+        self.out.retain(|action| !action.is_call());
+        for ticket in self.permits.forget() {
+            self.not_ready(ticket);
+        }
+    }
+
+    /// Whether calls may be begun now.
+    fn may_act(&self, now: Timestamp) -> bool {
+        let lead = self.lead.as_ref();
+        lead.is_none_or(|lead| matches!(lead.standing(now), Standing::Leading { .. }))
+    }
+
+    /// Whether permits are answered now.
+    #[must_use]
+    pub fn may_permit(&self, now: Timestamp) -> bool {
+        self.is_ready() && self.may_act(now)
+    }
+
+    /// Where this replica stands, if it is one of several.
+    #[must_use]
+    pub fn standing(&self, now: Timestamp) -> Option<Standing> {
+        self.lead.as_ref().map(|lead| lead.standing(now))
+    }
+
+    /// How long a call that begins now may take; without a Lease there is no such bound.
+    #[must_use]
+    pub fn call_bound(&self, now: Timestamp) -> Option<Span> {
+        match self.standing(now)? {
+            Standing::Leading { left } => Some(left),
+            Standing::Following | Standing::Settling { .. } => Some(Span(0)),
+        }
     }
 
     /// Whether every kind was listed once.
@@ -208,6 +289,15 @@ impl Core {
     #[must_use]
     pub fn oddities(&self) -> Oddities {
         self.permits.oddities()
+    }
+
+    /// Feeds all that decides over what it does from now on to a hasher: of two cores with the same rules, the same digest
+    /// means the same behaviour. Mere counts are left out. For model checking.
+    pub fn digest(&self, hasher: &mut impl Hasher) {
+        self.ledger.digest(hasher);
+        self.permits.digest(hasher);
+        self.placement.digest(hasher);
+        (self.synced, &self.lead, self.out.len()).hash(hasher);
     }
 
     /// The whole state, for people; of pods and of VMs at most [`MAX_SHOWN`] each.

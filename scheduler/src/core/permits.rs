@@ -19,6 +19,7 @@
 mod tell;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::hash::{Hash, Hasher};
 
 use protocol::permit::{AgentRequest, NamespacedName, PermitRefusal};
 use protocol::time::{Span, Timestamp};
@@ -68,7 +69,7 @@ pub struct Oddities {
 }
 
 /// What can wake this part.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Timer {
     /// A request must be answered.
     Ticket(TicketId),
@@ -88,8 +89,24 @@ struct Ticket {
     in_flight: bool,
 }
 
+impl Hash for Ticket {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        // The load figures of a request decide nothing and have no hash.
+        let AgentRequest {
+            proto_version,
+            pod,
+            compute_unit,
+            resources,
+            last_permit,
+            metrics: _,
+        } = &self.request;
+        (proto_version, pod, compute_unit, resources, last_permit).hash(hasher);
+        (&self.vm, self.conflicts, self.in_flight).hash(hasher);
+    }
+}
+
 /// A write and what is counted for it.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Hash, Serialize)]
 struct Sent {
     write: VmWrite,
     hold: GrantHold,
@@ -127,7 +144,7 @@ impl Desk {
 }
 
 /// See the module's description.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Permits {
     timing: Timing,
     tickets: BTreeMap<TicketId, Ticket>,
@@ -155,6 +172,41 @@ impl Permits {
             timers: BTreeSet::new(),
             last_call: 0,
             oddities: Oddities::default(),
+        }
+    }
+
+    /// Forgets everything; outcomes of what is under way are not waited for. Returns the requests not answered.
+    pub(super) fn forget(&mut self) -> Vec<TicketId> {
+        self.desks.clear();
+        self.calls.clear();
+        self.timers.clear();
+        std::mem::take(&mut self.tickets).into_keys().collect()
+    }
+
+    /// See [`super::Core::digest`].
+    pub(super) fn digest(&self, hasher: &mut impl Hasher) {
+        self.tickets.hash(hasher);
+        for (vm, desk) in &self.desks {
+            // Which number a call got, and when what was told to people, decide nothing.
+            let flight = desk.flight.as_ref().map(|flight| match flight {
+                Flight::Write(sent, ticket) => (Some(sent), ticket.as_ref().map(|(id, _)| *id)),
+                Flight::Read(_, ticket) => (None, *ticket),
+            });
+            (vm, flight, &desk.waiting, &desk.unclear).hash(hasher);
+            desk.settle_attempts.hash(hasher);
+        }
+        for (at, timer) in &self.timers {
+            match timer {
+                Timer::Ticket(id) if self.tickets.contains_key(id) => (at, 0, id).hash(hasher),
+                Timer::Call(id) => {
+                    if let Some(vm) = self.calls.get(id) {
+                        (at, 1, vm).hash(hasher);
+                    }
+                }
+                Timer::Ticket(_) => {}
+                Timer::Settle(vm) => (at, 2, vm).hash(hasher),
+                Timer::Legacy(vm) => (at, 3, vm).hash(hasher),
+            }
         }
     }
 

@@ -11,6 +11,7 @@
 //! of unclear fate is repeated on the *same* node until it is seen or the pod is gone: it may happen yet.
 
 use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
 
 use protocol::permit::NamespacedName;
 use protocol::time::{Span, Timestamp, WallTime};
@@ -33,7 +34,7 @@ const UNSEEN_PAUSE: Span = Span::from_secs(10);
 /// The same lack of room is told on the pod again after this long.
 const TOLD_QUIET: Span = Span::from_secs(60);
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 struct Pending {
     uid: String,
     flight: Option<CallId>,
@@ -50,7 +51,7 @@ struct Pending {
 type Rank = (WallTime, NamespacedName);
 
 /// See the module's description.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(super) struct Placement {
     enabled: bool,
     pending: BTreeMap<Rank, Pending>,
@@ -89,6 +90,17 @@ impl Placement {
             self.pending.insert(rank, fresh);
         }
         self.looked_at = None;
+    }
+
+    /// Forgets everything; outcomes of what is under way are not waited for.
+    pub(super) fn forget(&mut self) {
+        self.pending.clear();
+        self.looked_at = None;
+    }
+
+    /// See [`super::Core::digest`].
+    pub(super) fn digest(&self, hasher: &mut impl Hasher) {
+        self.pending.hash(hasher);
     }
 
     /// A pod is gone.

@@ -87,7 +87,7 @@ pub(super) fn key_of(meta: &ObjectMeta) -> NamespacedName {
 }
 
 /// Why a node cannot take anything.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Hash, Serialize)]
 pub enum NodeProblem {
     /// There is no `status.allocatable`: a node that has just been made has not reported yet.
     #[error("it has not reported what it has")]
@@ -101,7 +101,7 @@ pub enum NodeProblem {
 }
 
 /// A node as the ledger sees it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct NodeView {
     /// Its name.
     pub name: String,
@@ -158,7 +158,7 @@ impl NodeView {
 }
 
 /// Why a VirtualMachine cannot be granted anything.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Hash, Serialize)]
 pub enum VmProblem {
     /// `metadata.resourceVersion` is not a number, so that two states cannot be put in order.
     #[error("metadata.resourceVersion {0:?} is not a number")]
@@ -170,7 +170,7 @@ pub enum VmProblem {
 
 /// A VirtualMachine as the ledger sees it. The approved annotation of this object is the durable truth of what its
 /// agent may use.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct VmView {
     /// Namespace and name.
     pub key: NamespacedName,
@@ -213,7 +213,7 @@ impl Noted {
 }
 
 /// State of one annotation that holds resources.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Noted {
     /// Not there.

@@ -183,6 +183,8 @@ impl Owner {
                     let caller = self.caller.clone();
                     self.note(async move { caller.unschedulable(&pod, &uid, &message).await });
                 }
+                // Asked for only by a core that follows a Lease; this one is alone.
+                Action::List => {}
                 Action::ScaleUpDenied { uid, decision } => {
                     let caller = self.caller.clone();
                     self.note(async move { caller.scale_up_denied(&uid, &decision).await });

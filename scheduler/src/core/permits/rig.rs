@@ -37,6 +37,7 @@ impl Rig {
                 rules,
                 timing,
                 places_pods: false,
+                lease: None,
             }),
             version: 100,
             annotations: BTreeMap::new(),

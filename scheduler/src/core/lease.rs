@@ -1,0 +1,263 @@
+//! Whether this replica may act: a Lease that is read, never written.
+//!
+//! kube-scheduler beside each replica elects itself through one Lease; the replica on the holder's host leads. So there is
+//! no second election, and no split between who places and who permits. A Lease does not fence, therefore
+//!
+//! ```text
+//! renewed ────────────────────────────────┤ margin ├─ deadline ─── another host may take it
+//!    └─ may act, each write within what is left ──┘
+//! taken over ──── settle ────┤ lists are taken only now: what the last leader sent has landed or never will
+//! ```
+//!
+//! A lapse, however short, ends a term: who led meanwhile is not known, so the next term settles and lists again.
+//! Source: spec/scheduler.md §8.4. Held by the model in `tests/model.rs`.
+
+use protocol::time::{Span, Timestamp};
+use serde::Serialize;
+
+/// How leadership is told and how long it lasts.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+pub struct LeaseRule {
+    /// This host's name; the holder is `<host>` or `<host>_<anything>`.
+    pub host: String,
+    /// How long after a renewal its holder still leads (`renewDeadline` of kube-scheduler).
+    pub deadline: Span,
+    /// Nothing is begun this long before the deadline.
+    pub margin: Span,
+    /// Pause between taking over and the lists: longer than a write of the last leader can take.
+    pub settle: Span,
+}
+
+impl LeaseRule {
+    /// The values of kube-scheduler's own election, for a host.
+    #[must_use]
+    pub fn of_host(host: impl Into<String>) -> Self {
+        Self {
+            host: host.into(),
+            deadline: Span::from_secs(10),
+            margin: Span::from_secs(1),
+            settle: Span::from_secs(2),
+        }
+    }
+
+    /// Whether `holder` is on this host. `pod-1` does not hold what `pod-10_…` holds.
+    #[must_use]
+    pub fn is_ours(&self, holder: &str) -> bool {
+        let rest = holder.strip_prefix(self.host.as_str());
+        !self.host.is_empty() && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
+    }
+}
+
+/// Where this replica stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Standing {
+    /// Another leads, or nobody.
+    Following,
+    /// It leads and waits for what the last leader sent.
+    Settling {
+        /// Until then.
+        until: Timestamp,
+    },
+    /// It leads.
+    Leading {
+        /// Nothing may be begun after this; no write may last longer.
+        left: Span,
+    },
+}
+
+/// A change of standing that concerns what is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turn {
+    /// The lists of a new term are to be taken.
+    Opens,
+    /// A term ended: nothing that is known holds any more.
+    Lapses,
+}
+
+/// Follows the Lease.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+pub struct Lead {
+    rule: LeaseRule,
+    /// Since when it is ours without a lapse.
+    since: Option<Timestamp>,
+    /// Nothing may be begun after this.
+    until: Timestamp,
+    /// The beginning of the term whose lists were asked for.
+    opened: Option<Timestamp>,
+}
+
+impl Lead {
+    /// One that knows of no Lease yet.
+    #[must_use]
+    pub fn new(rule: LeaseRule) -> Self {
+        Self {
+            rule,
+            since: None,
+            until: Timestamp(0),
+            opened: None,
+        }
+    }
+
+    /// The Lease was seen: who holds it, and when it was renewed by this host's clock. A time to come is taken as now.
+    pub fn seen(&mut self, now: Timestamp, holder: &str, renewed: Timestamp) {
+        if !self.rule.is_ours(holder) {
+            self.since = None;
+            return;
+        }
+        if self.standing(now) == Standing::Following {
+            self.since = Some(now);
+            self.until = Timestamp(0);
+        }
+        let end = (renewed.min(now) + self.rule.deadline).0;
+        let until = Timestamp(end.saturating_sub(self.rule.margin.0));
+        self.until = self.until.max(until);
+    }
+
+    /// Where it stands now.
+    #[must_use]
+    pub fn standing(&self, now: Timestamp) -> Standing {
+        let Some(since) = self.since.filter(|_| now < self.until) else {
+            return Standing::Following;
+        };
+        let until = since + self.rule.settle;
+        if now < until {
+            Standing::Settling { until }
+        } else {
+            Standing::Leading {
+                left: self.until.since(now),
+            }
+        }
+    }
+
+    /// What is to be done about a change of standing, once for each.
+    pub fn turn(&mut self, now: Timestamp) -> Option<Turn> {
+        let leads = matches!(self.standing(now), Standing::Leading { .. });
+        let opened = std::mem::replace(&mut self.opened, self.since.filter(|_| leads));
+        if leads {
+            (opened != self.opened).then_some(Turn::Opens)
+        } else {
+            opened.map(|_| Turn::Lapses)
+        }
+    }
+
+    /// Whether this term's lists were asked for.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.opened.is_some() && self.opened == self.since
+    }
+
+    /// When to look again even if nothing happens.
+    #[must_use]
+    pub fn poll_deadline(&self) -> Option<Timestamp> {
+        if self.is_open() {
+            return Some(self.until);
+        }
+        self.since.map(|since| since + self.rule.settle)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::event::{Action, Event};
+    use crate::core::{Core, Settings};
+
+    const fn at(seconds: u64) -> Timestamp {
+        Timestamp(seconds * 1_000_000)
+    }
+
+    fn lead() -> Lead {
+        Lead::new(LeaseRule::of_host("sched-1"))
+    }
+
+    #[test]
+    fn the_holder_is_told_by_its_whole_host_name() {
+        let rule = LeaseRule::of_host("sched-1");
+        assert!(rule.is_ours("sched-1") && rule.is_ours("sched-1_6f0c"));
+        for other in ["sched-10_6f0c", "sched-10", "", "sched", "x_sched-1"] {
+            assert!(!rule.is_ours(other), "{other}");
+        }
+        assert!(!LeaseRule::of_host("").is_ours("_6f0c"), "no host, no lead");
+    }
+
+    #[test]
+    fn it_settles_then_leads_until_the_margin() {
+        let mut lead = lead();
+        assert_eq!(lead.standing(at(100)), Standing::Following);
+        lead.seen(at(100), "sched-1_a", at(100));
+        assert_eq!(
+            lead.standing(at(101)),
+            Standing::Settling { until: at(102) }
+        );
+        assert_eq!(lead.poll_deadline(), Some(at(102)));
+        assert_eq!(lead.turn(at(101)), None);
+        assert_eq!(lead.turn(at(102)), Some(Turn::Opens));
+        assert_eq!((lead.turn(at(102)), lead.is_open()), (None, true));
+        assert_eq!(lead.poll_deadline(), Some(at(109)));
+        let left = Span::from_secs(5);
+        assert_eq!(lead.standing(at(104)), Standing::Leading { left });
+        assert_eq!(lead.standing(at(109)), Standing::Following, "the margin");
+        lead.seen(at(105), "sched-1_a", at(105));
+        let left = Span::from_secs(4);
+        assert_eq!(lead.standing(at(110)), Standing::Leading { left });
+        assert_eq!(lead.turn(at(110)), None, "one term");
+        assert_eq!(lead.turn(at(114)), Some(Turn::Lapses));
+        assert_eq!(lead.turn(at(115)), None);
+    }
+
+    #[test]
+    fn a_lapse_however_short_begins_another_term() {
+        let mut lead = lead();
+        lead.seen(at(100), "sched-1_a", at(100));
+        assert_eq!(lead.turn(at(103)), Some(Turn::Opens));
+        lead.seen(at(109), "sched-1_a", at(109));
+        assert!(!lead.is_open(), "nobody looked, and still it lapsed");
+        assert_eq!(lead.turn(at(109)), Some(Turn::Lapses));
+        assert_eq!(
+            lead.standing(at(109)),
+            Standing::Settling { until: at(111) }
+        );
+        assert_eq!(lead.turn(at(111)), Some(Turn::Opens));
+        lead.seen(at(112), "sched-2_b", at(112));
+        assert_eq!(lead.standing(at(112)), Standing::Following);
+        lead.seen(at(113), "sched-1_a", at(113));
+        assert_eq!(lead.turn(at(115)), Some(Turn::Opens), "nobody looked");
+    }
+
+    #[test]
+    fn an_old_renewal_and_a_clock_ahead_give_no_time() {
+        let mut lead = lead();
+        lead.seen(at(100), "sched-1_a", at(50));
+        assert_eq!(lead.standing(at(100)), Standing::Following);
+        lead.seen(at(100), "sched-1_a", at(5_000));
+        assert_eq!(lead.standing(at(109)), Standing::Following);
+    }
+
+    #[test]
+    fn a_core_knows_nothing_before_its_term_and_forgets_after_it() {
+        let settings = crate::config::Config::default().settings(false, true);
+        let lease = Some(LeaseRule::of_host("a"));
+        let mut core = Core::new(Settings { lease, ..settings });
+        let list = |core: &mut Core, now| {
+            core.handle(now, Event::NodesListed(Vec::new()));
+            core.handle(now, Event::PodsListed(Vec::new()));
+            core.handle(now, Event::VmsListed(Vec::new()));
+        };
+        list(&mut core, at(1));
+        core.handle(at(2), Event::Lease("a_x".into(), at(2)));
+        list(&mut core, at(3));
+        assert!(!core.is_ready(), "listed before it was asked for");
+        assert_eq!(core.poll_action(at(3)), None);
+        assert_eq!(core.poll_deadline(), Some(at(4)));
+        assert_eq!(core.poll_action(at(4)), Some(Action::List));
+        list(&mut core, at(4));
+        assert!(core.may_permit(at(5)));
+        assert_eq!(core.call_bound(at(5)), Some(Span::from_secs(6)));
+        assert!(!core.may_permit(at(11)), "the margin");
+        assert_eq!(core.poll_action(at(11)), None);
+        assert!(!core.is_ready(), "forgotten");
+        core.handle(at(12), Event::Lease("a_x".into(), at(12)));
+        assert_eq!(core.poll_action(at(14)), Some(Action::List));
+    }
+}
