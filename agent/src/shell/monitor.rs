@@ -51,7 +51,7 @@ const READ_BUFFER_BYTES: usize = 4096;
 const WISH_GAP: Duration = Duration::from_millis(100);
 /// How long a close frame may take.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
-/// What we can use of version 2. Metrics are scraped: what is pushed lacks the loads that a shrink does not disturb.
+/// What we can use of version 2. Metrics are scraped, from monitors of either version alike.
 const CAPABILITIES: Capabilities = Capabilities {
     ask_details: true,
     refusal_details: true,
