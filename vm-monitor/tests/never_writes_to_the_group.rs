@@ -56,16 +56,7 @@ async fn growth_and_shrink_leave_every_file_as_it_was() {
     assert_eq!(contents(&guest.files.cgroup()), under_pressure);
     guest.settle(100 * MIB).await;
     let at_rest = contents(&guest.files.cgroup());
-    // Until the peak of a moment ago is forgotten the shrink is refused.
-    let approved = async {
-        loop {
-            if let MonitorBody::DownscaleResult { ok: true, .. } = agent.downscale(GIB).await {
-                return;
-            }
-            guest.state_when("the next reading", |_| true).await;
-        }
-    };
-    harness::soon("approved", approved).await;
+    guest.shrinks_at_last(&mut agent, GIB).await;
     let files = guest.stop().await;
     assert_eq!(contents(&files.cgroup()), at_rest);
 }

@@ -31,16 +31,7 @@ async fn n27_what_is_in_swap_would_come_back() {
     );
     guest.files.write(&swap, "0\n");
     guest.five_readings(100 * MIB).await;
-    // Until the peak of a moment ago is forgotten it is refused for that.
-    let approved = async {
-        loop {
-            if let MonitorBody::DownscaleResult { ok: true, .. } = agent.downscale(GIB).await {
-                return;
-            }
-            guest.state_when("the next reading", |_| true).await;
-        }
-    };
-    harness::soon("approved", approved).await;
+    guest.shrinks_at_last(&mut agent, GIB).await;
     guest.stop().await;
 }
 

@@ -209,6 +209,20 @@ impl Guest {
             |state: &serde_json::Value| state["samples"] == five && state["read_failure"].is_null();
         self.state_when("five readings", is_so).await;
     }
+
+    /// Waits until a shrink is approved: before the peak of a moment ago is forgotten it is refused for that.
+    pub async fn shrinks_at_last(&self, agent: &mut Agent, bytes: u64) {
+        let approved = async {
+            loop {
+                if let MonitorBody::DownscaleResult { ok: true, .. } = agent.downscale(bytes).await
+                {
+                    return;
+                }
+                self.state_when("the next reading", |_| true).await;
+            }
+        };
+        soon("approved", approved).await;
+    }
 }
 
 /// Status and body of a plain GET.
