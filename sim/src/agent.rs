@@ -224,10 +224,15 @@ impl World {
                 return;
             };
             let next = desk.core.poll_action(now);
-            first = first.or_else(|| desk.core.last_evaluation().cloned());
+            let is_recorded = desk.scribe.is_some();
+            if is_recorded && first.is_none() {
+                first = desk.core.last_evaluation().cloned();
+            }
             match next {
                 Some((id, action)) => {
-                    started.push((id, action.clone()));
+                    if is_recorded {
+                        started.push((id, action.clone()));
+                    }
                     self.launch(vm, id, action);
                 }
                 None => {
