@@ -7,6 +7,7 @@ pub mod figures;
 pub mod guest;
 pub mod loads;
 pub mod patience;
+pub mod process;
 pub mod qmp;
 pub mod site;
 pub mod unix_http;

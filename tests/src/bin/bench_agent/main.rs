@@ -5,7 +5,6 @@
 
 mod follow;
 mod guests;
-mod process;
 mod world;
 
 use std::path::PathBuf;

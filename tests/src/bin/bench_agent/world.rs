@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use bellows_tests::patience::wait_for;
+use bellows_tests::process::Process;
 use bellows_tests::site::vm_resource;
 use futures::{StreamExt as _, TryStreamExt as _};
 use kube::api::{
@@ -15,7 +16,6 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::guests::{self, METRICS_PORT, MONITOR_PORT};
-use super::process::Process;
 
 /// Largest size of a VM, compute units of 250m and 1 GiB; the smallest is one.
 pub(super) const MAX_UNITS: u32 = 8;
@@ -58,7 +58,7 @@ impl World {
                 .arg("--state-dir")
                 .arg(dir.path())
                 .args(["--listen", &format!("127.{block}.0.1:0")]),
-            &dir.path().join("api.log"),
+            std::fs::File::create(dir.path().join("api.log"))?,
         )?;
         api.first_line()?;
         let kubeconfig = dir.path().join("kubeconfig");
@@ -77,7 +77,7 @@ impl World {
                 .args(["--metrics-listen", &format!("127.{block}.0.2:0")])
                 .args(["--takeover-wait-ms", "0"])
                 .env("KUBECONFIG", &kubeconfig),
-            &dir.path().join("scheduler.log"),
+            std::fs::File::create(dir.path().join("scheduler.log"))?,
         )?;
         let said: Value = serde_json::from_str(&scheduler.first_line()?)?;
         let permits: std::net::SocketAddr = said["permits"]
@@ -147,7 +147,7 @@ impl World {
                 .env("K8S_NODE_NAME", NODE)
                 .env("K8S_POD_IP", &address)
                 .env("KUBECONFIG", self.dir.path().join("kubeconfig")),
-            &log,
+            std::fs::File::create(&log)?,
         )?;
         Ok(Agent {
             process,

@@ -105,7 +105,7 @@ fn idle(group: &Monitor, machine: &Monitor) -> Result<Vec<Figure>> {
     }
     // The first readings after a connection come faster than those of an idle guest.
     pause(HEALTH_PERIOD);
-    let before = (group.cpu()?, machine.cpu()?);
+    let before = (group.process().cpu()?, machine.process().cpu()?);
     let began = Instant::now();
     while began.elapsed() < IDLE_WINDOW {
         pause(HEALTH_PERIOD.min(IDLE_WINDOW.saturating_sub(began.elapsed())));
@@ -114,9 +114,9 @@ fn idle(group: &Monitor, machine: &Monitor) -> Result<Vec<Figure>> {
         }
     }
     let hours = began.elapsed().as_secs_f64() / 3600.0;
-    let of_group = (group.cpu()? - before.0).as_secs_f64() / hours;
-    let of_machine = (machine.cpu()? - before.1).as_secs_f64() / hours;
-    let rss = as_f64(group.rss()?.max(machine.rss()?));
+    let of_group = (group.process().cpu()? - before.0).as_secs_f64() / hours;
+    let of_machine = (machine.process().cpu()? - before.1).as_secs_f64() / hours;
+    let rss = as_f64(group.process().rss()?.max(machine.process().rss()?));
     let cpu = Some(CPU_TARGET_S_PER_HOUR);
     Ok(vec![
         Figure::lower("rss_connected_bytes", rss, "B", Some(RSS_TARGET_BYTES)),

@@ -1,33 +1,39 @@
 //! A child process: start, end, and what the kernel says of its costs.
 
 use std::io::{BufRead as _, BufReader};
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 
 /// A running program. Killed when dropped.
-pub(super) struct Process {
+#[derive(Debug)]
+pub struct Process {
     child: Child,
     name: String,
 }
 
 impl Process {
     /// Starts a program whose log goes to `log`.
-    pub(super) fn start(command: &mut Command, log: &Path) -> Result<Self> {
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start(command: &mut Command, log: impl Into<Stdio>) -> Result<Self> {
         let name = command.get_program().to_string_lossy().into_owned();
         let child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(std::fs::File::create(log)?)
+            .stderr(log)
             .spawn()
             .with_context(|| format!("cannot start {name}"))?;
         Ok(Self { child, name })
     }
 
     /// The first line it prints, which says that it is ready.
-    pub(super) fn first_line(&mut self) -> Result<String> {
+    ///
+    /// # Errors
+    /// When it ended before.
+    pub fn first_line(&mut self) -> Result<String> {
         let stdout = self.child.stdout.take().context("read already")?;
         let mut line = String::new();
         BufReader::new(stdout).read_line(&mut line)?;
@@ -38,7 +44,10 @@ impl Process {
     }
 
     /// Time on a processor so far, of all threads that live.
-    pub(super) fn cpu(&self) -> Result<Duration> {
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn cpu(&self) -> Result<Duration> {
         let mut nanos = 0;
         for task in std::fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
             let text = std::fs::read_to_string(task?.path().join("schedstat"))?;
@@ -49,7 +58,10 @@ impl Process {
     }
 
     /// Resident memory, bytes.
-    pub(super) fn rss(&self) -> Result<u64> {
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn rss(&self) -> Result<u64> {
         let text = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         let kib = line.and_then(|line| line.split_whitespace().next());
