@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use http_body_util::{Empty, Full};
+use http_body_util::Full;
 use hyper::body::Bytes as Body;
 use kube::api::{Api, ApiResource, DynamicObject};
 use protocol::monitor_v2::AskReason;
@@ -50,7 +50,6 @@ pub(super) struct Context {
     pub vm_metrics: VmMetrics,
     pub stages: StageLog,
     pub schedulers: watch::Receiver<Option<SchedulerPod>>,
-    pub scrape_client: HttpClient<Empty<Body>>,
     pub permit_client: HttpClient<Full<Body>>,
     pub health_check_every: Duration,
     pub journal: Option<JournalHandle>,
@@ -218,7 +217,6 @@ impl Runner {
         ];
         for (source, config, is_active) in sources {
             let scraper = Scraper {
-                client: ctx.scrape_client.clone(),
                 source,
                 config,
                 pod_ip: self.subject.pod_ip.clone(),
