@@ -4,10 +4,13 @@ mod peers;
 
 use std::sync::atomic::Ordering;
 
-use peers::{Seen, World, position};
+use peers::{Seen, World, position, until};
 use protocol::monitor::{Allocation, MonitorBody, MonitorFrame};
-use protocol::monitor_v2::{AskReason, Asked, MonitorBodyV2, MonitorFrameV2, Urgency};
+use protocol::monitor_v2::{
+    AskReason, Asked, GuestMetrics, MachineGauges, MonitorBodyV2, MonitorFrameV2, Urgency,
+};
 use protocol::units::Resources;
+use serde_json::json;
 
 fn units(n: u32) -> Resources {
     Resources::new(250, 1 << 30).saturating_mul(n)
@@ -65,7 +68,11 @@ async fn n32_n37_the_first_frame_names_capabilities_and_a_wish_is_granted_whole(
     });
     let (id, names) = named.await;
     assert_eq!(id, 2, "it is the first frame");
-    assert_eq!(names, ["ask_details", "refusal_details", "observed"]);
+    assert_eq!(
+        names,
+        ["ask_details", "refusal_details", "observed", "metrics=1000"],
+        "metrics as often as they would be scraped"
+    );
     world.guest.say_raw(&asked(Urgency::Soon, 4));
     let all = until_told(&world, 4).await;
     assert_eq!(sizes(&all), [units(1), units(4)], "one step");
@@ -108,5 +115,120 @@ async fn n31_a_monitor_of_version_1_hears_nothing_new_and_its_wish_is_one_unit()
         })
     });
     assert!(complaint.await.contains("Metrics"));
+    world.stop().await;
+}
+
+/// What a guest of 4 GiB pushes, with this load.
+fn pushed(load: f64) -> String {
+    let metrics = GuestMetrics {
+        load1: Some(load),
+        load5: Some(load),
+        memory: Some(MachineGauges {
+            total: 4 << 30,
+            available: 4 << 30,
+            cached: 0,
+        }),
+        ..GuestMetrics::default()
+    };
+    let body = MonitorBodyV2::Metrics(Box::new(metrics));
+    MonitorFrameV2 { body, id: 5 }.encode()
+}
+
+/// Pushes until something is seen; returns how many scrapes there were meanwhile.
+async fn push_until(world: &World, load: f64, seen: impl Fn(&[Seen]) -> bool) -> usize {
+    let scrapes = || world.trace.count(|seen| *seen == Seen::Scrape);
+    let before = scrapes();
+    let pushing = async {
+        loop {
+            world.guest.say_raw(&pushed(load));
+            tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+        }
+    };
+    tokio::select! {
+        () = pushing => {}
+        () = world.trace.until("pushed metrics have their effect", |all| seen(all).then_some(())) => {}
+    }
+    scrapes() - before
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn n02_pushed_metrics_decide_and_nothing_is_scraped_while_they_come() {
+    let mut world = World::new().await;
+    world.guest.manners.speaks_v2.store(true, Ordering::Relaxed);
+    world.start_connected().await;
+    // The page asks for nothing; what is pushed asks for two units.
+    let granted = |n: u32| {
+        Seen::Granted(Allocation {
+            cpu: 0.25 * f64::from(n),
+            mem: u64::from(n) << 30,
+        })
+    };
+    push_until(&world, 0.4, |all| all.contains(&granted(2))).await;
+    let checks = |all: &[Seen]| {
+        all.iter()
+            .filter(|seen| **seen == Seen::HealthCheck)
+            .count()
+    };
+    // For as long as it takes to check the health of the monitor several times, at most one scrape that was under way.
+    let now = checks(&world.trace.all());
+    let scrapes = push_until(&world, 0.4, |all| checks(all) >= now + 4).await;
+    assert!(scrapes <= 1, "{scrapes} scrapes");
+    assert_eq!(
+        world
+            .trace
+            .count(|seen| matches!(seen, Seen::AskedToShrink(_))),
+        0,
+        "no page was believed meanwhile"
+    );
+    // The pushes stop: the page is read again, and decides.
+    world
+        .trace
+        .until("it shrinks by what is on the page", |all| {
+            position(all, |seen| matches!(seen, Seen::Patch(_, 1, _)))
+        })
+        .await;
+    assert_eq!(
+        world.trace.count(|seen| matches!(seen, Seen::Complaint(_))),
+        0
+    );
+    world.stop().await;
+}
+
+/// The size that a refusal names is what the monitor is asked for next; what a confirmation says the guest has is shown.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn n27_n36_the_sizes_a_monitor_names_are_used_and_shown() {
+    let mut world = World::new().await;
+    world.guest.manners.speaks_v2.store(true, Ordering::Relaxed);
+    world.guest.manners.observes.store(true, Ordering::Relaxed);
+    world.start_connected().await;
+    world.guest.say_raw(&asked(Urgency::Soon, 4));
+    until_told(&world, 4).await;
+    until("what the guest has is shown", || {
+        world.state.dump()["pods"][0]["runner"]["monitor"]["observed"]
+            == json!({"vCPUs": 1, "mem": "4Gi"})
+    })
+    .await;
+    // It wants no more than it needs: three units, it says, when it is asked for less.
+    *world.guest.manners.smallest_gib.lock().expect("free") = Some(3);
+    let sizes = world
+        .trace
+        .until("it is asked for what it named", |all| {
+            let asked: Vec<u64> = all
+                .iter()
+                .filter_map(|seen| match seen {
+                    Seen::AskedToShrink(size) => Some(size.mem >> 30),
+                    _ => None,
+                })
+                .collect();
+            (asked.len() >= 2).then_some(asked)
+        })
+        .await;
+    assert_eq!(sizes[..2], [1, 3]);
+    world
+        .trace
+        .until("it shrinks to that", |all| {
+            position(all, |seen| matches!(seen, Seen::Patch(_, 3, _)))
+        })
+        .await;
     world.stop().await;
 }

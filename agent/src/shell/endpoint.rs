@@ -47,6 +47,22 @@ pub(super) enum ScrapeError {
     Page(#[source] PageError),
 }
 
+impl ScrapeError {
+    /// Its kind, for a counter.
+    pub(super) fn cause(&self) -> &'static str {
+        match self {
+            Self::Address(_) => "address",
+            Self::Connect(_) => "connect",
+            Self::Request(_) => "request",
+            Self::Body(_) => "broken",
+            Self::Status(_) => "status",
+            Self::TimedOut => "slow",
+            Self::TooLarge => "large",
+            Self::Page(_) => "garbled",
+        }
+    }
+}
+
 /// A guest's endpoint and the connection to it.
 pub(super) struct Endpoint {
     host: String,

@@ -1,7 +1,9 @@
 //! What reaches a VM's task. One bounded queue, in order of arrival.
 
+use protocol::monitor_v2::GuestMetrics;
 use protocol::permit::PluginResponse;
 use protocol::time::{Span, Timestamp};
+use protocol::units::Resources;
 use tokio::sync::mpsc;
 
 use super::monitor::{Call, CallError};
@@ -39,6 +41,11 @@ pub(super) enum InputKind {
         generation: u64,
         wish: Wish,
     },
+    /// The monitor pushed metrics.
+    Pushed {
+        generation: u64,
+        metrics: Box<GuestMetrics>,
+    },
     /// The monitor answered a health check.
     MonitorHealthy,
     PluginDone {
@@ -54,7 +61,8 @@ pub(super) enum InputKind {
     UpscaleDone {
         generation: u64,
         id: RequestId,
-        result: Result<(), CallError>,
+        /// What the guest is seen to have, where its monitor says so.
+        result: Result<Option<Resources>, CallError>,
     },
     DownscaleDone {
         generation: u64,

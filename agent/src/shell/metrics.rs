@@ -95,6 +95,22 @@ struct BoundLabel {
     bound: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ScrapeLabels {
+    source: &'static str,
+    cause: &'static str,
+}
+
+/// Scrapes that gave nothing.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ScrapeFailures(Family<ScrapeLabels, Counter>);
+
+impl ScrapeFailures {
+    pub(super) fn count(&self, source: &'static str, cause: &'static str) {
+        self.0.get_or_create(&ScrapeLabels { source, cause }).inc();
+    }
+}
+
 /// A pair of counters: CPUs and MiB that changed, by direction.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Change {
@@ -188,6 +204,7 @@ pub(super) struct AgentMetrics {
     failing: Family<WatcherLabels, Gauge>,
     decisions: Family<ReasonLabel, Counter>,
     bounded: Family<BoundLabel, Counter>,
+    pub scrape_failures: ScrapeFailures,
     pub faults: Counter,
     pub unparsable: Gauge,
     errors: Arc<Mutex<BTreeSet<String>>>,
@@ -238,6 +255,7 @@ impl AgentMetrics {
             failing: Family::default(),
             decisions: Family::default(),
             bounded: Family::default(),
+            scrape_failures: ScrapeFailures::default(),
             faults: Counter::default(),
             unparsable: Gauge::default(),
             errors: Arc::default(),
@@ -365,6 +383,12 @@ impl AgentMetrics {
             "decisions",
             "Changed decisions by what decided",
             &self.decisions,
+        );
+        register(
+            r,
+            "scrape_failures",
+            "Metrics pages that could not be had or used, by cause",
+            &self.scrape_failures.0,
         );
         register(
             r,

@@ -18,6 +18,7 @@ mod metrics;
 mod monitor;
 mod patch;
 mod permit;
+mod pushed;
 mod reader;
 mod requests;
 mod runner;

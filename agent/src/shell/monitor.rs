@@ -20,8 +20,10 @@ use protocol::monitor::{
     MonitorBody, MonitorFrame, PATH, Version, VersionRange, VersionResponse,
 };
 use protocol::monitor_v2::{
-    AgentBodyV2, AgentFrameV2, Asked, Capabilities, MonitorBodyV2, MonitorFrameV2, Refused, Urgency,
+    AgentBodyV2, AgentFrameV2, Asked, Capabilities, GuestMetrics, METRICS_PERIODS, MonitorBodyV2,
+    MonitorFrameV2, Refused, Urgency,
 };
+use protocol::time::Span;
 use protocol::units::{Bytes, Resources};
 use telemetry::clock::Clock;
 use tokio::net::TcpStream;
@@ -51,13 +53,8 @@ const READ_BUFFER_BYTES: usize = 4096;
 const WISH_GAP: Duration = Duration::from_millis(100);
 /// How long a close frame may take.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
-/// What we can use of version 2. Metrics are scraped, from monitors of either version alike.
-const CAPABILITIES: Capabilities = Capabilities {
-    ask_details: true,
-    refusal_details: true,
-    observed: true,
-    metrics: None,
-};
+/// Pushes closer together than this are one, for the same reason.
+const PUSH_GAP: Duration = Duration::from_millis(100);
 /// Every how many health checks in a row a line is written.
 const HEALTHY_LOG_EVERY: u64 = 10;
 
@@ -66,7 +63,10 @@ type Socket = WebSocketStream<TcpStream>;
 /// What is asked of the monitor, and where the answer goes.
 #[derive(Debug)]
 pub(super) enum Call {
-    Upscale(Resources, oneshot::Sender<Result<(), CallError>>),
+    Upscale(
+        Resources,
+        oneshot::Sender<Result<Option<Resources>, CallError>>,
+    ),
     Downscale(
         Resources,
         oneshot::Sender<Result<DownscaleAnswer, CallError>>,
@@ -76,7 +76,7 @@ pub(super) enum Call {
 /// Who waits for the answer under an id.
 #[derive(Debug)]
 enum Waiter {
-    Upscale(oneshot::Sender<Result<(), CallError>>),
+    Upscale(oneshot::Sender<Result<Option<Resources>, CallError>>),
     Downscale(oneshot::Sender<Result<DownscaleAnswer, CallError>>),
     Health,
     Capabilities,
@@ -96,6 +96,8 @@ impl Waiter {
 /// The connection loop of one VM.
 pub(super) struct Link {
     pub config: config::Monitor,
+    /// How often metrics may be pushed: as often as they would be scraped.
+    pub push_every: Span,
     pub health_check_every: Duration,
     pub pod_ip: String,
     pub clock: Clock,
@@ -236,6 +238,7 @@ impl Link {
             unhealthy_since: None,
             healthy: 0,
             last_wish: None,
+            last_push: None,
         };
         if version >= Version::V2
             && let Err(ended) = session.name_capabilities()
@@ -292,6 +295,7 @@ struct Session<'a> {
     unhealthy_since: Option<Instant>,
     healthy: u64,
     last_wish: Option<(Instant, Option<Urgency>)>,
+    last_push: Option<Instant>,
 }
 
 impl Session<'_> {
@@ -326,7 +330,8 @@ impl Session<'_> {
 
     /// The first frame of version 2.
     fn name_capabilities(&mut self) -> Result<(), Ended> {
-        let names = CAPABILITIES.names();
+        let (least, most) = METRICS_PERIODS;
+        let names = Capabilities::all(self.link.push_every.clamp(least, most)).names();
         self.ask(AgentBodyV2::Capabilities { names }, Waiter::Capabilities)
     }
 
@@ -483,15 +488,14 @@ impl Session<'_> {
                     mem = observed.mem,
                     "the guest sees its size"
                 );
-                Ok(Answer::Upscale)
+                Ok(Answer::Upscale(Some(size_of(observed))))
             }
             MonitorBodyV2::Capabilities { names } => {
                 let agreed = Capabilities::of_names(&names);
                 tracing::debug!(?agreed, "the monitor's capabilities");
                 Ok(Answer::Capabilities)
             }
-            // Nobody asked for them.
-            MonitorBodyV2::Metrics(_) => return Ok(()),
+            MonitorBodyV2::Metrics(metrics) => return self.pushed(metrics).await,
         };
         let is_complaint = answer.is_err();
         if self.waiting.contains_key(&id) {
@@ -528,6 +532,21 @@ impl Session<'_> {
         self.link
             .send(InputKind::MonitorWish { generation, wish })
             .await
+    }
+
+    /// Passes pushed metrics on, unless they follow too closely on others.
+    async fn pushed(&mut self, metrics: Box<GuestMetrics>) -> Result<(), Ended> {
+        let now = Instant::now();
+        if self.last_push.is_some_and(|last| now - last < PUSH_GAP) {
+            return Ok(());
+        }
+        self.last_push = Some(now);
+        let generation = self.generation;
+        let kind = InputKind::Pushed {
+            generation,
+            metrics,
+        };
+        self.link.send(kind).await
     }
 
     /// Ends the wait under an id, if there is one.
@@ -592,7 +611,7 @@ fn size_of(allocation: Allocation) -> Resources {
 /// What came back under an id.
 #[derive(Debug, Clone, Copy)]
 enum Answer {
-    Upscale,
+    Upscale(Option<Resources>),
     Downscale(DownscaleAnswer),
     Health,
     Capabilities,
@@ -609,7 +628,7 @@ fn plain_answer(id: u64, body: MonitorBody) -> Result<Answer, CallError> {
                 DownscaleAnswer::Denied
             }))
         }
-        MonitorBody::UpscaleConfirmation => Ok(Answer::Upscale),
+        MonitorBody::UpscaleConfirmation => Ok(Answer::Upscale(None)),
         MonitorBody::HealthCheck => Ok(Answer::Health),
         MonitorBody::InternalError { error } => Err(CallError::Internal(error)),
         MonitorBody::InvalidMessage { error } => Err(CallError::Invalid(error)),
@@ -622,8 +641,8 @@ fn plain_answer(id: u64, body: MonitorBody) -> Result<Answer, CallError> {
 fn answer(waiter: Waiter, got: Result<Answer, CallError>) -> Result<(), CallError> {
     // A receiver that has gone does not want to know.
     match (waiter, got) {
-        (Waiter::Upscale(reply), Ok(Answer::Upscale)) => {
-            let _ = reply.send(Ok(()));
+        (Waiter::Upscale(reply), Ok(Answer::Upscale(observed))) => {
+            let _ = reply.send(Ok(observed));
             Ok(())
         }
         (Waiter::Downscale(reply), Ok(Answer::Downscale(answer))) => {

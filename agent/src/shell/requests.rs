@@ -267,10 +267,11 @@ impl Runner {
         &mut self,
         now: Timestamp,
         id: RequestId,
-        result: Result<(), CallError>,
+        result: Result<Option<Resources>, CallError>,
     ) -> Event {
         match &result {
-            Ok(()) => {
+            Ok(observed) => {
+                self.observed = observed.or(self.observed);
                 self.health.monitor_succeeded(now);
                 if let Some((_, from, to)) = self.core.monitor_under_way() {
                     self.ctx.metrics.monitor_approved.count(from, to);
@@ -278,7 +279,8 @@ impl Runner {
             }
             Err(error) => self.monitor_failed(now, "UpscaleNotification", error),
         }
-        Event::MonitorUpscaleDone(id, result.map_err(|error| error.failure()))
+        let result = result.map(|_| ()).map_err(|error| error.failure());
+        Event::MonitorUpscaleDone(id, result)
     }
 
     pub(super) fn downscale_done(

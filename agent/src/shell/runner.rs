@@ -27,6 +27,7 @@ use super::input::{INPUT_BOUND, Input, InputKind, Took};
 use super::journal::{JournalHandle, Scribe};
 use super::metrics::{AgentMetrics, RunnerGauge, RunnerState};
 use super::monitor::{Call, Link};
+use super::pushed::{Pushed, system_of};
 use super::schedulers::SchedulerPod;
 use super::scrape::{HttpClient, Scraper, Source};
 use super::state::{DecisionEntry, Place, text_of, wall_of};
@@ -88,6 +89,9 @@ pub(super) struct Runner {
     pub(super) monitor: Option<(u64, mpsc::Sender<Call>)>,
     pub(super) scribe: Scribe,
     wants_lfc: Arc<AtomicBool>,
+    pushed: Pushed,
+    /// What the guest was last seen to have, by its monitor's confirmation of a growth.
+    pub(super) observed: Option<Resources>,
     pub(super) io: JoinSet<()>,
     is_started: bool,
     pub(super) is_permit_failing: bool,
@@ -141,6 +145,8 @@ impl Runner {
             monitor: None,
             scribe: Scribe::new(ctx_journal, unit),
             wants_lfc,
+            pushed: Pushed::default(),
+            observed: None,
             io: JoinSet::new(),
             is_started: false,
             is_permit_failing: false,
@@ -222,6 +228,11 @@ impl Runner {
                 pod_ip: self.subject.pod_ip.clone(),
                 clock: ctx.clock,
                 is_active,
+                pushed: match source {
+                    Source::System => self.pushed.clone(),
+                    Source::Lfc => Pushed::default(),
+                },
+                failures: ctx.metrics.scrape_failures.clone(),
                 inputs: inputs.clone(),
             };
             let cancel = cancel.clone();
@@ -234,6 +245,7 @@ impl Runner {
         }
         let link = Link {
             config: ctx.config.monitor,
+            push_every: ctx.config.metrics.system.between_requests.span(),
             health_check_every: ctx.health_check_every,
             pod_ip: self.subject.pod_ip.clone(),
             clock: ctx.clock,
@@ -255,6 +267,7 @@ impl Runner {
                 Event::MonitorActive
             }
             InputKind::MonitorDown { generation } => {
+                self.pushed.ended();
                 if self.monitor.take().is_some() {
                     tracing::info!(generation, "the monitor connection is down");
                 }
@@ -265,6 +278,17 @@ impl Runner {
                 let wanted = wish.wanted.map(|wanted| wanted.0);
                 tracing::debug!(reason, wanted, "the monitor asks to grow");
                 Event::MonitorUpscaleRequested(wish)
+            }
+            InputKind::Pushed {
+                generation,
+                metrics,
+            } if self.is_current(generation) => {
+                // What lacks something is scraped for, as from a monitor that pushes nothing.
+                let Some(metrics) = system_of(&metrics) else {
+                    return;
+                };
+                self.pushed.came(now);
+                Event::SystemMetrics(metrics)
             }
             InputKind::MonitorHealthy => {
                 self.health.monitor_succeeded(now);
@@ -286,6 +310,7 @@ impl Runner {
             } if self.is_current(generation) => self.downscale_done(now, id, took, result),
             // Of a connection that is gone: the core has forgotten it already.
             InputKind::MonitorWish { .. }
+            | InputKind::Pushed { .. }
             | InputKind::UpscaleDone { .. }
             | InputKind::DownscaleDone { .. } => return,
         };
@@ -447,6 +472,7 @@ impl Runner {
             .monitor
             .as_ref()
             .map(|(_, calls)| super::monitor::CALL_BOUND.saturating_sub(calls.capacity()));
+        view.observed = self.observed;
         view.workers = self.io.len();
     }
 

@@ -16,6 +16,8 @@ use super::config::MetricsSource;
 use super::endpoint::{Endpoint, ScrapeError};
 use super::exposition::Page;
 use super::input::{Input, InputKind};
+use super::metrics::ScrapeFailures;
+use super::pushed::Pushed;
 
 /// Idle connections kept per scheduler.
 const IDLE_CONNECTIONS: usize = 1;
@@ -61,6 +63,9 @@ pub(super) struct Scraper {
     pub clock: Clock,
     /// Whether to ask at all, looked at before each request.
     pub is_active: Arc<AtomicBool>,
+    /// What need not be asked for.
+    pub pushed: Pushed,
+    pub failures: ScrapeFailures,
     pub inputs: mpsc::Sender<Input>,
 }
 
@@ -74,7 +79,8 @@ impl Scraper {
         let mut is_failing = false;
         let mut endpoint = Endpoint::new(&self.pod_ip, self.config.port);
         loop {
-            if self.is_active.load(Ordering::Relaxed) {
+            let is_pushed = self.pushed.is_fresh(self.clock.now(), period.span());
+            if self.is_active.load(Ordering::Relaxed) && !is_pushed {
                 match self.once(&mut endpoint).await {
                     Ok(kind) => {
                         if std::mem::take(&mut is_failing) {
@@ -88,14 +94,15 @@ impl Scraper {
                             return;
                         }
                     }
-                    Err(error) if is_failing => {
-                        let error = telemetry::chain(&error);
-                        tracing::debug!(source = self.source.as_str(), error, "no metrics");
-                    }
                     Err(error) => {
-                        is_failing = true;
+                        let (source, cause) = (self.source.as_str(), error.cause());
+                        self.failures.count(source, cause);
                         let error = telemetry::chain(&error);
-                        tracing::warn!(source = self.source.as_str(), error, "metrics stopped");
+                        if std::mem::replace(&mut is_failing, true) {
+                            tracing::debug!(source, error, "no metrics");
+                        } else {
+                            tracing::warn!(source, error, "metrics stopped");
+                        }
                     }
                 }
             }

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use protocol::permit::NamespacedName;
 use protocol::time::{Timestamp, WallTime};
+use protocol::units::Resources;
 use serde::Serialize;
 use serde_json::{Value, json};
 use telemetry::clock::Clock;
@@ -62,6 +63,8 @@ pub(super) struct VmView {
     pub state_updated_at: String,
     pub pod_ip: String,
     pub monitor_waiters: Option<usize>,
+    /// What the monitor last confirmed the guest to have.
+    pub observed: Option<Resources>,
     pub workers: usize,
     pub executor: Option<StateDump>,
     pub decisions: VecDeque<DecisionEntry>,
@@ -115,7 +118,10 @@ impl VmView {
             "runner": {
                 "podIP": self.pod_ip,
                 "executorState": self.executor,
-                "monitor": self.monitor_waiters.map(|size| json!({ "waitersSize": size })),
+                "monitor": self.monitor_waiters.map(|size| match self.observed {
+                    None => json!({ "waitersSize": size }),
+                    Some(observed) => json!({ "waitersSize": size, "observed": observed }),
+                }),
                 "backgroundWorkerCount": self.workers,
             },
             "lastDecision": last,

@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use futures::{SinkExt, StreamExt};
-use protocol::monitor::{AgentBody, AgentFrame, MonitorBody, MonitorFrame};
-use protocol::monitor_v2::{AgentBodyV2, AgentFrameV2, MonitorBodyV2, MonitorFrameV2};
+use protocol::monitor::{AgentBody, AgentFrame, Allocation, MonitorBody, MonitorFrame};
+use protocol::monitor_v2::{
+    AgentBodyV2, AgentFrameV2, MonitorBodyV2, MonitorFrameV2, RefusalReason, Refused,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::broadcast;
@@ -57,6 +59,10 @@ pub struct Manners {
     pub confuses: Arc<AtomicBool>,
     /// Speaks version 2.
     pub speaks_v2: Arc<AtomicBool>,
+    /// In version 2: confirms a growth with what was granted, as seen in the guest.
+    pub observes: Arc<AtomicBool>,
+    /// In version 2: refuses to have less memory than this, and says so.
+    pub smallest_gib: Arc<Mutex<Option<u64>>>,
     /// Answers the version range with this instead of the right thing.
     pub greeting: Arc<Mutex<Option<String>>>,
 }
@@ -221,6 +227,9 @@ impl Guest {
             return Some(MonitorFrameV2 { body, id }.encode());
         }
         let AgentFrame { body, id } = AgentFrame::decode(text).expect("the agent's frames decode");
+        if let Some(body) = self.details(&body) {
+            return Some(MonitorFrameV2 { body, id }.encode());
+        }
         let answer = match body {
             AgentBody::HealthCheck => {
                 self.trace.push(Seen::HealthCheck);
@@ -253,5 +262,38 @@ impl Guest {
             answer
         };
         Some(MonitorFrame { body, id }.encode())
+    }
+
+    /// An answer that only version 2 has.
+    fn details(&self, body: &AgentBody) -> Option<MonitorBodyV2> {
+        match body {
+            AgentBody::UpscaleNotification { granted }
+                if self.manners.observes.load(Ordering::Relaxed) =>
+            {
+                self.trace.push(Seen::Granted(*granted));
+                let observed = *granted;
+                Some(MonitorBodyV2::Confirmed { observed })
+            }
+            AgentBody::DownscaleRequest { target } => {
+                let gib = (*self
+                    .manners
+                    .smallest_gib
+                    .lock()
+                    .expect("no test panics here"))?;
+                let smallest = Allocation {
+                    cpu: target.cpu,
+                    mem: gib << 30,
+                };
+                (target.mem < smallest.mem).then(|| {
+                    self.trace.push(Seen::AskedToShrink(*target));
+                    MonitorBodyV2::Refused(Refused {
+                        status: "in use".into(),
+                        reason: RefusalReason::InUse,
+                        smallest: Some(smallest),
+                    })
+                })
+            }
+            _ => None,
+        }
     }
 }

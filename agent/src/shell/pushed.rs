@@ -1,0 +1,172 @@
+//! Metrics that a monitor pushes (version 2 of its link): the same numbers as on the guest's page, so that nothing need be asked
+//! for while they come.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use protocol::monitor_v2::GuestMetrics;
+use protocol::time::{Span, Timestamp};
+
+use crate::core::SystemMetrics;
+use crate::core::metrics::KERNEL_ALLOWANCE_BYTES;
+
+/// Periods without a push after which the page is asked for again.
+const FRESH_PERIODS: u64 = 2;
+
+/// When a monitor last pushed: written by the VM's task, read by its scrapes.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Pushed(Arc<AtomicU64>);
+
+impl Pushed {
+    /// Metrics came that could be used.
+    pub(super) fn came(&self, now: Timestamp) {
+        self.0.store(now.0, Ordering::Relaxed);
+    }
+
+    /// Nobody is there to push any more.
+    pub(super) fn ended(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether the next push is to be waited for.
+    pub(super) fn is_fresh(&self, now: Timestamp, period: Span) -> bool {
+        let last = self.0.load(Ordering::Relaxed);
+        let limit = Span(period.0.saturating_mul(FRESH_PERIODS));
+        last != 0 && now.since(Timestamp(last)) < limit
+    }
+}
+
+/// The system metrics in a push, exactly as the page with the same gauges would give them; `None` when one is absent or no
+/// number, as for a page.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "a page's samples are floats too"
+)]
+pub(super) fn system_of(pushed: &GuestMetrics) -> Option<SystemMetrics> {
+    let memory = pushed.memory?;
+    let (load1, load5) = match (pushed.runnable_load1, pushed.runnable_load5) {
+        (None, None) => (pushed.load1?, pushed.load5?),
+        (load1, load5) => (load1?, load5?),
+    };
+    let is_load = |load: f64| load.is_finite() && load >= 0.0;
+    (is_load(load1) && is_load(load5)).then(|| SystemMetrics {
+        load1,
+        load5,
+        memory_usage_bytes: (memory.total as f64 - memory.available as f64).max(0.0)
+            + KERNEL_ALLOWANCE_BYTES,
+        memory_cached_bytes: memory.cached as f64,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::monitor_v2::MachineGauges;
+
+    use super::*;
+    use crate::shell::exposition::Page;
+
+    fn pushed() -> GuestMetrics {
+        GuestMetrics {
+            load1: Some(1.25),
+            load5: Some(0.75),
+            memory: Some(MachineGauges {
+                total: 4_294_967_296,
+                available: 3_221_225_471,
+                cached: 268_435_457,
+            }),
+            ..GuestMetrics::default()
+        }
+    }
+
+    fn page_of(pushed: &GuestMetrics) -> SystemMetrics {
+        let memory = pushed.memory.expect("there");
+        let mut gauges = vec![
+            (
+                "host_load1",
+                pushed.load1.map_or(String::new(), |v| v.to_string()),
+            ),
+            (
+                "host_load5",
+                pushed.load5.map_or(String::new(), |v| v.to_string()),
+            ),
+            ("host_memory_total_bytes", memory.total.to_string()),
+            ("host_memory_available_bytes", memory.available.to_string()),
+            ("host_memory_cached_bytes", memory.cached.to_string()),
+        ];
+        for (name, value) in [
+            ("host_runnable_load1", pushed.runnable_load1),
+            ("host_runnable_load5", pushed.runnable_load5),
+        ] {
+            gauges.extend(value.map(|value| (name, value.to_string())));
+        }
+        let mut page = Page::system();
+        for (name, value) in gauges {
+            page.feed(format!("# TYPE {name} gauge\n{name} {value}\n").as_bytes());
+        }
+        page.into_system().expect("a good page")
+    }
+
+    #[test]
+    fn n02_a_push_and_a_page_with_the_same_gauges_are_the_same() {
+        assert_eq!(system_of(&pushed()), Some(page_of(&pushed())));
+        let runnable = GuestMetrics {
+            runnable_load1: Some(0.5),
+            runnable_load5: Some(0.25),
+            ..pushed()
+        };
+        assert_eq!(system_of(&runnable), Some(page_of(&runnable)));
+        let less_than_available = GuestMetrics {
+            memory: Some(MachineGauges {
+                total: 1,
+                available: 2,
+                cached: 0,
+            }),
+            ..pushed()
+        };
+        let odd = system_of(&less_than_available);
+        assert_eq!(odd, Some(page_of(&less_than_available)));
+    }
+
+    #[test]
+    fn a_push_that_lacks_something_is_none() {
+        for lacking in [
+            GuestMetrics {
+                load1: None,
+                ..pushed()
+            },
+            GuestMetrics {
+                load5: None,
+                ..pushed()
+            },
+            GuestMetrics {
+                memory: None,
+                ..pushed()
+            },
+            GuestMetrics {
+                runnable_load1: Some(1.0),
+                ..pushed()
+            },
+            GuestMetrics {
+                load1: Some(-1.0),
+                ..pushed()
+            },
+            GuestMetrics {
+                load1: Some(f64::NAN),
+                ..pushed()
+            },
+        ] {
+            assert_eq!(system_of(&lacking), None, "{lacking:?}");
+        }
+    }
+
+    #[test]
+    fn pushes_are_fresh_for_two_periods_or_until_their_monitor_has_gone() {
+        let (pushed, period) = (Pushed::default(), Span::from_secs(5));
+        let at = |secs| Timestamp(0) + Span::from_secs(secs);
+        assert!(!pushed.is_fresh(at(1), period), "none came yet");
+        pushed.came(at(10));
+        assert!(pushed.is_fresh(at(19), period) && !pushed.is_fresh(at(20), period));
+        pushed.ended();
+        assert!(!pushed.is_fresh(at(11), period));
+    }
+}
