@@ -9,34 +9,22 @@ use clap::Parser;
 use telemetry::exit::Exit;
 use telemetry::{chain, logging, shutdown};
 
+/// Where events are kept unless something else is said.
+const DEFAULT_EVENTS_DIR: &str = "/var/lib/autoscaler-agent/events";
+
 /// The autoscaler agent of one Kubernetes node.
 #[derive(Debug, Parser)]
 #[command(name = "autoscaler-agent", version)]
 struct Args {
     /// Configuration file (JSON).
-    #[arg(
-        long,
-        env = "CONFIG_PATH",
-        default_value = "",
-        hide_default_value = true
-    )]
-    config: String,
+    #[arg(long, env = "CONFIG_PATH")]
+    config: Option<String>,
     /// Name of this node.
-    #[arg(
-        long,
-        env = "K8S_NODE_NAME",
-        default_value = "",
-        hide_default_value = true
-    )]
-    node_name: String,
+    #[arg(long, env = "K8S_NODE_NAME")]
+    node_name: Option<String>,
     /// Address of this pod; the servers listen on it.
-    #[arg(
-        long,
-        env = "K8S_POD_IP",
-        default_value = "",
-        hide_default_value = true
-    )]
-    pod_ip: String,
+    #[arg(long, env = "K8S_POD_IP")]
+    pod_ip: Option<String>,
     /// Listen here instead of on the pod's address.
     #[arg(long)]
     bind_ip: Option<IpAddr>,
@@ -44,85 +32,58 @@ struct Args {
     #[arg(long, env = "BELLOWS_JOURNAL_DIR", value_name = "DIR")]
     journal_dir: Option<PathBuf>,
     /// Keep billing and scaling events in this folder until they are received.
-    #[arg(
-        long,
-        env = "EVENTS_DIR",
-        default_value = "/var/lib/autoscaler-agent/events"
-    )]
+    #[arg(long, env = "EVENTS_DIR", default_value = DEFAULT_EVENTS_DIR)]
     events_dir: PathBuf,
     /// Check the configuration, print what is in force, and end.
     #[arg(long)]
     check_config: bool,
 }
 
+/// Why the program does not go on: how it ends, and what it says.
+type Stop = (Exit, String);
+
 fn main() -> ExitCode {
     let args = Args::parse();
-    let runtime = match tokio::runtime::Builder::new_multi_thread()
+    let ended = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
-    {
-        Ok(runtime) => runtime,
-        Err(error) => return fail(Exit::Dependency, &chain(&error)),
-    };
-    runtime.block_on(start(args))
-}
-
-fn fail(exit: Exit, text: &str) -> ExitCode {
-    eprintln!("autoscaler-agent: {text}");
-    exit.into()
-}
-
-async fn start(args: Args) -> ExitCode {
-    if args.config.is_empty() {
-        return fail(Exit::Config, "CONFIG_PATH is not set");
+        .map_err(|error| (Exit::Dependency, chain(&error)))
+        .and_then(|runtime| runtime.block_on(start(args)));
+    match ended {
+        Ok(()) => Exit::Drained.into(),
+        Err((exit, text)) => {
+            eprintln!("autoscaler-agent: {text}");
+            exit.into()
+        }
     }
-    let config = match Config::from_file(&args.config) {
-        Ok(config) => config,
-        Err(error) => return fail(Exit::Config, &chain(&error)),
-    };
+}
+
+/// A value that must be given. Empty counts as missing.
+fn required(name: &str, value: Option<String>) -> Result<String, Stop> {
+    value
+        .filter(|value| !value.is_empty())
+        .ok_or_else(|| (Exit::Config, format!("{name} is not set")))
+}
+
+async fn start(args: Args) -> Result<(), Stop> {
+    let path = required("CONFIG_PATH", args.config)?;
+    let config = Config::from_file(&path).map_err(|error| (Exit::Config, chain(&error)))?;
     if args.check_config {
         let text = serde_json::to_string_pretty(&config).unwrap_or_default();
         let _ = std::io::Write::write_all(&mut std::io::stdout(), format!("{text}\n").as_bytes());
-        return Exit::Drained.into();
+        return Ok(());
     }
-    let missing: Vec<&str> = [
-        ("K8S_NODE_NAME", &args.node_name),
-        ("K8S_POD_IP", &args.pod_ip),
-    ]
-    .into_iter()
-    .filter(|(_, value)| value.is_empty())
-    .map(|(name, _)| name)
-    .collect();
-    if !missing.is_empty() {
-        return fail(Exit::Config, &format!("{} not set", missing.join(" and ")));
-    }
-    let bind_ip = match (args.bind_ip, args.pod_ip.parse()) {
+    let node_name = required("K8S_NODE_NAME", args.node_name)?;
+    let pod_ip = required("K8S_POD_IP", args.pod_ip)?;
+    let bind_ip = match (args.bind_ip, pod_ip.parse()) {
         (Some(ip), _) | (None, Ok(ip)) => ip,
         (None, Err(_)) => {
-            return fail(
-                Exit::Config,
-                &format!("K8S_POD_IP {:?} is no address", args.pod_ip),
-            );
+            let text = format!("K8S_POD_IP {pod_ip:?} is no address");
+            return Err((Exit::Config, text));
         }
     };
-    let folders = (args.journal_dir, args.events_dir);
-    match serve(config, args.node_name, bind_ip, folders).await {
-        Ok(()) => Exit::Drained.into(),
-        Err((exit, text)) => {
-            tracing::error!(error = text, "the agent ends");
-            fail(exit, &text)
-        }
-    }
-}
-
-async fn serve(
-    config: Config,
-    node_name: String,
-    bind_ip: IpAddr,
-    (journal, events_dir): (Option<PathBuf>, PathBuf),
-) -> Result<(), (Exit, String)> {
     let broken = |error: &dyn std::error::Error| (Exit::Dependency, chain(error));
-    logging::init("autoscaler-agent").map_err(|error| (Exit::Config, chain(&error)))?;
+    let log = logging::init("autoscaler-agent").map_err(|error| (Exit::Config, chain(&error)))?;
     // A second provider could only have been installed by ourselves: then there is one, which is all that is needed.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let client = kube::Client::try_default()
@@ -130,16 +91,16 @@ async fn serve(
         .map_err(|error| broken(&error))?;
     let cancel = shutdown::on_signal().map_err(|error| broken(&error))?;
     let params = Params {
-        journal,
-        events_folder: Some(events_dir),
+        journal: args.journal_dir,
+        events_folder: Some(args.events_dir),
+        log: Some(log),
         ..Params::new(config, node_name, client, bind_ip)
     };
-    agent::run(params, cancel)
-        .await
-        .map_err(|error| match error {
-            RunError::Events(_) | RunError::Bind { .. } | RunError::Server { .. } => {
-                (Exit::Dependency, chain(&error))
-            }
+    agent::run(params, cancel).await.map_err(|error| {
+        tracing::error!(error = chain(&error), "the agent ends");
+        match error {
             RunError::Crashed(_) => (Exit::Bug, chain(&error)),
-        })
+            _ => (Exit::Dependency, chain(&error)),
+        }
+    })
 }

@@ -106,25 +106,9 @@ async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
 
 /// The binary, with its files in `folder`.
 fn agent(folder: &Path, world: &World) -> Child {
-    let kubeconfig = json!({
-        "apiVersion": "v1", "kind": "Config", "current-context": "t",
-        "clusters": [{"name": "t", "cluster": {"server": world.api.url}}],
-        "users": [{"name": "t", "user": {}}],
-        "contexts": [{"name": "t", "context": {"cluster": "t", "user": "t"}}],
-    });
-    for (name, value) in [("kubeconfig", &kubeconfig), ("config.json", &world.config)] {
-        std::fs::write(folder.join(name), value.to_string()).expect("writes");
-    }
-    Command::new(env!("CARGO_BIN_EXE_autoscaler-agent"))
-        .env("CONFIG_PATH", folder.join("config.json"))
-        .env("KUBECONFIG", folder.join("kubeconfig"))
-        .env("K8S_NODE_NAME", "node-1")
-        .env("K8S_POD_IP", address().to_string())
-        .env("EVENTS_DIR", folder.join("events"))
+    peers::program::command(folder, world, address())
         .env("AWS_ACCESS_KEY_ID", ACCESS)
         .env("AWS_SECRET_ACCESS_KEY", SECRET)
-        .stderr(Stdio::null())
-        .kill_on_drop(true)
         .spawn()
         .expect("starts")
 }

@@ -13,7 +13,7 @@ fn body(answer: &str) -> &str {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_dump_has_the_deployed_agents_keys_and_the_decisions() {
+async fn n45_the_dump_has_the_deployed_agents_keys_and_the_decisions() {
     let mut world = World::new().await;
     let free = tokio::net::TcpListener::bind("127.0.0.1:0")
         .await

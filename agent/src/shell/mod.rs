@@ -38,6 +38,7 @@ use std::time::Duration;
 use prometheus_client::registry::Registry;
 use telemetry::StageLog;
 use telemetry::clock::Clock;
+use telemetry::logging::LogHandle;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -92,6 +93,8 @@ pub struct Params {
     pub journal: Option<PathBuf>,
     /// Where events are kept until they are received; needed if event clients are configured.
     pub events_folder: Option<PathBuf>,
+    /// Lets `PUT /debug/log` on the metrics port change the log filter; `None` = it is fixed.
+    pub log: Option<LogHandle>,
 }
 
 impl Params {
@@ -110,6 +113,7 @@ impl Params {
             health_check_every: HEALTH_CHECK_EVERY,
             journal: None,
             events_folder: None,
+            log: None,
         }
     }
 }
@@ -284,6 +288,7 @@ impl Bound {
             registry,
             vm_registry,
             state: state.clone(),
+            log: params.log,
         };
         servers.spawn(&mut tasks, metrics_listener, vm_listener, dump, &stop);
         tracing::info!("agent runs");

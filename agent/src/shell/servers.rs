@@ -9,6 +9,7 @@ use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use prometheus_client::registry::Registry;
 use telemetry::admin::{self, Admin};
+use telemetry::logging::LogHandle;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -21,6 +22,7 @@ pub(super) struct Servers {
     pub registry: Registry,
     pub vm_registry: Registry,
     pub state: StateHandle,
+    pub log: Option<LogHandle>,
 }
 
 impl Servers {
@@ -34,9 +36,12 @@ impl Servers {
         cancel: &CancellationToken,
     ) {
         let (shown, ready) = (self.state.clone(), self.state.clone());
-        let global = Admin::new(Arc::new(self.registry))
+        let mut global = Admin::new(Arc::new(self.registry))
             .state(move || shown.dump())
             .ready(move || ready.ready());
+        if let Some(log) = self.log {
+            global = global.log(log);
+        }
         let single = Admin::new(Arc::new(self.vm_registry));
         for (what, listener, admin) in [
             ("metrics", metrics, global),

@@ -12,6 +12,7 @@
 
 pub mod api;
 pub mod guest;
+pub mod program;
 pub mod scheduler;
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -273,13 +274,18 @@ impl World {
 
 /// One request by hand; returns head and body.
 pub async fn http_get(address: std::net::SocketAddr, path: &str, body: &str) -> String {
+    http("GET", address, path, body).await
+}
+
+/// The same with any method.
+pub async fn http(method: &str, address: std::net::SocketAddr, path: &str, body: &str) -> String {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let mut stream = tokio::net::TcpStream::connect(address)
         .await
         .expect("connects");
     let length = body.len();
     let request = format!(
-        "GET {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
+        "{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
     );
     stream.write_all(request.as_bytes()).await.expect("writes");
     let mut text = String::new();
