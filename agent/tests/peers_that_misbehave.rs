@@ -17,14 +17,20 @@ fn is_permit(seen: &Seen) -> bool {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn n02_bad_metrics_only_delay() {
     let garbled = "host_load1 }{ \u{0}\n# TYPE host_load1 gauge\nhost_load1 1\n".to_owned();
+    let binary: Vec<u8> = (0..=255).cycle().take(5_000).collect();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let pages = [
-        Page::Text(garbled),
-        Page::Text(String::new()),
-        Page::Unavailable,
-        Page::Silent,
-        Page::Endless,
+        (Page::Text(garbled), "garbled"),
+        (Page::Text(text(&binary)), "garbled"),
+        (Page::Text(String::new()), "garbled"),
+        (Page::Raw(binary), "request"),
+        (Page::Unavailable, "status"),
+        (Page::Silent, "slow"),
+        (Page::Endless, "large"),
+        (Page::Long(100 << 20), "large"),
+        (Page::HalfClosed, "broken"),
     ];
-    for page in pages {
+    for (page, cause) in pages {
         let mut world = World::new().await;
         world.config["metrics"]["system"]["requestTimeoutSeconds"] = json!(1);
         world.guest.set(page.clone());
@@ -36,6 +42,10 @@ async fn n02_bad_metrics_only_delay() {
             })
             .await;
         assert_eq!(world.trace.count(is_patch), 0, "{page:?} led to a patch");
+        let counted = format!(
+            "autoscaling_agent_scrape_failures_total{{source=\"system\",cause=\"{cause}\"}} "
+        );
+        world.until_metric(&counted).await;
         world.guest.set(Page::Good(0.5, 0.0));
         world
             .trace
@@ -82,7 +92,13 @@ async fn metrics_that_stop_hold_the_size() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_bad_scheduler_never_makes_a_vm_grow() {
-    for mood in [Mood::Fails, Mood::Garbage, Mood::Late, Mood::TooMuch] {
+    for mood in [
+        Mood::Fails,
+        Mood::Garbage,
+        Mood::Late,
+        Mood::TooMuch,
+        Mood::TooLittle,
+    ] {
         let mut world = World::new().await;
         world.config["scheduler"]["requestTimeoutSeconds"] = json!(1);
         world.config["scheduler"]["retryFailedRequestSeconds"] = json!(1);

@@ -18,7 +18,7 @@
 //! shrinks before a monitor is connected and all metrics came. *Recovery*: there is no state to lose but what the peers hold.
 //!
 //! # Invariants
-//! * A ≤ U ≤ P per resource, whatever is lost: `n05_n11_n13_n14_order_holds_under_any_loss` (properties).
+//! * A ≤ U ≤ P per resource, whatever is lost: `n05_n11_n13_n14_n16_order_holds_under_any_loss` (properties).
 //! * At most one request in flight per peer: same test.
 //! * Never more than permitted, never less than approved: same test.
 //! * The first permit request carries no permit and exactly U: `n09_…` (vectors) and same test.

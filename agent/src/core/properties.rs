@@ -14,7 +14,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
     #[test]
-    fn n05_n11_n13_n14_order_holds_under_any_loss(
+    fn n05_n11_n13_n14_n16_order_holds_under_any_loss(
         using in 1_u32..8,
         scaling in scaling(),
         steps in prop::collection::vec(step(), 1..120),

@@ -135,7 +135,11 @@ impl VmInfo {
             u32::try_from(count)
                 .ok()
                 .filter(|count| u64::from(*count) <= MAX_SLOTS)
-                .ok_or_else(|| VmError::Size(format!("spec.guest.memorySlots.{name} = {count}")))
+                .ok_or_else(|| {
+                    VmError::Size(format!(
+                        "spec.guest.memorySlots.{name} = {count}: must be from 0 to {MAX_SLOTS}"
+                    ))
+                })
         };
         let mut cpu = CpuInfo {
             min: guest.cpus.min,
@@ -265,29 +269,29 @@ fn apply_bounds(text: &str, cpu: &mut CpuInfo, mem: &mut MemInfo) -> Result<(), 
     let bounds: ScalingBounds =
         serde_json::from_str(text).map_err(|error| VmError::Bounds(error.to_string()))?;
     let slots = |end: &str, bytes: Quantity| {
-        let wrong = |what: &str| Err(VmError::BoundsValue(format!("{end}.mem {what}")));
+        let wrong = |what: &str| Err(VmError::BoundsValue(format!("{end}.mem = {bytes}: {what}")));
         if bytes <= Quantity::zero() {
             return wrong("must be above zero");
         }
-        let Some(bytes) = bytes.as_u64() else {
-            return wrong("is too large");
+        let Some(count) = bytes.as_u64() else {
+            return wrong("must be a whole number of bytes below 2^64");
         };
-        if bytes % mem.slot_size.0 != 0 {
+        if count % mem.slot_size.0 != 0 {
             return wrong(&format!(
                 "must be a multiple of the slot size {}",
                 mem.slot_size
             ));
         }
-        let count = bytes / mem.slot_size.0;
+        let count = count / mem.slot_size.0;
         if count > MAX_SLOTS {
-            return wrong(&format!("is {count} slots, more than {MAX_SLOTS}"));
+            return wrong(&format!("must be at most {MAX_SLOTS} slots, is {count}"));
         }
         Ok(u32::try_from(count).unwrap_or(u32::MAX))
     };
     for (end, leaf) in [("min", bounds.min), ("max", bounds.max)] {
         if leaf.cpu.0 == 0 {
             return Err(VmError::BoundsValue(format!(
-                "{end}.cpu must be above zero"
+                "{end}.cpu = 0: must be above zero"
             )));
         }
     }
@@ -444,23 +448,23 @@ mod tests {
         for (bad, wanted) in [
             (
                 bounds("0", r#""1Gi""#, "2", r#""2Gi""#),
-                "min.cpu must be above zero",
+                "bounds: min.cpu = 0: must be above zero",
             ),
             (
                 bounds("1", "0", "2", r#""2Gi""#),
-                "min.mem must be above zero",
+                "bounds: min.mem = 0: must be above zero",
             ),
             (
                 bounds("1", r#""1Gi""#, "2", r#""-2Gi""#),
-                "max.mem must be above zero",
+                "bounds: max.mem = -2Gi: must be above zero",
             ),
             (
                 bounds("1", r#""1Gi""#, "2", r#""1536Mi""#),
-                "must be a multiple of the slot size 1Gi",
+                "bounds: max.mem = 1536Mi: must be a multiple of the slot size 1Gi",
             ),
             (
                 bounds("1", r#""1Gi""#, "2", r#""64Ti""#),
-                "65536 slots, more than 65535",
+                "bounds: max.mem = 64Ti: must be at most 65535 slots, is 65536",
             ),
             (
                 bounds("3", r#""1Gi""#, "2", r#""2Gi""#),

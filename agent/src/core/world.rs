@@ -46,6 +46,8 @@ pub(super) enum Step {
     Connect(bool, bool),
     /// The monitor asks to grow, to so many units or by one.
     Wish(Option<u64>),
+    /// The agent's process ends and another begins; what was under way arrived, or not.
+    Restart(bool),
 }
 
 pub(super) fn fate() -> impl Strategy<Value = Fate> {
@@ -65,6 +67,7 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
         10 => (0_usize..3, fate(), 0_u32..4).prop_map(|(peer, fate, n)| Step::Finish(peer, fate, n)),
         1 => any::<(bool, bool)>().prop_map(|(up, flag)| Step::Connect(up, flag)),
         1 => prop::option::of(1_u64..12).prop_map(Step::Wish),
+        1 => any::<bool>().prop_map(Step::Restart),
     ]
 }
 
@@ -350,6 +353,31 @@ impl World {
         self.core.handle(self.now, Event::MonitorReset);
     }
 
+    /// A new core knows nothing but the object; the peers have what they have.
+    pub(super) fn restart(&mut self, arrived: bool) {
+        for (_, action) in self.flights.iter_mut().filter_map(Option::take) {
+            match action {
+                _ if !arrived => {}
+                Action::Plugin(request) => {
+                    let old = self.p.unwrap_or(request.target);
+                    self.p = Some(grant(old, request.target, 9));
+                }
+                Action::NeonVm(request) => self.u = request.target,
+                Action::MonitorUpscale(MonitorUpscale { target, .. })
+                | Action::MonitorDownscale(MonitorDownscale { target, .. }) => self.a = target,
+            }
+        }
+        let mut info = self.core.vm().clone();
+        info.set_using(self.u);
+        info.last_revision = self.core.target_revision.revision.value;
+        self.core = Core::new(config(), info);
+        self.initial = self.u;
+        (self.is_connected, self.requests_to_scheduler) = (false, 0);
+        self.last_request_at = None;
+        // Nothing is decided before something happens.
+        self.core.handle(self.now, Event::MonitorReset);
+    }
+
     pub(super) fn step(&mut self, step: &Step) -> Result<(), TestCaseError> {
         match step {
             Step::Wait(ms) => {
@@ -387,6 +415,7 @@ impl World {
                     .handle(self.now, Event::MonitorUpscaleRequested(wish));
             }
             Step::Wish(_) => {}
+            Step::Restart(arrived) => self.restart(*arrived),
         }
         self.take_actions()?;
         prop_assert!(

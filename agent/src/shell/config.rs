@@ -436,8 +436,8 @@ fn read_billing(r: &mut Reader<'_>) -> Billing {
 
 fn read_scaling_events(r: &mut Reader<'_>) -> ScalingEvents {
     ScalingEvents {
-        cu_multiplier: r.non_zero_float("cuMultiplier"),
-        rereport_threshold: r.non_zero_float("rereportThreshold"),
+        cu_multiplier: r.positive_float("cuMultiplier"),
+        rereport_threshold: r.positive_float("rereportThreshold"),
         region_name: r.text("regionName"),
         clients: read_clients(r, &["azureBlob", "s3"], true),
     }

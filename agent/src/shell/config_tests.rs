@@ -154,7 +154,7 @@ fn every_trap_is_named_with_key_value_and_rule() {
         (
             "/scalingEvents/cuMultiplier",
             json!(0),
-            "scalingEvents.cuMultiplier = 0: must not be 0",
+            "scalingEvents.cuMultiplier = 0: must be a number above 0",
         ),
         (
             "/billing/clients/http",
@@ -210,6 +210,119 @@ fn every_trap_is_named_with_key_value_and_rule() {
             got.iter().any(|problem| problem.contains(wanted)),
             "{pointer} = {value}: {got:?}"
         );
+    }
+}
+
+/// Every number and text of the shipped file by itself: taken away, zero or empty, or of another kind, it is named with its
+/// value and its rule. What may be zero or absent is listed.
+#[test]
+fn every_key_of_the_file_is_checked() {
+    fn leaves(value: &Value, path: &str, found: &mut Vec<(String, Value)>) {
+        match value {
+            Value::Object(object) => {
+                for (key, value) in object {
+                    leaves(value, &format!("{path}/{key}"), found);
+                }
+            }
+            leaf => found.push((path.to_owned(), leaf.clone())),
+        }
+    }
+    let mut found = Vec::new();
+    leaves(&shipped(), "", &mut found);
+    assert!(found.len() > 50, "{}", found.len());
+    for (path, value) in found {
+        let key = path[1..].replace('/', ".");
+        let may_be_zero = key.ends_with("maxFailedRequestRate.threshold")
+            || key.ends_with("Ratio") && key.contains(".cpu");
+        let mut bad = vec![json!([]), json!({"a": 1})];
+        match &value {
+            Value::Number(_) => {
+                bad.extend([json!("5"), json!(-1), json!(true)]);
+                if !may_be_zero {
+                    bad.push(json!(0));
+                }
+            }
+            Value::String(_) => bad.extend([json!(7), json!("")]),
+            Value::Bool(_) => bad.extend([json!("true"), json!(1)]),
+            other => panic!("{key} is {other}"),
+        }
+        for bad in bad {
+            // Sizes may be given as a number or as a text.
+            if key.starts_with("scaling.computeUnit.") && [json!("5"), json!(7)].contains(&bad) {
+                continue;
+            }
+            let mut config = shipped();
+            set(&mut config, &path, bad.clone());
+            let got = problems(&config);
+            let named = if key.starts_with("scaling.computeUnit.") {
+                "scaling.computeUnit"
+            } else {
+                key.as_str()
+            };
+            let problem = got.iter().find(|problem| problem.starts_with(named));
+            let problem = problem.unwrap_or_else(|| panic!("{key} = {bad}: {got:?}"));
+            let (_, rule) = problem.split_once(": ").expect("a value and a rule");
+            assert!(rule.contains("must"), "{problem}");
+        }
+    }
+}
+
+#[test]
+fn our_own_keys_may_be_left_out_and_are_checked() {
+    let given = json!({
+        "shrinkStep": "unit", "downscaleMarginUnits": 0.25, "downscaleHoldSeconds": 120,
+        "downscaleCooldownSeconds": 300, "upscaleCooldownSeconds": 30,
+    });
+    let mut config = shipped();
+    for (key, value) in given.as_object().expect("an object") {
+        config["scaling"]["defaultConfig"][key] = value.clone();
+    }
+    let config = Config::from_json(&config.to_string()).expect("valid");
+    let kept = serde_json::to_value(config.scaling.default_config).expect("encodes");
+    for (key, value) in given.as_object().expect("an object") {
+        assert_eq!(&kept[key], value, "{key}");
+    }
+    for (key, bad, rule) in [
+        (
+            "shrinkStep",
+            json!("half"),
+            "\"half\": must be \"unit\" or \"whole\"",
+        ),
+        (
+            "downscaleMarginUnits",
+            json!(-0.5),
+            "-0.5: must be from 0 to 64 compute units",
+        ),
+        (
+            "downscaleMarginUnits",
+            json!("1"),
+            "\"1\": must be a number",
+        ),
+        (
+            "downscaleHoldSeconds",
+            json!(-1),
+            "-1: must be from 0 to 86400 seconds",
+        ),
+        (
+            "downscaleHoldSeconds",
+            json!(1.5),
+            "1.5: must be a whole number",
+        ),
+        (
+            "downscaleCooldownSeconds",
+            json!(86_401),
+            "86401: must be from 0 to 86400 seconds",
+        ),
+        (
+            "upscaleCooldownSeconds",
+            json!(true),
+            "true: must be a whole number",
+        ),
+    ] {
+        let mut config = shipped();
+        config["scaling"]["defaultConfig"][key] = bad;
+        let wanted = format!("scaling.defaultConfig.{key} = {rule}");
+        assert_eq!(problems(&config), [wanted]);
     }
 }
 

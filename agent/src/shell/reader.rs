@@ -119,20 +119,14 @@ impl<'a> Reader<'a> {
         self.object
     }
 
-    pub(super) fn optional_float(&mut self, key: &'static str) -> Option<f64> {
-        self.typed(key, "must be a number", Value::as_f64)
-    }
-
-    pub(super) fn non_zero_float(&mut self, key: &'static str) -> f64 {
+    pub(super) fn positive_float(&mut self, key: &'static str) -> f64 {
+        const RULE: &str = "must be a number above 0";
         let is_broken = self.get(key).is_some_and(|value| !value.is_number());
-        let value = self.optional_float(key).unwrap_or(0.0);
-        if value == 0.0 && !is_broken {
-            let shown = if self.object.contains_key(key) {
-                "0"
-            } else {
-                "absent"
-            };
-            self.problem(key, shown, "must not be 0");
+        let value = self.typed(key, RULE, Value::as_f64).unwrap_or(0.0);
+        if value <= 0.0 && !is_broken {
+            let shown = self.object.get(key).filter(|value| !value.is_null());
+            let shown = shown.map_or_else(|| "absent".to_owned(), Value::to_string);
+            self.problem(key, &shown, RULE);
         }
         value
     }

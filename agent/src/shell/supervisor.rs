@@ -157,4 +157,43 @@ mod tests {
         supervisor.run(make).await;
         assert_eq!((metrics.panics.get(), metrics.restarts.get()), (1, 0));
     }
+
+    /// Two VMs of one agent: one's task crashes at every start, the other's never notices.
+    #[tokio::test(start_paused = true)]
+    async fn a_crash_of_one_vms_task_never_touches_anothers() {
+        let metrics = AgentMetrics::new(&mut Registry::default());
+        let (cancel, clock) = (CancellationToken::new(), Clock::new());
+        let supervise = |place: &Place| Supervisor {
+            metrics: metrics.clone(),
+            clock,
+            place: place.clone(),
+            cancel: cancel.clone(),
+        };
+        let (bad, good) = (Place::default(), Place::default());
+        let stop = cancel.clone();
+        let works = Arc::new(AtomicU32::new(0));
+        let counted = Arc::clone(&works);
+        let working = supervise(&good).run(move || {
+            let (counted, stop) = (Arc::clone(&counted), stop.clone());
+            async move {
+                for _ in 0..60 {
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                    counted.fetch_add(1, Ordering::Relaxed);
+                }
+                stop.cancel();
+            }
+        });
+        let crashing = supervise(&bad).run(|| async { panic!("at every start") });
+        tokio::join!(working, crashing);
+        assert_eq!(works.load(Ordering::Relaxed), 60, "in one life");
+        assert!(metrics.panics.get() >= 6, "{}", metrics.panics.get());
+        assert_eq!(metrics.starts.get(), 2);
+        assert!(good.lock().previous_end_states.is_empty());
+        assert_eq!(
+            good.lock().end_state.as_ref().map(|end| end.exit_kind),
+            Some("canceled")
+        );
+        let crashes = bad.lock().previous_end_states.len();
+        assert!(crashes > 0, "and the other is shown to have crashed");
+    }
 }

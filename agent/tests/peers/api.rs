@@ -21,7 +21,7 @@ struct Store {
     version: u64,
     vms: BTreeMap<String, Value>,
     pods: BTreeMap<String, Value>,
-    fail_patches: u32,
+    fail_patches: (u32, u16),
     hold_patches: bool,
 }
 
@@ -142,7 +142,39 @@ impl Api {
 
     /// The next patches answer 500.
     pub fn fail_patches(&self, count: u32) {
-        self.store.lock().expect("no test panics here").fail_patches = count;
+        self.fail_patches_with(count, 500);
+    }
+
+    /// The next patches answer with this status.
+    pub fn fail_patches_with(&self, count: u32, status: u16) {
+        self.store.lock().expect("no test panics here").fail_patches = (count, status);
+    }
+
+    /// Patches that come are neither carried out nor answered until they no longer are held, whoever has gone by then.
+    pub fn hold_patches(&self, hold: bool) {
+        self.store.lock().expect("no test panics here").hold_patches = hold;
+    }
+
+    fn holds_patches(&self) -> bool {
+        self.store.lock().expect("no test panics here").hold_patches
+    }
+
+    /// Changes a VM's object, and tells all watches that they missed something: 410.
+    pub fn change_vm_in_a_gap(&self, name: &str, change: impl FnOnce(&mut Value)) {
+        let mut vm = self.get_vm(name);
+        change(&mut vm);
+        let mut store = self.store.lock().expect("no test panics here");
+        store.version += 1;
+        vm["metadata"]["resourceVersion"] = json!(store.version.to_string());
+        store.vms.insert(name.to_owned(), vm);
+        let gone = json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+            "message": "too old resource version", "reason": "Expired", "code": 410,
+        });
+        for is_vm in [true, false] {
+            let event = json!({"type": "ERROR", "object": gone});
+            let _ = self.events.send((is_vm, event));
+        }
     }
 
     /// A VM's size as `(cpu, slots)`.
@@ -222,25 +254,41 @@ fn list(api: &Api, is_vm: bool, query: &BTreeMap<String, String>) -> Response {
 
 /// Applies the three replacements, then does what the controller does: copies the revision to the status.
 async fn patch_vm(State(api): State<Api>, Path(name): Path<String>, body: Bytes) -> Response {
-    let refuse = |code: u16, text: &str| {
-        let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": text, "code": code, "reason": "Test", "metadata": {}});
-        (
-            StatusCode::from_u16(code).expect("is a status"),
-            axum::Json(status),
-        )
-            .into_response()
-    };
     let operations: Vec<Value> = match serde_json::from_slice(&body) {
         Ok(operations) => operations,
         Err(error) => return refuse(400, &error.to_string()),
     };
     {
         let mut store = api.store.lock().expect("no test panics here");
-        if store.fail_patches > 0 {
-            store.fail_patches -= 1;
-            return refuse(500, "told to fail");
+        let (left, status) = store.fail_patches;
+        if left > 0 {
+            store.fail_patches.0 -= 1;
+            return refuse(status, "told to fail");
         }
     }
+    if api.holds_patches() {
+        api.trace.push(Seen::PatchHeld);
+        let held = tokio::spawn(async move {
+            while api.holds_patches() {
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            }
+            carry_out(&api, &name, &operations)
+        });
+        return held.await.expect("no test panics here");
+    }
+    carry_out(&api, &name, &operations)
+}
+
+fn refuse(code: u16, text: &str) -> Response {
+    let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": text, "code": code, "reason": "Test", "metadata": {}});
+    (
+        StatusCode::from_u16(code).expect("is a status"),
+        axum::Json(status),
+    )
+        .into_response()
+}
+
+fn carry_out(api: &Api, name: &str, operations: &[Value]) -> Response {
     let paths: Vec<&str> = operations
         .iter()
         .filter_map(|op| op["path"].as_str())
@@ -255,7 +303,7 @@ async fn patch_vm(State(api): State<Api>, Path(name): Path<String>, body: Bytes)
     {
         return refuse(422, &format!("not the agent's patch: {operations:?}"));
     }
-    let mut vm = api.get_vm(&name);
+    let mut vm = api.get_vm(name);
     vm["spec"]["guest"]["cpus"]["use"] = operations[0]["value"].clone();
     vm["spec"]["guest"]["memorySlots"]["use"] = operations[1]["value"].clone();
     vm["spec"]["targetRevision"] = operations[2]["value"].clone();

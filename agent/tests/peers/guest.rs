@@ -27,6 +27,12 @@ pub enum Page {
     Text(String),
     /// Lines without end.
     Endless,
+    /// A body announced as this long; lines are sent until the other side has had enough.
+    Long(u64),
+    /// This instead of a response.
+    Raw(Vec<u8>),
+    /// A good page of which the last part never comes, over a connection whose writing side is closed.
+    HalfClosed,
     /// Status 503.
     Unavailable,
 }
@@ -144,8 +150,26 @@ impl Guest {
                     while matches!(stream.read(&mut request).await, Ok(n) if n > 0) {}
                     return;
                 }
-                Page::Endless => {
-                    let head = "HTTP/1.1 200 OK\r\n\r\n";
+                Page::Raw(bytes) => {
+                    let _ = stream.write_all(&bytes).await;
+                    return;
+                }
+                Page::HalfClosed => {
+                    let page = Page::text(9.0, 3.0);
+                    let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", page.len());
+                    let part = &page.as_bytes()[..page.len() - 5];
+                    let _ = stream.write_all(&[head.as_bytes(), part].concat()).await;
+                    let _ = stream.shutdown().await;
+                    while matches!(stream.read(&mut request).await, Ok(n) if n > 0) {}
+                    return;
+                }
+                page @ (Page::Endless | Page::Long(_)) => {
+                    let head = match page {
+                        Page::Long(length) => {
+                            format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n")
+                        }
+                        _ => "HTTP/1.1 200 OK\r\n\r\n".to_owned(),
+                    };
                     let mut written = stream.write_all(head.as_bytes()).await;
                     while written.is_ok() {
                         written = stream.write_all(b"host_noise 1\n").await;

@@ -39,6 +39,8 @@ pub enum Seen {
     Permit(AgentRequest),
     /// CPU quantity, slots, revision value.
     Patch(String, u64, i64),
+    /// A patch came that is not carried out yet.
+    PatchHeld,
     Granted(Allocation),
     AskedToShrink(Allocation),
     HealthCheck,

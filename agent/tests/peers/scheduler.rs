@@ -32,6 +32,8 @@ pub enum Mood {
     Late,
     /// Grants more than was asked.
     TooMuch,
+    /// Grants less than what is in use.
+    TooLittle,
 }
 
 #[derive(Clone)]
@@ -102,6 +104,10 @@ async fn answer(State(scheduler): State<Scheduler>, body: Bytes) -> Response {
         Mood::Late => {
             tokio::time::sleep(Duration::from_secs(5)).await;
             axum::Json(json!({ "permit": asked })).into_response()
+        }
+        Mood::TooLittle => {
+            let permit = Resources::new(1, 1);
+            axum::Json(json!({ "permit": permit })).into_response()
         }
         Mood::TooMuch => {
             let permit = asked.saturating_mul(2);

@@ -1,0 +1,346 @@
+//! What the agent does when something around it fails, row by row of its failure table (spec/agent.md §6.3), with the better
+//! behaviour where the deployed agent's is a weakness.
+//!
+//! | row | test |
+//! |---|---|
+//! | scheduler absent or failing | `n01_without_a_scheduler_…`, `a_bad_scheduler_…` (`peers_that_misbehave`) |
+//! | scheduler denies | `n14_a_partial_permit_is_used_and_asked_again` (`resize_keeps_its_order`) |
+//! | monitor unreachable | `monitor_unreachable` |
+//! | monitor denies downscale | `a_refused_shrink_is_not_made` (`resize_keeps_its_order`) |
+//! | metrics missing at start | `metrics_missing_at_start` |
+//! | metrics stop later | `metrics_that_stop_hold_the_size` (`peers_that_misbehave`) |
+//! | API server unreachable | `api_server_unreachable`, `failed_patches_are_repeated` (`peers_that_misbehave`) |
+//! | patch accepted but VM never changes | `a_monitor_that_connects_after_a_resize_is_told_the_size` and its like (core, `lost_answers`) |
+//! | external change of spec use | `external_change_of_spec_use` |
+//! | agent restart | `n09_n16_agent_restart_in_the_middle_of_a_patch` |
+//! | VM restart | `vm_restart` |
+//! | migration | `migration` |
+//! | label removed, VM pod replaced | `a_bad_object_hurts_itself_only_…` (`peers_that_misbehave`) |
+//! | scheduler answers with migrate | `n15_after_the_migration_flag_nothing_is_patched` (`resize_keeps_its_order`) |
+//! | initial list or watch fails at startup | `n01_it_starts_alone_and_says_when_it_is_ready` (`what_it_shows`) |
+//! | API conflict | `api_conflict` |
+//! | watch gap | `watch_gap` |
+
+mod peers;
+
+use peers::guest::Page;
+use peers::program::Program;
+use peers::{Seen, World, is_patch, position, until};
+use protocol::monitor::Allocation;
+use protocol::units::Resources;
+use serde_json::json;
+
+fn units(n: u32) -> Resources {
+    Resources::new(250, 1 << 30).saturating_mul(n)
+}
+
+fn granted(n: u32) -> Seen {
+    Seen::Granted(Allocation {
+        cpu: 0.25 * f64::from(n),
+        mem: u64::from(n) << 30,
+    })
+}
+
+fn patched_to(slots: u64) -> impl Fn(&Seen) -> bool {
+    move |seen| matches!(seen, Seen::Patch(_, to, _) if *to == slots)
+}
+
+/// The permit requests seen: the size told, and the permit held.
+fn permits(all: &[Seen]) -> Vec<(Resources, Option<Resources>)> {
+    let of = |seen: &Seen| match seen {
+        Seen::Permit(request) => Some((request.resources, request.last_permit)),
+        _ => None,
+    };
+    all.iter().filter_map(of).collect()
+}
+
+fn two_units(world: &World) {
+    world.api.change_vm("vm", |vm| {
+        vm["spec"]["guest"]["cpus"]["use"] = json!("500m");
+        vm["spec"]["guest"]["memorySlots"]["use"] = json!(2);
+    });
+}
+
+async fn until_asked_again(world: &World) {
+    let asked = permits(&world.trace.all()).len();
+    world
+        .trace
+        .until("two more heartbeats", |all| {
+            (permits(all).len() >= asked + 2).then_some(())
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn monitor_unreachable() {
+    let mut world = World::new().await;
+    world.config["scheduler"]["requestAtLeastEverySeconds"] = json!(1);
+    world.config["monitor"]["connectionRetryMinWaitSeconds"] = json!(1);
+    *world.guest.manners.greeting.lock().expect("free") = Some("hello".into());
+    world.guest.set(Page::Good(0.5, 0.0));
+    world.start().await;
+    // Growth does not need it.
+    world
+        .trace
+        .until("it grows", |all| position(all, patched_to(2)))
+        .await;
+    world.guest.set(Page::Good(0.0, 0.0));
+    until("nothing is wanted, and nobody can agree", || {
+        let decision = &world.state.dump()["pods"][0]["lastDecision"];
+        decision["goalUnits"] == 1 && decision["boundedBy"] == json!(["monitor_absent"])
+    })
+    .await;
+    until_asked_again(&world).await;
+    assert_eq!(world.trace.count(is_patch), 1, "nothing shrinks");
+    *world.guest.manners.greeting.lock().expect("free") = None;
+    world
+        .trace
+        .until("it shrinks once it is back", |all| {
+            position(all, patched_to(1))
+        })
+        .await;
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn metrics_missing_at_start() {
+    let mut world = World::new().await;
+    world.config["scheduler"]["requestAtLeastEverySeconds"] = json!(1);
+    two_units(&world);
+    world.guest.set(Page::Unavailable);
+    world.start_connected().await;
+    until_asked_again(&world).await;
+    let asked = |seen: &Seen| matches!(seen, Seen::AskedToShrink(_));
+    assert_eq!(world.trace.count(asked) + world.trace.count(is_patch), 0);
+    // Bounds are kept all the same.
+    world.api.change_vm("vm", |vm| {
+        vm["spec"]["guest"]["cpus"]["max"] = json!("250m");
+        vm["spec"]["guest"]["memorySlots"]["max"] = json!(1);
+    });
+    world
+        .trace
+        .until("it comes down to its maximum", |all| {
+            position(all, patched_to(1))
+        })
+        .await;
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn api_conflict() {
+    for status in [409, 429] {
+        let mut world = World::new().await;
+        world.config["neonvm"]["retryFailedRequestSeconds"] = json!(1);
+        world.guest.set(Page::Good(0.5, 0.0));
+        world.api.fail_patches_with(2, status);
+        world.start_connected().await;
+        world
+            .trace
+            .until("the patch is made again", |all| {
+                position(all, |seen| *seen == granted(2))
+            })
+            .await;
+        assert_eq!(world.trace.count(is_patch), 1, "{status}");
+        assert_eq!(world.api.size("vm"), (json!("500m"), json!(2)));
+        world.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn watch_gap() {
+    let mut world = World::new().await;
+    world.guest.set(Page::Good(0.9, 0.0));
+    world.start_connected().await;
+    world
+        .trace
+        .until("it is as large as it may be", |all| {
+            position(all, |seen| *seen == granted(4))
+        })
+        .await;
+    // A smaller maximum, which no watch ever tells.
+    world.api.change_vm_in_a_gap("vm", |vm| {
+        vm["spec"]["guest"]["cpus"]["max"] = json!("500m");
+        vm["spec"]["guest"]["memorySlots"]["max"] = json!(2);
+    });
+    world
+        .trace
+        .until("it was listed again", |all| position(all, patched_to(2)))
+        .await;
+    let again =
+        r#"autoscaling_agent_watchers_relist_requests_total{watcher_instance="VirtualMachines"} "#;
+    world.until_metric(again).await;
+    assert_eq!(
+        world.trace.count(|seen| matches!(seen, Seen::Connected(_))),
+        1,
+        "its task lived on"
+    );
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn api_server_unreachable() {
+    let mut world = World::new().await;
+    world.config["neonvm"]["requestTimeoutSeconds"] = json!(1);
+    world.config["neonvm"]["retryFailedRequestSeconds"] = json!(1);
+    world.api.hold_patches(true);
+    world.guest.set(Page::Good(0.5, 0.0));
+    world.start_connected().await;
+    world
+        .trace
+        .until("it tries again", |all| {
+            let held = all.iter().filter(|seen| **seen == Seen::PatchHeld).count();
+            (held >= 2).then_some(())
+        })
+        .await;
+    assert_eq!(
+        world.trace.count(|seen| matches!(seen, Seen::Granted(_))),
+        0,
+        "what nobody confirmed is told to nobody"
+    );
+    // All of them are carried out at last, the old ones too.
+    world.api.hold_patches(false);
+    world
+        .trace
+        .until("the monitor is told", |all| {
+            position(all, |seen| *seen == granted(2))
+        })
+        .await;
+    assert_eq!(world.api.size("vm"), (json!("500m"), json!(2)));
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn external_change_of_spec_use() {
+    let mut world = World::new().await;
+    world.guest.set(Page::Good(0.5, 0.0));
+    world.start_connected().await;
+    world
+        .trace
+        .until("it has two units", |all| {
+            position(all, |seen| *seen == granted(2))
+        })
+        .await;
+    let before = world.trace.all().len();
+    world.api.change_vm("vm", |vm| {
+        vm["spec"]["guest"]["memorySlots"]["use"] = json!(4);
+        vm["spec"]["guest"]["cpus"]["use"] = json!("1");
+    });
+    let all = world
+        .trace
+        .until("it is made true again", |all| {
+            position(&all[before..], patched_to(2)).map(|at| all[before..=before + at].to_vec())
+        })
+        .await;
+    assert!(
+        permits(&all).iter().all(|(told, _)| *told == units(2)),
+        "nobody was permitted more, so none is asked for: {all:#?}"
+    );
+    world.stop().await;
+}
+
+/// A patch that was sent by a process that is dead by now arrives whenever it likes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn n09_n16_agent_restart_in_the_middle_of_a_patch() {
+    let folder = tempfile::tempdir().expect("makes a folder");
+    let mut world = World::new().await;
+    world.config["dumpState"] = json!(null);
+    world.api.hold_patches(true);
+    world.guest.set(Page::Good(0.5, 0.0));
+    let mut first = Program::start(folder.path(), &world);
+    world
+        .trace
+        .until("it is permitted and patches", |all| {
+            position(all, |seen| *seen == Seen::PatchHeld)
+        })
+        .await;
+    first.child.kill().await.expect("is killed");
+    let before = world.trace.all().len();
+    let second = Program::start(folder.path(), &world);
+    let first_contact = world
+        .trace
+        .until("the new one asks", |all| {
+            permits(&all[before..]).first().copied()
+        })
+        .await;
+    assert_eq!(
+        first_contact,
+        (units(1), None),
+        "what the object says, and no permit: the scheduler knows the rest"
+    );
+    world.api.hold_patches(false);
+    world
+        .trace
+        .until("both agree in the end", |all| {
+            let last = permits(all).last().copied();
+            let told = all[before..].contains(&granted(2));
+            (told && last == Some((units(2), Some(units(2))))).then_some(())
+        })
+        .await;
+    assert_eq!(world.api.size("vm"), (json!("500m"), json!(2)));
+    for (told, _) in permits(&world.trace.all()[before..]) {
+        assert!(!told.has_field_above(units(2)), "{told:?}");
+    }
+    assert_eq!(second.terminate().await, Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn vm_restart() {
+    let mut world = World::new().await;
+    world.start_connected().await;
+    world
+        .api
+        .change_vm("vm", |vm| vm["status"]["phase"] = json!("Pending"));
+    until("it is let go", || world.state.managed() == 0).await;
+    world.api.change_vm("vm", |vm| {
+        vm["status"]["phase"] = json!("Running");
+        vm["status"]["podName"] = json!("vm-pod-2");
+    });
+    world
+        .trace
+        .until("its new pod is asked for", |all| {
+            position(
+                all,
+                |seen| matches!(seen, Seen::Permit(request) if request.pod.name == "vm-pod-2"),
+            )
+        })
+        .await;
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn migration() {
+    let mut world = World::new().await;
+    world.start_connected().await;
+    world
+        .api
+        .change_vm("vm", |vm| vm["status"]["phase"] = json!("PreMigrating"));
+    world.guest.set(Page::Good(0.5, 0.0));
+    world
+        .trace
+        .until("it is scaled before it goes", |all| {
+            position(all, patched_to(2))
+        })
+        .await;
+    world
+        .api
+        .change_vm("vm", |vm| vm["status"]["phase"] = json!("Migrating"));
+    until("it is let go", || world.state.managed() == 0).await;
+    let before = world.trace.count(is_patch);
+    world.guest.set(Page::Good(0.9, 0.0));
+    world.api.change_vm("vm", |vm| {
+        vm["status"]["phase"] = json!("Running");
+        vm["status"]["node"] = json!("node-2");
+    });
+    // It is scaled where it runs: on the other node by another agent, here when it comes back.
+    world
+        .api
+        .change_vm("vm", |vm| vm["status"]["node"] = json!("node-1"));
+    world
+        .trace
+        .until("it is scaled where it runs", |all| {
+            position(all, patched_to(4))
+        })
+        .await;
+    assert_eq!(world.trace.count(is_patch), before + 1);
+    world.stop().await;
+}
