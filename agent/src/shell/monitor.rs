@@ -154,7 +154,8 @@ impl Link {
     async fn connect(&self, cancel: &CancellationToken) -> Result<(Socket, Version), Ended> {
         let limit = self.config.connection_timeout.duration();
         tokio::select! {
-            connected = tokio::time::timeout(limit, self.handshake()) => {
+            // Boxed: what it needs is not needed again while the connection lasts.
+            connected = tokio::time::timeout(limit, Box::pin(self.handshake())) => {
                 connected.unwrap_or(Err(Ended::ConnectTimedOut))
             }
             () = cancel.cancelled() => Err(Ended::Cancelled),

@@ -75,7 +75,8 @@ impl Scraper {
         let mut endpoint = Endpoint::new(&self.pod_ip, self.config.port);
         loop {
             if self.is_active.load(Ordering::Relaxed) {
-                match self.once(&mut endpoint).await {
+                // Boxed: it lives for some milliseconds of each period, its place would be held all the time.
+                match Box::pin(self.once(&mut endpoint)).await {
                     Ok(kind) => {
                         if std::mem::take(&mut is_failing) {
                             tracing::info!(source = self.source.as_str(), "metrics are back");
