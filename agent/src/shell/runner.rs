@@ -377,7 +377,7 @@ impl Runner {
         if last.is_some_and(|last| !decision.differs_from(&last)) {
             return;
         }
-        self.ctx.metrics.decided(decision.reason.as_str());
+        self.ctx.metrics.decided(&decision);
         let is_move = last.is_none_or(|last| decision.moves_from(&last));
         if is_move {
             self.log_decision(&decision);
