@@ -13,6 +13,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::decide::Decision;
+use super::lease::LeaseSeen;
 use super::view::{NodeView, PodView, VmView};
 
 /// Names one HTTP request that waits for an answer; chosen by the shell, never used twice.
@@ -49,8 +50,8 @@ pub enum Event {
     ReadDone(CallId, CallOutcome),
     /// A [`Action::Bind`] ended.
     BindDone(CallId, BindOutcome),
-    /// The Lease as it is: its holder, and when it was renewed by this host's clock.
-    Lease(String, Timestamp),
+    /// The Lease as it is.
+    Lease(LeaseSeen),
 }
 
 /// How a write or a read of a VM object ended.

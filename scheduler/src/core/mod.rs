@@ -24,6 +24,7 @@
 
 pub mod amount;
 pub mod decide;
+pub mod elect;
 pub mod event;
 mod extract;
 pub mod lease;
@@ -100,9 +101,9 @@ impl Core {
     /// Something happened.
     pub fn handle(&mut self, now: Timestamp, event: Event) {
         match event {
-            Event::Lease(holder, renewed) => {
+            Event::Lease(seen) => {
                 if let Some(lead) = &mut self.lead {
-                    lead.seen(now, &holder, renewed);
+                    lead.seen(now, &seen);
                 }
             }
             Event::Permit(ticket, _) if !self.may_permit(now) => self.not_ready(ticket),
@@ -230,7 +231,8 @@ impl Core {
     }
 
     /// Whether calls may be begun now.
-    fn may_act(&self, now: Timestamp) -> bool {
+    #[must_use]
+    pub fn may_act(&self, now: Timestamp) -> bool {
         let lead = self.lead.as_ref();
         lead.is_none_or(|lead| matches!(lead.standing(now), Standing::Leading { .. }))
     }
@@ -260,6 +262,24 @@ impl Core {
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.synced.nodes && self.synced.pods && self.synced.vms
+    }
+
+    /// Why this replica does not lead now, if so, for people.
+    #[must_use]
+    pub fn standby(&self, now: Timestamp) -> Option<&'static str> {
+        match self.standing(now)? {
+            Standing::Following => Some("another replica leads, or none"),
+            Standing::Settling { .. } => {
+                Some("taking over: what the last leader sent may yet land")
+            }
+            Standing::Leading { .. } => None,
+        }
+    }
+
+    /// Whether nothing that was begun is under way or of unclear fate.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        self.permits.is_drained() && self.placement.is_drained()
     }
 
     /// What is not listed yet, for people.

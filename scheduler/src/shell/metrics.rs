@@ -39,6 +39,7 @@ pub(super) struct Metrics {
     oddities: Amounts,
     unreadable: Counters,
     connections_refused: Counter,
+    leads: Gauge,
     pub(super) answer_seconds: Histogram,
     nodes_shown: std::sync::Arc<std::sync::Mutex<BTreeMap<String, Vec<Labels>>>>,
 }
@@ -70,6 +71,7 @@ impl Metrics {
             oddities: Family::default(),
             unreadable: Family::default(),
             connections_refused: Counter::default(),
+            leads: Gauge::default(),
             answer_seconds: Histogram::new(exponential_buckets(0.000_01, 4.0, 10)),
             nodes_shown: std::sync::Arc::default(),
         };
@@ -146,6 +148,8 @@ impl Metrics {
             refused,
             self.connections_refused.clone(),
         );
+        let leads = "Whether this replica leads; alone it always does";
+        registry.register("leads_current", leads, self.leads.clone());
         let took = "From a permit request's arrival to its answer";
         registry.register("answer_duration_seconds", took, self.answer_seconds.clone());
     }
@@ -172,6 +176,11 @@ impl Metrics {
                 .get_or_create(&labels(&[("resource", resource), ("limit", limit)]))
                 .inc();
         }
+    }
+
+    /// Whether this replica leads.
+    pub(super) fn leads(&self, leads: bool) {
+        self.leads.set(i64::from(leads));
     }
 
     pub(super) fn k8s_op(&self, op: &str, kind: &str, outcome: &str) {

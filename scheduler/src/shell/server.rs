@@ -88,6 +88,8 @@ pub(super) async fn serve(
             }
         }
     }
+    // Whoever connects from now on is told at once that nobody listens.
+    drop(listener);
     tracker.close();
     if tokio::time::timeout(DRAIN, tracker.wait()).await.is_err() {
         tracing::warn!("connections still open are closed");

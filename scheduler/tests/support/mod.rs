@@ -10,7 +10,7 @@ use std::time::Duration;
 use protocol::time::Span;
 use protocol::units::Resources;
 use scheduler::config::Config;
-use scheduler::{Params, RunError, StateHandle};
+use scheduler::{Leadership, Params, RunError, StateHandle};
 use serde_json::{Value, json};
 use telemetry::clock::Clock;
 use tokio::net::TcpListener;
@@ -112,6 +112,7 @@ impl Running {
             metrics_listener: Some(metrics_listener),
             embedded_bind: true,
             count_plugged: true,
+            leadership: Leadership::Alone,
             takeover_wait: Span(0),
             clock: Clock::new(),
             state: state.clone(),
