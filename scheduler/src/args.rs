@@ -23,6 +23,9 @@ pub struct Args {
     /// Where agents ask for permits.
     #[arg(long, env = "SCHEDULER_LISTEN", default_value = "127.0.0.1:10299")]
     pub listen: SocketAddr,
+    /// Tokens of which a caller must send one, each with the node it is for or for all; without it anyone may ask.
+    #[arg(long, env = "SCHEDULER_TOKENS")]
+    pub tokens: Option<PathBuf>,
     /// Where metrics and the state are shown.
     #[arg(
         long,

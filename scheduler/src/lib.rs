@@ -18,6 +18,6 @@ pub mod core;
 mod shell;
 
 pub use shell::{
-    ANNOTATION_DRAINED, Leadership, LeaseName, MAX_BODY_BYTES, MAX_CONNECTIONS, Params, RunError,
-    StateHandle, run,
+    ANNOTATION_DRAINED, Callers, CallersError, Leadership, LeaseName, MAX_BODY_BYTES,
+    MAX_CONNECTIONS, MAX_CONNECTIONS_OF_ONE, Params, RunError, StateHandle, run,
 };

@@ -7,7 +7,7 @@ use clap::Parser;
 use protocol::time::Span;
 use scheduler::args::Args;
 use scheduler::config::Config;
-use scheduler::{Params, StateHandle};
+use scheduler::{Callers, Params, StateHandle};
 use telemetry::clock::Clock;
 use telemetry::exit::Exit;
 use tokio::net::TcpListener;
@@ -16,6 +16,10 @@ fn main() -> ExitCode {
     let args = Args::parse();
     let config = match Config::load(args.config.as_deref()) {
         Ok(config) => config,
+        Err(error) => return fail(&error.into(), Exit::Config),
+    };
+    let callers = match args.tokens.as_deref().map(Callers::load).transpose() {
+        Ok(callers) => callers.unwrap_or_else(Callers::anyone),
         Err(error) => return fail(&error.into(), Exit::Config),
     };
     if args.check_config {
@@ -29,7 +33,7 @@ fn main() -> ExitCode {
     let _installed = rustls::crypto::ring::default_provider().install_default();
     let outcome = tokio::runtime::Runtime::new()
         .context("could not start the runtime")
-        .and_then(|runtime| runtime.block_on(serve(args, config, log)));
+        .and_then(|runtime| runtime.block_on(serve(args, config, callers, log)));
     match outcome {
         Ok(()) => Exit::Drained.into(),
         Err(error) if error.downcast_ref::<scheduler::RunError>().is_some() => {
@@ -49,6 +53,7 @@ fn print(config: &Config) -> ExitCode {
 async fn serve(
     args: Args,
     config: Config,
+    callers: Callers,
     log: telemetry::logging::LogHandle,
 ) -> anyhow::Result<()> {
     let clock = Clock::new();
@@ -75,6 +80,7 @@ async fn serve(
         metrics_listener: Some(metrics_listener),
         embedded_bind: args.embedded_bind,
         count_plugged: true,
+        callers,
         leadership,
         takeover_wait: Span::from_millis(args.takeover_wait_ms),
         clock,

@@ -9,6 +9,7 @@
 //! Lease is given up, and only then does the process go.
 
 mod api;
+mod callers;
 mod lead;
 mod metrics;
 mod owner;
@@ -31,9 +32,10 @@ use tokio_util::sync::CancellationToken;
 use crate::config::Config;
 use crate::core::event::StateDump;
 use crate::core::{Core, Settings};
+pub use callers::{Callers, CallersError};
 pub use lead::{ANNOTATION_DRAINED, Leadership, LeaseName};
 use owner::Owner;
-pub use server::{MAX_BODY_BYTES, MAX_CONNECTIONS};
+pub use server::{MAX_BODY_BYTES, MAX_CONNECTIONS, MAX_CONNECTIONS_OF_ONE};
 
 /// Longest wait for what is under way when the lead is given up, and for giving it up.
 const HAND_OVER: Duration = Duration::from_secs(3);
@@ -46,6 +48,8 @@ pub struct Params {
     pub client: Client,
     /// Where permits are asked for; port 10299 by convention.
     pub permit_listener: TcpListener,
+    /// Who may ask for permits.
+    pub callers: Callers,
     /// Where `/metrics`, `/healthz`, `/readyz` and `/debug/state` are served; port 9100 by convention.
     pub metrics_listener: Option<TcpListener>,
     /// Whether this process places pods itself, for a machine without kube-scheduler.
@@ -205,6 +209,7 @@ pub async fn run(params: Params, cancel: CancellationToken) -> Result<(), RunErr
         commands.clone(),
         metrics,
         params.clock,
+        Arc::new(params.callers),
         stop.clone(),
     );
     let mut server = tokio::spawn(server);

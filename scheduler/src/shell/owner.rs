@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::StateHandle;
 use super::api::Caller;
+use super::callers::Scope;
 use super::metrics::Metrics;
 use crate::core::decide::{Decision, Outcome};
 use crate::core::event::{Action, Answer, CallOutcome, Event, TicketId};
@@ -39,8 +40,8 @@ pub(super) enum Command {
     Told(u64, Event),
     /// Begin nothing any more; answered when nothing is under way, by whether everything that was begun has a known end.
     Retire(oneshot::Sender<bool>),
-    /// A permit request and where its answer goes.
-    Permit(AgentRequest, oneshot::Sender<Reply>),
+    /// A permit request, what its caller may ask for, and where its answer goes.
+    Permit(AgentRequest, Scope, oneshot::Sender<Reply>),
 }
 
 /// An answer to a permit request.
@@ -168,14 +169,27 @@ impl Owner {
                 self.retired = Some(done);
             }
             // Whoever hung up has moved on: its request says what was, and must not overtake what is.
-            Command::Permit(_, reply) if reply.is_closed() => {}
-            Command::Permit(request, reply) => {
+            Command::Permit(_, _, reply) if reply.is_closed() => {}
+            Command::Permit(request, Scope::Node(node), reply)
+                if self.node_of(&request).is_some_and(|is| is != node) =>
+            {
+                tracing::warn!(pod = %request.pod, caller = node, "asked for a pod of another node");
+                let (node, result) = (self.node_of(&request), Err(PermitRefusal::ForeignNode));
+                let _sent = reply.send(Reply { node, result });
+            }
+            Command::Permit(request, _, reply) => {
                 self.last_ticket += 1;
                 self.waiting.insert(self.last_ticket, reply);
                 self.core
                     .handle(now, Event::Permit(self.last_ticket, request));
             }
         }
+    }
+
+    /// The node that a request's pod is bound to, if both are known.
+    fn node_of(&self, request: &AgentRequest) -> Option<String> {
+        let pod = self.core.ledger().pod_named(&request.pod)?;
+        pod.view.node.clone()
     }
 
     /// Carries out everything the core asks for.
