@@ -31,6 +31,7 @@ pub mod lease;
 pub mod ledger;
 mod permits;
 mod placement;
+pub mod remarks;
 pub mod score;
 pub mod view;
 
@@ -48,6 +49,7 @@ use permits::{Bench, Permits};
 pub use permits::{MAX_CONFLICTS, MAX_UNCLEAR, MAX_WAITING, Oddities, Timing};
 pub use placement::NO_ROOM_MESSAGE;
 use placement::Placement;
+use remarks::{Remark, Remarks};
 
 /// Pods and VMs that a snapshot holds, each; building it takes the core's time.
 pub const MAX_SHOWN: usize = 5000;
@@ -79,6 +81,7 @@ pub struct Core {
     ledger: Ledger,
     permits: Permits,
     placement: Placement,
+    remarks: Remarks,
     synced: Synced,
     lead: Option<Lead>,
     out: VecDeque<Action>,
@@ -92,6 +95,7 @@ impl Core {
             ledger: Ledger::new(settings.rules),
             permits: Permits::new(settings.timing),
             placement: Placement::new(settings.places_pods),
+            remarks: Remarks::new(settings.places_pods),
             synced: Synced::default(),
             lead: settings.lease.map(Lead::new),
             out: VecDeque::new(),
@@ -136,10 +140,10 @@ impl Core {
                     .filter(|pod| !here.contains(&pod.view.uid));
                 let gone: Vec<String> = gone.map(|pod| pod.view.uid.clone()).collect();
                 gone.iter().for_each(|uid| self.pod_deleted(uid));
-                pods.into_iter().for_each(|pod| self.pod_applied(pod));
+                pods.into_iter().for_each(|pod| self.pod_applied(pod, true));
                 self.synced.pods = true;
             }
-            Event::PodApplied(pod) => self.pod_applied(pod),
+            Event::PodApplied(pod) => self.pod_applied(pod, false),
             Event::PodDeleted(uid) => self.pod_deleted(&uid),
             Event::VmsListed(vms) => {
                 let here: BTreeSet<&String> = vms.iter().map(|vm| &vm.uid).collect();
@@ -223,6 +227,7 @@ impl Core {
     fn forget(&mut self) {
         self.ledger = Ledger::new(self.ledger.rules().clone());
         self.placement.forget();
+        self.remarks.forget();
         self.synced = Synced::default();
         self.out.retain(|action| !action.is_call());
         for ticket in self.permits.forget() {
@@ -311,6 +316,12 @@ impl Core {
         self.permits.oddities()
     }
 
+    /// How many pods there are of which this is to be said.
+    #[must_use]
+    pub fn remarked(&self, remark: Remark) -> usize {
+        self.remarks.count(remark)
+    }
+
     /// Feeds all that decides over what it does from now on to a hasher: of two cores with the same rules, the same digest
     /// means the same behaviour. Mere counts are left out. For model checking.
     pub fn digest(&self, hasher: &mut impl Hasher) {
@@ -336,7 +347,9 @@ impl Core {
             (node.name.clone(), value)
         });
         let pods = ledger.pods().take(MAX_SHOWN).map(|entry| {
-            let value = json!({"entry": entry, "counted": ledger.counted(&entry.view)});
+            let remarks = self.remarks.of(&entry.view.uid);
+            let counted = ledger.counted(&entry.view);
+            let value = json!({"entry": entry, "counted": counted, "remarks": remarks});
             (entry.view.key.to_string(), value)
         });
         StateDump {
@@ -379,7 +392,14 @@ impl Core {
         self.synced.nodes = true;
     }
 
-    fn pod_applied(&mut self, pod: view::PodView) {
+    fn pod_applied(&mut self, pod: view::PodView, is_listed: bool) {
+        for remark in self.remarks.pod_applied(&self.ledger, &pod, is_listed) {
+            // A list may hold very many, and those were there before; they show in the state and in the metric.
+            if !is_listed {
+                let (pod, uid) = (pod.key.clone(), pod.uid.clone());
+                self.out.push_back(Action::Remark { pod, uid, remark });
+            }
+        }
         self.placement.pod_applied(&self.ledger, &pod);
         self.ledger.pod_applied(pod);
     }
@@ -388,6 +408,7 @@ impl Core {
         if let Some(entry) = self.ledger.pod(uid) {
             self.placement.pod_deleted(&entry.view);
         }
+        self.remarks.pod_deleted(uid);
         self.ledger.pod_deleted(uid);
     }
 

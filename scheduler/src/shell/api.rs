@@ -15,6 +15,7 @@ use telemetry::clock::Clock;
 use super::metrics::Metrics;
 use crate::core::decide::Decision;
 use crate::core::event::{BindOutcome, CallOutcome, VmWrite};
+use crate::core::remarks::Remark;
 use crate::core::view::VmView;
 
 /// Name under which changes and events are recorded.
@@ -162,6 +163,17 @@ impl Caller {
         };
         self.event(about, "FailedScheduling", message.to_owned())
             .await;
+    }
+
+    /// Says on a pod what people should know about it.
+    pub(super) async fn remark(&self, pod: &NamespacedName, uid: &str, remark: Remark) {
+        let about = ObjectReference {
+            api_version: Some("v1".into()),
+            kind: Some("Pod".into()),
+            ..reference(pod, uid)
+        };
+        let message = remark.message().to_owned();
+        self.event(about, remark.reason(), message).await;
     }
 
     /// Says on a VM why an increase was not granted whole.

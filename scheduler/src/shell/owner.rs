@@ -17,6 +17,7 @@ use super::callers::Scope;
 use super::metrics::Metrics;
 use crate::core::decide::{Decision, Outcome};
 use crate::core::event::{Action, Answer, CallOutcome, Event, TicketId};
+use crate::core::remarks::Remark;
 use crate::core::{Core, Oddities};
 
 /// Commands that may wait for the owner; senders wait when it is full.
@@ -64,6 +65,7 @@ pub(super) struct Owner {
     gate: Arc<Semaphore>,
     commands: mpsc::Sender<Command>,
     oddities: Option<Oddities>,
+    remarked: Option<[usize; Remark::ALL.len()]>,
     shown: Option<(Option<&'static str>, Vec<&'static str>)>,
     /// The term whose watches are heard; none while another leads.
     term: Option<u64>,
@@ -100,6 +102,7 @@ impl Owner {
             gate: Arc::new(Semaphore::new(CALLS_AT_ONCE)),
             commands,
             oddities: None,
+            remarked: None,
             shown: None,
             term: first,
             last_term: first.unwrap_or(0),
@@ -234,6 +237,11 @@ impl Owner {
                     self.terms.send_replace(self.term);
                     tracing::info!("leads; everything is listed anew");
                 }
+                Action::Remark { pod, uid, remark } => {
+                    tracing::warn!(%pod, remark = remark.as_str(), "a pod to know about");
+                    let caller = self.caller.clone();
+                    self.note(async move { caller.remark(&pod, &uid, remark).await });
+                }
                 Action::ScaleUpDenied { uid, decision } => {
                     let caller = self.caller.clone();
                     self.note(async move { caller.scale_up_denied(&uid, &decision).await });
@@ -327,6 +335,13 @@ impl Owner {
         if self.oddities != Some(oddities) {
             self.oddities = Some(oddities);
             self.metrics.oddities(oddities);
+        }
+        let remarked = Remark::ALL.map(|remark| self.core.remarked(remark));
+        if self.remarked != Some(remarked) {
+            self.remarked = Some(remarked);
+            for (remark, count) in Remark::ALL.into_iter().zip(remarked) {
+                self.metrics.remarked(remark, count);
+            }
         }
         let standby = self.core.standby(self.clock.now());
         let shown = Some((standby, self.core.waiting_for()));

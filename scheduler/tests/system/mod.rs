@@ -608,7 +608,10 @@ impl System {
                     heard: true,
                 }),
                 Order::List => state.replicas[replica].lists = true,
-                Order::Bind { .. } | Order::Unschedulable { .. } | Order::ScaleUpDenied { .. } => {}
+                Order::Bind { .. }
+                | Order::Unschedulable { .. }
+                | Order::ScaleUpDenied { .. }
+                | Order::Remark { .. } => {}
             }
         }
     }
