@@ -5,6 +5,8 @@
 //! command line, the log and the signals. Protocol and rules: spec/monitor.md.
 
 pub mod core;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
 pub mod shell;
 
 use std::io;
