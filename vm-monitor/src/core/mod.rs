@@ -52,14 +52,14 @@ pub mod v2;
 pub mod watch;
 pub mod working_set;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use protocol::monitor::{
     AgentBody, AgentFrame, Allocation, FrameErrorKind, MAX_ID, MONITOR_FIRST_ID,
     MONITOR_FRAME_LIMIT_BYTES, MonitorBody, MonitorFrame, Version,
 };
 use protocol::monitor_v2::{Capabilities, GuestMetrics, MonitorFrameV2};
-use protocol::time::Timestamp;
+use protocol::time::{Span, Timestamp};
 use protocol::units::Bytes;
 use serde::Serialize;
 
@@ -80,6 +80,9 @@ use working_set::{Estimator, Gauge};
 
 /// Longest text in an answer, bytes: the agent drops a connection on frames past 32 KiB, and people read these.
 pub const TEXT_LIMIT_BYTES: usize = 1000;
+
+/// Between two lines in the log about strangers at the door, for each reason. The counters have all of them.
+const STRANGER_LOG_EVERY: Span = Span::from_secs(60);
 
 /// A connection, numbered by the shell in the order of acceptance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -359,6 +362,8 @@ pub struct Monitor {
     next_operation: u64,
     outbox: VecDeque<Action>,
     counters: Counters,
+    /// When a failed handshake was last worth a line in the log.
+    strangers_logged: BTreeMap<HandshakeFailure, Timestamp>,
 }
 
 impl Monitor {
@@ -391,6 +396,7 @@ impl Monitor {
             next_operation: 1,
             outbox: VecDeque::new(),
             counters: Counters::default(),
+            strangers_logged: BTreeMap::new(),
         }
     }
 
@@ -404,10 +410,7 @@ impl Monitor {
             } => {
                 self.agent_ready(now, (connection, version), machine_total);
             }
-            Event::HandshakeFailed(failure) => {
-                self.counters.handshake_failures.add(failure.label());
-                tracing::debug!(reason = failure.label(), "handshake failed");
-            }
+            Event::HandshakeFailed(failure) => self.handshake_failed(now, failure),
             Event::AgentGone { connection } => self.agent_gone(connection),
             Event::Received { connection, what } => {
                 if self
@@ -536,6 +539,18 @@ impl Monitor {
         if let Some(total) = total {
             // Once at the start of each connection, so that missing rights show before they matter.
             self.waiting.push_back(Request::Start { total });
+        }
+    }
+
+    /// Somebody came as far as the door. Whoever it is must not be able to fill the log.
+    fn handshake_failed(&mut self, now: Timestamp, failure: HandshakeFailure) {
+        let reason = failure.label();
+        self.counters.handshake_failures.add(reason);
+        let last = self.strangers_logged.get(&failure);
+        if last.is_none_or(|at| now.since(*at) >= STRANGER_LOG_EVERY) {
+            self.strangers_logged.insert(failure, now);
+            let count = self.counters.handshake_failures.get(reason);
+            tracing::warn!(reason, count, "handshake failed");
         }
     }
 

@@ -6,9 +6,7 @@ use protocol::monitor::{
     AGENT_FRAME_LIMIT_BYTES, AgentBody, AgentFrame, MONITOR_FIRST_ID, MonitorBody, MonitorFrame,
     Version,
 };
-use protocol::monitor_v2::{
-    AgentBodyV2, AgentFrameV2, GuestMetrics, MonitorBodyV2, MonitorFrameV2,
-};
+use protocol::monitor_v2::{AgentBodyV2, AgentFrameV2, MonitorBodyV2, MonitorFrameV2};
 use protocol::time::{Span, Timestamp};
 use protocol::units::Bytes;
 
@@ -153,7 +151,7 @@ impl World {
             b'!' => self.vetoes = !self.vetoes,
             b'?' => self.is_slow = !self.is_slow,
             b'~' => {
-                let stall = if number % 2 == 0 {
+                let stall = if number.is_multiple_of(2) {
                     Stall::Some
                 } else {
                     Stall::Full
@@ -171,7 +169,7 @@ impl World {
                 self.tell(Event::OutOfMemory(OomCounts { oom, oom_kill }));
             }
             _ => {
-                self.version = if number % 2 == 0 {
+                self.version = if number.is_multiple_of(2) {
                     Version::V2
                 } else {
                     Version::V1
@@ -278,7 +276,7 @@ impl World {
                 }))
             }
             Action::Observe => Some(Event::Observed(self.seen)),
-            Action::Measure => Some(Event::Measured(Box::new(GuestMetrics::default()))),
+            Action::Measure => Some(Event::Measured(Box::default())),
             Action::RunHooks { operation, .. } => {
                 let outcome = if self.vetoes {
                     Err(HookVeto::new("10-no", "no"))
