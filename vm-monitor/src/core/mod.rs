@@ -7,7 +7,7 @@
 //!             AgentReady                         AgentReady (newer): Close the old one
 //!   no agent ───────────► serving one agent ──┐ ◄─┘
 //!      ▲                     │  by deadline: Probe ─► Sample ─► threshold, forecast ─► UpscaleRequest, ≤ 1 a second
-//!      └──── AgentGone ──────┤  DownscaleRequest    ─► judge ─► file cache ─► threshold ─► DownscaleResult
+//!      └──── AgentGone ──────┤  DownscaleRequest    ─► judge ─► squeeze ─► hooks ─► file cache ─► threshold ─► DownscaleResult
 //!                            │  UpscaleNotification ─────────► file cache ─► threshold ─► UpscaleConfirmation
 //!                            │  HealthCheck ─► HealthCheck;  anything unreadable ─► InvalidMessage, go on
 //! ```
@@ -45,12 +45,14 @@ pub mod pressure;
 mod requests;
 pub mod runnable;
 mod sampling;
+pub mod squeeze;
 #[cfg(test)]
 mod tests;
 pub mod throttle;
 pub mod v2;
 pub mod watch;
 pub mod working_set;
+pub mod zones;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -109,6 +111,8 @@ pub struct Setup {
     pub hooks: bool,
     /// Whether the working set is estimated by taking memory from the group.
     pub estimates: bool,
+    /// Whether the group is brought down to its new size before a shrink is approved.
+    pub squeezes: bool,
 }
 
 /// What came over a connection.
@@ -171,6 +175,13 @@ pub enum Event {
     Gauged(Option<Gauge>),
     /// What weighs on memory beside what is in use was read.
     Weighed(Weight),
+    /// A step of the soft squeeze has ended and was looked at.
+    Squeezed {
+        /// Of which squeeze.
+        operation: OperationId,
+        /// The figures after it; none where the group cannot be squeezed or its figures not be read.
+        gauge: Option<Gauge>,
+    },
     /// The hooks have ended: all were content, or the first that was not.
     HooksDone {
         /// Which run of them.
@@ -220,6 +231,13 @@ pub enum Action {
     },
     /// Read what weighs on memory beside what is in use and tell.
     Weigh,
+    /// Take this much from the group, if anything, then read its figures and tell.
+    Squeeze {
+        /// Of which squeeze this is a step.
+        operation: OperationId,
+        /// How much.
+        bytes: Bytes,
+    },
     /// Run the hooks and tell.
     RunHooks {
         /// Under which number to tell.
@@ -427,6 +445,7 @@ impl Monitor {
             Event::OutOfMemory(counts) => self.oom_counted(now, counts),
             Event::Gauged(gauge) => self.gauged(now, gauge),
             Event::Weighed(weight) => self.weighed(now, weight),
+            Event::Squeezed { operation, gauge } => self.squeezed(now, operation, gauge),
             Event::HooksDone { operation, outcome } => self.hooks_done(now, operation, outcome),
             Event::Observed(seen) => self.observed(now, seen),
             Event::Measured(metrics) => self.measured(*metrics),
@@ -437,6 +456,7 @@ impl Monitor {
 
     /// The next thing to do now; ask until there is none.
     pub fn poll_action(&mut self, now: Timestamp) -> Option<Action> {
+        self.end_overdue_squeeze(now);
         if let Some(action) = self.outbox.pop_front() {
             return Some(action);
         }
@@ -454,7 +474,12 @@ impl Monitor {
     /// When to ask for an action though nothing has happened.
     #[must_use]
     pub fn poll_deadline(&self) -> Option<Timestamp> {
-        let times = [self.look_at(), self.deadline_v2(), self.estimate_at()];
+        let times = [
+            self.look_at(),
+            self.deadline_v2(),
+            self.estimate_at(),
+            self.squeeze_until(),
+        ];
         times.into_iter().flatten().min()
     }
 

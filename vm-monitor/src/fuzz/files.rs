@@ -8,6 +8,7 @@ use crate::core::files::{
     load_averages, machine_memory, oom_counts, pressure_lines, refaults, runnable_ns,
     swap_of_meminfo,
 };
+use crate::core::zones::{Zone, Zones, zones};
 
 /// A group's `memory.stat` and `memory.current`.
 pub fn memory_stat(data: &[u8]) {
@@ -93,6 +94,31 @@ pub fn machine_files(data: &[u8]) {
     for (cpu, ns) in runnable_ns(&text) {
         let line = format!("cpu{cpu} 0 0 0 0 0 0 {ns} 0 0");
         assert_eq!(runnable_ns(&line).get(&cpu), Some(&ns));
+    }
+}
+
+/// The machine's `/proc/zoneinfo`: twice the zones are twice the memory, and no more is given than is movable.
+pub fn zone_file(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    // What stands before the first zone belongs to none; in between it must not become the last one's.
+    let nobodys = "Node 9, zone   Device\n";
+    let both = zones(&format!("{text}\n{nobodys}{text}\n{nobodys}"), 1);
+    let Some(once) = zones(&text, 1) else {
+        return;
+    };
+    let double = |zone: Zone| Zone {
+        managed: Bytes(zone.managed.0.saturating_mul(2)),
+        free: Bytes(zone.free.0.saturating_mul(2)),
+        cache: Bytes(zone.cache.0.saturating_mul(2)),
+    };
+    let expected = Zones {
+        movable: double(once.movable),
+        others: double(once.others),
+    };
+    assert_eq!(both, Some(expected));
+    match once.can_give() {
+        Some(bytes) => assert!(bytes <= once.movable.managed),
+        None => assert_eq!(once.movable.managed, Bytes(0)),
     }
 }
 

@@ -16,7 +16,7 @@ mod session;
 mod tests;
 mod words;
 
-pub use files::{machine_files, memory_events, memory_stat, pressure_file};
+pub use files::{machine_files, memory_events, memory_stat, pressure_file, zone_file};
 pub use frames::{agent_frame, handshake, monitor_frame};
 pub use session::session;
 pub use words::command_line;

@@ -110,6 +110,7 @@ impl World {
             },
             hooks: has(4),
             estimates: has(5) && watched == Watched::Cgroup,
+            squeezes: has(5) && watched == Watched::Cgroup,
         };
         Self {
             core: Monitor::new(setup),
@@ -268,11 +269,24 @@ impl World {
                 assert!(bytes.0 > 0 && bytes <= Bytes::mib(32));
                 None
             }
+            Action::Squeeze { operation, bytes } => {
+                assert!(bytes <= Bytes::mib(128));
+                if !self.vetoes {
+                    self.bound = self
+                        .bound
+                        .map(|bound| Bytes(bound.0.saturating_sub(bytes.0)));
+                }
+                let gauge = self.bound.map(|current| Gauge {
+                    current,
+                    some_us: u64::from(self.some_permille),
+                });
+                self.now_or_later(Event::Squeezed { operation, gauge })
+            }
             Action::Weigh => {
                 self.was_readable = self.used.is_ok();
                 Some(Event::Weighed(Weight {
-                    swap: None,
                     some_permille: Some(self.some_permille),
+                    ..Weight::default()
                 }))
             }
             Action::Observe => Some(Event::Observed(self.seen)),

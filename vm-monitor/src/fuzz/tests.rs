@@ -9,7 +9,7 @@ use super::*;
 type Body = fn(&[u8]);
 
 /// Every body under the name of its target.
-const BODIES: [(&str, Body); 9] = [
+const BODIES: [(&str, Body); 10] = [
     ("agent_frame", agent_frame),
     ("command_line", command_line),
     ("handshake", handshake),
@@ -19,6 +19,7 @@ const BODIES: [(&str, Body); 9] = [
     ("monitor_frame", monitor_frame),
     ("pressure_file", pressure_file),
     ("session", session),
+    ("zone_file", zone_file),
 ];
 
 /// Everything the fuzzer starts from holds, and each target has something to start from. What it once found is there too.
@@ -116,6 +117,13 @@ proptest! {
         memory_events(&data);
         pressure_file(&data);
         machine_files(&data);
+    }
+
+    #[test]
+    fn n38_zone_files_hold(
+        text in "((Node [0-9], zone {1,4}(DMA|Normal|Movable|Device)\n)?( {2}pages free {2}[0-9]{1,20}\n)?( high {2}[0-9]{1,3}\n)?( managed {2}[0-9]{1,20}\n| nr_zone_active_file [0-9]{0,3}\n){0,2}){0,4}",
+    ) {
+        zone_file(text.as_bytes());
     }
 
     #[test]

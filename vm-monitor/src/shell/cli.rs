@@ -114,6 +114,10 @@ pub struct Args {
     /// missed. Needs --cgroup
     #[arg(long, value_enum, value_name = "WHETHER", default_value_t = Switch::Off)]
     working_set: Switch,
+    /// Whether the group is brought down to its new size, a little at a time, before a shrink is approved; if that hurts
+    /// the shrink is refused. Needs --cgroup
+    #[arg(long, value_enum, value_name = "WHETHER", default_value_t = Switch::Off)]
+    soft_squeeze: Switch,
     /// Log filter: a level, or target=level pairs with commas
     #[arg(
         long,
@@ -229,6 +233,11 @@ impl Args {
                 .0
                 .push("--working-set=on needs --cgroup".to_owned());
         }
+        if self.soft_squeeze == Switch::On && self.cgroup.is_none() {
+            problems
+                .0
+                .push("--soft-squeeze=on needs --cgroup".to_owned());
+        }
         let tls = problems.take("--tls-cert, --tls-key, --tls-client-ca", self.tls());
         let file_cache = self.file_cache(problems);
         let watched = match (&self.cgroup, self.without_cgroup) {
@@ -251,6 +260,7 @@ impl Args {
             },
             hooks: Some(self.hooks.clone()).filter(|folder| !folder.as_os_str().is_empty()),
             estimates: self.working_set == Switch::On,
+            squeezes: self.soft_squeeze == Switch::On,
             ready_limit: READY_LIMIT,
         })
     }

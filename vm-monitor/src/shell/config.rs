@@ -119,6 +119,8 @@ pub struct Config {
     pub hooks: Option<PathBuf>,
     /// Whether the working set is estimated by taking memory from the group.
     pub estimates: bool,
+    /// Whether the group is brought down to its new size before a shrink is approved.
+    pub squeezes: bool,
     /// Limit from accept to completed handshake.
     pub ready_limit: Duration,
 }
@@ -137,6 +139,7 @@ impl Default for Config {
             rules: Rules::default(),
             hooks: Some(PathBuf::from(HOOKS_FOLDER)),
             estimates: false,
+            squeezes: false,
             ready_limit: READY_LIMIT,
         }
     }
@@ -154,6 +157,7 @@ impl Config {
             file_cache: cache.map_or(CacheMode::Off, |cache| cache.mode),
             hooks: self.hooks.is_some(),
             estimates: self.estimates && self.watched == Watched::Cgroup,
+            squeezes: self.squeezes && self.watched == Watched::Cgroup,
         }
     }
 }
