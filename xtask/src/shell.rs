@@ -8,6 +8,18 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
 
+/// Something that has to be installed first: exit status 69.
+#[derive(Debug)]
+pub(crate) struct Missing(pub(crate) String);
+
+impl std::fmt::Display for Missing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Missing {}
+
 /// Prints a line on stdout.
 pub(crate) fn say(line: &str) {
     // A closed pipe is the reader's choice, not an error of ours.

@@ -10,6 +10,7 @@
 //! that takes longer than a response may ends the connection.
 
 mod errors;
+mod tls;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,6 +25,7 @@ use protocol::monitor_v2::{
 };
 use protocol::units::{Bytes, Resources};
 use telemetry::clock::Clock;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -61,7 +63,12 @@ const CAPABILITIES: Capabilities = Capabilities {
 /// Every how many health checks in a row a line is written.
 const HEALTHY_LOG_EVERY: u64 = 10;
 
-type Socket = WebSocketStream<TcpStream>;
+/// Bytes both ways, by TLS or without.
+trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
+
+type Socket = WebSocketStream<Box<dyn Duplex>>;
 
 /// What is asked of the monitor, and where the answer goes.
 #[derive(Debug)]
@@ -166,6 +173,13 @@ impl Link {
         let address = format!("{}:{}", self.pod_ip, self.config.server_port);
         let stream = TcpStream::connect(&address).await.map_err(Ended::Connect)?;
         stream.set_nodelay(true).map_err(Ended::Connect)?;
+        let stream: Box<dyn Duplex> = match &self.config.tls {
+            None => Box::new(stream),
+            Some(files) => {
+                let peer = stream.peer_addr().map_err(Ended::Connect)?.ip();
+                Box::new(tls::connect(files, peer, stream).await?)
+            }
+        };
         let limits = WebSocketConfig::default()
             .max_message_size(Some(AGENT_FRAME_LIMIT_BYTES))
             .max_frame_size(Some(AGENT_FRAME_LIMIT_BYTES))

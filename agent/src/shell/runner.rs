@@ -234,7 +234,7 @@ impl Runner {
             });
         }
         let link = Link {
-            config: ctx.config.monitor,
+            config: ctx.config.monitor.clone(),
             health_check_every: ctx.health_check_every,
             pod_ip: self.subject.pod_ip.clone(),
             clock: ctx.clock,

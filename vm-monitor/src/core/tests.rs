@@ -3,6 +3,7 @@
 mod climbing;
 mod hostile;
 mod shrinking;
+mod squeezing;
 mod v2;
 
 use protocol::monitor::{AgentBody, AgentFrame, Allocation, MonitorBody, MonitorFrame};
@@ -49,6 +50,7 @@ impl Bench {
             file_cache,
             hooks: false,
             estimates: false,
+            squeezes: false,
         };
         Self {
             core: Monitor::new(setup),
