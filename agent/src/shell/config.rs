@@ -434,19 +434,10 @@ fn read_scaling(r: &mut Reader<'_>) -> Scaling {
 }
 
 fn read_default_config(r: &mut Reader<'_>) -> ScalingConfig {
-    let overrides = ScalingOverrides {
-        load_average_fraction_target: r.optional_float("loadAverageFractionTarget"),
-        memory_usage_fraction_target: r.optional_float("memoryUsageFractionTarget"),
-        memory_total_fraction_target: r.optional_float("memoryTotalFractionTarget"),
-        enable_lfc_metrics: r.optional_bool("enableLFCMetrics"),
-        lfc_use_largest_window: r.optional_bool("lfcUseLargestWindow"),
-        lfc_to_memory_ratio: r.optional_float("lfcToMemoryRatio"),
-        lfc_window_size_minutes: r.optional_integer("lfcWindowSizeMinutes"),
-        lfc_min_wait_before_downscale_minutes: r
-            .optional_integer("lfcMinWaitBeforeDownscaleMinutes"),
-        cpu_stable_zone_ratio: r.optional_float("cpuStableZoneRatio"),
-        cpu_mixed_zone_ratio: r.optional_float("cpuMixedZoneRatio"),
-    };
+    let (overrides, problems) = ScalingOverrides::read(r.members(&ScalingOverrides::KEYS));
+    for problem in problems {
+        r.problem(&problem.key, &problem.value, problem.rule);
+    }
     for key in overrides.missing() {
         if !r.has_problem(key) {
             r.problem(key, "absent", "is required");

@@ -163,7 +163,8 @@ impl Link {
     async fn connect(&self, cancel: &CancellationToken) -> Result<(Socket, Version), Ended> {
         let limit = self.config.connection_timeout.duration();
         tokio::select! {
-            connected = tokio::time::timeout(limit, self.handshake()) => {
+            // Boxed: what it needs is not needed again while the connection lasts.
+            connected = tokio::time::timeout(limit, Box::pin(self.handshake())) => {
                 connected.unwrap_or(Err(Ended::ConnectTimedOut))
             }
             () = cancel.cancelled() => Err(Ended::Cancelled),
@@ -479,15 +480,18 @@ impl Session<'_> {
                 reason,
                 smallest,
             }) => {
-                let smallest = smallest.map(|size| size.mem);
+                let smallest = smallest.map(size_of);
                 tracing::debug!(
                     id,
                     status,
                     reason = reason.label(),
-                    smallest,
+                    smallest = smallest.map(|size| size.mem.0),
                     "the monitor refused a shrink"
                 );
-                Ok(Answer::Downscale(DownscaleAnswer::Denied))
+                Ok(Answer::Downscale(smallest.map_or(
+                    DownscaleAnswer::Denied,
+                    DownscaleAnswer::DeniedBelow,
+                )))
             }
             MonitorBodyV2::Confirmed { observed } => {
                 tracing::debug!(
@@ -590,6 +594,16 @@ impl Session<'_> {
             let _ = answer(waiter, Err(CallError::Disconnected));
         }
     }
+}
+
+/// A size as the core has it: a part of a milli-CPU counts as a whole one; what is below zero, or no number, as none.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the cast saturates, and NaN becomes 0"
+)]
+fn size_of(allocation: Allocation) -> Resources {
+    Resources::new((allocation.cpu * 1000.0).ceil() as u32, allocation.mem)
 }
 
 /// What came back under an id.

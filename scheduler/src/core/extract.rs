@@ -96,6 +96,8 @@ pub struct PodView {
     pub role: PodRole,
     /// Whether the scheduler may migrate it.
     pub migratable: bool,
+    /// A container of it may use more than it requests. Never of a VM's pod: what that may use is granted.
+    pub may_burst: bool,
     /// Whether its status says that no node was found for it, so that this is said once.
     pub unschedulable_noted: bool,
     /// What it takes.
@@ -140,6 +142,7 @@ impl PodView {
             role,
             migratable: vm.is_some()
                 && (role == PodRole::Source || (opted_in && role != PodRole::Target)),
+            may_burst: vm.is_none() && may_burst(object),
             unschedulable_noted: unschedulable_noted(object),
             fallback: fallback(&meta, requests.as_ref().ok().copied()),
             size: if vm.is_some() {
@@ -206,6 +209,22 @@ fn native_requests(object: &Value) -> Result<Resources, PodProblem> {
     let cpu = sum("cpu", Quantity::milli_value)?;
     u32::try_from(cpu).map_err(|_| PodProblem::RequestRange("cpu"))?;
     Ok(Both::new(cpu, sum("memory", Quantity::value)?).to_resources())
+}
+
+/// Whether a container's limit is above its request. One without a request requests its limit.
+fn may_burst(object: &Value) -> bool {
+    let containers = object.pointer("/spec/containers").and_then(Value::as_array);
+    containers.into_iter().flatten().any(|container| {
+        let of = |what: &str, name: &str| {
+            let raw = container.pointer(&format!("/resources/{what}/{name}"))?;
+            Quantity::from_json(raw).ok()
+        };
+        ["cpu", "memory"].iter().any(|name| {
+            of("limits", name)
+                .zip(of("requests", name))
+                .is_some_and(|(limit, request)| limit.milli_value() > request.milli_value())
+        })
+    })
 }
 
 fn fallback(meta: &ObjectMeta, requests: Option<Resources>) -> Resources {

@@ -210,6 +210,12 @@ impl Permits {
         }
     }
 
+    /// See [`super::Core::is_drained`].
+    pub(super) fn is_drained(&self) -> bool {
+        let done = |desk: &Desk| desk.flight.is_none() && desk.unclear.is_empty();
+        self.desks.values().all(done)
+    }
+
     pub(super) fn oddities(&self) -> Oddities {
         self.oddities
     }
