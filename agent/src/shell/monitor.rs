@@ -10,6 +10,8 @@
 //! that takes longer than a response may ends the connection.
 
 mod errors;
+#[cfg(test)]
+mod tests;
 mod tls;
 
 use std::collections::BTreeMap;

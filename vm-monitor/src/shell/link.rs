@@ -98,13 +98,15 @@ pub struct Links {
 }
 
 /// Accepts connections until cancelled.
-pub async fn serve(mut bound: AgentPort, links: Links, cancel: CancellationToken) {
+pub async fn serve(port: AgentPort, links: Links, cancel: CancellationToken) {
+    #[cfg(feature = "tls")]
+    let mut identity = port.identity;
     let slots = Arc::new(Semaphore::new(HANDSHAKES_AT_ONCE));
     let mut next = 0_u64;
     loop {
         let stream = tokio::select! {
             () = cancel.cancelled() => return,
-            accepted = bound.door.accept() => match accepted {
+            accepted = port.door.accept() => match accepted {
                 Ok(stream) => stream,
                 Err(error) => {
                     super::admin::after_failed_accept(&error).await;
@@ -119,7 +121,7 @@ pub async fn serve(mut bound: AgentPort, links: Links, cancel: CancellationToken
         };
         next += 1;
         #[cfg(feature = "tls")]
-        let tls = bound.identity.as_mut().map(Identity::acceptor);
+        let tls = identity.as_mut().map(Identity::acceptor);
         let (connection, links) = (ConnectionId(next), links.clone());
         tokio::spawn(async move {
             let ready = async {
