@@ -175,9 +175,17 @@ pub fn decide(
     if increase && pod.size.is_err() {
         return Err(PermitRefusal::BadPod);
     }
-    let forbidden = forbidden(ledger, pod, node, vm);
-    let total = ledger.node(node).map(|node| node.total).unwrap_or_default();
-    let others = ledger.others(pod, node);
+    // Most requests tell what is; only an increase needs to know the node.
+    let (forbidden, total, others) = if increase {
+        let total = ledger.node(node).map(|node| node.total).unwrap_or_default();
+        (
+            forbidden(ledger, pod, node, vm),
+            total,
+            ledger.others(pod, node),
+        )
+    } else {
+        (None, Both::default(), Both::default())
+    };
     let case = Case {
         now,
         rule: &ledger.rules().fairness,

@@ -46,6 +46,9 @@ impl Permits {
 
     /// Lets what is fair rest on what was decided.
     fn account(&mut self, bench: &Bench<'_>, decision: &Decision, unit: Resources) {
+        if bench.ledger.rules().fairness.is_off() {
+            return;
+        }
         let Some(pod) = bench.ledger.pod_named(&decision.pod) else {
             return;
         };
