@@ -577,3 +577,42 @@ async fn n43_a_pod_put_on_a_node_by_hand_is_counted_and_told() {
     until_metric(&running, unpermitted, 1.0).await;
     running.stop().await.expect("ends well");
 }
+
+#[tokio::test]
+async fn with_sharing_on_the_room_that_appears_goes_to_the_smallest_that_waits() {
+    // Three VMs of a unit; room for three units more.
+    let (api, _) = vms(3, 1_500, 16 * GIB).await;
+    let mut config = Config::default();
+    config.fairness.sharing = true;
+    let running = Running::start_unready(&api, config).await;
+    running.until("ready", |r| r.state.ready().is_ok()).await;
+    let one = size(250, 1);
+    for vm in ["vm0", "vm1", "vm2"] {
+        assert_eq!(running.ask(vm, None, one).await, Ok(one));
+    }
+    // Nobody else wants more yet, so the first is given all of it.
+    let all = size(1_000, 1);
+    assert_eq!(running.ask("vm0", Some(one), size(2_000, 1)).await, Ok(all));
+    for vm in ["vm1", "vm2"] {
+        assert_eq!(running.ask(vm, Some(one), size(500, 1)).await, Ok(one));
+    }
+    // Two units are given back. Their giver wants them again, but it is the largest, and told so.
+    let less = size(500, 1);
+    assert_eq!(running.ask("vm0", Some(all), less).await, Ok(less));
+    assert_eq!(
+        running.ask("vm0", Some(less), size(2_000, 1)).await,
+        Ok(less)
+    );
+    let (_, metrics) = running.get("/metrics").await;
+    let line = "autoscaling_plugin_permit_limits_total{resource=\"cpu\",limit=\"fair_share\"} 1";
+    assert!(metrics.contains(line), "{metrics}");
+    // Those that waited are met, and then nothing is left.
+    for vm in ["vm1", "vm2"] {
+        assert_eq!(
+            running.ask(vm, Some(one), size(500, 1)).await,
+            Ok(size(500, 1))
+        );
+    }
+    assert_eq!(running.ask("vm0", Some(less), size(750, 1)).await, Ok(less));
+    running.stop().await.expect("ends well");
+}

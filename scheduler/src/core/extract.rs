@@ -92,6 +92,8 @@ pub struct PodView {
     pub vm: Option<String>,
     /// Label `autoscaling.neon.tech/enabled` is `"true"`.
     pub autoscaled: bool,
+    /// `spec.priority`: larger is served first, where that is on.
+    pub priority: i32,
     /// Its part in a migration.
     pub role: PodRole,
     /// Whether the scheduler may migrate it.
@@ -139,6 +141,11 @@ impl PodView {
             deleting: meta.deletion_timestamp.is_some(),
             created: meta.creation_timestamp.unwrap_or_default(),
             autoscaled: meta.label_is_true(LABEL_ENABLED),
+            priority: object
+                .pointer("/spec/priority")
+                .and_then(Value::as_i64)
+                .and_then(|priority| i32::try_from(priority).ok())
+                .unwrap_or(0),
             role,
             migratable: vm.is_some()
                 && (role == PodRole::Source || (opted_in && role != PodRole::Target)),

@@ -27,6 +27,7 @@ pub mod decide;
 pub mod elect;
 pub mod event;
 mod extract;
+pub mod fair;
 pub mod lease;
 pub mod ledger;
 mod permits;

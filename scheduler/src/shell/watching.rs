@@ -118,25 +118,25 @@ async fn follow(kind: Kind, term: u64, watch: &Watch) {
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &kind.resource());
     let stream = watcher(api, watcher::Config::default()).default_backoff();
     let mut stream = std::pin::pin!(stream);
-    let mut listed: Vec<DynamicObject> = Vec::new();
+    let mut listed = Listed::default();
     let mut lists = 0_u64;
     while let Some(event) = stream.next().await {
         metrics.watch_failing(kind.as_str(), event.is_err());
         let event = match event {
             Ok(watcher::Event::Init) => {
-                listed.clear();
+                listed = Listed::default();
                 metrics.watch_listed(kind.as_str(), lists > 0);
                 lists += 1;
                 continue;
             }
             Ok(watcher::Event::InitApply(object)) => {
-                listed.push(object);
+                listed.push(kind, &object, metrics);
                 continue;
             }
             Ok(watcher::Event::InitDone) => {
                 metrics.watch_event(kind.as_str(), "Listed");
-                tracing::debug!(kind = kind.as_str(), objects = listed.len(), "listed");
-                Some(list(kind, &std::mem::take(&mut listed), metrics))
+                tracing::debug!(kind = kind.as_str(), "listed");
+                Some(std::mem::take(&mut listed).into_event(kind))
             }
             Ok(watcher::Event::Apply(object)) => {
                 metrics.watch_event(kind.as_str(), "Applied");
@@ -236,12 +236,30 @@ fn vm(object: &DynamicObject, metrics: &Metrics) -> Option<VmView> {
     )
 }
 
-fn list(kind: Kind, objects: &[DynamicObject], metrics: &Metrics) -> Event {
-    let objects = objects.iter();
-    match kind {
-        Kind::Nodes => Event::NodesListed(objects.filter_map(|o| node(o, metrics)).collect()),
-        Kind::Pods => Event::PodsListed(objects.filter_map(|o| pod(o, metrics)).collect()),
-        Kind::VirtualMachines => Event::VmsListed(objects.filter_map(|o| vm(o, metrics)).collect()),
+/// A list while it comes. Only what the core needs is kept of each object: of a large cluster the objects themselves would
+/// take gigabytes.
+#[derive(Default)]
+struct Listed {
+    nodes: Vec<NodeView>,
+    pods: Vec<PodView>,
+    vms: Vec<VmView>,
+}
+
+impl Listed {
+    fn push(&mut self, kind: Kind, object: &DynamicObject, metrics: &Metrics) {
+        match kind {
+            Kind::Nodes => self.nodes.extend(node(object, metrics)),
+            Kind::Pods => self.pods.extend(pod(object, metrics)),
+            Kind::VirtualMachines => self.vms.extend(vm(object, metrics)),
+        }
+    }
+
+    fn into_event(self, kind: Kind) -> Event {
+        match kind {
+            Kind::Nodes => Event::NodesListed(self.nodes),
+            Kind::Pods => Event::PodsListed(self.pods),
+            Kind::VirtualMachines => Event::VmsListed(self.vms),
+        }
     }
 }
 
