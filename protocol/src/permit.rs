@@ -125,6 +125,12 @@ pub enum PermitRefusal {
     /// 500: a crash was caught.
     #[error("request handler panicked")]
     Panicked,
+    /// 401: the server wants a token, and this is none of its tokens.
+    #[error("not authorized")]
+    Unauthorized,
+    /// 403: the token is for pods of another node.
+    #[error("pod is not on the caller's node")]
+    ForeignNode,
     /// 503: start-up is not finished, or another replica leads.
     #[error("not ready")]
     NotReady,
@@ -141,6 +147,8 @@ impl PermitRefusal {
             | Self::VersionMismatch(_)
             | Self::ZeroComputeUnit(_)
             | Self::NotAVm => 400,
+            Self::Unauthorized => 401,
+            Self::ForeignNode => 403,
             Self::PodNotFound | Self::NodeUnknown => 404,
             Self::PatchFailed | Self::BadPod | Self::TimedOut | Self::Panicked => 500,
             Self::NotReady => 503,

@@ -10,12 +10,17 @@ use protocol::time::Span;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use crate::core::fair::Fairness;
 use crate::core::ledger::Rules;
 use crate::core::score::Curve;
 use crate::core::{Settings, Timing};
 
 /// How long a call's outcome may be late before it is taken as lost, beyond the call's own time-out.
 const CALL_SLACK: Span = Span::from_secs(2);
+
+/// What `fairness` holds.
+const FAIRNESS_KEYS: &str = "an object of sharing (true or false), vmGrowthPerSecond and nodeGrowthPerSecond \
+    ({vCPUs, mem}), burstSeconds (a whole number)";
 
 /// The checked configuration. [`Config::default`] holds the values that ship.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -42,6 +47,9 @@ pub struct Config {
     pub node_metric_labels: BTreeMap<String, String>,
     /// Namespaces whose pods count for placement only.
     pub ignored_namespaces: BTreeSet<String>,
+    /// Ours: who grows next when several want more, and how fast. Off by default.
+    #[serde(skip_serializing_if = "Fairness::is_off")]
+    pub fairness: Fairness,
 }
 
 /// Shape of the score; all between 0 and 1.
@@ -76,6 +84,7 @@ impl Default for Config {
             patch_retry_wait_seconds: 1,
             node_metric_labels: BTreeMap::new(),
             ignored_namespaces: BTreeSet::new(),
+            fairness: Fairness::default(),
         }
     }
 }
@@ -162,6 +171,7 @@ impl Config {
             patch_retry_wait_seconds: positive("patchRetryWaitSeconds"),
             node_metric_labels: reader.optional("nodeMetricLabels", "a map of texts"),
             ignored_namespaces: reader.optional("ignoredNamespaces", "a list of texts"),
+            fairness: reader.optional("fairness", FAIRNESS_KEYS),
             ..Self::default()
         };
         let mut problems = reader.finish();
@@ -215,6 +225,7 @@ impl Config {
                     score_peak: self.scoring.score_peak,
                 },
                 count_plugged,
+                fairness: self.fairness,
             },
             timing: Timing {
                 request_budget: budget,
@@ -349,6 +360,22 @@ mod tests {
             .remove("randomize");
         let config = Config::parse(&short.to_string()).expect("is valid");
         assert!(!config.scoring.randomize && config.ignored_namespaces.is_empty());
+    }
+
+    #[test]
+    fn fairness_is_ours_off_by_default_and_checked() {
+        assert!(!shipped().to_string().contains("fairness"));
+        let mut file = shipped();
+        file["fairness"] = json!({"sharing": true, "vmGrowthPerSecond": {"vCPUs": "500m", "mem": "1Gi"},
+            "burstSeconds": 4});
+        let config = Config::parse(&file.to_string()).expect("is valid");
+        let fairness = config.settings(false, true).rules.fairness;
+        assert!(fairness.sharing && !fairness.is_off());
+        assert_eq!(fairness.vm_growth_per_second.cpu.0, 500);
+        assert_eq!(Config::parse(&config.to_pretty_json()), Ok(config));
+        file["fairness"] = json!({"share": true});
+        let error = Config::parse(&file.to_string()).expect_err("is bad");
+        assert!(error.0[0].starts_with("fairness must be an object of sharing"));
     }
 
     #[test]

@@ -12,8 +12,12 @@
 
 #![forbid(unsafe_code)]
 
+pub mod args;
 pub mod config;
 pub mod core;
 mod shell;
 
-pub use shell::{MAX_BODY_BYTES, MAX_CONNECTIONS, Params, RunError, StateHandle, run};
+pub use shell::{
+    ANNOTATION_DRAINED, Callers, CallersError, Leadership, LeaseName, MAX_BODY_BYTES,
+    MAX_CONNECTIONS, MAX_CONNECTIONS_OF_ONE, Params, RunError, StateHandle, run,
+};

@@ -1,50 +1,25 @@
 //! `autoscale-scheduler`: the scheduler as a process of its own.
 
-use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Parser;
 use protocol::time::Span;
+use scheduler::args::Args;
 use scheduler::config::Config;
-use scheduler::{Params, StateHandle};
+use scheduler::{Callers, Params, StateHandle};
 use telemetry::clock::Clock;
 use telemetry::exit::Exit;
 use tokio::net::TcpListener;
-
-/// Grants increases to virtual machines and places their pods.
-#[derive(Debug, Parser)]
-#[command(version)]
-struct Args {
-    /// Config file; without it the values that ship are used.
-    #[arg(long, env = "SCHEDULER_CONFIG")]
-    config: Option<PathBuf>,
-    /// Where agents ask for permits.
-    #[arg(long, env = "SCHEDULER_LISTEN", default_value = "127.0.0.1:10299")]
-    listen: SocketAddr,
-    /// Where metrics and the state are shown.
-    #[arg(
-        long,
-        env = "SCHEDULER_METRICS_LISTEN",
-        default_value = "127.0.0.1:9100"
-    )]
-    metrics_listen: SocketAddr,
-    /// Place pods too, on a machine without kube-scheduler.
-    #[arg(long)]
-    embedded_bind: bool,
-    /// Milliseconds to wait before the first lists, so that writes of an earlier process have ended.
-    #[arg(long, default_value_t = 2000)]
-    takeover_wait_ms: u64,
-    /// Print the effective configuration and stop.
-    #[arg(long)]
-    check_config: bool,
-}
 
 fn main() -> ExitCode {
     let args = Args::parse();
     let config = match Config::load(args.config.as_deref()) {
         Ok(config) => config,
+        Err(error) => return fail(&error.into(), Exit::Config),
+    };
+    let callers = match args.tokens.as_deref().map(Callers::load).transpose() {
+        Ok(callers) => callers.unwrap_or_else(Callers::anyone),
         Err(error) => return fail(&error.into(), Exit::Config),
     };
     if args.check_config {
@@ -58,7 +33,7 @@ fn main() -> ExitCode {
     let _installed = rustls::crypto::ring::default_provider().install_default();
     let outcome = tokio::runtime::Runtime::new()
         .context("could not start the runtime")
-        .and_then(|runtime| runtime.block_on(serve(args, config, log)));
+        .and_then(|runtime| runtime.block_on(serve(args, config, callers, log)));
     match outcome {
         Ok(()) => Exit::Drained.into(),
         Err(error) if error.downcast_ref::<scheduler::RunError>().is_some() => {
@@ -78,8 +53,12 @@ fn print(config: &Config) -> ExitCode {
 async fn serve(
     args: Args,
     config: Config,
+    callers: Callers,
     log: telemetry::logging::LogHandle,
 ) -> anyhow::Result<()> {
+    let clock = Clock::new();
+    let leadership = args.lease.leadership(config.crud_timeout(), clock.wall());
+    let leadership = leadership.context("this machine's name cannot be read")?;
     let bind = async |address| {
         let bound = TcpListener::bind(address).await;
         bound.with_context(|| format!("could not listen on {address}"))
@@ -101,8 +80,10 @@ async fn serve(
         metrics_listener: Some(metrics_listener),
         embedded_bind: args.embedded_bind,
         count_plugged: true,
+        callers,
+        leadership,
         takeover_wait: Span::from_millis(args.takeover_wait_ms),
-        clock: Clock::new(),
+        clock,
         state: StateHandle::default(),
         log: Some(log),
     };

@@ -457,3 +457,162 @@ async fn n45_the_state_and_the_metrics_show_every_vm_and_node() {
     }
     running.stop().await.expect("ends well");
 }
+
+/// The value of a series on the metrics page.
+async fn metric(running: &Running, name: &str) -> Option<f64> {
+    let (_, page) = running.get("/metrics").await;
+    let line = page.lines().find_map(|line| line.strip_prefix(name))?;
+    line.trim().parse().ok()
+}
+
+/// Waits until a series has a value.
+async fn until_metric(running: &Running, name: &str, value: f64) {
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+    loop {
+        let got = metric(running, name).await;
+        if got == Some(value) {
+            return;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "{name} is {got:?}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// A pod whose container may use up to `limit` and requests `request`.
+fn bursting(name: &str, request: &str, limit: &str) -> Value {
+    let mut pod = plain_pod(name, 0, 0, Some("n1"));
+    pod["spec"]["schedulerName"] = json!("default-scheduler");
+    pod["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": request, "memory": "1Gi"}, "limits": {"cpu": limit, "memory": "1Gi"}});
+    pod
+}
+
+#[tokio::test]
+async fn n42_plain_pods_are_counted_by_requests_and_those_that_may_use_more_are_told() {
+    let (api, _) = vms(1, 4_000, 16 * GIB).await;
+    api.put("pods", bursting("old", "250m", "2"));
+    let running = Running::start(&api).await;
+    let remarked = "autoscaling_plugin_remarked_pods_current{remark=\"requests_below_limits\"}";
+    until_metric(&running, remarked, 1.0).await;
+    api.put("pods", bursting("even", "500m", "500m"));
+    api.put("pods", bursting("bursts", "750m", "1"));
+    until_metric(&running, remarked, 2.0).await;
+    running
+        .until("counted", |r| r.reserved("n1") == (1_750, 4 * GIB))
+        .await;
+    running
+        .until("told", |_| !api.all("events").is_empty())
+        .await;
+    let events = api.all("events");
+    assert_eq!(events.len(), 1, "{events:?}");
+    assert_eq!(events[0]["reason"], "RequestsBelowLimits");
+    assert_eq!(events[0]["involvedObject"]["name"], "bursts");
+    let said = |r: &Running, pod: &str| r.state.dump()["pods"][pod]["remarks"].clone();
+    running
+        .until("shown", |r| {
+            said(r, "default/old") == json!(["requests_below_limits"])
+        })
+        .await;
+    assert_eq!(said(&running, "default/even"), json!(null));
+    // A pod that has ended takes nothing, and nothing is to be said of it.
+    api.edit("pods", "default", "bursts", |pod| {
+        pod["status"] = json!({"phase": "Succeeded"})
+    });
+    running
+        .until("counted", |r| r.reserved("n1") == (1_000, 3 * GIB))
+        .await;
+    until_metric(&running, remarked, 1.0).await;
+    running.stop().await.expect("ends well");
+}
+
+#[tokio::test]
+async fn n43_a_pod_put_on_a_node_by_hand_is_counted_and_told() {
+    let (api, _) = vms(1, 4_000, 16 * GIB).await;
+    let running = Running::start(&api).await;
+    let unpermitted = "autoscaling_plugin_remarked_pods_current{remark=\"unpermitted\"}";
+    until_metric(&running, unpermitted, 0.0).await;
+    // What we place ourselves is no news.
+    api.put("pods", plain_pod("asked", 1_000, GIB, None));
+    running
+        .until("placed", |r| r.reserved("n1").0 == 1_250)
+        .await;
+    // A VM's pod and a pod of ours with spec.nodeName set, beyond what the node has.
+    api.put("virtualmachines", vm("byhand", size(2_000, 4)));
+    api.put("pods", vm_pod("byhand", size(2_000, 4), Some("n1")));
+    api.put("pods", plain_pod("plain", 2_000, GIB, Some("n1")));
+    // Another scheduler's pod is its affair.
+    let mut foreign = plain_pod("foreign", 100, GIB, Some("n1"));
+    foreign["spec"]["schedulerName"] = json!("default-scheduler");
+    api.put("pods", foreign);
+    until_metric(&running, unpermitted, 2.0).await;
+    running
+        .until("counted", |r| r.reserved("n1").0 == 5_350)
+        .await;
+    running
+        .until("told", |_| api.all("events").len() == 2)
+        .await;
+    for event in api.all("events") {
+        assert_eq!(event["reason"], "UnpermittedPod");
+        let name = event["involvedObject"]["name"]
+            .as_str()
+            .expect("is text")
+            .to_owned();
+        assert!(["byhand-pod", "plain"].contains(&name.as_str()), "{name}");
+    }
+    running
+        .until("shown", |r| {
+            r.state.dump()["pods"]["default/plain"]["remarks"] == json!(["unpermitted"])
+        })
+        .await;
+    // The node is over-full: nothing more is granted on it, and nothing is taken back.
+    let had = Some(size(250, 1));
+    assert_eq!(
+        running.ask("vm0", None, size(250, 1)).await,
+        Ok(size(250, 1))
+    );
+    assert_eq!(
+        running.ask("vm0", had, size(500, 1)).await,
+        Ok(size(250, 1))
+    );
+    api.delete("pods", "default", "plain");
+    until_metric(&running, unpermitted, 1.0).await;
+    running.stop().await.expect("ends well");
+}
+
+#[tokio::test]
+async fn with_sharing_on_the_room_that_appears_goes_to_the_smallest_that_waits() {
+    // Three VMs of a unit; room for three units more.
+    let (api, _) = vms(3, 1_500, 16 * GIB).await;
+    let mut config = Config::default();
+    config.fairness.sharing = true;
+    let running = Running::start_unready(&api, config).await;
+    running.until("ready", |r| r.state.ready().is_ok()).await;
+    let one = size(250, 1);
+    for vm in ["vm0", "vm1", "vm2"] {
+        assert_eq!(running.ask(vm, None, one).await, Ok(one));
+    }
+    // Nobody else wants more yet, so the first is given all of it.
+    let all = size(1_000, 1);
+    assert_eq!(running.ask("vm0", Some(one), size(2_000, 1)).await, Ok(all));
+    for vm in ["vm1", "vm2"] {
+        assert_eq!(running.ask(vm, Some(one), size(500, 1)).await, Ok(one));
+    }
+    // Two units are given back. Their giver wants them again, but it is the largest, and told so.
+    let less = size(500, 1);
+    assert_eq!(running.ask("vm0", Some(all), less).await, Ok(less));
+    assert_eq!(
+        running.ask("vm0", Some(less), size(2_000, 1)).await,
+        Ok(less)
+    );
+    let (_, metrics) = running.get("/metrics").await;
+    let line = "autoscaling_plugin_permit_limits_total{resource=\"cpu\",limit=\"fair_share\"} 1";
+    assert!(metrics.contains(line), "{metrics}");
+    // Those that waited are met, and then nothing is left.
+    for vm in ["vm1", "vm2"] {
+        assert_eq!(
+            running.ask(vm, Some(one), size(500, 1)).await,
+            Ok(size(500, 1))
+        );
+    }
+    assert_eq!(running.ask("vm0", Some(less), size(750, 1)).await, Ok(less));
+    running.stop().await.expect("ends well");
+}

@@ -164,7 +164,10 @@ impl World {
                 target: None,
             }),
             // For people; and for one of several schedulers, which this one is not.
-            Action::Unschedulable { .. } | Action::ScaleUpDenied { .. } | Action::List => {}
+            Action::Unschedulable { .. }
+            | Action::ScaleUpDenied { .. }
+            | Action::Remark { .. }
+            | Action::List => {}
         }
     }
 

@@ -43,6 +43,16 @@ impl Process {
         Ok(line)
     }
 
+    /// Tells it to end (SIGTERM).
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn terminate(&self) -> Result<()> {
+        let pid = i32::try_from(self.child.id()).context("a process id")?;
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::SIGTERM)?;
+        Ok(())
+    }
+
     /// Time on a processor so far, of all threads that live.
     ///
     /// # Errors

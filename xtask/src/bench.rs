@@ -20,9 +20,9 @@ pub(crate) struct Options {
     /// Repeats of each measurement
     #[arg(long, visible_alias = "runs", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: u32,
-    /// Numbers of VMs, for `agent` only
-    #[arg(long, value_name = "N,N,…", default_value = "10,100,500,1000")]
-    vms: String,
+    /// Numbers of VMs, for `agent` and `scheduler` only
+    #[arg(long, value_name = "N,N,…")]
+    vms: Option<String>,
     /// Options of the benchmark's own program (see `-- --help`)
     #[arg(last = true, value_name = "OPTION")]
     own: Vec<String>,
@@ -36,6 +36,8 @@ enum Name {
     Monitor,
     /// The agent with many VMs: memory, CPU, log, decisions, time from metrics and requests to patches
     Agent,
+    /// The scheduler: permits a second with few and many VMs known, time without a leader
+    Scheduler,
     /// Programs that climb, leak, fork and flood memory in a real guest: how many of them are killed
     Oom,
 }
@@ -71,15 +73,31 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             let bellows = build::host_bins(build::Scope::Release)?;
             let program = "bench-agent";
             let mut command = Command::new(bellows.with_file_name(program));
-            command.args(["--vms", &options.vms]);
+            command.args(["--hot-paths", hot_paths()?.trim()]);
             (program, command)
+        }
+        Name::Scheduler => {
+            let bellows = build::host_bins(build::Scope::Release)?;
+            let program = "bench-scheduler";
+            (program, Command::new(bellows.with_file_name(program)))
         }
     };
     command
         .args(["--repeats", &options.repeats.to_string()])
         .args(&options.own);
+    if let Some(vms) = &options.vms {
+        command.args(["--vms", vms]);
+    }
     if let Some(file) = &options.json {
         command.arg("--json").arg(file);
     }
     shell::run(&format!("benchmark {program}"), &mut command)
+}
+
+/// What the agent's inner loops take when they run warm and alone: a JSON object of nanoseconds.
+fn hot_paths() -> Result<String> {
+    let mut command = shell::cargo()?;
+    command.args(["bench", "--quiet", "--workspace", "--bench", "hot_paths"]);
+    shell::say("==> the agent's inner loops, warm");
+    shell::output(&mut command)
 }

@@ -10,6 +10,9 @@
 //! that takes longer than a response may ends the connection.
 
 mod errors;
+#[cfg(test)]
+mod tests;
+mod tls;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -26,6 +29,7 @@ use protocol::monitor_v2::{
 use protocol::time::Span;
 use protocol::units::{Bytes, Resources};
 use telemetry::clock::Clock;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -58,7 +62,12 @@ const PUSH_GAP: Duration = Duration::from_millis(100);
 /// Every how many health checks in a row a line is written.
 const HEALTHY_LOG_EVERY: u64 = 10;
 
-type Socket = WebSocketStream<TcpStream>;
+/// Bytes both ways, by TLS or without.
+trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
+
+type Socket = WebSocketStream<Box<dyn Duplex>>;
 
 /// What is asked of the monitor, and where the answer goes.
 #[derive(Debug)]
@@ -156,7 +165,8 @@ impl Link {
     async fn connect(&self, cancel: &CancellationToken) -> Result<(Socket, Version), Ended> {
         let limit = self.config.connection_timeout.duration();
         tokio::select! {
-            connected = tokio::time::timeout(limit, self.handshake()) => {
+            // Boxed: what it needs is not needed again while the connection lasts.
+            connected = tokio::time::timeout(limit, Box::pin(self.handshake())) => {
                 connected.unwrap_or(Err(Ended::ConnectTimedOut))
             }
             () = cancel.cancelled() => Err(Ended::Cancelled),
@@ -167,6 +177,13 @@ impl Link {
         let address = format!("{}:{}", self.pod_ip, self.config.server_port);
         let stream = TcpStream::connect(&address).await.map_err(Ended::Connect)?;
         stream.set_nodelay(true).map_err(Ended::Connect)?;
+        let stream: Box<dyn Duplex> = match &self.config.tls {
+            None => Box::new(stream),
+            Some(files) => {
+                let peer = stream.peer_addr().map_err(Ended::Connect)?.ip();
+                Box::new(tls::connect(files, peer, stream).await?)
+            }
+        };
         let limits = WebSocketConfig::default()
             .max_message_size(Some(AGENT_FRAME_LIMIT_BYTES))
             .max_frame_size(Some(AGENT_FRAME_LIMIT_BYTES))

@@ -162,7 +162,8 @@ impl Runner {
     }
 
     /// Runs until cancelled. A crash of any task it started ends it with the same crash.
-    pub(super) async fn run(mut self, cancel: CancellationToken) {
+    /// Boxed, because a future holds what it is called with and what it works on each in a place of its own.
+    pub(super) async fn run(mut self: Box<Self>, cancel: CancellationToken) {
         self.start_io(&cancel);
         let mut refresh = tokio::time::interval(self.ctx.config.refresh_state_interval.duration());
         refresh.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -244,7 +245,7 @@ impl Runner {
             });
         }
         let link = Link {
-            config: ctx.config.monitor,
+            config: ctx.config.monitor.clone(),
             push_every: ctx.config.metrics.system.between_requests.span(),
             health_check_every: ctx.health_check_every,
             pod_ip: self.subject.pod_ip.clone(),

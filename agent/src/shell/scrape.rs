@@ -81,7 +81,8 @@ impl Scraper {
         loop {
             let is_pushed = self.pushed.is_fresh(self.clock.now(), period.span());
             if self.is_active.load(Ordering::Relaxed) && !is_pushed {
-                match self.once(&mut endpoint).await {
+                // Boxed: it lives for some milliseconds of each period, its place would be held all the time.
+                match Box::pin(self.once(&mut endpoint)).await {
                     Ok(kind) => {
                         if std::mem::take(&mut is_failing) {
                             tracing::info!(source = self.source.as_str(), "metrics are back");

@@ -6,7 +6,7 @@ use std::path::Path;
 use kube::Client;
 use protocol::time::Span;
 use scheduler::config::Config;
-use scheduler::{Params, StateHandle};
+use scheduler::{Callers, Leadership, Params, StateHandle};
 use tokio::net::TcpListener;
 
 use super::Base;
@@ -67,6 +67,8 @@ pub(crate) async fn start(
         metrics_listener: Some(listen(metrics, "the scheduler's metrics server").await?),
         embedded_bind: true,
         count_plugged: true,
+        callers: Callers::anyone(),
+        leadership: Leadership::Alone,
         // The lock on the state directory and the API server in this process leave no earlier scheduler's call under way.
         takeover_wait: Span(0),
         clock: base.clock,

@@ -10,10 +10,12 @@
 //! ```
 
 use protocol::permit::{AgentRequest, NamespacedName, PermitRefusal};
+use protocol::time::Timestamp;
 use protocol::units::Resources;
 use serde::Serialize;
 
 use super::amount::{Both, GrantInput, Resource, grant};
+use super::fair::{Case, Fair};
 use super::ledger::{Ledger, VmEntry, overcommit_of};
 use super::view::{Noted, PodRole, PodView};
 
@@ -39,6 +41,12 @@ pub enum Limit {
     Garbled,
     /// The compute unit is zero.
     ZeroUnit,
+    /// Others on the node want more too, and this is its part of what is left.
+    FairShare,
+    /// VMs of a higher priority on the node want what is left.
+    Priority,
+    /// The VM or its node grew as much as it may for now.
+    GrowthRate,
 }
 
 impl Limit {
@@ -55,7 +63,16 @@ impl Limit {
             Self::Ended => "ended",
             Self::Garbled => "garbled",
             Self::ZeroUnit => "zero_unit",
+            Self::FairShare => "fair_share",
+            Self::Priority => "priority",
+            Self::GrowthRate => "growth_rate",
         }
+    }
+
+    /// Whether more room on the node would help.
+    #[must_use]
+    pub const fn is_want_of_room(self) -> bool {
+        matches!(self, Self::NoRoom | Self::FairShare | Self::Priority)
     }
 }
 
@@ -139,12 +156,12 @@ impl Decision {
     }
 }
 
-/// Decides on `request` for `pod`, which is on `node` and runs `vm`. Changes nothing.
+/// Decides on `request` for `pod`, which is on `node` and runs `vm`, at `now`. Changes nothing.
 ///
 /// # Errors
 /// [`PermitRefusal::BadPod`] when what the answer would rest on does not parse.
 pub fn decide(
-    ledger: &Ledger,
+    (ledger, fair, now): (&Ledger, &Fair, Timestamp),
     pod: &PodView,
     node: &str,
     vm: &VmEntry,
@@ -158,9 +175,24 @@ pub fn decide(
     if increase && pod.size.is_err() {
         return Err(PermitRefusal::BadPod);
     }
-    let forbidden = forbidden(ledger, pod, node, vm);
-    let total = ledger.node(node).map(|node| node.total).unwrap_or_default();
-    let others = ledger.others(pod, node);
+    // Most requests tell what is; only an increase needs to know the node.
+    let (forbidden, total, others) = if increase {
+        let total = ledger.node(node).map(|node| node.total).unwrap_or_default();
+        (
+            forbidden(ledger, pod, node, vm),
+            total,
+            ledger.others(pod, node),
+        )
+    } else {
+        (None, Both::default(), Both::default())
+    };
+    let case = Case {
+        now,
+        rule: &ledger.rules().fairness,
+        node,
+        vm: &vm.view.key,
+        priority: pod.priority,
+    };
     let verdicts = Both::<u64>::from(request.resources).map(|resource, asked| {
         let input = GrantInput {
             total: total.get(resource),
@@ -171,7 +203,10 @@ pub fn decide(
             overcommit_milli: overcommit_of(pod).get(resource),
         };
         let claimed = ground.overclaimed.get(resource).then_some(Limit::Claim);
-        verdict(input, forbidden.or(claimed))
+        match forbidden.or(claimed) {
+            None if asked > input.held => verdict(input, None, fair.cap(case, resource, &input)),
+            limit => verdict(input, limit, None),
+        }
     });
     Ok(Decision {
         pod: pod.key.clone(),
@@ -254,7 +289,8 @@ fn forbidden(ledger: &Ledger, pod: &PodView, node: &str, vm: &VmEntry) -> Option
     ledger.node(node).is_none().then_some(Limit::NodeMissing)
 }
 
-fn verdict(input: GrantInput, forbidden: Option<Limit>) -> Verdict {
+/// `cap`: the most it may grow by whatever the room, and what says so.
+fn verdict(input: GrantInput, forbidden: Option<Limit>, cap: Option<(u64, Limit)>) -> Verdict {
     let GrantInput { asked, held, .. } = input;
     let done = |permit: u64, room: u64, outcome: Outcome| Verdict {
         asked,
@@ -269,10 +305,20 @@ fn verdict(input: GrantInput, forbidden: Option<Limit>) -> Verdict {
     if let Some(limit) = forbidden {
         return done(held, 0, Outcome::Denied(limit));
     }
-    match grant(input) {
-        Err(_) => done(held, 0, Outcome::Denied(Limit::ZeroUnit)),
-        Ok(got) if got.granted == asked => done(asked, got.room, Outcome::Granted),
-        Ok(got) if got.granted == held => done(held, got.room, Outcome::Denied(Limit::NoRoom)),
-        Ok(got) => done(got.granted, got.room, Outcome::Partial(Limit::NoRoom)),
-    }
+    let Ok(got) = grant(input) else {
+        return done(held, 0, Outcome::Denied(Limit::ZeroUnit));
+    };
+    let (granted, limit) = match cap {
+        // As far as whole units go.
+        Some((cap, why)) if cap < got.granted - held => (held + cap / input.unit * input.unit, why),
+        _ => (got.granted, Limit::NoRoom),
+    };
+    let outcome = if granted == asked {
+        Outcome::Granted
+    } else if granted == held {
+        Outcome::Denied(limit)
+    } else {
+        Outcome::Partial(limit)
+    };
+    done(granted, got.room, outcome)
 }

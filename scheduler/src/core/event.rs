@@ -13,6 +13,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::decide::Decision;
+use super::lease::LeaseSeen;
+use super::remarks::Remark;
 use super::view::{NodeView, PodView, VmView};
 
 /// Names one HTTP request that waits for an answer; chosen by the shell, never used twice.
@@ -49,8 +51,8 @@ pub enum Event {
     ReadDone(CallId, CallOutcome),
     /// A [`Action::Bind`] ended.
     BindDone(CallId, BindOutcome),
-    /// The Lease as it is: its holder, and when it was renewed by this host's clock.
-    Lease(String, Timestamp),
+    /// The Lease as it is.
+    Lease(LeaseSeen),
 }
 
 /// How a write or a read of a VM object ended.
@@ -116,6 +118,15 @@ pub enum Action {
         uid: String,
         /// Why, for people.
         message: String,
+    },
+    /// Say on a pod what people should know about it. Nothing needs to follow.
+    Remark {
+        /// The pod.
+        pod: NamespacedName,
+        /// Its uid.
+        uid: String,
+        /// What.
+        remark: Remark,
     },
     /// Say on a VM that an increase was not granted whole. Nothing needs to follow.
     ScaleUpDenied {

@@ -92,10 +92,14 @@ pub struct PodView {
     pub vm: Option<String>,
     /// Label `autoscaling.neon.tech/enabled` is `"true"`.
     pub autoscaled: bool,
+    /// `spec.priority`: larger is served first, where that is on.
+    pub priority: i32,
     /// Its part in a migration.
     pub role: PodRole,
     /// Whether the scheduler may migrate it.
     pub migratable: bool,
+    /// A container of it may use more than it requests. Never of a VM's pod: what that may use is granted.
+    pub may_burst: bool,
     /// Whether its status says that no node was found for it, so that this is said once.
     pub unschedulable_noted: bool,
     /// What it takes.
@@ -137,9 +141,15 @@ impl PodView {
             deleting: meta.deletion_timestamp.is_some(),
             created: meta.creation_timestamp.unwrap_or_default(),
             autoscaled: meta.label_is_true(LABEL_ENABLED),
+            priority: object
+                .pointer("/spec/priority")
+                .and_then(Value::as_i64)
+                .and_then(|priority| i32::try_from(priority).ok())
+                .unwrap_or(0),
             role,
             migratable: vm.is_some()
                 && (role == PodRole::Source || (opted_in && role != PodRole::Target)),
+            may_burst: vm.is_none() && may_burst(object),
             unschedulable_noted: unschedulable_noted(object),
             fallback: fallback(&meta, requests.as_ref().ok().copied()),
             size: if vm.is_some() {
@@ -206,6 +216,22 @@ fn native_requests(object: &Value) -> Result<Resources, PodProblem> {
     let cpu = sum("cpu", Quantity::milli_value)?;
     u32::try_from(cpu).map_err(|_| PodProblem::RequestRange("cpu"))?;
     Ok(Both::new(cpu, sum("memory", Quantity::value)?).to_resources())
+}
+
+/// Whether a container's limit is above its request. One without a request requests its limit.
+fn may_burst(object: &Value) -> bool {
+    let containers = object.pointer("/spec/containers").and_then(Value::as_array);
+    containers.into_iter().flatten().any(|container| {
+        let of = |what: &str, name: &str| {
+            let raw = container.pointer(&format!("/resources/{what}/{name}"))?;
+            Quantity::from_json(raw).ok()
+        };
+        ["cpu", "memory"].iter().any(|name| {
+            of("limits", name)
+                .zip(of("requests", name))
+                .is_some_and(|(limit, request)| limit.milli_value() > request.milli_value())
+        })
+    })
 }
 
 fn fallback(meta: &ObjectMeta, requests: Option<Resources>) -> Resources {

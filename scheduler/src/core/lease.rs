@@ -1,12 +1,12 @@
-//! Whether this replica may act: a Lease that is read, never written.
+//! Whether this replica may act, by the Lease as it was seen.
 //!
-//! kube-scheduler beside each replica elects itself through one Lease; the replica on the holder's host leads. So there is
-//! no second election, and no split between who places and who permits. A Lease does not fence, therefore
+//! Who holds the Lease is told by a kube-scheduler beside each replica, which elects itself, or by our own election
+//! ([`super::elect`]). A Lease does not fence, therefore
 //!
 //! ```text
-//! renewed ────────────────────────────────┤ margin ├─ deadline ─── another host may take it
+//! renewed ────────────────────────────────┤ margin ├─ deadline ─── another may take it
 //!    └─ may act, each write within what is left ──┘
-//! taken over ──── settle ────┤ lists are taken only now: what the last leader sent has landed or never will
+//! taken over ── settle ─┤ lists are taken only now: what the last leader sent has landed or never will
 //! ```
 //!
 //! A lapse, however short, ends a term: who led meanwhile is not known, so the next term settles and lists again.
@@ -18,14 +18,25 @@ use serde::Serialize;
 /// How leadership is told and how long it lasts.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct LeaseRule {
-    /// This host's name; the holder is `<host>` or `<host>_<anything>`.
+    /// This host's name, or this process's own one; the holder is `<host>` or `<host>_<anything>`.
     pub host: String,
     /// How long after a renewal its holder still leads (`renewDeadline` of kube-scheduler).
     pub deadline: Span,
     /// Nothing is begun this long before the deadline.
     pub margin: Span,
-    /// Pause between taking over and the lists: longer than a write of the last leader can take.
+    /// Pause between the last leader's end and the lists: longer than a write of it can take.
     pub settle: Span,
+}
+
+/// The Lease as it was seen.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+pub struct LeaseSeen {
+    /// Who holds it; nobody where it is empty.
+    pub holder: String,
+    /// When it was renewed, by this host's clock.
+    pub renewed: Timestamp,
+    /// From when all that an earlier leader began has landed or never will. Looked at when this host takes over.
+    pub settled: Timestamp,
 }
 
 impl LeaseRule {
@@ -79,7 +90,7 @@ pub enum Turn {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct Lead {
     rule: LeaseRule,
-    /// Since when it is ours without a lapse.
+    /// While it is ours without a lapse: from when lists may be taken.
     since: Option<Timestamp>,
     /// Nothing may be begun after this.
     until: Timestamp,
@@ -99,17 +110,23 @@ impl Lead {
         }
     }
 
-    /// The Lease was seen: who holds it, and when it was renewed by this host's clock. A time to come is taken as now.
-    pub fn seen(&mut self, now: Timestamp, holder: &str, renewed: Timestamp) {
-        if !self.rule.is_ours(holder) {
+    /// The Lease was seen. A renewal to come is taken as one of now.
+    pub fn seen(&mut self, now: Timestamp, seen: &LeaseSeen) {
+        if !self.rule.is_ours(&seen.holder) {
             self.since = None;
             return;
         }
         if self.standing(now) == Standing::Following {
-            self.since = Some(now);
+            // After a lapse of our own it is our own calls that may be late.
+            let lapsed = self.since.is_some();
+            self.since = Some(if lapsed {
+                now + self.rule.settle
+            } else {
+                seen.settled
+            });
             self.until = Timestamp(0);
         }
-        let end = (renewed.min(now) + self.rule.deadline).0;
+        let end = (seen.renewed.min(now) + self.rule.deadline).0;
         let until = Timestamp(end.saturating_sub(self.rule.margin.0));
         self.until = self.until.max(until);
     }
@@ -120,9 +137,8 @@ impl Lead {
         let Some(since) = self.since.filter(|_| now < self.until) else {
             return Standing::Following;
         };
-        let until = since + self.rule.settle;
-        if now < until {
-            Standing::Settling { until }
+        if now < since {
+            Standing::Settling { until: since }
         } else {
             Standing::Leading {
                 left: self.until.since(now),
@@ -153,7 +169,7 @@ impl Lead {
         if self.is_open() {
             return Some(self.until);
         }
-        self.since.map(|since| since + self.rule.settle)
+        self.since
     }
 }
 
@@ -171,6 +187,15 @@ mod tests {
         Lead::new(LeaseRule::of_host("sched-1"))
     }
 
+    /// Seen now, renewed then, and settled two seconds from now.
+    fn seen(holder: &str, now: u64, renewed: u64) -> LeaseSeen {
+        LeaseSeen {
+            holder: holder.into(),
+            renewed: at(renewed),
+            settled: at(now + 2),
+        }
+    }
+
     #[test]
     fn the_holder_is_told_by_its_whole_host_name() {
         let rule = LeaseRule::of_host("sched-1");
@@ -185,7 +210,7 @@ mod tests {
     fn it_settles_then_leads_until_the_margin() {
         let mut lead = lead();
         assert_eq!(lead.standing(at(100)), Standing::Following);
-        lead.seen(at(100), "sched-1_a", at(100));
+        lead.seen(at(100), &seen("sched-1_a", 100, 100));
         assert_eq!(
             lead.standing(at(101)),
             Standing::Settling { until: at(102) }
@@ -198,7 +223,7 @@ mod tests {
         let left = Span::from_secs(5);
         assert_eq!(lead.standing(at(104)), Standing::Leading { left });
         assert_eq!(lead.standing(at(109)), Standing::Following, "the margin");
-        lead.seen(at(105), "sched-1_a", at(105));
+        lead.seen(at(105), &seen("sched-1_a", 105, 105));
         let left = Span::from_secs(4);
         assert_eq!(lead.standing(at(110)), Standing::Leading { left });
         assert_eq!(lead.turn(at(110)), None, "one term");
@@ -209,9 +234,9 @@ mod tests {
     #[test]
     fn a_lapse_however_short_begins_another_term() {
         let mut lead = lead();
-        lead.seen(at(100), "sched-1_a", at(100));
+        lead.seen(at(100), &seen("sched-1_a", 100, 100));
         assert_eq!(lead.turn(at(103)), Some(Turn::Opens));
-        lead.seen(at(109), "sched-1_a", at(109));
+        lead.seen(at(109), &seen("sched-1_a", 109, 109));
         assert!(!lead.is_open(), "nobody looked, and still it lapsed");
         assert_eq!(lead.turn(at(109)), Some(Turn::Lapses));
         assert_eq!(
@@ -219,18 +244,43 @@ mod tests {
             Standing::Settling { until: at(111) }
         );
         assert_eq!(lead.turn(at(111)), Some(Turn::Opens));
-        lead.seen(at(112), "sched-2_b", at(112));
+        lead.seen(at(112), &seen("sched-2_b", 112, 112));
         assert_eq!(lead.standing(at(112)), Standing::Following);
-        lead.seen(at(113), "sched-1_a", at(113));
+        lead.seen(at(113), &seen("sched-1_a", 113, 113));
         assert_eq!(lead.turn(at(115)), Some(Turn::Opens), "nobody looked");
+    }
+
+    #[test]
+    fn lists_are_taken_when_all_that_others_began_has_settled() {
+        let taken = |settled: u64| {
+            let mut lead = lead();
+            let seen = LeaseSeen {
+                settled: at(settled),
+                ..seen("sched-1_a", 100, 100)
+            };
+            lead.seen(at(100), &seen);
+            lead
+        };
+        let until = at(101);
+        assert_eq!(taken(101).standing(at(100)), Standing::Settling { until });
+        let mut handed_over = taken(100);
+        assert_eq!(handed_over.turn(at(100)), Some(Turn::Opens), "at once");
+        let mut careful = taken(108);
+        careful.seen(at(107), &seen("sched-1_a", 107, 107));
+        let until = at(108);
+        assert_eq!(careful.standing(at(107)), Standing::Settling { until });
+        // Its own lapse is no hand-over, whatever the Lease said once.
+        handed_over.seen(at(120), &seen("sched-1_a", 98, 120));
+        let until = at(122);
+        assert_eq!(handed_over.standing(at(120)), Standing::Settling { until });
     }
 
     #[test]
     fn an_old_renewal_and_a_clock_ahead_give_no_time() {
         let mut lead = lead();
-        lead.seen(at(100), "sched-1_a", at(50));
+        lead.seen(at(100), &seen("sched-1_a", 100, 50));
         assert_eq!(lead.standing(at(100)), Standing::Following);
-        lead.seen(at(100), "sched-1_a", at(5_000));
+        lead.seen(at(100), &seen("sched-1_a", 100, 5_000));
         assert_eq!(lead.standing(at(109)), Standing::Following);
     }
 
@@ -245,7 +295,7 @@ mod tests {
             core.handle(now, Event::VmsListed(Vec::new()));
         };
         list(&mut core, at(1));
-        core.handle(at(2), Event::Lease("a_x".into(), at(2)));
+        core.handle(at(2), Event::Lease(seen("a_x", 2, 2)));
         list(&mut core, at(3));
         assert!(!core.is_ready(), "listed before it was asked for");
         assert_eq!(core.poll_action(at(3)), None);
@@ -257,7 +307,7 @@ mod tests {
         assert!(!core.may_permit(at(11)), "the margin");
         assert_eq!(core.poll_action(at(11)), None);
         assert!(!core.is_ready(), "forgotten");
-        core.handle(at(12), Event::Lease("a_x".into(), at(12)));
+        core.handle(at(12), Event::Lease(seen("a_x", 12, 12)));
         assert_eq!(core.poll_action(at(14)), Some(Action::List));
     }
 }

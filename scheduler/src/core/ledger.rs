@@ -37,6 +37,7 @@ use serde::Serialize;
 pub use fit::Fit;
 
 use super::amount::{Both, NO_OVERCOMMIT_MILLI, shares};
+use super::fair::Fairness;
 use super::score::Curve;
 use super::view::{NodeView, PodRole, PodView, VmView};
 
@@ -153,6 +154,8 @@ pub struct Rules {
     /// Whether what a runner reports as plugged is counted, so that memory a guest has not given back yet is not given
     /// to another.
     pub count_plugged: bool,
+    /// Who grows next when several want more, and how fast.
+    pub fairness: Fairness,
 }
 
 /// See the module's description. A clone is a speculative copy.

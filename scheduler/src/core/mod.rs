@@ -24,12 +24,15 @@
 
 pub mod amount;
 pub mod decide;
+pub mod elect;
 pub mod event;
 mod extract;
+pub mod fair;
 pub mod lease;
 pub mod ledger;
 mod permits;
 mod placement;
+pub mod remarks;
 pub mod score;
 pub mod view;
 
@@ -47,6 +50,7 @@ use permits::{Bench, Permits};
 pub use permits::{MAX_CONFLICTS, MAX_UNCLEAR, MAX_WAITING, Oddities, Timing};
 pub use placement::NO_ROOM_MESSAGE;
 use placement::Placement;
+use remarks::{Remark, Remarks};
 
 /// Pods and VMs that a snapshot holds, each; building it takes the core's time.
 pub const MAX_SHOWN: usize = 5000;
@@ -78,6 +82,7 @@ pub struct Core {
     ledger: Ledger,
     permits: Permits,
     placement: Placement,
+    remarks: Remarks,
     synced: Synced,
     lead: Option<Lead>,
     out: VecDeque<Action>,
@@ -91,6 +96,7 @@ impl Core {
             ledger: Ledger::new(settings.rules),
             permits: Permits::new(settings.timing),
             placement: Placement::new(settings.places_pods),
+            remarks: Remarks::new(settings.places_pods),
             synced: Synced::default(),
             lead: settings.lease.map(Lead::new),
             out: VecDeque::new(),
@@ -100,9 +106,9 @@ impl Core {
     /// Something happened.
     pub fn handle(&mut self, now: Timestamp, event: Event) {
         match event {
-            Event::Lease(holder, renewed) => {
+            Event::Lease(seen) => {
                 if let Some(lead) = &mut self.lead {
-                    lead.seen(now, &holder, renewed);
+                    lead.seen(now, &seen);
                 }
             }
             Event::Permit(ticket, _) if !self.may_permit(now) => self.not_ready(ticket),
@@ -135,10 +141,10 @@ impl Core {
                     .filter(|pod| !here.contains(&pod.view.uid));
                 let gone: Vec<String> = gone.map(|pod| pod.view.uid.clone()).collect();
                 gone.iter().for_each(|uid| self.pod_deleted(uid));
-                pods.into_iter().for_each(|pod| self.pod_applied(pod));
+                pods.into_iter().for_each(|pod| self.pod_applied(pod, true));
                 self.synced.pods = true;
             }
-            Event::PodApplied(pod) => self.pod_applied(pod),
+            Event::PodApplied(pod) => self.pod_applied(pod, false),
             Event::PodDeleted(uid) => self.pod_deleted(&uid),
             Event::VmsListed(vms) => {
                 let here: BTreeSet<&String> = vms.iter().map(|vm| &vm.uid).collect();
@@ -222,6 +228,7 @@ impl Core {
     fn forget(&mut self) {
         self.ledger = Ledger::new(self.ledger.rules().clone());
         self.placement.forget();
+        self.remarks.forget();
         self.synced = Synced::default();
         self.out.retain(|action| !action.is_call());
         for ticket in self.permits.forget() {
@@ -230,7 +237,8 @@ impl Core {
     }
 
     /// Whether calls may be begun now.
-    fn may_act(&self, now: Timestamp) -> bool {
+    #[must_use]
+    pub fn may_act(&self, now: Timestamp) -> bool {
         let lead = self.lead.as_ref();
         lead.is_none_or(|lead| matches!(lead.standing(now), Standing::Leading { .. }))
     }
@@ -262,6 +270,24 @@ impl Core {
         self.synced.nodes && self.synced.pods && self.synced.vms
     }
 
+    /// Why this replica does not lead now, if so, for people.
+    #[must_use]
+    pub fn standby(&self, now: Timestamp) -> Option<&'static str> {
+        match self.standing(now)? {
+            Standing::Following => Some("another replica leads, or none"),
+            Standing::Settling { .. } => {
+                Some("taking over: what the last leader sent may yet land")
+            }
+            Standing::Leading { .. } => None,
+        }
+    }
+
+    /// Whether nothing that was begun is under way or of unclear fate.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        self.permits.is_drained() && self.placement.is_drained()
+    }
+
     /// What is not listed yet, for people.
     #[must_use]
     pub fn waiting_for(&self) -> Vec<&'static str> {
@@ -291,6 +317,12 @@ impl Core {
         self.permits.oddities()
     }
 
+    /// How many pods there are of which this is to be said.
+    #[must_use]
+    pub fn remarked(&self, remark: Remark) -> usize {
+        self.remarks.count(remark)
+    }
+
     /// Feeds all that decides over what it does from now on to a hasher: of two cores with the same rules, the same digest
     /// means the same behaviour. Mere counts are left out. For model checking.
     pub fn digest(&self, hasher: &mut impl Hasher) {
@@ -316,7 +348,9 @@ impl Core {
             (node.name.clone(), value)
         });
         let pods = ledger.pods().take(MAX_SHOWN).map(|entry| {
-            let value = json!({"entry": entry, "counted": ledger.counted(&entry.view)});
+            let remarks = self.remarks.of(&entry.view.uid);
+            let counted = ledger.counted(&entry.view);
+            let value = json!({"entry": entry, "counted": counted, "remarks": remarks});
             (entry.view.key.to_string(), value)
         });
         StateDump {
@@ -359,7 +393,14 @@ impl Core {
         self.synced.nodes = true;
     }
 
-    fn pod_applied(&mut self, pod: view::PodView) {
+    fn pod_applied(&mut self, pod: view::PodView, is_listed: bool) {
+        for remark in self.remarks.pod_applied(&self.ledger, &pod, is_listed) {
+            // A list may hold very many, and those were there before; they show in the state and in the metric.
+            if !is_listed {
+                let (pod, uid) = (pod.key.clone(), pod.uid.clone());
+                self.out.push_back(Action::Remark { pod, uid, remark });
+            }
+        }
         self.placement.pod_applied(&self.ledger, &pod);
         self.ledger.pod_applied(pod);
     }
@@ -368,6 +409,7 @@ impl Core {
         if let Some(entry) = self.ledger.pod(uid) {
             self.placement.pod_deleted(&entry.view);
         }
+        self.remarks.pod_deleted(uid);
         self.ledger.pod_deleted(uid);
     }
 

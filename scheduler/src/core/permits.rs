@@ -29,6 +29,7 @@ use serde_json::{Value, json};
 
 use super::decide::{Decision, Limit, decide};
 use super::event::{Action, Answer, CallId, CallOutcome, TicketId, VmWrite, annotation_text};
+use super::fair::Fair;
 use super::ledger::{GrantHold, Ledger, VmEntry, vm_key};
 use super::view::{Noted, PodView};
 
@@ -153,6 +154,7 @@ pub(super) struct Permits {
     timers: BTreeSet<(Timestamp, Timer)>,
     last_call: CallId,
     oddities: Oddities,
+    fair: Fair,
 }
 
 /// What this part works with besides itself.
@@ -172,6 +174,7 @@ impl Permits {
             timers: BTreeSet::new(),
             last_call: 0,
             oddities: Oddities::default(),
+            fair: Fair::default(),
         }
     }
 
@@ -180,12 +183,13 @@ impl Permits {
         self.desks.clear();
         self.calls.clear();
         self.timers.clear();
+        self.fair = Fair::default();
         std::mem::take(&mut self.tickets).into_keys().collect()
     }
 
     /// See [`super::Core::digest`].
     pub(super) fn digest(&self, hasher: &mut impl Hasher) {
-        self.tickets.hash(hasher);
+        (&self.tickets, &self.fair).hash(hasher);
         for (vm, desk) in &self.desks {
             // Which number a call got, and when what was told to people, decide nothing.
             let flight = desk.flight.as_ref().map(|flight| match flight {
@@ -208,6 +212,12 @@ impl Permits {
                 Timer::Legacy(vm) => (at, 3, vm).hash(hasher),
             }
         }
+    }
+
+    /// See [`super::Core::is_drained`].
+    pub(super) fn is_drained(&self) -> bool {
+        let done = |desk: &Desk| desk.flight.is_none() && desk.unclear.is_empty();
+        self.desks.values().all(done)
     }
 
     pub(super) fn oddities(&self) -> Oddities {
@@ -293,7 +303,13 @@ impl Permits {
             Ok(vm) => {
                 let found = ledger.pod_named(&ticket.request.pod).zip(ledger.vm(&vm));
                 found.map_or(Err(None), |(pod, entry)| {
-                    plan(ledger, &pod.view, entry, &ticket.request).map_err(Some)
+                    plan(
+                        (ledger, &self.fair, bench.now),
+                        &pod.view,
+                        entry,
+                        &ticket.request,
+                    )
+                    .map_err(Some)
                 })
             }
         };
@@ -544,6 +560,7 @@ impl Permits {
 
     /// A VM is gone: nothing about it is unclear any more.
     pub(super) fn vm_gone(&mut self, vm: &NamespacedName) {
+        self.fair.gone(vm);
         if let Some(desk) = self.desks.get_mut(vm) {
             desk.unclear.clear();
             desk.denied = None;
@@ -594,13 +611,13 @@ struct Plan {
 }
 
 fn plan(
-    ledger: &Ledger,
+    ground: (&Ledger, &Fair, Timestamp),
     pod: &PodView,
     vm: &VmEntry,
     request: &AgentRequest,
 ) -> Result<Plan, PermitRefusal> {
     let node = pod.node.as_deref().unwrap_or_default();
-    let decision = Box::new(decide(ledger, pod, node, vm, request)?);
+    let decision = Box::new(decide(ground, pod, node, vm, request)?);
     let view = &vm.view;
     if !decision.autoscaled {
         // Its annotations are not ours to write and not counted, so nothing beyond its use was permitted.

@@ -108,6 +108,12 @@ impl Placement {
         self.pending.remove(&(pod.created, pod.key.clone()));
     }
 
+    /// See [`super::Core::is_drained`].
+    pub(super) fn is_drained(&self) -> bool {
+        let done = |entry: &Pending| entry.flight.is_none() && !entry.unclear;
+        self.pending.values().all(done)
+    }
+
     /// For people.
     pub(super) fn dump(&self) -> Value {
         let pending = self

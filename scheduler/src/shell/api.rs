@@ -8,17 +8,21 @@ use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams, PostParams};
 use protocol::permit::NamespacedName;
-use protocol::time::WallTime;
+use protocol::time::{Timestamp as Moment, WallTime};
 use serde_json::{Value, json};
 use telemetry::clock::Clock;
 
 use super::metrics::Metrics;
 use crate::core::decide::Decision;
 use crate::core::event::{BindOutcome, CallOutcome, VmWrite};
+use crate::core::remarks::Remark;
 use crate::core::view::VmView;
 
 /// Name under which changes and events are recorded.
 const FIELD_MANAGER: &str = "autoscale-scheduler";
+
+/// Why a call was not sent.
+const NOT_SENT: &str = "this replica's lead ran out before it was sent";
 
 /// The kind VirtualMachine.
 pub(super) fn virtual_machines() -> ApiResource {
@@ -39,12 +43,16 @@ pub(super) struct Caller {
     pub(super) metrics: Metrics,
     pub(super) reporter: String,
     pub(super) clock: Clock,
+    /// No call lasts beyond this.
+    pub(super) until: Option<Moment>,
 }
 
 /// Why a call failed, as far as anyone needs to know.
 enum Failure {
     Status(u16, String),
     Unclear(String),
+    /// It was not sent: the lead would not have lasted as long.
+    NotSent,
 }
 
 impl Failure {
@@ -52,6 +60,7 @@ impl Failure {
         match self {
             Self::Status(code, _) => format!("error: status {code}"),
             Self::Unclear(_) => "error: no answer".into(),
+            Self::NotSent => "error: not sent".into(),
         }
     }
 }
@@ -66,11 +75,14 @@ impl Caller {
         op: (&str, &str),
         call: impl Future<Output = kube::Result<T>>,
     ) -> Result<T, Failure> {
-        let result = match tokio::time::timeout(self.timeout, call).await {
-            Err(_) => Err(Failure::Unclear(format!(
-                "no answer within {:?}",
-                self.timeout
-            ))),
+        let left = self.until.map(|until| until.since(self.clock.now()));
+        let timeout = left.map_or(self.timeout, |left| left.to_duration().min(self.timeout));
+        if timeout.is_zero() {
+            self.metrics.k8s_op(op.0, op.1, &Failure::NotSent.outcome());
+            return Err(Failure::NotSent);
+        }
+        let result = match tokio::time::timeout(timeout, call).await {
+            Err(_) => Err(Failure::Unclear(format!("no answer within {timeout:?}"))),
             Ok(Err(kube::Error::Api(status))) => {
                 Err(Failure::Status(status.code, status.message.clone()))
             }
@@ -120,6 +132,7 @@ impl Caller {
             Ok(_) => BindOutcome::Bound,
             Err(Failure::Status(409, _)) => BindOutcome::Conflict,
             Err(Failure::Status(code, message)) if is_clear(code) => BindOutcome::Refused(message),
+            Err(Failure::NotSent) => BindOutcome::Refused(NOT_SENT.into()),
             Err(Failure::Status(_, message) | Failure::Unclear(message)) => {
                 BindOutcome::Unclear(message)
             }
@@ -150,6 +163,17 @@ impl Caller {
         };
         self.event(about, "FailedScheduling", message.to_owned())
             .await;
+    }
+
+    /// Says on a pod what people should know about it.
+    pub(super) async fn remark(&self, pod: &NamespacedName, uid: &str, remark: Remark) {
+        let about = ObjectReference {
+            api_version: Some("v1".into()),
+            kind: Some("Pod".into()),
+            ..reference(pod, uid)
+        };
+        let message = remark.message().to_owned();
+        self.event(about, remark.reason(), message).await;
     }
 
     /// Says on a VM why an increase was not granted whole.
@@ -223,6 +247,7 @@ fn of_object(result: Result<DynamicObject, Failure>) -> CallOutcome {
         Err(Failure::Status(404, _)) => CallOutcome::NotFound,
         Err(Failure::Status(409 | 422, _)) => CallOutcome::Conflict,
         Err(Failure::Status(code, message)) if is_clear(code) => CallOutcome::Refused(message),
+        Err(Failure::NotSent) => CallOutcome::Refused(NOT_SENT.into()),
         Err(Failure::Status(_, message) | Failure::Unclear(message)) => {
             CallOutcome::Unclear(message)
         }

@@ -10,6 +10,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
 use crate::core::amount::{Both, Resource};
+use crate::core::remarks::Remark;
 use crate::core::{Core, Oddities};
 
 /// Prefix of every name.
@@ -39,6 +40,8 @@ pub(super) struct Metrics {
     oddities: Amounts,
     unreadable: Counters,
     connections_refused: Counter,
+    leads: Gauge,
+    remarked: Amounts,
     pub(super) answer_seconds: Histogram,
     nodes_shown: std::sync::Arc<std::sync::Mutex<BTreeMap<String, Vec<Labels>>>>,
 }
@@ -70,6 +73,8 @@ impl Metrics {
             oddities: Family::default(),
             unreadable: Family::default(),
             connections_refused: Counter::default(),
+            leads: Gauge::default(),
+            remarked: Family::default(),
             answer_seconds: Histogram::new(exponential_buckets(0.000_01, 4.0, 10)),
             nodes_shown: std::sync::Arc::default(),
         };
@@ -146,6 +151,10 @@ impl Metrics {
             refused,
             self.connections_refused.clone(),
         );
+        let remarked = "Pods that people should know about, by what is to be said";
+        registry.register("remarked_pods_current", remarked, self.remarked.clone());
+        let leads = "Whether this replica leads; alone it always does";
+        registry.register("leads_current", leads, self.leads.clone());
         let took = "From a permit request's arrival to its answer";
         registry.register("answer_duration_seconds", took, self.answer_seconds.clone());
     }
@@ -172,6 +181,18 @@ impl Metrics {
                 .get_or_create(&labels(&[("resource", resource), ("limit", limit)]))
                 .inc();
         }
+    }
+
+    /// How many pods there are of which this is to be said.
+    pub(super) fn remarked(&self, remark: Remark, count: usize) {
+        let key = labels(&[("remark", remark.as_str())]);
+        let count = u128::try_from(count).unwrap_or(u128::MAX);
+        self.remarked.get_or_create(&key).set(float(count));
+    }
+
+    /// Whether this replica leads.
+    pub(super) fn leads(&self, leads: bool) {
+        self.leads.set(i64::from(leads));
     }
 
     pub(super) fn k8s_op(&self, op: &str, kind: &str, outcome: &str) {

@@ -3,14 +3,21 @@
 //! Start: an earlier process may have written just before it died, so the lists are taken only after
 //! [`Params::takeover_wait`], longer than any of its calls can last. Until all lists are there, permits answer 503 and
 //! `/readyz` says what is missing; nothing that does not parse delays that.
+//!
+//! Of several replicas the one that leads by [`Params::leadership`] does this at the beginning of each of its terms; the
+//! others watch nothing but the Lease, answer 503 and are not ready. End: the server stops, what is under way ends, the
+//! Lease is given up, and only then does the process go.
 
 mod api;
+mod callers;
+mod lead;
 mod metrics;
 mod owner;
 mod server;
-mod watch;
+mod watching;
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use kube::Client;
 use protocol::time::Span;
@@ -19,14 +26,19 @@ use telemetry::admin::Admin;
 use telemetry::clock::Clock;
 use telemetry::logging::LogHandle;
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
-use crate::core::Core;
 use crate::core::event::StateDump;
+use crate::core::{Core, Settings};
+pub use callers::{Callers, CallersError};
+pub use lead::{ANNOTATION_DRAINED, Leadership, LeaseName};
 use owner::Owner;
-pub use server::{MAX_BODY_BYTES, MAX_CONNECTIONS};
+pub use server::{MAX_BODY_BYTES, MAX_CONNECTIONS, MAX_CONNECTIONS_OF_ONE};
+
+/// Longest wait for what is under way when the lead is given up, and for giving it up.
+const HAND_OVER: Duration = Duration::from_secs(3);
 
 /// Everything a running scheduler is made of.
 pub struct Params {
@@ -36,13 +48,17 @@ pub struct Params {
     pub client: Client,
     /// Where permits are asked for; port 10299 by convention.
     pub permit_listener: TcpListener,
+    /// Who may ask for permits.
+    pub callers: Callers,
     /// Where `/metrics`, `/healthz`, `/readyz` and `/debug/state` are served; port 9100 by convention.
     pub metrics_listener: Option<TcpListener>,
     /// Whether this process places pods itself, for a machine without kube-scheduler.
     pub embedded_bind: bool,
     /// Whether memory and CPUs that a runner still reports as plugged are counted beyond what is approved.
     pub count_plugged: bool,
-    /// How long to wait before the first lists: longer than a call of an earlier process can take effect after its
+    /// Whether there are other replicas, and how it is told which one leads.
+    pub leadership: Leadership,
+    /// Without other replicas, how long to wait before the first lists: longer than a call of an earlier process can take effect after its
     /// death. Zero when the API server starts with this process.
     pub takeover_wait: Span,
     /// The clock.
@@ -82,6 +98,7 @@ struct Shown {
     dump: Arc<Value>,
     wanted: bool,
     started: bool,
+    standby: Option<&'static str>,
     waiting_for: Vec<&'static str>,
 }
 
@@ -101,22 +118,24 @@ impl StateHandle {
         std::mem::take(&mut self.lock().wanted)
     }
 
-    /// Whether all lists are there.
+    /// Whether this replica leads and all lists are there.
     ///
     /// # Errors
-    /// What is missing.
+    /// Why not.
     pub fn ready(&self) -> Result<(), String> {
         let shown = self.lock();
-        match (shown.started, shown.waiting_for.is_empty()) {
-            (false, _) => Err("not started".into()),
-            (true, true) => Ok(()),
-            (true, false) => Err(format!("not listed yet: {}", shown.waiting_for.join(", "))),
+        match (shown.started, shown.standby, shown.waiting_for.is_empty()) {
+            (false, ..) => Err("not started".into()),
+            (true, Some(why), _) => Err(why.into()),
+            (true, None, true) => Ok(()),
+            (true, None, false) => Err(format!("not listed yet: {}", shown.waiting_for.join(", "))),
         }
     }
 
-    fn set_waiting_for(&self, waiting_for: Vec<&'static str>) {
+    fn set_waiting_for(&self, standby: Option<&'static str>, waiting_for: Vec<&'static str>) {
         let mut shown = self.lock();
         shown.started = true;
+        shown.standby = standby;
         shown.waiting_for = waiting_for;
     }
 
@@ -131,7 +150,7 @@ impl StateHandle {
     }
 }
 
-/// Runs a scheduler until `cancel`, then drains for up to five seconds.
+/// Runs a scheduler until `cancel`, then drains for up to five seconds and gives up the lead.
 ///
 /// # Errors
 /// [`RunError`] when a part of it fails; everything else is stopped then.
@@ -145,22 +164,37 @@ pub async fn run(params: Params, cancel: CancellationToken) -> Result<(), RunErr
         metrics: metrics.clone(),
         reporter: config.scheduler_name.clone(),
         clock: params.clock,
+        until: None,
     };
-    let core = Core::new(config.settings(params.embedded_bind, params.count_plugged));
+    let settings = Settings {
+        lease: params.leadership.rule(),
+        ..config.settings(params.embedded_bind, params.count_plugged)
+    };
+    // Alone there is one term, from the start.
+    let alone = settings.lease.is_none();
+    let (terms, told) = watch::channel(alone.then_some(1));
     let labels = config.node_metric_labels.clone();
-    let owner = Owner::new(core, caller, params.state.clone(), labels, commands.clone());
+    let owner = Owner::new(
+        Core::new(settings),
+        caller.clone(),
+        params.state.clone(),
+        labels,
+        commands.clone(),
+        terms,
+    );
 
     // The server stops first; what answers it stops after it has drained.
     let inner = CancellationToken::new();
     let _stop_all = inner.clone().drop_guard();
     let mut owner = tokio::spawn(owner.run(inbox, inner.clone()));
-    let mut watches = tokio::spawn(watch_all(
-        params.client,
-        commands.clone(),
-        metrics.clone(),
-        params.takeover_wait,
-        inner.clone(),
-    ));
+    let watch = watching::Watch {
+        client: params.client.clone(),
+        commands: commands.clone(),
+        metrics: metrics.clone(),
+    };
+    let wait = if alone { params.takeover_wait } else { Span(0) };
+    let mut watches = tokio::spawn(watch.run(wait, told, inner.clone()));
+    let mut lead = Lead::follow(caller, commands.clone(), params.leadership, inner.clone());
     let mut admin = tokio::spawn(serve_admin(
         params.metrics_listener,
         Admin::new(Arc::new(registry)),
@@ -172,30 +206,78 @@ pub async fn run(params: Params, cancel: CancellationToken) -> Result<(), RunErr
     let _stop_server = stop.clone().drop_guard();
     let server = server::serve(
         params.permit_listener,
-        commands,
+        commands.clone(),
         metrics,
         params.clock,
+        Arc::new(params.callers),
         stop.clone(),
     );
     let mut server = tokio::spawn(server);
-    warn_when_late(
-        params.state,
-        config.startup_event_handling_timeout_seconds,
-        &inner,
-        params.takeover_wait,
-    );
+    let late = config.startup_event_handling_timeout_seconds;
+    warn_when_late(params.state, late, &inner, wait);
 
     tokio::select! {
         ended = &mut server => {
             ended.map_err(|source| RunError::Crashed { part: "permit server", source })?;
-            if cancel.is_cancelled() { Ok(()) } else { Err(RunError::Ended("permit server")) }
+            if !cancel.is_cancelled() {
+                return Err(RunError::Ended("permit server"));
+            }
+            if !alone {
+                lead.hand_over(&commands).await;
+            }
+            Ok(())
         }
         ended = &mut owner => Err(failed("ledger's owner", ended)),
         ended = &mut watches => Err(failed("watches", ended)),
+        ended = &mut lead.task => Err(failed("lead", ended)),
         ended = &mut admin => match ended {
             Ok(Err(error)) => Err(RunError::Metrics(error)),
             other => Err(failed("metrics server", other.map(|_| ()))),
         },
+    }
+}
+
+/// The task that follows the Lease, and how it is told to give it up.
+struct Lead {
+    task: tokio::task::JoinHandle<()>,
+    leave: oneshot::Sender<bool>,
+}
+
+impl Lead {
+    fn follow(
+        caller: api::Caller,
+        commands: mpsc::Sender<owner::Command>,
+        leadership: Leadership,
+        cancel: CancellationToken,
+    ) -> Self {
+        let follower = lead::Follower {
+            client: caller.client,
+            commands,
+            metrics: caller.metrics,
+            clock: caller.clock,
+            timeout: caller.timeout,
+            writer: caller.reporter,
+        };
+        let (leave, told) = oneshot::channel();
+        let task = tokio::spawn(follower.run(leadership, told, cancel));
+        Self { task, leave }
+    }
+
+    /// Lets what is under way end, then gives the Lease up, so that the next leader need not wait for it to run out. What
+    /// takes too long is left to run out.
+    async fn hand_over(self, commands: &mpsc::Sender<owner::Command>) {
+        let (done, drained) = oneshot::channel();
+        let retired = async {
+            commands.send(owner::Command::Retire(done)).await.ok()?;
+            drained.await.ok()
+        };
+        let is_drained = tokio::time::timeout(HAND_OVER, retired).await;
+        let is_drained = is_drained.ok().flatten().unwrap_or(false);
+        if self.leave.send(is_drained).is_ok()
+            && tokio::time::timeout(HAND_OVER, self.task).await.is_err()
+        {
+            tracing::warn!("the Lease could not be given up; it runs out by itself");
+        }
     }
 }
 
@@ -204,39 +286,6 @@ fn failed(part: &'static str, ended: Result<(), tokio::task::JoinError>) -> RunE
         |source| RunError::Crashed { part, source },
         |()| RunError::Ended(part),
     )
-}
-
-async fn watch_all(
-    client: Client,
-    commands: mpsc::Sender<owner::Command>,
-    metrics: metrics::Metrics,
-    wait: Span,
-    cancel: CancellationToken,
-) {
-    if wait > Span(0) {
-        tokio::select! {
-            () = cancel.cancelled() => return,
-            () = tokio::time::sleep(wait.to_duration()) => {}
-        }
-    }
-    let watches = watch::Kind::ALL.map(|kind| {
-        let (client, commands) = (client.clone(), commands.clone());
-        tokio::spawn(watch::run(
-            kind,
-            client,
-            commands,
-            metrics.clone(),
-            cancel.clone(),
-        ))
-    });
-    // Each ends only with `cancel` or with the owner; a crash of one is passed on as our own.
-    let (first, _, rest) = futures::future::select_all(watches).await;
-    rest.iter().for_each(tokio::task::JoinHandle::abort);
-    if let Err(error) = first
-        && let Ok(panic) = error.try_into_panic()
-    {
-        std::panic::resume_unwind(panic);
-    }
 }
 
 async fn serve_admin(

@@ -7,15 +7,17 @@ use std::time::Instant;
 use protocol::permit::{AgentRequest, PermitRefusal, PluginResponse};
 use protocol::time::Timestamp;
 use telemetry::clock::Clock;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::StateHandle;
 use super::api::Caller;
+use super::callers::Scope;
 use super::metrics::Metrics;
 use crate::core::decide::{Decision, Outcome};
 use crate::core::event::{Action, Answer, CallOutcome, Event, TicketId};
+use crate::core::remarks::Remark;
 use crate::core::{Core, Oddities};
 
 /// Commands that may wait for the owner; senders wait when it is full.
@@ -35,8 +37,12 @@ const SHOWING_PART: u32 = 20;
 pub(super) enum Command {
     /// For the core.
     Happened(Event),
-    /// A permit request and where its answer goes.
-    Permit(AgentRequest, oneshot::Sender<Reply>),
+    /// For the core, told by a watch of this term.
+    Told(u64, Event),
+    /// Begin nothing any more; answered when nothing is under way, by whether everything that was begun has a known end.
+    Retire(oneshot::Sender<bool>),
+    /// A permit request, what its caller may ask for, and where its answer goes.
+    Permit(AgentRequest, Scope, oneshot::Sender<Reply>),
 }
 
 /// An answer to a permit request.
@@ -59,7 +65,14 @@ pub(super) struct Owner {
     gate: Arc<Semaphore>,
     commands: mpsc::Sender<Command>,
     oddities: Option<Oddities>,
-    waiting_for: Option<Vec<&'static str>>,
+    remarked: Option<[usize; Remark::ALL.len()]>,
+    shown: Option<(Option<&'static str>, Vec<&'static str>)>,
+    /// The term whose watches are heard; none while another leads.
+    term: Option<u64>,
+    last_term: u64,
+    terms: watch::Sender<Option<u64>>,
+    is_retiring: bool,
+    retired: Option<oneshot::Sender<bool>>,
     changed: bool,
     show_after: Instant,
 }
@@ -71,7 +84,9 @@ impl Owner {
         state: StateHandle,
         node_labels: BTreeMap<String, String>,
         commands: mpsc::Sender<Command>,
+        terms: watch::Sender<Option<u64>>,
     ) -> Self {
+        let first = *terms.borrow();
         let (clock, metrics) = (caller.clock, caller.metrics.clone());
         Self {
             core,
@@ -87,7 +102,13 @@ impl Owner {
             gate: Arc::new(Semaphore::new(CALLS_AT_ONCE)),
             commands,
             oddities: None,
-            waiting_for: None,
+            remarked: None,
+            shown: None,
+            term: first,
+            last_term: first.unwrap_or(0),
+            terms,
+            is_retiring: false,
+            retired: None,
             changed: true,
             show_after: clock.instant_of(Timestamp(0)),
         }
@@ -101,7 +122,11 @@ impl Owner {
     ) {
         loop {
             self.act();
+            self.keep_term();
             self.show();
+            if self.calls.is_empty() && inbox.is_empty() {
+                self.retire();
+            }
             let wake = self
                 .core
                 .poll_deadline()
@@ -139,9 +164,23 @@ impl Owner {
         let now = self.clock.now();
         match command {
             Command::Happened(event) => self.core.handle(now, event),
+            Command::Told(term, event) if Some(term) == self.term => self.core.handle(now, event),
+            // Of a term that is over.
+            Command::Told(..) => {}
+            Command::Retire(done) => {
+                self.is_retiring = true;
+                self.retired = Some(done);
+            }
             // Whoever hung up has moved on: its request says what was, and must not overtake what is.
-            Command::Permit(_, reply) if reply.is_closed() => {}
-            Command::Permit(request, reply) => {
+            Command::Permit(_, _, reply) if reply.is_closed() => {}
+            Command::Permit(request, Scope::Node(node), reply)
+                if self.node_of(&request).is_some_and(|is| is != node) =>
+            {
+                tracing::warn!(pod = %request.pod, caller = node, "asked for a pod of another node");
+                let (node, result) = (self.node_of(&request), Err(PermitRefusal::ForeignNode));
+                let _sent = reply.send(Reply { node, result });
+            }
+            Command::Permit(request, _, reply) => {
                 self.last_ticket += 1;
                 self.waiting.insert(self.last_ticket, reply);
                 self.core
@@ -150,13 +189,22 @@ impl Owner {
         }
     }
 
+    /// The node that a request's pod is bound to, if both are known.
+    fn node_of(&self, request: &AgentRequest) -> Option<String> {
+        let pod = self.core.ledger().pod_named(&request.pod)?;
+        pod.view.node.clone()
+    }
+
     /// Carries out everything the core asks for.
     fn act(&mut self) {
         while let Some(action) = self.core.poll_action(self.clock.now()) {
+            if self.is_retiring && !matches!(action, Action::Answer(_)) {
+                continue;
+            }
             match action {
                 Action::Answer(answer) => self.answer(answer),
                 Action::WriteVm(write) => {
-                    let caller = self.caller.clone();
+                    let caller = self.bounded();
                     self.call(async move {
                         let outcome = caller.write_vm(&write).await;
                         if let CallOutcome::Refused(error) | CallOutcome::Unclear(error) = &outcome
@@ -167,11 +215,11 @@ impl Owner {
                     });
                 }
                 Action::ReadVm { id, vm } => {
-                    let caller = self.caller.clone();
+                    let caller = self.bounded();
                     self.call(async move { Event::ReadDone(id, caller.read_vm(&vm).await) });
                 }
                 Action::Bind { id, pod, uid, node } => {
-                    let caller = self.caller.clone();
+                    let caller = self.bounded();
                     self.call(async move {
                         let outcome = caller.bind(&pod, &uid, &node).await;
                         tracing::info!(%pod, node, ?outcome, "bound a pod");
@@ -183,13 +231,47 @@ impl Owner {
                     let caller = self.caller.clone();
                     self.note(async move { caller.unschedulable(&pod, &uid, &message).await });
                 }
-                // Asked for only by a core that follows a Lease; this one is alone.
-                Action::List => {}
+                Action::List => {
+                    self.last_term += 1;
+                    self.term = Some(self.last_term);
+                    self.terms.send_replace(self.term);
+                    tracing::info!("leads; everything is listed anew");
+                }
+                Action::Remark { pod, uid, remark } => {
+                    tracing::warn!(%pod, remark = remark.as_str(), "a pod to know about");
+                    let caller = self.caller.clone();
+                    self.note(async move { caller.remark(&pod, &uid, remark).await });
+                }
                 Action::ScaleUpDenied { uid, decision } => {
                     let caller = self.caller.clone();
                     self.note(async move { caller.scale_up_denied(&uid, &decision).await });
                 }
             }
+        }
+    }
+
+    /// A caller whose calls end before the lead does.
+    fn bounded(&self) -> Caller {
+        let now = self.clock.now();
+        Caller {
+            until: self.core.call_bound(now).map(|left| now + left),
+            ..self.caller.clone()
+        }
+    }
+
+    /// Ends the watches of a term that is over.
+    fn keep_term(&mut self) {
+        if self.term.is_some() && !self.core.may_act(self.clock.now()) {
+            self.term = None;
+            self.terms.send_replace(None);
+            tracing::info!("leads no more");
+        }
+    }
+
+    fn retire(&mut self) {
+        if let Some(done) = self.retired.take() {
+            // Whoever asked waits no longer than it wants to.
+            let _sent = done.send(self.core.is_drained());
         }
     }
 
@@ -254,10 +336,20 @@ impl Owner {
             self.oddities = Some(oddities);
             self.metrics.oddities(oddities);
         }
-        let waiting_for = self.core.waiting_for();
-        if self.waiting_for.as_ref() != Some(&waiting_for) {
-            self.state.set_waiting_for(waiting_for.clone());
-            self.waiting_for = Some(waiting_for);
+        let remarked = Remark::ALL.map(|remark| self.core.remarked(remark));
+        if self.remarked != Some(remarked) {
+            self.remarked = Some(remarked);
+            for (remark, count) in Remark::ALL.into_iter().zip(remarked) {
+                self.metrics.remarked(remark, count);
+            }
+        }
+        let standby = self.core.standby(self.clock.now());
+        let shown = Some((standby, self.core.waiting_for()));
+        if self.shown != shown {
+            self.metrics.leads(standby.is_none());
+            let waiting_for = self.core.waiting_for();
+            self.state.set_waiting_for(standby, waiting_for);
+            self.shown = shown;
         }
         let began = self.clock.instant_of(self.clock.now());
         let large = self.core.ledger().pods().len() > SHOWN_ALWAYS;

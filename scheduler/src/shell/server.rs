@@ -1,15 +1,18 @@
 //! The permit server: HTTP POST on any path. Source: spec/scheduler.md §2.4.
 //!
-//! Bounds: a body of 64 KiB, a time to send headers and body, a number of open connections. A connection that is too
-//! slow is closed; one too many is closed at once, and the agent comes back.
+//! Bounds: a body of 64 KiB, a time to send headers and body, a number of open connections, and of each address a part of
+//! them. A connection that is too slow is closed; one too many is closed at once, and the agent comes back. Who may ask is
+//! decided by [`Callers`].
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::{Method, StatusCode, header};
+use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -20,6 +23,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::callers::{Callers, Scope};
 use super::metrics::Metrics;
 use super::owner::Command;
 
@@ -31,6 +35,8 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(20);
 const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Open connections. Agents keep one each, so this is a cluster of a thousand nodes.
 pub const MAX_CONNECTIONS: usize = 1024;
+/// Open connections of one address, so that a single peer cannot take all places.
+pub const MAX_CONNECTIONS_OF_ONE: usize = MAX_CONNECTIONS / 4;
 /// Pause after accepting failed, for instance for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Time for open requests to end when the server stops.
@@ -41,6 +47,39 @@ struct Desk {
     commands: mpsc::Sender<Command>,
     metrics: Metrics,
     clock: Clock,
+    callers: Arc<Callers>,
+}
+
+/// How many connections each address has open.
+#[derive(Clone, Default)]
+struct Guests(Arc<Mutex<BTreeMap<IpAddr, usize>>>);
+
+/// One open connection of an address; given back when dropped.
+struct Seat(Guests, IpAddr);
+
+impl Guests {
+    /// Nothing when the address has its part already.
+    fn seat(&self, address: IpAddr) -> Option<Seat> {
+        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = open.entry(address).or_default();
+        if *count >= MAX_CONNECTIONS_OF_ONE {
+            return None;
+        }
+        *count += 1;
+        Some(Seat(self.clone(), address))
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut open = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = open.get_mut(&self.1) {
+            *count -= 1;
+            if *count == 0 {
+                open.remove(&self.1);
+            }
+        }
+    }
 }
 
 /// Serves until `cancel`, then lets open requests end for up to five seconds.
@@ -49,24 +88,27 @@ pub(super) async fn serve(
     commands: mpsc::Sender<Command>,
     metrics: Metrics,
     clock: Clock,
+    callers: Arc<Callers>,
     cancel: CancellationToken,
 ) {
     let desk = Desk {
+        callers,
         commands,
         metrics: metrics.clone(),
         clock,
     };
     let router = Router::new().fallback(answer).with_state(desk);
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let tracker = TaskTracker::new();
+    let (tracker, guests) = (TaskTracker::new(), Guests::default());
     loop {
         let accepted = tokio::select! {
             () = cancel.cancelled() => break,
             accepted = listener.accept() => accepted,
         };
         match accepted {
-            Ok((stream, _)) => {
-                let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
+            Ok((stream, peer)) => {
+                let place = Arc::clone(&places).try_acquire_owned().ok();
+                let Some(place) = place.zip(guests.seat(peer.ip())) else {
                     metrics.connection_refused();
                     continue;
                 };
@@ -88,6 +130,8 @@ pub(super) async fn serve(
             }
         }
     }
+    // Whoever connects from now on is told at once that nobody listens.
+    drop(listener);
     tracker.close();
     if tokio::time::timeout(DRAIN, tracker.wait()).await.is_err() {
         tracing::warn!("connections still open are closed");
@@ -122,10 +166,16 @@ async fn converse(stream: TcpStream, router: Router, cancel: CancellationToken) 
 
 async fn answer(State(desk): State<Desk>, request: Request) -> Response {
     let began = desk.clock.now();
-    let (node, result) = match decode(request).await {
+    let header = request.headers().get(header::AUTHORIZATION);
+    let scope = desk.callers.scope(header.map(HeaderValue::as_bytes));
+    let admitted = match scope {
+        Err(refusal) => Err(refusal),
+        Ok(scope) => decode(request).await.map(|request| (request, scope)),
+    };
+    let (node, result) = match admitted {
         Err(refusal) => (None, Err(refusal)),
-        Ok(request) => {
-            let (node, result) = ask(&desk.commands, request).await;
+        Ok((request, scope)) => {
+            let (node, result) = ask(&desk.commands, request, scope).await;
             (Some(node.unwrap_or_else(|| "<none>".into())), result)
         }
     };
@@ -153,10 +203,11 @@ async fn decode(request: Request) -> Result<AgentRequest, PermitRefusal> {
 async fn ask(
     commands: &mpsc::Sender<Command>,
     request: AgentRequest,
+    scope: Scope,
 ) -> (Option<String>, Result<PluginResponse, PermitRefusal>) {
     let (reply, answer) = oneshot::channel();
     if commands
-        .send(Command::Permit(request, reply))
+        .send(Command::Permit(request, scope, reply))
         .await
         .is_err()
     {
@@ -204,13 +255,13 @@ mod tests {
         let (commands, inbox) = mpsc::channel(1);
         drop(inbox);
         assert_eq!(
-            text(respond(ask(&commands, request()).await.1)).await,
+            text(respond(ask(&commands, request(), Scope::AnyNode).await.1)).await,
             expected
         );
         // It may also go while the request waits.
         let (commands, mut inbox) = mpsc::channel(1);
         let owner = async move { drop(inbox.recv().await) };
-        let (answer, ()) = tokio::join!(ask(&commands, request()), owner);
+        let (answer, ()) = tokio::join!(ask(&commands, request(), Scope::AnyNode), owner);
         assert_eq!(text(respond(answer.1)).await, expected);
     }
 }

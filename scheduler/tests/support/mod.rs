@@ -10,7 +10,7 @@ use std::time::Duration;
 use protocol::time::Span;
 use protocol::units::Resources;
 use scheduler::config::Config;
-use scheduler::{Params, RunError, StateHandle};
+use scheduler::{Callers, Leadership, Params, RunError, StateHandle};
 use serde_json::{Value, json};
 use telemetry::clock::Clock;
 use tokio::net::TcpListener;
@@ -100,6 +100,11 @@ impl Running {
     }
 
     pub(crate) async fn start_unready(api: &FakeApi, config: Config) -> Self {
+        Self::start_for(api, config, Callers::anyone()).await
+    }
+
+    /// Starts one that only these callers may ask.
+    pub(crate) async fn start_for(api: &FakeApi, config: Config, callers: Callers) -> Self {
         let listen = || async { TcpListener::bind("127.0.0.1:0").await.expect("binds") };
         let (permit_listener, metrics_listener) = (listen().await, listen().await);
         let permits = permit_listener.local_addr().expect("has an address");
@@ -112,6 +117,8 @@ impl Running {
             metrics_listener: Some(metrics_listener),
             embedded_bind: true,
             count_plugged: true,
+            callers,
+            leadership: Leadership::Alone,
             takeover_wait: Span(0),
             clock: Clock::new(),
             state: state.clone(),

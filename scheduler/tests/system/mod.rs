@@ -15,7 +15,7 @@ use protocol::permit::{AgentRequest, PROTO_VERSION};
 use protocol::time::{Span, Timestamp};
 use protocol::units::Resources;
 use scheduler::core::event::{Action as Order, Answer, CallId, CallOutcome, Event, VmWrite};
-use scheduler::core::lease::{LeaseRule, Standing};
+use scheduler::core::lease::{LeaseRule, LeaseSeen, Standing};
 use scheduler::core::{Core, Settings, Timing};
 
 use brain::Brain;
@@ -204,6 +204,14 @@ impl System {
         Self { bounds, views }
     }
 
+    /// Pause of a new leader before its lists.
+    fn settle(&self) -> Span {
+        match self.bounds.cheat {
+            Some(Cheat::NoSettle) => Span(0),
+            _ => Span::from_secs(1),
+        }
+    }
+
     fn core(&self, replica: usize) -> Core {
         // No time-out falls into a run: silence is a step of its own.
         let long = Span::from_secs(1_000);
@@ -211,14 +219,10 @@ impl System {
             request_budget: long,
             call_budget: long,
         };
-        let settle = match self.bounds.cheat {
-            Some(Cheat::NoSettle) => Span(0),
-            _ => Span::from_secs(1),
-        };
         let rule = LeaseRule {
             deadline: Span::from_secs(3),
             margin: Span::from_secs(1),
-            settle,
+            settle: self.settle(),
             ..LeaseRule::of_host(host(replica))
         };
         let settings = scheduler::config::Config::default().settings(false, true);
@@ -428,8 +432,12 @@ impl System {
             if state.replicas[replica].cut {
                 self.drive(state, replica);
             } else {
-                let seen = Event::Lease(format!("{holder}_scheduler"), renewed);
-                self.tell(state, replica, seen);
+                let seen = LeaseSeen {
+                    holder: format!("{holder}_scheduler"),
+                    renewed,
+                    settled: time(state.now) + self.settle(),
+                };
+                self.tell(state, replica, Event::Lease(seen));
             }
         }
     }
@@ -600,7 +608,10 @@ impl System {
                     heard: true,
                 }),
                 Order::List => state.replicas[replica].lists = true,
-                Order::Bind { .. } | Order::Unschedulable { .. } | Order::ScaleUpDenied { .. } => {}
+                Order::Bind { .. }
+                | Order::Unschedulable { .. }
+                | Order::ScaleUpDenied { .. }
+                | Order::Remark { .. } => {}
             }
         }
     }

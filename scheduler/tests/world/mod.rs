@@ -440,6 +440,7 @@ impl World {
                 }
                 Action::Unschedulable { .. } => self.note("unschedulable"),
                 Action::ScaleUpDenied { .. } => self.note("denied"),
+                Action::Remark { .. } => {}
                 Action::List => unreachable!("there is no Lease in this world"),
             }
         }

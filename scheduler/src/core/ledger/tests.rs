@@ -18,6 +18,7 @@ fn rules() -> Rules {
             score_peak: 0.8,
         },
         count_plugged: true,
+        fairness: crate::core::fair::Fairness::default(),
     }
 }
 

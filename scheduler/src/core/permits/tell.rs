@@ -2,10 +2,13 @@
 
 use protocol::permit::{PermitRefusal, PluginResponse};
 use protocol::time::Span;
+use protocol::units::Resources;
 
 use super::{Bench, Permits};
 use crate::core::decide::{Decision, Limit, Outcome};
 use crate::core::event::{Action, Answer, TicketId};
+use crate::core::fair::Case;
+use crate::core::ledger::overcommit_of;
 
 /// The same denial of the same VM is news again after this long.
 const DENIAL_QUIET: Span = Span::from_secs(60);
@@ -14,9 +17,10 @@ const DENIAL_GAP: Span = Span::from_secs(10);
 
 impl Permits {
     pub(super) fn permit(&mut self, bench: &mut Bench<'_>, id: TicketId, decision: Box<Decision>) {
-        if self.tickets.remove(&id).is_none() {
+        let Some(ticket) = self.tickets.remove(&id) else {
             return;
-        }
+        };
+        self.account(bench, &decision, ticket.request.compute_unit);
         let granted = decision
             .verdicts
             .any(|verdict| matches!(verdict.outcome, Outcome::Granted | Outcome::Partial(_)));
@@ -38,6 +42,25 @@ impl Permits {
             news,
         };
         bench.out.push_back(Action::Answer(answer));
+    }
+
+    /// Lets what is fair rest on what was decided.
+    fn account(&mut self, bench: &Bench<'_>, decision: &Decision, unit: Resources) {
+        if bench.ledger.rules().fairness.is_off() {
+            return;
+        }
+        let Some(pod) = bench.ledger.pod_named(&decision.pod) else {
+            return;
+        };
+        let case = Case {
+            now: bench.now,
+            rule: &bench.ledger.rules().fairness,
+            node: &decision.node,
+            vm: &decision.vm,
+            priority: pod.view.priority,
+        };
+        self.fair
+            .decided(case, decision, unit, overcommit_of(&pod.view));
     }
 
     /// Whether a denial is to be told, and if so tells it on the VM.

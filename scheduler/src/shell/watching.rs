@@ -7,8 +7,9 @@ use kube::api::{Api, ApiResource, DynamicObject};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, watcher};
 use protocol::permit::NamespacedName;
+use protocol::time::Span;
 use serde_json::Value;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::api::virtual_machines;
@@ -45,45 +46,97 @@ impl Kind {
     }
 }
 
-/// Watches one kind until `cancel`, or until nobody listens.
-pub(super) async fn run(
-    kind: Kind,
-    client: Client,
-    commands: mpsc::Sender<Command>,
-    metrics: Metrics,
-    cancel: CancellationToken,
-) {
-    metrics.watch_alive(kind.as_str(), true);
-    tokio::select! {
-        () = cancel.cancelled() => {}
-        () = follow(kind, client, &commands, &metrics) => {}
-    }
-    metrics.watch_alive(kind.as_str(), false);
+/// What a watch needs.
+#[derive(Clone)]
+pub(super) struct Watch {
+    pub(super) client: Client,
+    pub(super) commands: mpsc::Sender<Command>,
+    pub(super) metrics: Metrics,
 }
 
-async fn follow(kind: Kind, client: Client, commands: &mpsc::Sender<Command>, metrics: &Metrics) {
-    let api: Api<DynamicObject> = Api::all_with(client, &kind.resource());
+impl Watch {
+    /// Watches everything anew for each term that is told, from lists taken after that, until `cancel` or until nobody
+    /// listens; watches nothing while there is no term.
+    pub(super) async fn run(
+        self,
+        wait: Span,
+        mut terms: watch::Receiver<Option<u64>>,
+        cancel: CancellationToken,
+    ) {
+        tokio::select! {
+            () = cancel.cancelled() => return,
+            () = tokio::time::sleep(wait.to_duration()) => {}
+        }
+        loop {
+            let term = *terms.borrow_and_update();
+            let ended = async {
+                match term {
+                    Some(term) => self.term(term, &cancel).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                // Each ends only with `cancel` or with the owner.
+                () = ended => return,
+                told = terms.changed() => if told.is_err() { return },
+            }
+        }
+    }
+
+    /// One term. Dropping this future ends its watches.
+    async fn term(&self, term: u64, cancel: &CancellationToken) {
+        let end = cancel.child_token();
+        let _end = end.clone().drop_guard();
+        let watches =
+            Kind::ALL.map(|kind| tokio::spawn(one(kind, term, self.clone(), end.clone())));
+        // A crash of one is passed on as our own.
+        let (first, ..) = futures::future::select_all(watches).await;
+        if let Err(error) = first
+            && let Ok(panic) = error.try_into_panic()
+        {
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
+/// Watches one kind until `cancel`, or until nobody listens.
+async fn one(kind: Kind, term: u64, watch: Watch, cancel: CancellationToken) {
+    watch.metrics.watch_alive(kind.as_str(), true);
+    tokio::select! {
+        () = cancel.cancelled() => {}
+        () = follow(kind, term, &watch) => {}
+    }
+    watch.metrics.watch_alive(kind.as_str(), false);
+}
+
+async fn follow(kind: Kind, term: u64, watch: &Watch) {
+    let Watch {
+        client,
+        commands,
+        metrics,
+    } = watch;
+    let api: Api<DynamicObject> = Api::all_with(client.clone(), &kind.resource());
     let stream = watcher(api, watcher::Config::default()).default_backoff();
     let mut stream = std::pin::pin!(stream);
-    let mut listed: Vec<DynamicObject> = Vec::new();
+    let mut listed = Listed::default();
     let mut lists = 0_u64;
     while let Some(event) = stream.next().await {
         metrics.watch_failing(kind.as_str(), event.is_err());
         let event = match event {
             Ok(watcher::Event::Init) => {
-                listed.clear();
+                listed = Listed::default();
                 metrics.watch_listed(kind.as_str(), lists > 0);
                 lists += 1;
                 continue;
             }
             Ok(watcher::Event::InitApply(object)) => {
-                listed.push(object);
+                listed.push(kind, &object, metrics);
                 continue;
             }
             Ok(watcher::Event::InitDone) => {
                 metrics.watch_event(kind.as_str(), "Listed");
-                tracing::debug!(kind = kind.as_str(), objects = listed.len(), "listed");
-                Some(list(kind, &std::mem::take(&mut listed), metrics))
+                tracing::debug!(kind = kind.as_str(), "listed");
+                Some(std::mem::take(&mut listed).into_event(kind))
             }
             Ok(watcher::Event::Apply(object)) => {
                 metrics.watch_event(kind.as_str(), "Applied");
@@ -105,7 +158,7 @@ async fn follow(kind: Kind, client: Client, commands: &mpsc::Sender<Command>, me
             }
         };
         let Some(event) = event else { continue };
-        if commands.send(Command::Happened(event)).await.is_err() {
+        if commands.send(Command::Told(term, event)).await.is_err() {
             return;
         }
     }
@@ -183,12 +236,30 @@ fn vm(object: &DynamicObject, metrics: &Metrics) -> Option<VmView> {
     )
 }
 
-fn list(kind: Kind, objects: &[DynamicObject], metrics: &Metrics) -> Event {
-    let objects = objects.iter();
-    match kind {
-        Kind::Nodes => Event::NodesListed(objects.filter_map(|o| node(o, metrics)).collect()),
-        Kind::Pods => Event::PodsListed(objects.filter_map(|o| pod(o, metrics)).collect()),
-        Kind::VirtualMachines => Event::VmsListed(objects.filter_map(|o| vm(o, metrics)).collect()),
+/// A list while it comes. Only what the core needs is kept of each object: of a large cluster the objects themselves would
+/// take gigabytes.
+#[derive(Default)]
+struct Listed {
+    nodes: Vec<NodeView>,
+    pods: Vec<PodView>,
+    vms: Vec<VmView>,
+}
+
+impl Listed {
+    fn push(&mut self, kind: Kind, object: &DynamicObject, metrics: &Metrics) {
+        match kind {
+            Kind::Nodes => self.nodes.extend(node(object, metrics)),
+            Kind::Pods => self.pods.extend(pod(object, metrics)),
+            Kind::VirtualMachines => self.vms.extend(vm(object, metrics)),
+        }
+    }
+
+    fn into_event(self, kind: Kind) -> Event {
+        match kind {
+            Kind::Nodes => Event::NodesListed(self.nodes),
+            Kind::Pods => Event::PodsListed(self.pods),
+            Kind::VirtualMachines => Event::VmsListed(self.vms),
+        }
     }
 }
 

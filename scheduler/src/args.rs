@@ -1,0 +1,162 @@
+//! The command line of `autoscale-scheduler`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args as ArgGroup, Parser, ValueEnum};
+use protocol::time::{Span, WallTime};
+
+use crate::core::elect::ElectRule;
+use crate::core::lease::LeaseRule;
+use crate::{Leadership, LeaseName};
+
+/// What a call of the last leader may take beyond its time-out before it has landed or never will.
+const LATE_CALL: Span = Span::from_secs(1);
+
+/// Grants increases to virtual machines and places their pods.
+#[derive(Debug, Parser)]
+#[command(version)]
+pub struct Args {
+    /// Config file; without it the values that ship are used.
+    #[arg(long, env = "SCHEDULER_CONFIG")]
+    pub config: Option<PathBuf>,
+    /// Where agents ask for permits.
+    #[arg(long, env = "SCHEDULER_LISTEN", default_value = "127.0.0.1:10299")]
+    pub listen: SocketAddr,
+    /// Tokens of which a caller must send one, each with the node it is for or for all; without it anyone may ask.
+    #[arg(long, env = "SCHEDULER_TOKENS")]
+    pub tokens: Option<PathBuf>,
+    /// Where metrics and the state are shown.
+    #[arg(
+        long,
+        env = "SCHEDULER_METRICS_LISTEN",
+        default_value = "127.0.0.1:9100"
+    )]
+    pub metrics_listen: SocketAddr,
+    /// Place pods too, on a machine without kube-scheduler.
+    #[arg(long)]
+    pub embedded_bind: bool,
+    /// Without a Lease: milliseconds before the first lists, so that writes of an earlier process have ended.
+    #[arg(long, default_value_t = 2000)]
+    pub takeover_wait_ms: u64,
+    /// Whether there are other replicas.
+    #[command(flatten)]
+    pub lease: LeaseArgs,
+    /// Print the effective configuration and stop.
+    #[arg(long)]
+    pub check_config: bool,
+}
+
+/// How it is told which replica leads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LeaseMode {
+    /// There is no other replica.
+    Off,
+    /// The replicas elect one of them.
+    Own,
+    /// The replica beside the kube-scheduler that holds the Lease leads.
+    Follow,
+}
+
+/// The options about the Lease.
+#[derive(Debug, Clone, ArgGroup)]
+pub struct LeaseArgs {
+    /// How it is told which replica leads.
+    #[arg(long = "lease", env = "SCHEDULER_LEASE", default_value = "off")]
+    pub mode: LeaseMode,
+    /// Namespace of the Lease.
+    #[arg(
+        long = "lease-namespace",
+        env = "SCHEDULER_LEASE_NAMESPACE",
+        default_value = "kube-system"
+    )]
+    pub namespace: String,
+    /// Name of the Lease; of an election of our own it must not be kube-scheduler's.
+    #[arg(
+        long = "lease-name",
+        env = "SCHEDULER_LEASE_NAME",
+        default_value = "autoscale-scheduler-permits"
+    )]
+    pub name: String,
+    /// This replica's name; of its host by default, as kube-scheduler's.
+    #[arg(long = "lease-host", env = "SCHEDULER_LEASE_HOST")]
+    pub host: Option<String>,
+    /// In an election of our own: seconds after its last renewal from which a leader is replaced.
+    #[arg(long = "lease-seconds", env = "SCHEDULER_LEASE_SECONDS", default_value_t = 8,
+        value_parser = clap::value_parser!(u64).range(4..=600))]
+    pub seconds: u64,
+}
+
+impl LeaseArgs {
+    /// What they mean for a process that starts now. `call` is the time-out of one API call.
+    ///
+    /// # Errors
+    /// When no host name is given and this machine's cannot be read.
+    pub fn leadership(&self, call: Span, now: WallTime) -> std::io::Result<Leadership> {
+        let host = || match &self.host {
+            Some(host) => Ok(host.clone()),
+            None => std::fs::read_to_string("/proc/sys/kernel/hostname")
+                .map(|name| name.trim().to_owned()),
+        };
+        let lease = LeaseName {
+            namespace: self.namespace.clone(),
+            name: self.name.clone(),
+        };
+        let settle = Span(call.0 + LATE_CALL.0);
+        Ok(match self.mode {
+            LeaseMode::Off => Leadership::Alone,
+            LeaseMode::Own => {
+                // The next process of the same host is another one: what this one began may yet be under way.
+                let identity = format!("{}_{}-{:x}", host()?, std::process::id(), now.0);
+                let duration = Span::from_secs(self.seconds);
+                let rule = ElectRule {
+                    identity,
+                    duration,
+                    settle,
+                };
+                Leadership::Elected(lease, rule)
+            }
+            LeaseMode::Follow => {
+                let rule = LeaseRule::of_host(host()?);
+                Leadership::Followed(lease, LeaseRule { settle, ..rule })
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn leadership(options: &[&str]) -> Leadership {
+        let args = Args::try_parse_from([&["autoscale-scheduler"], options].concat());
+        let lease = args.expect("parses").lease;
+        lease
+            .leadership(Span::from_secs(1), WallTime(0xabc))
+            .expect("the host has a name")
+    }
+
+    #[test]
+    fn the_options_say_who_leads() {
+        assert!(matches!(leadership(&[]), Leadership::Alone));
+        let own = leadership(&["--lease", "own", "--lease-host", "s-1"]);
+        let Leadership::Elected(lease, rule) = own else {
+            panic!("{own:?}")
+        };
+        assert_eq!(lease.namespace, "kube-system");
+        assert_eq!(rule.identity, format!("s-1_{}-abc", std::process::id()));
+        assert_eq!(
+            (rule.duration, rule.settle),
+            (Span::from_secs(8), Span::from_secs(2))
+        );
+        let follow = leadership(&["--lease", "follow", "--lease-name", "autoscale-scheduler"]);
+        let Leadership::Followed(lease, rule) = follow else {
+            panic!("{follow:?}")
+        };
+        assert_eq!(lease.name, "autoscale-scheduler");
+        assert!(!rule.host.is_empty() && rule.host.trim() == rule.host);
+        for bad in [&["--lease", "maybe"], &["--lease-seconds", "3"]] {
+            assert!(Args::try_parse_from([&["autoscale-scheduler"], &bad[..]].concat()).is_err());
+        }
+    }
+}

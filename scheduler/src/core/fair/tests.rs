@@ -1,0 +1,341 @@
+use super::*;
+use crate::core::decide::{Outcome, Verdict};
+use proptest::prelude::*;
+
+const fn at(seconds: u64) -> Timestamp {
+    Timestamp(seconds * 1_000_000)
+}
+
+const fn wish(held: u64, asked: u64, priority: i32) -> Wish {
+    Wish {
+        held,
+        asked,
+        unit: 250,
+        overcommit_milli: 1000,
+        priority,
+    }
+}
+
+#[test]
+fn what_is_left_goes_to_the_smallest_first() {
+    for (free, wishes, expected) in [
+        (0, vec![wish(250, 1000, 0)], vec![0]),
+        (
+            500,
+            vec![wish(250, 1000, 0), wish(250, 1000, 0)],
+            vec![250, 250],
+        ),
+        // The small one catches up before the large one grows.
+        (
+            500,
+            vec![wish(250, 2000, 0), wish(1000, 2000, 0)],
+            vec![500, 0],
+        ),
+        (
+            1250,
+            vec![wish(250, 2000, 0), wish(1000, 2000, 0)],
+            vec![1000, 250],
+        ),
+        // Who wants little leaves the rest to the others.
+        (
+            1500,
+            vec![wish(250, 500, 0), wish(250, 4000, 0), wish(250, 4000, 0)],
+            vec![250, 750, 500],
+        ),
+        // One unit for three: not a third for each.
+        (
+            300,
+            vec![wish(250, 1000, 0), wish(250, 1000, 0), wish(250, 1000, 0)],
+            vec![250, 0, 0],
+        ),
+        // A wish that is no whole unit is met whole or by units.
+        (
+            690,
+            vec![wish(300, 690, 0), wish(300, 690, 0)],
+            vec![390, 250],
+        ),
+        // A class waits for the one above it, and not for the one below.
+        (
+            500,
+            vec![wish(250, 2000, 0), wish(2000, 2500, 7)],
+            vec![0, 500],
+        ),
+        (
+            1000,
+            vec![wish(250, 2000, 0), wish(2000, 2500, 7)],
+            vec![500, 500],
+        ),
+        (
+            200,
+            vec![wish(250, 2000, 0), wish(2000, 2500, 7)],
+            vec![0, 0],
+        ),
+    ] {
+        assert_eq!(divide(free, &wishes), expected, "{free} of {wishes:?}");
+    }
+    let half = Wish {
+        overcommit_milli: 2000,
+        ..wish(0, 4000, 0)
+    };
+    assert_eq!(divide(1000, &[half, half]), [1000, 1000], "discounted");
+}
+
+fn wishes() -> impl Strategy<Value = Vec<Wish>> {
+    let one = (
+        0_u64..20_000,
+        0_u64..20_000,
+        1_u64..2_000,
+        500_u32..3_000,
+        0..3,
+    );
+    let one = one.prop_map(|(held, more, unit, overcommit_milli, priority)| Wish {
+        held,
+        asked: held + more,
+        unit,
+        overcommit_milli,
+        priority,
+    });
+    proptest::collection::vec(one, 1..12)
+}
+
+proptest! {
+    #[test]
+    fn divide_is_max_min(free in 0_u128..60_000, wishes in wishes()) {
+        let growth = divide(free, &wishes);
+        let costs = wishes.iter().zip(&growth).map(|(wish, growth)| wish.cost(*growth));
+        let taken: u128 = costs.sum();
+        prop_assert!(taken <= free, "{taken} of {free}");
+        let size = |n: usize| wishes[n].held + growth[n];
+        for (n, wish) in wishes.iter().enumerate() {
+            prop_assert!(size(n) <= wish.asked);
+            prop_assert!(size(n) == wish.asked || growth[n].is_multiple_of(wish.unit));
+            if size(n) == wish.asked {
+                continue;
+            }
+            for (other, theirs) in wishes.iter().enumerate() {
+                // Nobody of a lower class grows while one of a higher class waits.
+                prop_assert!(theirs.priority >= wish.priority || growth[other] == 0);
+                // Nobody of the class grew beyond whoever waits and could have had a unit of it by more than the last units.
+                let step = wish.unit.min(wish.asked - size(n));
+                let costs = wish.cost(growth[n] + step) - wish.cost(growth[n]);
+                let could = costs <= theirs.cost(growth[other]) + (free - taken);
+                if theirs.priority == wish.priority && growth[other] > 0 && could {
+                    let steps = (ROUNDS as u64 + 1) * (wish.unit + theirs.unit);
+                    prop_assert!(size(other) <= size(n) + steps, "{other} over {n}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn equal_units_leave_nobody_more_than_a_unit_behind(
+        free in 0_u128..40_000, sizes in proptest::collection::vec((0_u64..40, 0_u64..40), 1..12),
+    ) {
+        let of = |(held, more): &(u64, u64)| wish(held * 250, (held + more) * 250, 0);
+        let wishes: Vec<Wish> = sizes.iter().map(of).collect();
+        let growth = divide(free, &wishes);
+        let taken: u64 = growth.iter().sum();
+        let waits = |n: &usize| wishes[*n].held + growth[*n] < wishes[*n].asked;
+        for n in (0..wishes.len()).filter(waits) {
+            prop_assert!(free - u128::from(taken) < 250, "a unit is left over");
+            for other in (0..wishes.len()).filter(|other| growth[*other] > 0) {
+                prop_assert!(wishes[other].held + growth[other] <= wishes[n].held + growth[n] + 250);
+            }
+        }
+    }
+
+    #[test]
+    fn no_rate_is_exceeded_over_any_time(
+        steps in proptest::collection::vec((0_u64..3_000_000, 0_u64..5_000), 1..60),
+        rate in 100_u64..2_000, burst_seconds in 1_u32..10,
+    ) {
+        let rule = Fairness { burst_seconds, ..Fairness::default() };
+        let resources = Resources::new(u32::try_from(rate).unwrap_or(1), 0);
+        let (mut full, mut now) = (Full::default(), at(100));
+        let mut grown: Vec<(Timestamp, u64)> = Vec::new();
+        for (pause, wish) in steps {
+            now = now + Span(pause);
+            let growth = wish.min(allowed(rate, &rule, full.cpu, now));
+            charge(&mut full, resources, Both::new(growth, 0), now);
+            grown.push((now, growth));
+            for (since, _) in &grown {
+                let sum: u64 = grown.iter().filter(|(at, _)| at >= since).map(|(_, g)| g).sum();
+                let seconds = u128::from(now.since(*since).0) + u128::from(burst_seconds) * 1_000_000;
+                let most = u128::from(rate) * seconds / 1_000_000;
+                // What is charged is rounded down to a microsecond each time.
+                prop_assert!(u128::from(sum) <= most + grown.len() as u128, "{sum} in {seconds}");
+            }
+        }
+    }
+}
+
+fn key(name: &str) -> NamespacedName {
+    NamespacedName {
+        namespace: "default".into(),
+        name: name.into(),
+    }
+}
+
+fn decision(vm: &str, asked: u64, held: u64, permit: u64, outcome: Outcome) -> Decision {
+    let verdict = Verdict {
+        asked,
+        held,
+        permit,
+        room: 0,
+        outcome,
+    };
+    let verdicts = Both::new(
+        verdict,
+        Verdict {
+            asked: 1,
+            held: 1,
+            permit: 1,
+            room: 0,
+            outcome: Outcome::Accepted,
+        },
+    );
+    Decision {
+        pod: key(vm),
+        vm: key(vm),
+        node: "n".into(),
+        permit: verdicts.map(|_, verdict| verdict.permit).to_resources(),
+        verdicts,
+        claim: None,
+        overclaimed: false,
+        garbled: false,
+        autoscaled: true,
+    }
+}
+
+/// What `vm` may grow by from 1,000 to 2,000 on a node with 500 left, by what was decided before.
+fn cap(fair: &Fair, rule: &Fairness, now: Timestamp, priority: i32) -> Option<(u64, Limit)> {
+    let vm = key("b");
+    let case = Case {
+        now,
+        rule,
+        node: "n",
+        vm: &vm,
+        priority,
+    };
+    let input = GrantInput {
+        total: 10_000,
+        others: 8_500,
+        held: 1_000,
+        asked: 2_000,
+        unit: 250,
+        overcommit_milli: 1000,
+    };
+    fair.cap(case, Resource::Cpu, &input)
+}
+
+fn decided(fair: &mut Fair, rule: &Fairness, now: Timestamp, priority: i32, decision: &Decision) {
+    let vm = decision.vm.clone();
+    let case = Case {
+        now,
+        rule,
+        node: "n",
+        vm: &vm,
+        priority,
+    };
+    fair.decided(case, decision, Resources::new(250, 1), Both::same(1000));
+}
+
+#[test]
+fn a_wish_that_was_not_met_counts_against_others_for_a_while() {
+    let rule = Fairness {
+        sharing: true,
+        ..Fairness::default()
+    };
+    let (mut fair, off) = (Fair::default(), Fairness::default());
+    assert_eq!(cap(&fair, &rule, at(1), 0), None, "nobody waits");
+    let denied = decision("a", 1_000, 500, 500, Outcome::Denied(Limit::NoRoom));
+    decided(&mut fair, &off, at(1), 0, &denied);
+    assert_eq!(
+        cap(&fair, &rule, at(1), 0),
+        None,
+        "nothing is kept while it is off"
+    );
+    decided(&mut fair, &rule, at(1), 0, &denied);
+    assert_eq!(
+        cap(&fair, &rule, at(2), 0),
+        Some((0, Limit::FairShare)),
+        "a is smaller"
+    );
+    assert_eq!(
+        cap(&fair, &rule, at(2), 5),
+        Some((500, Limit::FairShare)),
+        "b comes first"
+    );
+    assert_eq!(cap(&fair, &rule, at(2), -5), Some((0, Limit::Priority)));
+    assert_eq!(cap(&fair, &off, at(2), 0), None);
+    assert_eq!(cap(&fair, &rule, at(6), 0), None, "it has not asked since");
+    // Met, it waits no more.
+    decided(&mut fair, &rule, at(2), 0, &denied);
+    decided(
+        &mut fair,
+        &rule,
+        at(3),
+        0,
+        &decision("a", 1_000, 500, 1_000, Outcome::Granted),
+    );
+    assert_eq!(cap(&fair, &rule, at(3), 0), None);
+    // Room would not help a VM that is kept back for another reason.
+    decided(
+        &mut fair,
+        &rule,
+        at(3),
+        0,
+        &decision("a", 1_000, 500, 500, Outcome::Denied(Limit::GrowthRate)),
+    );
+    assert_eq!(cap(&fair, &rule, at(3), 0), None);
+    decided(&mut fair, &rule, at(3), 0, &denied);
+    fair.gone(&key("a"));
+    assert_eq!(cap(&fair, &rule, at(3), 0), None);
+}
+
+#[test]
+fn a_vm_and_a_node_grow_no_faster_than_they_may() {
+    let rate = Resources::new(100, 0);
+    let vm = Fairness {
+        vm_growth_per_second: rate,
+        burst_seconds: 3,
+        ..Fairness::default()
+    };
+    let node = Fairness {
+        node_growth_per_second: rate,
+        burst_seconds: 3,
+        ..Fairness::default()
+    };
+    for (rule, grower) in [(vm, "b"), (node, "a")] {
+        let mut fair = Fair::default();
+        assert_eq!(
+            cap(&fair, &rule, at(100), 0),
+            Some((300, Limit::GrowthRate))
+        );
+        let grown = decision(grower, 1_200, 1_000, 1_200, Outcome::Granted);
+        decided(&mut fair, &rule, at(100), 0, &grown);
+        assert_eq!(
+            cap(&fair, &rule, at(100), 0),
+            Some((100, Limit::GrowthRate))
+        );
+        assert_eq!(
+            cap(&fair, &rule, at(101), 0),
+            Some((200, Limit::GrowthRate))
+        );
+        assert_eq!(
+            cap(&fair, &rule, at(200), 0),
+            Some((300, Limit::GrowthRate)),
+            "no more than a burst"
+        );
+    }
+    // Another VM's growth is not this one's.
+    let mut fair = Fair::default();
+    decided(
+        &mut fair,
+        &vm,
+        at(100),
+        0,
+        &decision("a", 1_200, 1_000, 1_200, Outcome::Granted),
+    );
+    assert_eq!(cap(&fair, &vm, at(100), 0), Some((300, Limit::GrowthRate)));
+}

@@ -1,0 +1,190 @@
+//! The scheduler's binary over real HTTP: permits a second with few and many VMs known, and how long nobody grants when the
+//! leader goes.
+//!
+//! For permits the API is played by this process (`api`), so that what is measured is the scheduler; it shares the processors
+//! with it, and with the clients. For the gaps everything is real: two replicas, the embedded API server, one Lease.
+
+mod api;
+mod failover;
+mod load;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use bellows_tests::figures::{Bench, Figure, Machine, percentile};
+use bellows_tests::patience::wait_for;
+use bellows_tests::process::Process;
+use bellows_tests::site::install_crypto;
+use clap::Parser;
+use serde_json::Value;
+
+use api::PlayedApi;
+use load::{Kind, Load};
+
+/// What the figures are held against; the rows of SPECIFICATION.md.
+const IDLE_TARGET: f64 = 50_000.0;
+const MOVE_TARGET: f64 = 20_000.0;
+const P99_TARGET_MS: f64 = 5.0;
+const KILL_TARGET_MS: f64 = 20_000.0;
+const TERM_TARGET_MS: f64 = 3_000.0;
+/// How long a scheduler may take to be ready.
+const START: Duration = Duration::from_secs(300);
+
+/// Options.
+#[derive(Parser)]
+struct Cli {
+    /// Numbers of VMs known
+    #[arg(long, value_delimiter = ',', default_value = "1000,200000")]
+    vms: Vec<usize>,
+    /// A quarter as many leaders are killed, and as many told to go
+    #[arg(long, default_value_t = 20)]
+    repeats: usize,
+    /// Seconds of each load
+    #[arg(long, default_value_t = 10)]
+    seconds: u64,
+    /// Where the binaries are, if not beside this one
+    #[arg(long)]
+    bin_dir: Option<PathBuf>,
+    /// Write the figures to FILE
+    #[arg(long)]
+    json: Option<PathBuf>,
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let cli = Cli::parse();
+    install_crypto();
+    let beside = std::env::current_exe()?;
+    let beside = beside.parent().context("a program is in a directory")?;
+    let bin_dir = cli.bin_dir.clone().unwrap_or_else(|| beside.to_owned());
+    let mut figures = Vec::new();
+    for count in &cli.vms {
+        figures.extend(permits(&cli, &bin_dir, *count).await?);
+    }
+    let rounds = cli.repeats.div_ceil(4);
+    figures.extend(gaps(&bin_dir, rounds).await?);
+    Bench {
+        bench: "scheduler".into(),
+        machine: Machine::here("none")?,
+        figures,
+    }
+    .show(cli.json.as_deref())
+}
+
+/// Permits with so many VMs known.
+async fn permits(cli: &Cli, bin_dir: &Path, count: usize) -> Result<Vec<Figure>> {
+    tell(&format!("{count} VMs: start"));
+    let api = PlayedApi::start(count).await?;
+    let dir = tempfile::tempdir()?;
+    let kubeconfig = dir.path().join("kubeconfig");
+    std::fs::write(&kubeconfig, api.kubeconfig())?;
+    let began = Instant::now();
+    let mut scheduler = Process::start(
+        Command::new(bin_dir.join("autoscale-scheduler"))
+            .args(["--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0"])
+            .args(["--takeover-wait-ms", "0"])
+            .env("KUBECONFIG", &kubeconfig)
+            .env("RUST_LOG", "warn"),
+        std::fs::File::create(dir.path().join("log"))?,
+    )?;
+    let (permits, ready) = addresses(&scheduler.first_line()?)?;
+    until_ready(&ready).await?;
+    let ready_s = began.elapsed().as_secs_f64();
+    let named = |name: &str| format!("{name}_{count}_vms");
+    let mut figures = vec![
+        Figure::lower(named("ready_s"), ready_s, "s", None),
+        Figure::lower(named("rss_mib"), mib(scheduler.rss()?), "MiB", None),
+    ];
+    for (kind, word, target) in [
+        (Kind::Nothing, "idle", IDLE_TARGET),
+        (Kind::UpAndDown, "up_down", MOVE_TARGET),
+    ] {
+        tell(&format!("{count} VMs: {word}"));
+        let spent = scheduler.cpu()?;
+        let load = Load::run(permits, kind, count, Duration::from_secs(cli.seconds)).await?;
+        let spent = (scheduler.cpu()?.saturating_sub(spent)).as_secs_f64();
+        let answers = as_f64(load.took.len());
+        let each = |name: &str| named(&format!("{name}_{word}"));
+        figures.extend([
+            Figure::higher(
+                each("permits_per_s"),
+                answers / load.seconds,
+                "1/s",
+                Some(target),
+            ),
+            Figure::lower(
+                each("permit_ms_p50"),
+                percentile(&load.took, 50),
+                "ms",
+                None,
+            ),
+            Figure::lower(
+                each("permit_ms_p99"),
+                percentile(&load.took, 99),
+                "ms",
+                Some(P99_TARGET_MS),
+            ),
+            Figure::lower(each("cpu_us_per_permit"), spent / answers * 1e6, "us", None),
+        ]);
+    }
+    Ok(figures)
+}
+
+/// How long no increase is permitted when the leader is killed, and when it is told to go.
+async fn gaps(bin_dir: &Path, rounds: usize) -> Result<Vec<Figure>> {
+    let mut figures = Vec::new();
+    for (word, signal, target) in [
+        ("kill", failover::End::Kill, KILL_TARGET_MS),
+        ("sigterm", failover::End::Term, TERM_TARGET_MS),
+    ] {
+        tell(&format!("{rounds} leaders: {word}"));
+        let gaps = failover::gaps(bin_dir, signal, rounds).await?;
+        let name = |percent: usize| format!("failover_gap_ms_{word}_p{percent}");
+        figures.push(Figure::lower(name(50), percentile(&gaps, 50), "ms", None));
+        figures.push(Figure::lower(
+            name(100),
+            percentile(&gaps, 100),
+            "ms",
+            Some(target),
+        ));
+    }
+    Ok(figures)
+}
+
+/// Where a scheduler answers permits, and where it says that it is ready.
+fn addresses(line: &str) -> Result<(std::net::SocketAddr, String)> {
+    let said: Value = serde_json::from_str(line)?;
+    let permits = said["permits"].as_str().context("no permit port")?;
+    let metrics = said["metrics"].as_str().context("no metrics port")?;
+    Ok((permits.parse()?, format!("http://{metrics}/readyz")))
+}
+
+async fn until_ready(url: &str) -> Result<()> {
+    let http = reqwest::Client::new();
+    wait_for("a scheduler that is ready", START, || async {
+        match http.get(url).send().await {
+            Ok(answer) if answer.status() == 200 => Ok(()),
+            Ok(answer) => Err(answer.text().await.unwrap_or_default()),
+            Err(error) => Err(error.to_string()),
+        }
+    })
+    .await
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts far below 2^53")]
+const fn as_f64(number: usize) -> f64 {
+    number as f64
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts far below 2^53")]
+fn mib(bytes: u64) -> f64 {
+    (bytes >> 10) as f64 / 1024.0
+}
+
+/// Says what is being measured.
+#[expect(clippy::print_stdout, reason = "progress for the person who asked")]
+fn tell(what: &str) {
+    println!("==> {what}");
+}
