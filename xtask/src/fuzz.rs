@@ -59,9 +59,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let targets = targets(options.only.as_deref())?;
     ensure_toolchain()?;
     let bins = build(&driver()?)?;
-    let mut found = Vec::new();
+    let (kept, mut found) = (shell::cache_dir()?.join("fuzz"), Vec::new());
     for target in &targets {
-        let run = Run::start(&bins, target, options.seconds)?.finish()?;
+        let run = Run::new(&bins, &kept, target, options.seconds)?.finish()?;
         shell::say(&format!("    {target}: {}", run.summary()));
         found.extend(run.finding.map(|finding| format!("{target}: {finding}")));
     }
@@ -179,8 +179,7 @@ struct Outcome {
 
 impl Run {
     /// Prepares a run: from the committed seeds and what earlier runs have kept.
-    fn start(bins: &Path, target: &str, seconds: u32) -> Result<Self> {
-        let kept = shell::cache_dir()?.join("fuzz");
+    fn new(bins: &Path, kept: &Path, target: &str, seconds: u32) -> Result<Self> {
         let corpus = kept.join("corpus").join(target);
         let findings = kept.join("findings");
         for folder in [&corpus, &findings] {
@@ -274,6 +273,28 @@ mod tests {
             outcome.summary(),
             "1234 executions, 617 a second, 57 edges, /c/x-crash-da39a3ee"
         );
+    }
+
+    /// Whatever ends a target before its time is a finding, with the input if one was written.
+    #[test]
+    fn a_target_that_fails_is_a_finding() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let folder = tempfile::tempdir().expect("a folder");
+        let run = |body: &str| {
+            let program = folder.path().join("target");
+            std::fs::write(&program, format!("#!/bin/sh\n{body}\n")).expect("written");
+            let mode = std::fs::Permissions::from_mode(0o755);
+            std::fs::set_permissions(&program, mode).expect("set");
+            let run = Run::new(folder.path(), &folder.path().join("kept"), "target", 1);
+            run.expect("prepared").finish().expect("run").finding
+        };
+        let crash =
+            "echo \"artifact_prefix='x'; Test unit written to /kept/target-crash-1\" >&2; exit 77";
+        assert_eq!(run(crash).as_deref(), Some("/kept/target-crash-1"));
+        let silent = run("exit 1").expect("a finding");
+        assert!(silent.contains("exit status: 1") && silent.contains("target.log"));
+        assert_eq!(run("echo stat::number_of_executed_units: 5 >&2"), None);
+        assert!(folder.path().join("kept/corpus/target").is_dir());
     }
 
     #[test]
