@@ -127,7 +127,15 @@ async fn n05_n36_growth_is_permitted_then_patched_then_told() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn n11_n35_a_shrink_is_approved_then_patched_then_reported() {
+    shrinks("whole", &[1]).await;
+    shrinks("unit", &[3, 2, 1]).await;
+}
+
+/// Lets a VM of 4 units fall to 1. Its monitor is asked for these sizes; each is approved before it is patched, and reported
+/// only after its patch.
+async fn shrinks(step: &str, sizes: &[u32]) {
     let mut world = World::new().await;
+    world.config["scaling"]["defaultConfig"]["shrinkStep"] = json!(step);
     world.start_connected().await;
     world.guest.set(Page::Good(0.9, 0.0));
     until_seen(&world, "it has grown", granted(4)).await;
@@ -140,8 +148,13 @@ async fn n11_n35_a_shrink_is_approved_then_patched_then_reported() {
             position(&all[before..], told_last).map(|at| all[before..=before + at].to_vec())
         })
         .await;
-    // Each size is approved before it is patched, one unit at a time, and reported only after its patch.
-    for n in [3_u32, 2, 1] {
+    let asked = all.iter().filter_map(|seen| match seen {
+        Seen::AskedToShrink(size) => Some(*size),
+        _ => None,
+    });
+    let wanted: Vec<_> = sizes.iter().copied().map(allocation).collect();
+    assert_eq!(asked.collect::<Vec<_>>(), wanted, "{step}");
+    for n in sizes.iter().copied() {
         let asked = |seen: &Seen| *seen == Seen::AskedToShrink(allocation(n));
         let approved = position(&all, asked).expect("the monitor was asked");
         if let Some(patched) = position(&all, patch_to(n.into())) {

@@ -203,6 +203,10 @@ fn short_bound(bound: &str) -> &str {
         "monitor_approval" => "monitor has not agreed",
         "monitor_absent" => "no monitor",
         "migration" => "migrating",
+        "downscale_margin" => "little room below",
+        "downscale_hold" => "waits before shrinking",
+        "downscale_cooldown" => "grew just now",
+        "upscale_cooldown" => "shrank just now",
         other => other,
     }
 }
@@ -221,6 +225,18 @@ fn long_bound(bound: &str, permit: Option<Resources>) -> String {
         "monitor_approval" => "The guest's monitor has not agreed to less yet.".into(),
         "monitor_absent" => "No monitor is connected, so nothing shrinks.".into(),
         "migration" => "It is about to migrate.".into(),
+        "downscale_margin" => {
+            "It keeps its size: a smaller one would leave less than downscaleMarginUnits above the votes.".into()
+        }
+        "downscale_hold" => {
+            "It keeps its size until it has wanted less for downscaleHoldSeconds.".into()
+        }
+        "downscale_cooldown" => {
+            "It keeps its size: it grew less than downscaleCooldownSeconds ago.".into()
+        }
+        "upscale_cooldown" => {
+            "Load makes it grow no sooner than upscaleCooldownSeconds after it shrank.".into()
+        }
         other => format!("Bound by {other}."),
     }
 }
@@ -320,5 +336,22 @@ pub(crate) mod tests {
         };
         assert_eq!(decision.in_short(), "moonlight (tide)");
         assert!(decision.in_words().join(" ").contains("Bound by tide."));
+    }
+
+    #[test]
+    fn what_keeps_a_vm_calm_reads_in_words() {
+        for (bound, setting) in [
+            ("downscale_margin", "downscaleMarginUnits"),
+            ("downscale_hold", "downscaleHoldSeconds"),
+            ("downscale_cooldown", "downscaleCooldownSeconds"),
+            ("upscale_cooldown", "upscaleCooldownSeconds"),
+        ] {
+            let decision = Decision {
+                bounded_by: vec![bound.into()],
+                ..sample()
+            };
+            assert!(decision.in_words().join(" ").contains(setting), "{bound}");
+            assert!(!decision.in_short().contains('_'), "{bound}");
+        }
     }
 }

@@ -188,6 +188,10 @@ pub enum RefusalReason {
     Swap,
     /// A hook says no.
     Hook,
+    /// The guest's kernel could not give so much memory back now.
+    NotMovable,
+    /// The group was squeezed down to the new size first, and that did not do.
+    Squeeze,
     /// One that this side does not know.
     #[serde(other)]
     Other,
@@ -195,7 +199,7 @@ pub enum RefusalReason {
 
 impl RefusalReason {
     /// Every reason we give, for counters.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::Unreadable,
         Self::TooFewSamples,
         Self::InUse,
@@ -203,6 +207,8 @@ impl RefusalReason {
         Self::Pressure,
         Self::Swap,
         Self::Hook,
+        Self::NotMovable,
+        Self::Squeeze,
     ];
 
     /// The wire's word for it, also the label of counters.
@@ -216,6 +222,8 @@ impl RefusalReason {
             Self::Pressure => "pressure",
             Self::Swap => "swap",
             Self::Hook => "hook",
+            Self::NotMovable => "not_movable",
+            Self::Squeeze => "squeeze",
             Self::Other => "other",
         }
     }

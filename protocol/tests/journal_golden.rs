@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use protocol::journal::{
-    Action, Amount, Approval, Block, Checkpoint, CoreSettings, Decimal, Decision, DecodeError,
-    Denial, FaultCounts, Gap, Head, Issued, LfcSample, LinkEvent, Milli, MonitorPart, NodeState,
-    Ongoing, Outcome, PatchPart, PluginPart, Previous, Record, Reply, RequestKind, Sampled,
-    Scaling, Size, Stamped, Started, Stated, Step, SystemSample, Tick, VmObject, Waits, Why, Wish,
-    Wished, crc, decode, encode, hash_text,
+    Action, Amount, Approval, Block, CalmPart, Checkpoint, CoreSettings, Decimal, Decision,
+    DecodeError, Denial, FaultCounts, Gap, Head, Issued, LfcSample, LinkEvent, Milli, MonitorPart,
+    NodeState, Ongoing, Outcome, PatchPart, PluginPart, Previous, Record, Reply, RequestKind,
+    Sampled, Scaling, ShrinkStep, Size, Stamped, Started, Stated, Step, SystemSample, Tick,
+    VmObject, Waits, Why, Wish, Wished, crc, decode, encode, hash_text,
 };
 use protocol::monitor_v2::AskReason;
 
@@ -31,6 +31,23 @@ fn scaling() -> Scaling {
         lfc_min_wait_before_downscale_minutes: 5,
         cpu_stable_zone_ratio: Decimal(0.0),
         cpu_mixed_zone_ratio: Decimal(0.1),
+        // What is not said: lines written before there was such a setting.
+        shrink_step: ShrinkStep::Unit,
+        downscale_margin_units: Decimal(0.0),
+        downscale_hold_seconds: 0,
+        downscale_cooldown_seconds: 0,
+        upscale_cooldown_seconds: 0,
+    }
+}
+
+fn calm_scaling() -> Scaling {
+    Scaling {
+        shrink_step: ShrinkStep::Whole,
+        downscale_margin_units: Decimal(0.25),
+        downscale_hold_seconds: 60,
+        downscale_cooldown_seconds: 120,
+        upscale_cooldown_seconds: 30,
+        ..scaling()
     }
 }
 
@@ -85,6 +102,11 @@ fn block() -> Block {
 /// With every member in it: the agent's tests rest on that.
 fn checkpoint() -> Checkpoint {
     Checkpoint {
+        calm: CalmPart {
+            below: Some(41_000_000),
+            grown: Some(40_000_000),
+            shrunk: Some(39_000_000),
+        },
         faults: FaultCounts {
             approved_above_use: 1,
             use_above_permit: 2,
@@ -101,6 +123,7 @@ fn checkpoint() -> Checkpoint {
             denied: Some(Denial(39_000_000, Size(1000, 4 << 30), Size(750, 3 << 30))),
             doubt: true,
             down_failed: Some(37_000_000),
+            least: Some(Size(1000, 3_500 << 20)),
             ongoing: Some(Ongoing {
                 id: 31,
                 rev: Stamped(7, 1, 41_232_000),
@@ -115,7 +138,7 @@ fn checkpoint() -> Checkpoint {
         next: 32,
         obj: VmObject {
             migrating: true,
-            own: Some(scaling()),
+            own: Some(calm_scaling()),
             reached: Some(Stamped(6, 1, 0)),
             ..object()
         },
@@ -232,6 +255,7 @@ fn records() -> Vec<(&'static str, Record)> {
         end: Reply::Done,
         got: Some(Size(1250, 5 << 30)),
         id: 29,
+        least: None,
         migrate: true,
         ms: BTreeMap::from([("permit".into(), 3)]),
         rev: 7,
@@ -252,6 +276,10 @@ fn records() -> Vec<(&'static str, Record)> {
         end: Reply::Refused,
         what: RequestKind::Down,
         ..verified.clone()
+    };
+    let refused_below = Outcome {
+        least: Some(Size(1000, 3_500 << 20)),
+        ..refused.clone()
     };
     let patched = Outcome {
         ms: BTreeMap::from([("patch".into(), 9)]),
@@ -333,6 +361,10 @@ fn records() -> Vec<(&'static str, Record)> {
         ("outcome_patch", Record::Outcome(Box::new(patched))),
         ("outcome_verified", Record::Outcome(Box::new(verified))),
         ("outcome_refused", Record::Outcome(Box::new(refused))),
+        (
+            "outcome_refused_below",
+            Record::Outcome(Box::new(refused_below)),
+        ),
         ("action", Record::Action(action)),
         ("gap_torn", gap(311, 0, None, Why::TornTail)),
         ("gap_noisy", gap(12, 4_000_000, Some(17), Why::Noisy)),

@@ -170,6 +170,7 @@ fn record() -> impl Strategy<Value = Record> {
                 },
                 got,
                 id,
+                least: got.filter(|_| migrate),
                 migrate,
                 ms: BTreeMap::from([("permit".into(), t)]),
                 rev: 3,

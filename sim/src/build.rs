@@ -1,10 +1,11 @@
 //! Makes a world: nodes that are a little too small for all that their VMs want, and the VM objects.
 
+use protocol::annotations::ANNOTATION_CONFIG;
 use protocol::time::Span;
 use protocol::units::{Bytes, MilliCpu, Resources};
 use serde_json::{Value, json};
 
-use crate::dice::{Dice, MILLION};
+use crate::dice::{Dice, MILLION, Stream};
 use crate::event::Event;
 use crate::journal::Part;
 use crate::store::{Kind, NAMESPACE};
@@ -14,6 +15,8 @@ use crate::world::{Load, Vm, World};
 pub(crate) const SCHEDULER: &str = "autoscale-scheduler";
 /// Largest VM, in units.
 const LARGEST: u64 = 12;
+/// Longest hold or cooldown, seconds: short of the time to converge in.
+const LONGEST_CALM_S: u64 = 20;
 
 /// The name of a node.
 #[must_use]
@@ -35,9 +38,13 @@ impl World {
             ));
         }
         self.build_nodes(dice, &bounds, nodes);
+        let mut settings = Settings::of(self.options.seed);
         for (vm, bounds) in bounds.iter().enumerate() {
             let first = bounds.0 + u32::try_from(dice.below(2)).unwrap_or(0);
-            let object = vm_object(vm, *bounds, first);
+            let mut object = vm_object(vm, *bounds, first);
+            if let Some(text) = settings.next() {
+                object["metadata"]["annotations"] = json!({ ANNOTATION_CONFIG: text });
+            }
             self.store
                 .create(Kind::Vm, object, self.wall())
                 .expect("names differ");
@@ -98,6 +105,46 @@ impl World {
     }
 }
 
+/// How the VMs of a seed are to be scaled: by default, one unit at a time, or each with a calm of its own.
+struct Settings {
+    dice: Dice,
+    kind: u64,
+}
+
+impl Settings {
+    fn of(seed: u64) -> Self {
+        let mut dice = Dice::new(seed, Stream::Settings);
+        let kind = dice.below(4);
+        Self { dice, kind }
+    }
+
+    /// The annotation of the next VM.
+    fn next(&mut self) -> Option<String> {
+        let dice = &mut self.dice;
+        let mut seconds = || {
+            if dice.chance(MILLION / 2) {
+                dice.below(LONGEST_CALM_S)
+            } else {
+                0
+            }
+        };
+        match self.kind {
+            0 => Some(json!({"shrinkStep": "unit"}).to_string()),
+            1 => {
+                let settings = json!({
+                    "downscaleHoldSeconds": seconds(),
+                    "downscaleCooldownSeconds": seconds(),
+                    "upscaleCooldownSeconds": seconds(),
+                    "downscaleMarginUnits": dice.below(5) as f64 / 4.0,
+                    "shrinkStep": if dice.chance(MILLION / 2) { "unit" } else { "whole" },
+                });
+                Some(settings.to_string())
+            }
+            _ => None,
+        }
+    }
+}
+
 /// The name of a VM.
 #[must_use]
 pub(crate) fn vm_name(vm: usize) -> String {
@@ -129,4 +176,22 @@ fn vm_object(vm: usize, (min, max): (u32, u32), first: u32) -> Value {
             },
         },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The seeds of every test run: among them are all kinds of settings.
+    #[test]
+    fn the_seeds_of_a_test_run_scale_in_every_way() {
+        let kinds: std::collections::BTreeSet<&str> = (1..=8)
+            .map(|seed| match Settings::of(seed).next() {
+                Some(text) if text.contains("downscaleHoldSeconds") => "calm",
+                Some(_) => "unit",
+                None => "default",
+            })
+            .collect();
+        assert_eq!(kinds.len(), 3, "{kinds:?}");
+    }
 }

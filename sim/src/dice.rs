@@ -16,6 +16,8 @@ pub enum Stream {
     Load,
     /// How long things take, and which of them go wrong.
     Fault,
+    /// How the VMs are to be scaled.
+    Settings,
 }
 
 /// A seeded stream of chance.
@@ -31,6 +33,7 @@ impl Dice {
             Stream::World => 1,
             Stream::Load => 2,
             Stream::Fault => 3,
+            Stream::Settings => 4,
         });
         Self(generator)
     }

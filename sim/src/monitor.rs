@@ -43,6 +43,7 @@ impl GuestMonitor {
             file_cache: CacheMode::Off,
             hooks: false,
             estimates: false,
+            squeezes: false,
         };
         Self {
             core: Monitor::new(setup),
@@ -117,6 +118,7 @@ impl GuestMonitor {
                 | Action::Measure
                 | Action::SendV2 { .. }
                 | Action::Gauge
+                | Action::Squeeze { .. }
                 | Action::Reclaim { .. } => continue,
             });
         }

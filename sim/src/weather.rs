@@ -14,7 +14,8 @@ use crate::world::{Load, Whims, World};
 /// Within this time of calm every VM reaches its goal, or as much of it as its node allows.
 ///
 /// The longest way there: a guest that ended is started again after up to 60 s and boots 9 s; its agent finds it, waits
-/// up to 5 s for the monitor and for metrics; a refused shrink is asked again every 5 s, one unit at a time.
+/// up to 5 s for the monitor and for metrics; a refused shrink is asked again every 5 s, one unit at a
+/// time at worst; and what keeps it calm may hold it for 20 s at each turn.
 pub(crate) const CONVERGES_WITHIN: Span = Span::from_secs(200);
 /// Shortest and longest storm.
 const STORM: (Span, Span) = (Span::from_secs(60), Span::from_secs(600));

@@ -5,10 +5,11 @@
 //! command line, the log and the signals. Protocol and rules: spec/monitor.md.
 
 pub mod core;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
 pub mod shell;
 
 use std::io;
-use std::net::SocketAddr;
 
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -16,41 +17,57 @@ use tokio_util::sync::CancellationToken;
 pub use shell::config::Config;
 
 use crate::core::cache::CacheFailure;
+use crate::shell::carrier::{Address, Door};
+use crate::shell::link::AgentPort;
 
 /// The monitor's two listeners, bound but not served yet.
 #[derive(Debug)]
 pub struct Bound {
     /// For agents: the WebSocket at `/monitor`.
-    pub monitor: TcpListener,
+    pub monitor: AgentPort,
     /// For scrapers: `/metrics`, `/healthz`, `/readyz`, `/debug/state`.
     pub metrics: TcpListener,
 }
 
-/// An address that could not be bound.
+/// Why there are no listeners.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot listen on {addr}")]
-pub struct BindError {
-    /// The address.
-    pub addr: SocketAddr,
-    /// Why.
-    #[source]
-    pub source: io::Error,
+pub enum BindError {
+    /// An address that could not be bound.
+    #[error("cannot listen on {addr}")]
+    Address {
+        /// The address.
+        addr: Address,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Certificates that cannot be used.
+    #[cfg(feature = "tls")]
+    #[error("cannot speak TLS")]
+    Tls(#[from] shell::tls::TlsError),
 }
 
 impl Bound {
-    /// Binds both addresses of a configuration. Port 0 takes a free one.
+    /// Reads the certificates of a configuration and binds both of its addresses. Port 0 takes a free one.
     ///
     /// # Errors
-    /// [`BindError`], for the first address that cannot be had.
+    /// [`BindError`], for the first thing that cannot be had.
     pub async fn bind(config: &Config) -> Result<Self, BindError> {
-        let bind = async |addr| {
-            let listener = TcpListener::bind(addr).await;
-            listener.map_err(|source| BindError { addr, source })
+        #[cfg(feature = "tls")]
+        let identity = {
+            let files = config.tls.clone();
+            files.map(shell::tls::Identity::load).transpose()?
         };
-        Ok(Self {
-            monitor: bind(config.addr).await?,
-            metrics: bind(config.metrics_addr).await?,
-        })
+        let failed = |addr| move |source| BindError::Address { addr, source };
+        let door = Door::open(config.addr).await;
+        let metrics = TcpListener::bind(config.metrics_addr).await;
+        let monitor = AgentPort {
+            door: door.map_err(failed(config.addr))?,
+            #[cfg(feature = "tls")]
+            identity,
+        };
+        let metrics = metrics.map_err(failed(config.metrics_addr.into()))?;
+        Ok(Self { monitor, metrics })
     }
 }
 

@@ -93,13 +93,10 @@ async fn serve(config: Config) -> ExitCode {
             return Exit::Dependency.into();
         }
     };
-    let addr = |listener: &tokio::net::TcpListener| {
-        listener
-            .local_addr()
-            .map(|addr| addr.to_string())
-            .unwrap_or_default()
-    };
-    let (monitor, metrics) = (addr(&bound.monitor), addr(&bound.metrics));
+    let monitor = bound.monitor.door.address();
+    let monitor = monitor.map_or_else(|_| String::new(), |addr| addr.to_string());
+    let metrics = bound.metrics.local_addr();
+    let metrics = metrics.map_or_else(|_| String::new(), |addr| addr.to_string());
     say(&json!({ "listening": { "monitor": monitor, "metrics": metrics } }));
     match vm_monitor::run(config, bound, cancel).await {
         Ok(()) => ExitCode::SUCCESS,

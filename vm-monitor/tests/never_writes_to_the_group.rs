@@ -85,8 +85,8 @@ fn no_source_file_opens_anything_for_writing() {
                 ".write(true)",
                 ".append(true)",
             ] {
-                // A pressure trigger is armed by writing into its file, and the estimator of the working set, off unless
-                // asked for, takes memory by another; nothing else is ever opened for writing.
+                // A pressure trigger is armed by writing into its file; the estimator of the working set and the soft
+                // squeeze, off unless asked for, take memory by another. Nothing else is ever opened for writing.
                 let is_excused =
                     path.ends_with("shell/pressure.rs") || path.ends_with("shell/reclaim.rs");
                 assert!(

@@ -104,3 +104,81 @@ async fn n27_n28_hooks_have_a_say() {
     }
     guest.stop().await;
 }
+
+#[tokio::test]
+async fn n27_what_cannot_be_moved_is_not_promised() {
+    let guest = Guest::start().await;
+    // 4 GiB, 3 of them plugged and movable, of which 1 is free and nothing else is anywhere.
+    let zone = |name: &str, managed: u64, free: u64| {
+        format!(
+            "Node 0, zone {name:>8}\n  pages free     {free}\n        high     0\n        managed  {managed}\n"
+        )
+    };
+    let text = [zone("DMA32", 262_144, 0), zone("Movable", 786_432, 262_144)];
+    let zoneinfo = guest.files.proc_root().join("zoneinfo");
+    guest.files.write(&zoneinfo, &text.concat());
+    let capabilities = Capabilities::all(Span::from_secs(60));
+    let mut agent = Agent::connect_v2(guest.addr, capabilities).await;
+    guest.settle(100 * MIB).await;
+    let mem = 3 * GIB - MIB;
+    let target = Allocation { cpu: 1.0, mem };
+    let id = agent.ask(AgentBody::DownscaleRequest { target }).await;
+    let answer = agent.frame_where(|frame| frame.id == id).await;
+    let MonitorBodyV2::Refused(refused) = answer else {
+        panic!("{answer:?}");
+    };
+    assert_eq!(refused.reason, RefusalReason::NotMovable);
+    let mem = refused.smallest.expect("known").mem;
+    assert_eq!(mem, 3 * GIB);
+    guest.shrinks_at_last(&mut agent, mem).await;
+    guest.stop().await;
+}
+
+#[tokio::test]
+async fn n27_a_soft_squeeze_comes_before_the_answer() {
+    let files = Files::new();
+    let config = vm_monitor::Config {
+        squeezes: true,
+        ..files.config()
+    };
+    let (current, reclaim) = (
+        files.cgroup().join("memory.current"),
+        files.cgroup().join("memory.reclaim"),
+    );
+    files.write(&current, &format!("{}\n", 1000 * MIB));
+    files.write(&reclaim, "");
+    let guest = Guest::with(files, config).await;
+    let mut agent = guest.agent().await;
+    guest.settle(100 * MIB).await;
+    // A group that gives nothing: 924 MiB are to be left of 1000.
+    let status = refused(&mut agent, GIB).await;
+    assert_eq!(
+        status,
+        "squeezed to fit into 924 MiB, the group still had 1000 MiB and would give no more (0 ms of waiting)"
+    );
+    let asked = std::fs::read_to_string(&reclaim).expect("there");
+    assert_eq!(
+        asked,
+        (76 * MIB / 8).to_string(),
+        "an eighth of what is too much"
+    );
+    // One that fits.
+    guest.files.write(&current, &format!("{}\n", 924 * MIB));
+    guest.files.write(&reclaim, "untouched");
+    guest.shrinks_at_last(&mut agent, GIB).await;
+    let asked = std::fs::read_to_string(&reclaim).expect("there");
+    assert_eq!(asked, "untouched");
+    // One that cannot be squeezed, as before Linux 5.19.
+    guest.files.write(&current, &format!("{}\n", 1000 * MIB));
+    std::fs::remove_file(&reclaim).expect("removed");
+    guest.shrinks_at_last(&mut agent, GIB).await;
+    let page = guest.page("/metrics", 200).await;
+    for line in [
+        "vm_monitor_downscale_refusals_total{reason=\"squeeze\"} 1",
+        "vm_monitor_squeezes_total{outcome=\"stuck\"} 1",
+        "vm_monitor_squeezes_total{outcome=\"impossible\"} 1",
+    ] {
+        assert!(page.contains(line), "{line} is not in\n{page}");
+    }
+    guest.stop().await;
+}

@@ -34,7 +34,10 @@ fn the_unit_gives_one_user_one_capability() {
         ("ProtectSystem", "strict"),
         ("MemoryDenyWriteExecute", "yes"),
         ("SystemCallFilter", "@system-service"),
-        ("RestrictAddressFamilies", "AF_INET AF_INET6 AF_UNIX"),
+        (
+            "RestrictAddressFamilies",
+            "AF_INET AF_INET6 AF_UNIX AF_VSOCK",
+        ),
     ] {
         assert_eq!(unit.get(name), Some(&vec![value.to_owned()]), "{name}");
     }

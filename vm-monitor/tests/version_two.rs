@@ -125,6 +125,22 @@ async fn n02_pushed_metrics_come_at_their_period() {
     guest.stop().await;
 }
 
+fn live_tasks() -> usize {
+    tokio::runtime::Handle::current()
+        .metrics()
+        .num_alive_tasks()
+}
+
+/// Memory of this process: the monitor and all its agents.
+fn resident_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").expect("Linux");
+    let pages = text
+        .split(' ')
+        .nth(1)
+        .and_then(|word| word.parse::<u64>().ok());
+    pages.expect("a number") * 4096
+}
+
 fn open_descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").expect("Linux").count()
 }
@@ -133,8 +149,13 @@ fn open_descriptors() -> usize {
 async fn n37_ten_thousand_reconnects_leave_nothing_behind() {
     let guest = Guest::start().await;
     let mut last = Agent::connect_v2(guest.addr, all()).await;
-    let before = open_descriptors();
+    let (before, tasks) = (open_descriptors(), live_tasks());
+    let mut resident = 0;
     for n in 0..10_000 {
+        // By then everything that is allocated once has been.
+        if n == 1000 {
+            resident = resident_bytes();
+        }
         // The one before ends in every way there is: dropped, replaced, in the middle of a request.
         let mut next = match n % 2 {
             0 => Agent::connect(guest.addr).await,
@@ -154,11 +175,14 @@ async fn n37_ten_thousand_reconnects_leave_nothing_behind() {
     assert_eq!(state["counters"]["handshake_failures"]["too_many"], 0);
     soon("the old ones are gone", async {
         // The page that asked has a descriptor of its own on either side.
-        while open_descriptors() > before + 4 {
+        while open_descriptors() > before + 4 || live_tasks() > tasks + 4 {
             let _ = guest.page("/healthz", 200).await;
         }
     })
     .await;
     assert!(last.is_alive().await);
+    // A kilobyte left behind by each connection would be nine times as much.
+    let more = resident_bytes().saturating_sub(resident);
+    assert!(more < MIB, "{more} bytes more after 9,000 connections");
     guest.stop().await;
 }

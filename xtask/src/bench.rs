@@ -72,7 +72,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         Name::Agent => {
             let bellows = build::host_bins(build::Scope::Release)?;
             let program = "bench-agent";
-            (program, Command::new(bellows.with_file_name(program)))
+            let mut command = Command::new(bellows.with_file_name(program));
+            command.args(["--hot-paths", hot_paths()?.trim()]);
+            (program, command)
         }
         Name::Scheduler => {
             let bellows = build::host_bins(build::Scope::Release)?;
@@ -90,4 +92,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         command.arg("--json").arg(file);
     }
     shell::run(&format!("benchmark {program}"), &mut command)
+}
+
+/// What the agent's inner loops take when they run warm and alone: a JSON object of nanoseconds.
+fn hot_paths() -> Result<String> {
+    let mut command = shell::cargo()?;
+    command.args(["bench", "--quiet", "--workspace", "--bench", "hot_paths"]);
+    shell::say("==> the agent's inner loops, warm");
+    shell::output(&mut command)
 }

@@ -12,8 +12,34 @@ const GUEST_TARGET: &str = "x86_64-unknown-linux-gnu";
 /// Names of the images every guest test and demo needs, in build order.
 const IMAGES: [&str; 2] = ["bellows/qemu", "bellows/postgres:15"];
 
-/// Builds `vm-monitor`, `neonvmd` and the load of the guest tests statically; returns the directory that holds them.
+/// Builds `vm-monitor`, `neonvmd` and the load of the guest tests statically, as they go into images: the monitor without
+/// TLS, which would make up a quarter of it. Returns the directory that holds them.
 pub(crate) fn guest_bins() -> Result<PathBuf> {
+    let mut command = static_build()?;
+    command.args([
+        "-p",
+        "vm-monitor",
+        "-p",
+        "neonvm-guestd",
+        "-p",
+        "guest-load",
+        "--no-default-features",
+        "--features",
+        "vm-monitor/postgres",
+    ]);
+    shell::run("build static guest binaries", &mut command)?;
+    guest_dir()
+}
+
+/// Builds `vm-monitor` statically with everything it can do; returns its path, until guest binaries are built again.
+pub(crate) fn whole_monitor() -> Result<PathBuf> {
+    let mut command = static_build()?;
+    command.args(["-p", "vm-monitor"]);
+    shell::run("build the static monitor with TLS", &mut command)?;
+    Ok(guest_dir()?.join("vm-monitor"))
+}
+
+fn static_build() -> Result<Command> {
     let mut command = shell::cargo()?;
     command
         .args([
@@ -24,19 +50,14 @@ pub(crate) fn guest_bins() -> Result<PathBuf> {
             "--target",
             GUEST_TARGET,
         ])
-        .args([
-            "-p",
-            "vm-monitor",
-            "-p",
-            "neonvm-guestd",
-            "-p",
-            "guest-load",
-        ])
         .env(
             "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS",
             "-C target-feature=+crt-static",
         );
-    shell::run("build static guest binaries", &mut command)?;
+    Ok(command)
+}
+
+fn guest_dir() -> Result<PathBuf> {
     Ok(shell::target_dir()?.join(GUEST_TARGET).join("guest"))
 }
 

@@ -34,7 +34,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         Some(out) => out.clone(),
         None => shell::target_dir()?.join("dist"),
     };
-    let program = build::guest_bins()?.join("vm-monitor");
+    let program = build::whole_monitor()?;
     let package = vm_monitor(&program, &shell::root(), &out)?;
     shell::say(&package.display().to_string());
     Ok(())

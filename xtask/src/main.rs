@@ -45,7 +45,7 @@ enum Command {
     Bench(bench::Options),
     /// Make the packages: `vm-monitor` as a .deb
     Dist(dist::Options),
-    /// The tests of all that reads what others wrote, its properties with many cases
+    /// Fuzz all that reads what others wrote; with `--properties`, its property tests with many cases
     Fuzz(fuzz::Options),
     /// Run the cores of the whole system on a virtual clock under faults: `cargo xtask sim --seed 1 --seeds 100`
     Sim(sim::Options),
@@ -85,7 +85,11 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             shell::complain(&format!("{error:#}"));
-            ExitCode::FAILURE
+            if error.is::<shell::Missing>() {
+                ExitCode::from(69)
+            } else {
+                ExitCode::FAILURE
+            }
         }
     }
 }

@@ -23,7 +23,7 @@ struct Tool {
     build: bool,
 }
 
-const TOOLS: [Tool; 15] = [
+const TOOLS: [Tool; 16] = [
     Tool {
         program: "cc",
         package: "gcc",
@@ -32,6 +32,12 @@ const TOOLS: [Tool; 15] = [
     Tool {
         program: "ld",
         package: "binutils",
+        build: true,
+    },
+    // The agent's allocator is built by it.
+    Tool {
+        program: "make",
+        package: "make",
         build: true,
     },
     Tool {

@@ -8,6 +8,18 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
 
+/// Something that has to be installed first: exit status 69.
+#[derive(Debug)]
+pub(crate) struct Missing(pub(crate) String);
+
+impl std::fmt::Display for Missing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Missing {}
+
 /// Prints a line on stdout.
 pub(crate) fn say(line: &str) {
     // A closed pipe is the reader's choice, not an error of ours.
@@ -51,7 +63,19 @@ pub(crate) fn cargo() -> Result<Command> {
     command
         .current_dir(root())
         .env("CARGO_TARGET_DIR", target_dir()?);
+    // What `cargo xtask` says of this program. Build scripts that read such words (ring's) would take their crates for changed
+    // whenever cargo is called once from here and once by hand, and all that uses TLS would be compiled again.
+    for (name, _) in std::env::vars_os() {
+        if is_about_us(&name) {
+            command.env_remove(name);
+        }
+    }
     Ok(command)
+}
+
+fn is_about_us(name: &OsStr) -> bool {
+    let name = name.to_string_lossy();
+    name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")
 }
 
 /// Runs a command with its output shown; a non-zero status is an error that names the command.

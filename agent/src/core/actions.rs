@@ -41,7 +41,7 @@ pub struct MonitorUpscale {
     pub revision: Revision,
 }
 
-/// Ask the monitor whether the VM may shrink, one compute unit at the most.
+/// Ask the monitor whether the VM may shrink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct MonitorDownscale {
     /// What it knows.

@@ -8,7 +8,7 @@ use protocol::units::{Bytes, MilliCpu, Resources};
 use super::actions::{
     Action, Actions, MonitorDownscale, MonitorUpscale, NeonVmRequest, PluginRequest, RequestId,
 };
-use super::config::{CoreConfig, ScalingConfig, Timers};
+use super::config::{CoreConfig, ScalingConfig, ShrinkStep, Timers};
 use super::machine::{Core, DownscaleAnswer, Event, Observation, Path, VmUpdate};
 use super::metrics::SystemMetrics;
 use super::revision::StampedRevision;
@@ -172,6 +172,7 @@ impl Setup {
             load_average_fraction_target: 0.5,
             memory_usage_fraction_target: 0.5,
             lfc_min_wait_before_downscale_minutes: 15,
+            shrink_step: ShrinkStep::Unit,
             ..ScalingConfig::default()
         };
         let config = CoreConfig {

@@ -4,9 +4,9 @@
 use std::collections::VecDeque;
 
 use protocol::journal::{
-    Approval, Block, Checkpoint, CoreSettings, Decimal, Denial, FaultCounts as Counts, LfcSample,
-    MonitorPart, Ongoing as Call, PatchPart, PluginPart, Scaling, Size, Stamped, Step,
-    SystemSample, VmObject, Waits, Wish, Wished,
+    self, Approval, Block, CalmPart, Checkpoint, CoreSettings, Decimal, Denial,
+    FaultCounts as Counts, LfcSample, MonitorPart, Ongoing as Call, PatchPart, PluginPart, Scaling,
+    Size, Stamped, Step, SystemSample, VmObject, Waits, Wish, Wished,
 };
 use protocol::permit::NamespacedName;
 use protocol::revision::RevisionWithTime;
@@ -14,7 +14,8 @@ use protocol::time::{Span, Timestamp, WallTime};
 use protocol::units::{Bytes, MilliCpu};
 
 use super::actions::RequestId;
-use super::config::{CoreConfig, ScalingConfig, Timers};
+use super::calm::Calm;
+use super::config::{CoreConfig, ScalingConfig, ShrinkStep, Timers};
 use super::desired::Denied;
 use super::machine::{Core, Timed};
 use super::metrics::{LfcMetrics, SystemMetrics};
@@ -60,6 +61,11 @@ fn scaling_record(scaling: &ScalingConfig) -> Scaling {
         lfc_min_wait_before_downscale_minutes,
         cpu_stable_zone_ratio,
         cpu_mixed_zone_ratio,
+        shrink_step,
+        downscale_margin_units,
+        downscale_hold_seconds,
+        downscale_cooldown_seconds,
+        upscale_cooldown_seconds,
     } = *scaling;
     Scaling {
         load_average_fraction_target: Decimal(load_average_fraction_target),
@@ -72,6 +78,14 @@ fn scaling_record(scaling: &ScalingConfig) -> Scaling {
         lfc_min_wait_before_downscale_minutes,
         cpu_stable_zone_ratio: Decimal(cpu_stable_zone_ratio),
         cpu_mixed_zone_ratio: Decimal(cpu_mixed_zone_ratio),
+        shrink_step: match shrink_step {
+            ShrinkStep::Unit => journal::ShrinkStep::Unit,
+            ShrinkStep::Whole => journal::ShrinkStep::Whole,
+        },
+        downscale_margin_units: Decimal(downscale_margin_units),
+        downscale_hold_seconds,
+        downscale_cooldown_seconds,
+        upscale_cooldown_seconds,
     }
 }
 
@@ -87,6 +101,14 @@ fn scaling_of(record: &Scaling) -> ScalingConfig {
         lfc_min_wait_before_downscale_minutes: record.lfc_min_wait_before_downscale_minutes,
         cpu_stable_zone_ratio: record.cpu_stable_zone_ratio.0,
         cpu_mixed_zone_ratio: record.cpu_mixed_zone_ratio.0,
+        shrink_step: match record.shrink_step {
+            journal::ShrinkStep::Unit => ShrinkStep::Unit,
+            journal::ShrinkStep::Whole => ShrinkStep::Whole,
+        },
+        downscale_margin_units: record.downscale_margin_units.0,
+        downscale_hold_seconds: record.downscale_hold_seconds,
+        downscale_cooldown_seconds: record.downscale_cooldown_seconds,
+        upscale_cooldown_seconds: record.upscale_cooldown_seconds,
     }
 }
 
@@ -279,6 +301,7 @@ impl Core {
             target_revision,
             last_desired,
             faults,
+            calm,
             was_pre_migrating,
             pending_warnings,
             next_id,
@@ -301,6 +324,7 @@ impl Core {
         let mut metrics: Vec<(u64, Step)> = system.into_iter().chain(lfc).collect();
         metrics.sort_by_key(|(at, _)| *at);
         Checkpoint {
+            calm: calm_record(calm),
             faults: counts_record(faults),
             issued: revisions.issued_at.iter().map(|at| at.0).collect(),
             metrics: (!metrics.is_empty()).then_some(Block(metrics)),
@@ -365,11 +389,33 @@ impl Core {
         };
         core.target_revision = stamp_of(from.target);
         core.last_desired = from.want.map(Into::into);
+        core.calm = calm_of(&from.calm);
         core.faults = counts_of(&from.faults);
         core.was_pre_migrating = from.obj.migrating;
         core.pending_warnings = Warnings(from.warn);
         core.next_id = from.next;
         core
+    }
+}
+
+fn calm_record(calm: &Calm) -> CalmPart {
+    let Calm {
+        grown_at,
+        shrunk_at,
+        below_since,
+    } = *calm;
+    CalmPart {
+        below: micros(below_since),
+        grown: micros(grown_at),
+        shrunk: micros(shrunk_at),
+    }
+}
+
+fn calm_of(part: &CalmPart) -> Calm {
+    Calm {
+        grown_at: time(part.grown),
+        shrunk_at: time(part.shrunk),
+        below_since: time(part.below),
     }
 }
 
@@ -496,11 +542,18 @@ fn monitor_record(state: &MonitorState) -> MonitorPart {
     MonitorPart {
         approved: approved.map(|range| Approval(range.low.into(), range.high.into())),
         denied: denied_downscale.map(|denial| {
-            let Denied { current, requested } = denial.denied;
+            let Denied {
+                current,
+                requested,
+                smallest: _,
+            } = denial.denied;
             Denial(denial.at.0, current.into(), requested.into())
         }),
         doubt: *is_in_doubt,
         down_failed: micros(*downscale_failure_at),
+        least: denied_downscale
+            .and_then(|denial| denial.denied.smallest)
+            .map(Size::from),
         ongoing: ongoing.map(|call| Call {
             id: call.id.0,
             rev: stamped(call.revision),
@@ -553,6 +606,7 @@ fn monitor_of(part: &MonitorPart) -> MonitorState {
                 denied: Denied {
                     current: current.into(),
                     requested: requested.into(),
+                    smallest: part.least.map(Into::into),
                 },
             }),
         approved: part.approved.map(|Approval(low, high)| Approved {

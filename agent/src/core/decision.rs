@@ -76,15 +76,27 @@ pub enum Bound {
     MonitorAbsent,
     /// The VM is about to migrate.
     Migration,
+    /// The smaller size has too little room above the votes.
+    DownscaleMargin,
+    /// The goal has not been below the size for long enough.
+    DownscaleHold,
+    /// It grew a short while ago.
+    DownscaleCooldown,
+    /// It shrank a short while ago, and only the load asks for more.
+    UpscaleCooldown,
 }
 
-const ALL: [Bound; 6] = [
+const ALL: [Bound; 10] = [
     Bound::Min,
     Bound::Max,
     Bound::Permit,
     Bound::MonitorApproval,
     Bound::MonitorAbsent,
     Bound::Migration,
+    Bound::DownscaleMargin,
+    Bound::DownscaleHold,
+    Bound::DownscaleCooldown,
+    Bound::UpscaleCooldown,
 ];
 
 impl Bound {
@@ -98,13 +110,17 @@ impl Bound {
             Self::MonitorApproval => "monitor_approval",
             Self::MonitorAbsent => "monitor_absent",
             Self::Migration => "migration",
+            Self::DownscaleMargin => "downscale_margin",
+            Self::DownscaleHold => "downscale_hold",
+            Self::DownscaleCooldown => "downscale_cooldown",
+            Self::UpscaleCooldown => "upscale_cooldown",
         }
     }
 }
 
 /// A set of [`Bound`]s.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Bounds(pub(super) u8);
+pub struct Bounds(pub(super) u16);
 
 impl Bounds {
     /// Adds one.

@@ -1,12 +1,14 @@
 //! From the goal to the size the VM should have: wishes and refusals of the monitor, missing metrics, bounds.
 //! Source: spec/agent.md §2.4.
 //!
-//! Precedence, later wins: goal, the monitor's wish or refusal (whichever is more), hold without metrics, maximum, minimum,
+//! Precedence, later wins: goal, calm (see [`super::calm`]), the monitor's wish or refusal (whichever is more), hold without metrics, maximum, minimum,
 //! and last the refusal again: a VM stays above its maximum rather than run out of memory.
 
+use protocol::time::Timestamp;
 use protocol::units::{Bytes, MilliCpu, Resources};
 
-use super::config::ScalingConfig;
+use super::calm::{Calm, Calmed, calmed};
+use super::config::{ScalingConfig, ShrinkStep};
 use super::decision::{Bound, Bounds, Reason};
 use super::goal::{Goal, goal};
 use super::metrics::{LfcMetrics, SystemMetrics};
@@ -19,6 +21,8 @@ pub struct Denied {
     pub current: Resources,
     /// What it refused to have.
     pub requested: Resources,
+    /// The smallest size it would have had, where it said so.
+    pub smallest: Option<Resources>,
 }
 
 /// Everything the desired size is made of.
@@ -44,6 +48,10 @@ pub struct Inputs<'a> {
     pub requested_units: Option<u32>,
     /// A refused shrink, while it is in force.
     pub denied: Option<Denied>,
+    /// What came before, where that is to keep the VM calm.
+    pub calm: Calm,
+    /// Now.
+    pub now: Timestamp,
 }
 
 /// The desired size and how it came about.
@@ -61,6 +69,10 @@ pub struct Desired {
     pub warnings: Warnings,
     /// All metrics known and fresh.
     pub has_all_metrics: bool,
+    /// When calm lets go of what it holds.
+    pub calm_until: Option<Timestamp>,
+    /// The goal, with its margin, is below the size in use, and for how long it has been so matters.
+    pub is_below: bool,
     /// The monitor's wish made a difference, so its end will too.
     pub is_upscale_affected: bool,
     /// The refusal made a difference, so its end will too.
@@ -90,61 +102,111 @@ pub fn units_above(size: Resources, unit: Resources, cpu: bool, memory: bool) ->
     by_cpu.max(by_memory)
 }
 
-/// The lowest size that respects a refusal: one unit step above it in each field, but never above what the monitor had.
-fn floor_of_denial(denied: Denied, unit: Resources) -> Resources {
-    let cpu_units = denied
-        .requested
-        .cpu
-        .0
-        .checked_div(unit.cpu.0)
-        .unwrap_or(0)
-        .saturating_add(1);
-    let mem_units = denied
-        .requested
-        .mem
-        .0
-        .checked_div(unit.mem.0)
-        .unwrap_or(0)
-        .saturating_add(1);
-    denied.current.field_min(Resources {
-        cpu: MilliCpu(unit.cpu.0.saturating_mul(cpu_units)),
-        mem: Bytes(unit.mem.0.saturating_mul(mem_units)),
-    })
+/// The fewest units that have this much of both resources.
+fn units_covering(size: Resources, unit: Resources) -> u32 {
+    let cpu = size.cpu.0.div_ceil(unit.cpu.0.max(1));
+    let mem = size.mem.0.div_ceil(unit.mem.0.max(1));
+    cpu.max(u32::try_from(mem).unwrap_or(u32::MAX))
 }
 
-/// The goal with what the monitor asked for and refused.
+/// Each resource rounded up to whole units.
+fn whole_units(size: Resources, unit: Resources) -> Resources {
+    let cpu = size.cpu.0.div_ceil(unit.cpu.0.max(1));
+    let mem = size.mem.0.div_ceil(unit.mem.0.max(1));
+    Resources {
+        cpu: MilliCpu(unit.cpu.0.saturating_mul(cpu)),
+        mem: Bytes(unit.mem.0.saturating_mul(mem)),
+    }
+}
+
+impl Denied {
+    /// One unit step above what was refused, in each field.
+    fn next_unit(&self, unit: Resources) -> Resources {
+        let step = |size: u64, unit: u64| {
+            let units = size.checked_div(unit).unwrap_or(0).saturating_add(1);
+            unit.saturating_mul(units)
+        };
+        let cpu = step(self.requested.cpu.0.into(), unit.cpu.0.into());
+        Resources {
+            cpu: MilliCpu(u32::try_from(cpu).unwrap_or(u32::MAX)),
+            mem: Bytes(step(self.requested.mem.0, unit.mem.0)),
+        }
+    }
+
+    /// Half the way, in whole units, from what the monitor had to what it refused.
+    fn half_way(&self, unit: Resources) -> Resources {
+        let half = |current: u64, requested: u64, unit: u64| {
+            let step = current.saturating_sub(requested);
+            let units = step.checked_div(unit).unwrap_or(0) / 2;
+            current.saturating_sub(unit.saturating_mul(units))
+        };
+        let (current, requested) = (self.current, self.requested);
+        let cpu = half(
+            current.cpu.0.into(),
+            requested.cpu.0.into(),
+            unit.cpu.0.into(),
+        );
+        let size = Resources {
+            cpu: MilliCpu(u32::try_from(cpu).unwrap_or(u32::MAX)),
+            mem: Bytes(half(current.mem.0, requested.mem.0, unit.mem.0)),
+        };
+        whole_units(size, unit)
+    }
+
+    /// The lowest size that respects the refusal; never above what the monitor had, always above what it refused, unless that
+    /// is the same.
+    fn floor(&self, unit: Resources, step: ShrinkStep) -> Resources {
+        let next = self.next_unit(unit);
+        let floor = match (step, self.smallest) {
+            (ShrinkStep::Unit, _) => next,
+            (ShrinkStep::Whole, Some(smallest)) => whole_units(smallest, unit).field_max(next),
+            (ShrinkStep::Whole, None) => self.half_way(unit).field_max(next),
+        };
+        self.current.field_min(floor)
+    }
+
+    /// The units a VM keeps because of it.
+    fn kept_units(&self, unit: Resources, step: ShrinkStep) -> u32 {
+        match step {
+            ShrinkStep::Unit => units_above(self.requested, unit, true, true),
+            ShrinkStep::Whole => units_covering(self.floor(unit, step), unit),
+        }
+    }
+}
+
+/// The calmed goal with what the monitor asked for and refused.
 struct Wishes {
-    units: u32,
+    size: Resources,
     reason: Reason,
     is_upscale: bool,
     is_denied: bool,
 }
 
-/// Wish and refusal are each compared with the goal, not with one another: both can make a difference at once.
-fn wishes(inputs: &Inputs<'_>, goal: &Goal) -> Wishes {
+/// Wish and refusal are each compared with the calmed goal, not with one another: both can make a difference at once.
+fn wishes(inputs: &Inputs<'_>, goal: &Goal, calmed: &Calmed) -> Wishes {
     let mut wishes = Wishes {
-        units: goal.units,
+        size: calmed.size,
         reason: Reason::from(goal.winner),
         is_upscale: false,
         is_denied: false,
     };
-    if let Some(wish) = inputs.requested_units
-        && wish > goal.units
-    {
-        wishes.units = wish;
-        wishes.reason = Reason::RequestedUpscale;
-        wishes.is_upscale = true;
+    if let Some(wish) = inputs.requested_units {
+        let wish = inputs.unit.saturating_mul(wish);
+        if wish.has_field_above(calmed.size) {
+            wishes.size = wishes.size.field_max(wish);
+            wishes.reason = Reason::RequestedUpscale;
+            wishes.is_upscale = true;
+        }
     }
-    let kept = inputs
-        .denied
-        .map(|denied| units_above(denied.requested, inputs.unit, true, true));
-    if let Some(kept) = kept
-        && kept > goal.units
-    {
-        wishes.is_denied = true;
-        if kept > wishes.units {
-            wishes.units = kept;
-            wishes.reason = Reason::DeniedDownscale;
+    if let Some(denied) = inputs.denied {
+        let kept = denied.kept_units(inputs.unit, inputs.scaling.shrink_step);
+        let kept = inputs.unit.saturating_mul(kept);
+        if kept.has_field_above(calmed.size) {
+            wishes.is_denied = true;
+            if kept.has_field_above(wishes.size) {
+                wishes.size = wishes.size.field_max(kept);
+                wishes.reason = Reason::DeniedDownscale;
+            }
         }
     }
     wishes
@@ -154,7 +216,6 @@ fn wishes(inputs: &Inputs<'_>, goal: &Goal) -> Wishes {
 #[must_use]
 pub fn desired(inputs: &Inputs<'_>) -> Desired {
     let mut warnings = Warnings::default();
-    let mut bounded_by = Bounds::default();
     let goal = goal(inputs.scaling, inputs.unit, inputs.system, inputs.lfc);
     let has_all_metrics =
         inputs.system.is_some() && (!inputs.scaling.enable_lfc_metrics || inputs.lfc.is_some());
@@ -165,13 +226,20 @@ pub fn desired(inputs: &Inputs<'_>) -> Desired {
         warnings.insert(Warning::MissingMetrics);
     }
 
+    let calmed = calmed(
+        inputs.scaling,
+        inputs.unit,
+        inputs.using,
+        &goal,
+        inputs.calm,
+        inputs.now,
+    );
     let Wishes {
-        units,
+        mut size,
         mut reason,
         is_upscale,
         is_denied,
-    } = wishes(inputs, &goal);
-    let mut size = inputs.unit.saturating_mul(units);
+    } = wishes(inputs, &goal, &calmed);
     if !has_all_metrics && inputs.using.has_field_above(size) {
         size = size.field_max(inputs.using);
         reason = if inputs.is_stale {
@@ -180,6 +248,7 @@ pub fn desired(inputs: &Inputs<'_>) -> Desired {
             Reason::MissingMetrics
         };
     }
+    let mut bounded_by = calmed.by;
     if size.has_field_above(inputs.max) {
         bounded_by.insert(Bound::Max);
         size = size.field_min(inputs.max);
@@ -195,7 +264,7 @@ pub fn desired(inputs: &Inputs<'_>) -> Desired {
         if !size.has_field_above(denied.requested) {
             warnings.insert(Warning::DeniedAtMaximum);
         }
-        let raised = size.field_max(floor_of_denial(denied, inputs.unit));
+        let raised = size.field_max(denied.floor(inputs.unit, inputs.scaling.shrink_step));
         if raised != size {
             size = raised;
             reason = Reason::DeniedDownscale;
@@ -212,6 +281,8 @@ pub fn desired(inputs: &Inputs<'_>) -> Desired {
         bounded_by,
         warnings,
         has_all_metrics,
+        calm_until: calmed.until,
+        is_below: calmed.is_below && has_all_metrics,
         is_upscale_affected: is_upscale,
         is_denied_affected,
         is_out_of_bounds,

@@ -150,6 +150,9 @@ pub struct DeniedDownscaleDump {
     pub at: TimeText,
     pub current: Resources,
     pub requested: Resources,
+    /// Ours: the smallest size it would have had, where it said so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub smallest: Option<Resources>,
 }
 
 /// `NeonVM`.
@@ -286,6 +289,7 @@ impl Core {
                 at: text(denial.at),
                 current: denial.denied.current,
                 requested: denial.denied.requested,
+                smallest: denial.denied.smallest,
             }),
             approved: monitor.approved.map(|approved| approved.high),
             downscale_failure_at: monitor.downscale_failure_at.map(text),

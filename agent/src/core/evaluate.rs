@@ -1,5 +1,5 @@
 //! One computation: from the state to everything that may be started now, and why. It does no I/O and changes nothing but the
-//! target revision, so computing again without a change gives the same. Source: spec/agent.md §2.4, §3.2.
+//! target revision and since when the goal has been below the size, so computing again without a change gives the same. Source: spec/agent.md §2.4, §3.2.
 
 use protocol::permit::RequestMetrics;
 use protocol::revision::Revision;
@@ -21,6 +21,7 @@ impl Core {
     pub fn next_actions(&mut self, now: Timestamp) -> Evaluation {
         self.computations = self.computations.saturating_add(1);
         let desired = self.desired(now);
+        self.calm.is_below(now, desired.is_below);
         if desired.is_out_of_bounds {
             self.faults.count(Fault::DesiredOutOfBounds);
         }
@@ -65,6 +66,8 @@ impl Core {
             is_stale: is_system_stale || is_lfc_stale,
             requested_units: self.monitor.wish_units(now, timers, unit),
             denied: self.monitor.denial(now, timers),
+            calm: self.calm,
+            now,
         })
     }
 
@@ -103,6 +106,7 @@ impl Core {
             timers: &config.timers,
             unit: config.compute_unit,
             slot: vm.mem.slot_size,
+            shrink_step: vm.config.scaling.shrink_step,
             using,
             desired: size,
             is_migrating,
@@ -131,6 +135,9 @@ impl Core {
         let monitor_down =
             monitor.plan_downscale(&mut round, certain, monitor_up.is_some(), revision);
         monitor.wait_for_ends(&mut round, desired, monitor_down.is_some());
+        if let Some(until) = desired.calm_until {
+            round.wait_at_most(until.since(now));
+        }
         let (warnings, wait) = (round.warnings, round.wait);
         let actions = Actions {
             plugin: plugin_request,

@@ -93,6 +93,30 @@ pub fn goal(
     }
 }
 
+impl Goal {
+    /// Compute units asked for by everything but the load average.
+    #[must_use]
+    pub fn units_without_cpu(&self) -> u32 {
+        combine(&Votes {
+            cpu: None,
+            ..self.votes
+        })
+        .0
+    }
+
+    /// Compute units if each vote were `margin` higher.
+    #[must_use]
+    pub fn units_with(&self, margin: f64) -> u32 {
+        let more = |vote: Option<f64>| vote.map(|vote| vote + margin);
+        combine(&Votes {
+            cpu: more(self.votes.cpu),
+            memory: more(self.votes.memory),
+            working_set: more(self.votes.working_set),
+        })
+        .0
+    }
+}
+
 /// Load1 and load5 in one number: load5 while they are close, load1 when they are far apart.
 fn effective_load(scaling: &ScalingConfig, system: &SystemMetrics) -> f64 {
     let stable = scaling.cpu_stable_zone_ratio * system.load5;

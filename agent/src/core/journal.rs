@@ -392,7 +392,7 @@ fn outcome_of(event: &Event, core: &Core) -> Outcome {
         Event::MonitorDownscaleDone(id, result) => {
             let end = result.map_or_else(reply, |answer| match answer {
                 DownscaleAnswer::Allowed => Reply::Done,
-                DownscaleAnswer::Denied => Reply::Refused,
+                DownscaleAnswer::Denied | DownscaleAnswer::DeniedBelow(_) => Reply::Refused,
             });
             (RequestKind::Down, id.0, monitor_rev, end)
         }
@@ -400,6 +400,12 @@ fn outcome_of(event: &Event, core: &Core) -> Outcome {
     };
     Outcome {
         end,
+        least: match event {
+            Event::MonitorDownscaleDone(_, Ok(DownscaleAnswer::DeniedBelow(least))) => {
+                Some((*least).into())
+            }
+            _ => None,
+        },
         got: response.map(|response| response.permit.into()),
         id,
         migrate: response.is_some_and(|response| response.migrate.is_some()),

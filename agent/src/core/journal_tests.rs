@@ -14,7 +14,7 @@ use protocol::units::{Bytes, MilliCpu, Resources};
 use serde_json::Value;
 
 use super::actions::{Action, RequestId};
-use super::config::{CoreConfig, ScalingConfig, Timers};
+use super::config::{CoreConfig, ScalingConfig, ShrinkStep, Timers};
 use super::journal::{Output, Recorder, settings};
 use super::machine::{Core, DownscaleAnswer, Event, Failure, VmUpdate};
 use super::metrics::{LfcMetrics, SystemMetrics};
@@ -186,6 +186,8 @@ impl Desk {
             Action::MonitorDownscale(_) => {
                 let answer = if how == 6 {
                     DownscaleAnswer::Denied
+                } else if how == 5 {
+                    DownscaleAnswer::DeniedBelow(self.core.using().saturating_sub(UNIT))
                 } else {
                     DownscaleAnswer::Allowed
                 };
@@ -261,7 +263,17 @@ fn happen(desk: &mut Desk, (what, after, number, value): Happening) {
         15 => desk.update(after, |update| {
             update.info.cpu.max = MilliCpu(250 * u32::from(4 + number % 8));
             update.info.mem.max = u32::from(4 + number % 8);
-            update.info.config.scaling.enable_lfc_metrics = number % 3 == 0;
+            let scaling = &mut update.info.config.scaling;
+            scaling.enable_lfc_metrics = number % 3 == 0;
+            if number % 2 == 0 {
+                scaling.shrink_step = ShrinkStep::Unit;
+            }
+            if number > 10 {
+                scaling.downscale_margin_units = f64::from(number % 4) / 3.0;
+                scaling.downscale_hold_seconds = u32::from(number % 5);
+                scaling.downscale_cooldown_seconds = u32::from(number % 7);
+                scaling.upscale_cooldown_seconds = u32::from(number % 6);
+            }
         }),
         16 => desk.update(after, |update| {
             update.info.current_revision = Some(reached(i64::from(number % 8)));
@@ -394,6 +406,7 @@ fn each_leaf_altered(value: &Value) -> Vec<(String, Value)> {
             *leaf = match leaf.clone() {
                 Value::Bool(flag) => Value::from(!flag),
                 Value::Number(number) => Value::from(number.as_i64().expect("whole") + 1),
+                Value::String(text) if text == "whole" => Value::from("unit"),
                 Value::String(text) => Value::from(format!("{text}1")),
                 other => panic!("{path} is {other}"),
             };

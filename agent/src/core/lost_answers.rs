@@ -178,10 +178,10 @@ fn a_new_monitor_is_not_asked_for_a_size_that_is_not_there_yet() {
         world.flights[1].is_some(),
         "the patch to 8 units is under way"
     );
-    world.step(&Step::Metrics(0, 0)).expect("runs");
+    world.step(&Step::Metrics(45, 0)).expect("runs");
     world.step(&Step::Connect(true, true)).expect("runs");
-    assert!(world.flights[2].is_none(), "a shrink to 7 would promise 7");
-    settle(&mut world, 0, 0).expect("settles");
+    assert!(world.flights[2].is_none(), "a shrink to 2 would promise 2");
+    settle(&mut world, 45, 0).expect("settles");
 }
 
 #[test]
@@ -279,7 +279,7 @@ fn a_monitor_that_connects_after_a_resize_is_told_the_size() {
             Action::MonitorUpscale(request) => Some(request.target),
             _ => None,
         });
-    assert_eq!(told, Some(UNIT.saturating_mul(2)));
+    assert_eq!(told, Some(UNIT));
 }
 
 /// A state of the object that somebody else made.

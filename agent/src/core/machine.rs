@@ -8,6 +8,7 @@ use protocol::units::Resources;
 use serde::Serialize;
 
 use super::actions::{Action, Actions, RequestId};
+use super::calm::Calm;
 use super::config::CoreConfig;
 use super::decision::Decision;
 use super::metrics::{LfcMetrics, SystemMetrics};
@@ -46,6 +47,8 @@ pub enum DownscaleAnswer {
     Allowed,
     /// It may not.
     Denied,
+    /// It may not, but this much it may: the smallest size the monitor would accept.
+    DeniedBelow(Resources),
 }
 
 /// A new state of the VM object.
@@ -164,6 +167,7 @@ pub struct Core {
     pub(super) target_revision: StampedRevision,
     pub(super) last_desired: Option<Resources>,
     pub(super) faults: FaultCounts,
+    pub(super) calm: Calm,
     pub(super) was_pre_migrating: bool,
     pub(super) pending_warnings: Warnings,
     pub(super) observations: VecDeque<Observation>,
@@ -196,6 +200,7 @@ impl Core {
             target_revision: StampedRevision::default(),
             last_desired: None,
             faults: FaultCounts::default(),
+            calm: Calm::default(),
             was_pre_migrating: false,
             pending_warnings: Warnings::default(),
             observations: VecDeque::new(),
@@ -362,6 +367,7 @@ impl Core {
             }
             Ok(_) => {
                 if let Some(size) = self.neonvm.succeed(now) {
+                    self.calm.resized(now, self.using(), size);
                     self.vm.set_using(size);
                 }
             }
@@ -379,7 +385,8 @@ impl Core {
         match result {
             Err(failure) => return self.monitor.fail(now, failure.may_have_arrived()),
             Ok(DownscaleAnswer::Allowed) => self.monitor.agree(),
-            Ok(DownscaleAnswer::Denied) => self.monitor.deny(now),
+            Ok(DownscaleAnswer::Denied) => self.monitor.deny(now, None),
+            Ok(DownscaleAnswer::DeniedBelow(smallest)) => self.monitor.deny(now, Some(smallest)),
         }
         if let Some((after, flags)) = ongoing
             .revision

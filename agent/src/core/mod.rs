@@ -25,11 +25,13 @@
 //! * A heartbeat is always due: same test, and `n12_s02_heartbeat` (vectors).
 //! * Stale metrics hold, an announced migration freezes, a lost answer is taken at its worst: `lost_answers`.
 //! * D is a whole number of units within the bounds when the bounds are: `n03_…` (properties).
+//! * Calm delays neither the monitor nor memory, and never asks for more than there is: `calm_tests`.
 //! * The exact sequences of spec/agent.md §7.5: `s01_…`, `n12_s02_…` to `s10_…` (vectors).
 
 pub mod actions;
 pub mod batches;
 pub mod billing;
+pub mod calm;
 mod checkpoint;
 pub mod config;
 pub mod decision;
@@ -49,6 +51,7 @@ pub mod recent;
 pub mod replay;
 pub mod revision;
 mod round;
+pub mod scaling;
 pub mod scaling_events;
 pub mod vm;
 pub mod warnings;
@@ -56,11 +59,15 @@ pub mod warnings;
 #[cfg(test)]
 mod bench;
 #[cfg(test)]
+mod calm_tests;
+#[cfg(test)]
 mod journal_tests;
 #[cfg(test)]
 mod lost_answers;
 #[cfg(test)]
 mod properties;
+#[cfg(test)]
+mod shrink_steps;
 #[cfg(test)]
 mod vectors;
 #[cfg(test)]
@@ -69,7 +76,8 @@ mod vectors_goal;
 mod world;
 
 pub use actions::{Action, Actions, RequestId};
-pub use config::{CoreConfig, ScalingConfig, ScalingOverrides, Timers};
+pub use calm::Calm;
+pub use config::{CoreConfig, ScalingConfig, ScalingOverrides, ShrinkStep, Timers};
 pub use decision::{Bound, Decision, Reason};
 pub use machine::{Core, DownscaleAnswer, Evaluation, Event, Failure, Observation, Path, VmUpdate};
 pub use metrics::{LfcMetrics, SystemMetrics};

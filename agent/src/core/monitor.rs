@@ -1,6 +1,7 @@
 //! The monitor's side of the state machine: one request at a time over both directions. Source: spec/agent.md §3.5-3.7.
 //!
-//! The monitor learns of less first and of more last. A shrink is asked one compute unit at a time; a growth is told in full.
+//! The monitor learns of less first and of more last. A shrink is asked whole or one compute unit at a time
+//! ([`ShrinkStep`]); a growth is told in full.
 //!
 //! A call whose answer is lost may have been acted on or not, so what the monitor holds is kept as a range: `low ≤ true ≤ high`.
 //! The VM never shrinks below `high`; the monitor is told again while `low` is behind.
@@ -12,7 +13,7 @@ use protocol::units::{Bytes, Resources};
 use serde::Serialize;
 
 use super::actions::{MonitorDownscale, MonitorUpscale, RequestId};
-use super::config::Timers;
+use super::config::{ShrinkStep, Timers};
 use super::desired::{Denied, Desired, units_above};
 use super::revision::StampedRevision;
 use super::round::{Round, clamp};
@@ -211,8 +212,8 @@ impl MonitorState {
             return None;
         };
         let current = approved.high;
-        let step = current.saturating_sub(round.unit);
-        let target = current.field_min(round.desired).field_max(step);
+        let lowest = self.lowest_to_ask(current, round);
+        let target = current.field_min(round.desired).field_max(lowest);
         if target == current || round.is_migrating {
             return None;
         }
@@ -249,6 +250,18 @@ impl MonitorState {
             target,
             revision,
         })
+    }
+
+    /// How far down one request may go: one unit, or to what was refused last, so that a monitor that refuses it again is not
+    /// asked for more, and one that agrees is asked for the rest next.
+    fn lowest_to_ask(&self, current: Resources, round: &Round<'_>) -> Resources {
+        if round.shrink_step == ShrinkStep::Unit {
+            return current.saturating_sub(round.unit);
+        }
+        let refused = self.denied_downscale.map(|denial| denial.denied.requested);
+        refused
+            .filter(|refused| refused.has_field_below(current))
+            .map_or(Resources::default(), |refused| refused.field_min(current))
     }
 
     /// Looks again when a wish or a refusal ends that makes a difference now.
@@ -306,12 +319,13 @@ impl MonitorState {
         }
     }
 
-    /// The monitor refused a shrink.
-    pub(super) fn deny(&mut self, now: Timestamp) {
+    /// The monitor refused a shrink, and perhaps named the smallest size it would have.
+    pub(super) fn deny(&mut self, now: Timestamp, smallest: Option<Resources>) {
         if let (Some(ongoing), Some(approved)) = (self.ongoing.take(), self.approved) {
             let denied = Denied {
                 current: approved.high,
                 requested: ongoing.resources,
+                smallest,
             };
             self.denied_downscale = Some(DeniedDownscale { at: now, denied });
         }

@@ -1,19 +1,25 @@
 //! Random event sequences against the independent model of the peers in `world`, and hostile numbers.
 
 use proptest::prelude::*;
+use protocol::time::Timestamp;
 use protocol::units::Resources;
 
+use super::calm::Calm;
 use super::config::ScalingConfig;
 use super::desired::{Inputs, desired};
 use super::metrics::{LfcMetrics, SystemMetrics};
-use super::world::{UNIT, World, settle, step};
+use super::world::{UNIT, World, scaling, settle, step};
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
     #[test]
-    fn n05_n11_n13_n14_order_holds_under_any_loss(using in 1_u32..8, steps in prop::collection::vec(step(), 1..120)) {
-        let mut world = World::new(using);
+    fn n05_n11_n13_n14_order_holds_under_any_loss(
+        using in 1_u32..8,
+        scaling in scaling(),
+        steps in prop::collection::vec(step(), 1..120),
+    ) {
+        let mut world = World::with(using, scaling);
         for step in &steps {
             world.step(step)?;
         }
@@ -23,11 +29,12 @@ proptest! {
     #[test]
     fn n26_it_converges_and_stays(
         using in 1_u32..8,
+        scaling in scaling(),
         steps in prop::collection::vec(step(), 1..60),
         load in 0_u32..300,
         mib in 0_u32..9000,
     ) {
-        let mut world = World::new(using);
+        let mut world = World::with(using, scaling);
         for step in &steps {
             world.step(step)?;
         }
@@ -72,6 +79,8 @@ proptest! {
             is_stale: false,
             requested_units: None,
             denied: None,
+            calm: Calm::default(),
+            now: Timestamp(0),
         });
         let units = got.size.exact_multiple_of(unit);
         prop_assert!(units.is_some_and(|n| n >= min && n <= min + more), "{:?}", got);

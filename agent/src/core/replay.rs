@@ -365,7 +365,12 @@ fn event_of_outcome(outcome: &Outcome) -> Event {
         (RequestKind::Up, Reply::Done, _) => Event::MonitorUpscaleDone(id, Ok(())),
         (RequestKind::Up, ..) => Event::MonitorUpscaleDone(id, Err(failed)),
         (_, Reply::Done, _) => Event::MonitorDownscaleDone(id, Ok(DownscaleAnswer::Allowed)),
-        (_, Reply::Refused, _) => Event::MonitorDownscaleDone(id, Ok(DownscaleAnswer::Denied)),
+        (_, Reply::Refused, _) => {
+            let answer = outcome.least.map_or(DownscaleAnswer::Denied, |least| {
+                DownscaleAnswer::DeniedBelow(least.into())
+            });
+            Event::MonitorDownscaleDone(id, Ok(answer))
+        }
         _ => Event::MonitorDownscaleDone(id, Err(failed)),
     }
 }

@@ -3,7 +3,7 @@
 use protocol::time::{Span, Timestamp};
 use protocol::units::{Bytes, Resources};
 
-use super::config::Timers;
+use super::config::{ShrinkStep, Timers};
 use super::warnings::{Fault, FaultCounts, Warning, Warnings};
 
 /// Context of one computation, and what the plans add to it.
@@ -13,6 +13,7 @@ pub(super) struct Round<'a> {
     pub timers: &'a Timers,
     pub unit: Resources,
     pub slot: Bytes,
+    pub shrink_step: ShrinkStep,
     /// U: what the VM uses.
     pub using: Resources,
     /// D: what it should use.

@@ -152,12 +152,8 @@ impl VmInfo {
             apply_bounds(text, &mut cpu, &mut mem)?;
         }
         check_sizes(&cpu, &mem)?;
-        let overrides: Option<ScalingOverrides> = vm
-            .metadata
-            .annotations
-            .get(ANNOTATION_CONFIG)
-            .map(|text| serde_json::from_str(text).map_err(|e| VmError::Config(e.to_string())))
-            .transpose()?;
+        let overrides = vm.metadata.annotations.get(ANNOTATION_CONFIG);
+        let overrides = overrides.map(|text| read_overrides(text)).transpose()?;
         let scaling = overrides
             .unwrap_or_default()
             .apply(default)
@@ -251,6 +247,18 @@ fn last_revision(vm: &VirtualMachine) -> i64 {
         .and_then(|status| status.current_revision);
     let values = [vm.spec.target_revision, reached].map(|r| r.map_or(0, |r| r.revision.value));
     values[0].max(values[1])
+}
+
+/// Reads the config annotation. Keys that are not known are left alone, as the deployed agent does.
+fn read_overrides(text: &str) -> Result<ScalingOverrides, VmError> {
+    let object: serde_json::Map<String, Value> =
+        serde_json::from_str(text).map_err(|error| VmError::Config(error.to_string()))?;
+    let (overrides, problems) = ScalingOverrides::read(&object);
+    if problems.is_empty() {
+        Ok(overrides)
+    } else {
+        Err(VmError::ConfigValue(problems))
+    }
 }
 
 fn apply_bounds(text: &str, cpu: &mut CpuInfo, mem: &mut MemInfo) -> Result<(), VmError> {
@@ -514,7 +522,10 @@ mod tests {
                 r#"{"lfcWindowSizeMinutes":-1}"#,
                 "lfcWindowSizeMinutes = -1",
             ),
-            (r#"{"lfcWindowSizeMinutes":2.5}"#, "does not decode"),
+            (
+                r#"{"lfcWindowSizeMinutes":2.5}"#,
+                "lfcWindowSizeMinutes = 2.5: must be a whole number",
+            ),
             ("[", "does not decode"),
         ] {
             let error = annotated(ANNOTATION_CONFIG, bad).expect_err(bad);

@@ -10,7 +10,7 @@ use protocol::time::{Span, Timestamp};
 use protocol::units::{Bytes, MilliCpu, Resources};
 
 use super::actions::{Action, MonitorDownscale, MonitorUpscale, RequestId};
-use super::config::{CoreConfig, ScalingConfig, Timers};
+use super::config::{CoreConfig, ScalingConfig, ShrinkStep, Timers};
 use super::machine::{Core, DownscaleAnswer, Event, Failure, VmUpdate};
 use super::metrics::SystemMetrics;
 use super::monitor::Wish;
@@ -66,6 +66,23 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
         1 => any::<(bool, bool)>().prop_map(|(up, flag)| Step::Connect(up, flag)),
         1 => prop::option::of(1_u64..12).prop_map(Step::Wish),
     ]
+}
+
+/// Settings of all kinds: small and large steps, every kind of calm on or off, all of it shorter than a run settles.
+pub(super) fn scaling() -> impl Strategy<Value = ScalingConfig> {
+    let step = prop_oneof![Just(ShrinkStep::Unit), Just(ShrinkStep::Whole)];
+    let seconds = || prop_oneof![Just(0_u32), 1_u32..15];
+    let margin = prop_oneof![Just(0.0), 0.1_f64..1.5];
+    (step, margin, seconds(), seconds(), seconds()).prop_map(|(step, margin, hold, down, up)| {
+        ScalingConfig {
+            shrink_step: step,
+            downscale_margin_units: margin,
+            downscale_hold_seconds: hold,
+            downscale_cooldown_seconds: down,
+            upscale_cooldown_seconds: up,
+            ..ScalingConfig::default()
+        }
+    })
 }
 
 pub(super) fn vm(min: u32, max: u32, using: u32) -> VmInfo {
@@ -125,7 +142,13 @@ pub(super) struct World {
 
 impl World {
     pub(super) fn new(using: u32) -> Self {
-        let core = Core::new(config(), vm(1, 8, using));
+        Self::with(using, ScalingConfig::default())
+    }
+
+    pub(super) fn with(using: u32, scaling: ScalingConfig) -> Self {
+        let mut info = vm(1, 8, using);
+        info.config.scaling = scaling;
+        let core = Core::new(config(), info);
         let using = core.using();
         let now = Timestamp(1_000_000);
         let (is_connected, flights) = (false, [const { None }; 3]);
@@ -231,8 +254,9 @@ impl World {
             }
             Action::MonitorDownscale(request) => {
                 let step = request.current.saturating_sub(UNIT);
+                let is_whole = self.core.vm().config.scaling.shrink_step == ShrinkStep::Whole;
                 prop_assert!(
-                    !request.target.has_field_below(step),
+                    is_whole || !request.target.has_field_below(step),
                     "more than a unit at a time"
                 );
             }
@@ -272,12 +296,16 @@ impl World {
                 Event::MonitorUpscaleDone(id, result(fate, ()))
             }
             Action::MonitorDownscale(request) => {
-                let is_allowed = choice != 0;
+                // Refused, or refused with a size that would do.
+                let is_allowed = choice > 1;
                 if arrives && self.is_connected && is_allowed {
                     self.a = request.target;
                 }
                 let answer = if is_allowed {
                     DownscaleAnswer::Allowed
+                } else if choice == 1 {
+                    let least = self.a.saturating_sub(UNIT).field_max(request.target);
+                    DownscaleAnswer::DeniedBelow(least)
                 } else {
                     DownscaleAnswer::Denied
                 };
@@ -338,8 +366,10 @@ impl World {
                 self.core.handle(self.now, Event::SystemMetrics(metrics));
             }
             Step::Bounds(min, max) => {
+                let mut info = vm(*min, *max, 1);
+                info.config.scaling = self.core.vm().config.scaling;
                 let update = VmUpdate {
-                    info: vm(*min, *max, 1),
+                    info,
                     current_revision: None,
                     is_pre_migrating: false,
                 };

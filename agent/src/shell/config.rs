@@ -4,9 +4,12 @@
 //! may be left out: `metrics.{system,lfc}.staleAfterSeconds`, the age from which metrics count as missing (absent: three periods
 //! and the time-out; 0: never).
 
+use std::path::PathBuf;
+
 use protocol::monitor::Version;
 use protocol::time::Span;
 use protocol::units::Resources;
+use rustls::pki_types::ServerName;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
@@ -125,7 +128,7 @@ pub struct ScalingEvents {
 }
 
 /// `monitor`.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 #[expect(missing_docs, reason = "the keys of spec/agent.md §5.2, one to one")]
 pub struct Monitor {
     #[serde(rename = "serverPort")]
@@ -153,6 +156,34 @@ pub struct Monitor {
     /// Ours, and absent from the deployed files: the newest there is.
     #[serde(rename = "highestProtocolVersion", skip_serializing_if = "is_newest")]
     pub highest_version: Version,
+    /// Ours, and absent from the deployed files: no TLS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls: Option<MonitorTls>,
+}
+
+/// `monitor.tls`: files in PEM form. Monitors are dialled by TLS where this is there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MonitorTls {
+    /// Authority that has signed the monitors' certificates.
+    pub ca_file: PathBuf,
+    /// The agent's certificate.
+    pub cert_file: PathBuf,
+    /// Its key, mode 0600 or 0400.
+    pub key_file: PathBuf,
+    /// The name in the monitors' certificates; without one, each has to bear its VM's address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub server_name: Option<PeerName>,
+}
+
+/// A name that certificates can bear.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerName(pub ServerName<'static>);
+
+impl Serialize for PeerName {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0.to_str())
+    }
 }
 
 /// `maxFailedRequestRate`.
@@ -403,19 +434,10 @@ fn read_scaling(r: &mut Reader<'_>) -> Scaling {
 }
 
 fn read_default_config(r: &mut Reader<'_>) -> ScalingConfig {
-    let overrides = ScalingOverrides {
-        load_average_fraction_target: r.optional_float("loadAverageFractionTarget"),
-        memory_usage_fraction_target: r.optional_float("memoryUsageFractionTarget"),
-        memory_total_fraction_target: r.optional_float("memoryTotalFractionTarget"),
-        enable_lfc_metrics: r.optional_bool("enableLFCMetrics"),
-        lfc_use_largest_window: r.optional_bool("lfcUseLargestWindow"),
-        lfc_to_memory_ratio: r.optional_float("lfcToMemoryRatio"),
-        lfc_window_size_minutes: r.optional_integer("lfcWindowSizeMinutes"),
-        lfc_min_wait_before_downscale_minutes: r
-            .optional_integer("lfcMinWaitBeforeDownscaleMinutes"),
-        cpu_stable_zone_ratio: r.optional_float("cpuStableZoneRatio"),
-        cpu_mixed_zone_ratio: r.optional_float("cpuMixedZoneRatio"),
-    };
+    let (overrides, problems) = ScalingOverrides::read(r.members(&ScalingOverrides::KEYS));
+    for problem in problems {
+        r.problem(&problem.key, &problem.value, problem.rule);
+    }
     for key in overrides.missing() {
         if !r.has_problem(key) {
             r.problem(key, "absent", "is required");
@@ -523,6 +545,23 @@ fn read_monitor(r: &mut Reader<'_>) -> Monitor {
         retry_failed_request: r.seconds("retryFailedRequestSeconds"),
         max_failed_request_rate: r.object("maxFailedRequestRate", read_rate),
         highest_version: read_version(r),
+        tls: r.optional_object("tls", read_monitor_tls),
+    }
+}
+
+fn read_monitor_tls(r: &mut Reader<'_>) -> MonitorTls {
+    const NAME: &str = "serverName";
+    const RULE: &str = "must be a host name or an address";
+    let server_name = r.parsed(NAME, RULE, |value| {
+        let name = value.as_str().unwrap_or_default().to_owned();
+        let name = ServerName::try_from(name).map_err(|error| error.to_string());
+        name.map(PeerName)
+    });
+    MonitorTls {
+        ca_file: r.text("caFile").into(),
+        cert_file: r.text("certFile").into(),
+        key_file: r.text("keyFile").into(),
+        server_name,
     }
 }
 

@@ -41,6 +41,27 @@ fn the_shipped_file_is_accepted_and_kept() {
 }
 
 #[test]
+fn tls_to_monitors_is_read_and_kept() {
+    let mut config = shipped();
+    let tls = json!({"caFile": "/ca", "certFile": "/cert", "keyFile": "/key", "serverName": "vm-monitor"});
+    set(&mut config, "/monitor/tls", tls.clone());
+    let read = Config::from_json(&config.to_string()).expect("valid");
+    let files = read.monitor.tls.as_ref().expect("there");
+    assert_eq!(files.key_file, std::path::Path::new("/key"));
+    let written = serde_json::to_value(&read).expect("encodes");
+    assert_eq!(written["monitor"]["tls"], tls);
+    set(&mut config, "/monitor/tls/keyFile", Value::Null);
+    set(&mut config, "/monitor/tls/serverName", json!("no name"));
+    assert_eq!(
+        problems(&config),
+        [
+            "monitor.tls.serverName = \"no name\": must be a host name or an address",
+            "monitor.tls.keyFile = \"\": must not be empty",
+        ]
+    );
+}
+
+#[test]
 fn the_one_machine_file_is_valid() {
     let config = Config::one_machine().expect("valid");
     assert_eq!(config.metrics.system.between_requests, Seconds(1));

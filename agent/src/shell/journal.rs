@@ -215,6 +215,7 @@ impl Scribe {
             end: Reply::Done,
             got: None,
             id: 0,
+            least: None,
             migrate: false,
             ms,
             rev,

@@ -17,7 +17,7 @@ use protocol::revision::{FLAG_DOWNSCALE, FLAG_UPSCALE};
 use protocol::time::Span;
 use protocol::units::Resources;
 
-use crate::core::Path;
+use crate::core::{Decision, Path};
 
 /// Distinct error texts used as labels; more become one label.
 const MAX_ERROR_LABELS: usize = 64;
@@ -88,6 +88,11 @@ struct WatcherError {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ReasonLabel {
     reason: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct BoundLabel {
+    bound: &'static str,
 }
 
 /// A pair of counters: CPUs and MiB that changed, by direction.
@@ -182,6 +187,7 @@ pub(super) struct AgentMetrics {
     alive: Family<WatcherLabels, Gauge>,
     failing: Family<WatcherLabels, Gauge>,
     decisions: Family<ReasonLabel, Counter>,
+    bounded: Family<BoundLabel, Counter>,
     pub faults: Counter,
     pub unparsable: Gauge,
     errors: Arc<Mutex<BTreeSet<String>>>,
@@ -231,6 +237,7 @@ impl AgentMetrics {
             alive: Family::default(),
             failing: Family::default(),
             decisions: Family::default(),
+            bounded: Family::default(),
             faults: Counter::default(),
             unparsable: Gauge::default(),
             errors: Arc::default(),
@@ -359,6 +366,12 @@ impl AgentMetrics {
             "Changed decisions by what decided",
             &self.decisions,
         );
+        register(
+            r,
+            "decisions_bounded",
+            "Changed decisions by what keeps the VM from the goal",
+            &self.bounded,
+        );
         register(r, "core_faults", "Broken invariants", &self.faults);
         register(
             r,
@@ -471,8 +484,13 @@ impl AgentMetrics {
             .inc();
     }
 
-    pub(super) fn decided(&self, reason: &'static str) {
+    pub(super) fn decided(&self, decision: &Decision) {
+        let reason = decision.reason.as_str();
         self.decisions.get_or_create(&ReasonLabel { reason }).inc();
+        for bound in decision.bounded_by.iter() {
+            let bound = bound.as_str();
+            self.bounded.get_or_create(&BoundLabel { bound }).inc();
+        }
     }
 
     pub(super) fn watch_call(&self, watcher: Watcher, method: &'static str) {

@@ -9,6 +9,7 @@
 pub mod config;
 #[cfg(test)]
 mod config_tests;
+mod endpoint;
 mod events;
 pub mod exposition;
 mod input;
@@ -248,7 +249,6 @@ impl Bound {
             vm_metrics,
             stages: params.stages,
             schedulers,
-            scrape_client: scrape::http_client(),
             permit_client: scrape::http_client(),
             health_check_every: params.health_check_every,
             journal: journal.clone(),

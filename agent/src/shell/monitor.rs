@@ -10,6 +10,9 @@
 //! that takes longer than a response may ends the connection.
 
 mod errors;
+#[cfg(test)]
+mod tests;
+mod tls;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,6 +27,7 @@ use protocol::monitor_v2::{
 };
 use protocol::units::{Bytes, Resources};
 use telemetry::clock::Clock;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -61,7 +65,12 @@ const CAPABILITIES: Capabilities = Capabilities {
 /// Every how many health checks in a row a line is written.
 const HEALTHY_LOG_EVERY: u64 = 10;
 
-type Socket = WebSocketStream<TcpStream>;
+/// Bytes both ways, by TLS or without.
+trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
+
+type Socket = WebSocketStream<Box<dyn Duplex>>;
 
 /// What is asked of the monitor, and where the answer goes.
 #[derive(Debug)]
@@ -154,7 +163,8 @@ impl Link {
     async fn connect(&self, cancel: &CancellationToken) -> Result<(Socket, Version), Ended> {
         let limit = self.config.connection_timeout.duration();
         tokio::select! {
-            connected = tokio::time::timeout(limit, self.handshake()) => {
+            // Boxed: what it needs is not needed again while the connection lasts.
+            connected = tokio::time::timeout(limit, Box::pin(self.handshake())) => {
                 connected.unwrap_or(Err(Ended::ConnectTimedOut))
             }
             () = cancel.cancelled() => Err(Ended::Cancelled),
@@ -165,6 +175,13 @@ impl Link {
         let address = format!("{}:{}", self.pod_ip, self.config.server_port);
         let stream = TcpStream::connect(&address).await.map_err(Ended::Connect)?;
         stream.set_nodelay(true).map_err(Ended::Connect)?;
+        let stream: Box<dyn Duplex> = match &self.config.tls {
+            None => Box::new(stream),
+            Some(files) => {
+                let peer = stream.peer_addr().map_err(Ended::Connect)?.ip();
+                Box::new(tls::connect(files, peer, stream).await?)
+            }
+        };
         let limits = WebSocketConfig::default()
             .max_message_size(Some(AGENT_FRAME_LIMIT_BYTES))
             .max_frame_size(Some(AGENT_FRAME_LIMIT_BYTES))
@@ -463,15 +480,18 @@ impl Session<'_> {
                 reason,
                 smallest,
             }) => {
-                let smallest = smallest.map(|size| size.mem);
+                let smallest = smallest.map(size_of);
                 tracing::debug!(
                     id,
                     status,
                     reason = reason.label(),
-                    smallest,
+                    smallest = smallest.map(|size| size.mem.0),
                     "the monitor refused a shrink"
                 );
-                Ok(Answer::Downscale(DownscaleAnswer::Denied))
+                Ok(Answer::Downscale(smallest.map_or(
+                    DownscaleAnswer::Denied,
+                    DownscaleAnswer::DeniedBelow,
+                )))
             }
             MonitorBodyV2::Confirmed { observed } => {
                 tracing::debug!(
@@ -574,6 +594,16 @@ impl Session<'_> {
             let _ = answer(waiter, Err(CallError::Disconnected));
         }
     }
+}
+
+/// A size as the core has it: a part of a milli-CPU counts as a whole one; what is below zero, or no number, as none.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the cast saturates, and NaN becomes 0"
+)]
+fn size_of(allocation: Allocation) -> Resources {
+    Resources::new((allocation.cpu * 1000.0).ceil() as u32, allocation.mem)
 }
 
 /// What came back under an id.

@@ -113,8 +113,10 @@ impl<'a> Reader<'a> {
         })
     }
 
-    pub(super) fn optional_integer(&mut self, key: &'static str) -> Option<i64> {
-        self.typed(key, "must be a whole number", Value::as_i64)
+    /// The members, for somebody else to read; these keys are known.
+    pub(super) fn members(&mut self, keys: &[&'static str]) -> &'a Map<String, Value> {
+        self.known.extend(keys);
+        self.object
     }
 
     pub(super) fn optional_float(&mut self, key: &'static str) -> Option<f64> {
@@ -133,10 +135,6 @@ impl<'a> Reader<'a> {
             self.problem(key, shown, "must not be 0");
         }
         value
-    }
-
-    pub(super) fn optional_bool(&mut self, key: &'static str) -> Option<bool> {
-        self.typed(key, "must be true or false", Value::as_bool)
     }
 
     pub(super) fn optional_text(&mut self, key: &'static str) -> String {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use http_body_util::{Empty, Full};
+use http_body_util::Full;
 use hyper::body::Bytes as Body;
 use kube::api::{Api, ApiResource, DynamicObject};
 use protocol::monitor_v2::AskReason;
@@ -50,7 +50,6 @@ pub(super) struct Context {
     pub vm_metrics: VmMetrics,
     pub stages: StageLog,
     pub schedulers: watch::Receiver<Option<SchedulerPod>>,
-    pub scrape_client: HttpClient<Empty<Body>>,
     pub permit_client: HttpClient<Full<Body>>,
     pub health_check_every: Duration,
     pub journal: Option<JournalHandle>,
@@ -157,7 +156,8 @@ impl Runner {
     }
 
     /// Runs until cancelled. A crash of any task it started ends it with the same crash.
-    pub(super) async fn run(mut self, cancel: CancellationToken) {
+    /// Boxed, because a future holds what it is called with and what it works on each in a place of its own.
+    pub(super) async fn run(mut self: Box<Self>, cancel: CancellationToken) {
         self.start_io(&cancel);
         let mut refresh = tokio::time::interval(self.ctx.config.refresh_state_interval.duration());
         refresh.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -218,7 +218,6 @@ impl Runner {
         ];
         for (source, config, is_active) in sources {
             let scraper = Scraper {
-                client: ctx.scrape_client.clone(),
                 source,
                 config,
                 pod_ip: self.subject.pod_ip.clone(),
@@ -235,7 +234,7 @@ impl Runner {
             });
         }
         let link = Link {
-            config: ctx.config.monitor,
+            config: ctx.config.monitor.clone(),
             health_check_every: ctx.health_check_every,
             pod_ip: self.subject.pod_ip.clone(),
             clock: ctx.clock,
@@ -378,7 +377,7 @@ impl Runner {
         if last.is_some_and(|last| !decision.differs_from(&last)) {
             return;
         }
-        self.ctx.metrics.decided(decision.reason.as_str());
+        self.ctx.metrics.decided(&decision);
         let is_move = last.is_none_or(|last| decision.moves_from(&last));
         if is_move {
             self.log_decision(&decision);

@@ -242,7 +242,7 @@ impl Vms {
         let place = supervisor.place.clone();
         let make = move || {
             let (ctx, whom) = (Arc::clone(&ctx), whom.clone());
-            Runner::new(ctx, whom, receiver.clone(), place.clone()).run(stop.clone())
+            Box::new(Runner::new(ctx, whom, receiver.clone(), place.clone())).run(stop.clone())
         };
         let task = tokio::spawn(supervisor.run(make).instrument(span));
         tracing::info!(vm = %key, pod = %subject.pod, ip = subject.pod_ip, "managing the VM");

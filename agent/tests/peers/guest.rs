@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex};
 use futures::{SinkExt, StreamExt};
 use protocol::monitor::{AgentBody, AgentFrame, MonitorBody, MonitorFrame};
 use protocol::monitor_v2::{AgentBodyV2, AgentFrameV2, MonitorBodyV2, MonitorFrameV2};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::broadcast;
+use tokio_rustls::TlsAcceptor;
 use tokio_tungstenite::tungstenite::Message;
 
 use super::{Seen, Trace};
@@ -57,6 +58,8 @@ pub struct Manners {
     pub confuses: Arc<AtomicBool>,
     /// Speaks version 2.
     pub speaks_v2: Arc<AtomicBool>,
+    /// Speaks TLS, by this.
+    pub tls: Arc<Mutex<Option<Arc<rustls::ServerConfig>>>>,
     /// Answers the version range with this instead of the right thing.
     pub greeting: Arc<Mutex<Option<String>>>,
 }
@@ -95,7 +98,7 @@ impl Guest {
         });
         tokio::spawn(async move {
             while let Ok((stream, _)) = monitor.accept().await {
-                tokio::spawn(words.clone().serve_monitor(stream));
+                tokio::spawn(words.clone().accept_monitor(stream));
             }
         });
         guest
@@ -155,7 +158,23 @@ impl Guest {
         }
     }
 
-    async fn serve_monitor(self, stream: TcpStream) {
+    async fn accept_monitor(self, stream: TcpStream) {
+        let tls = self
+            .manners
+            .tls
+            .lock()
+            .expect("no test panics here")
+            .clone();
+        match tls {
+            None => self.serve_monitor(stream).await,
+            Some(config) => match TlsAcceptor::from(config).accept(stream).await {
+                Ok(stream) => self.serve_monitor(stream).await,
+                Err(error) => self.trace.push(Seen::NoTls(error.to_string())),
+            },
+        }
+    }
+
+    async fn serve_monitor(self, stream: impl AsyncRead + AsyncWrite + Unpin) {
         let Ok(mut socket) = tokio_tungstenite::accept_async(stream).await else {
             return;
         };

@@ -43,6 +43,8 @@ pub enum Seen {
     HealthCheck,
     Connected(u32),
     Refused,
+    /// Why a connection came to no TLS.
+    NoTls(String),
     Complaint(String),
     /// Id and names.
     Capabilities(u64, Vec<String>),

@@ -33,6 +33,9 @@ impl From<Issued> for Revision {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Checkpoint {
+    /// What keeps it calm.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub calm: CalmPart,
     /// Broken invariants so far.
     #[serde(default, skip_serializing_if = "is_default")]
     pub faults: FaultCounts,
@@ -75,6 +78,21 @@ pub struct Checkpoint {
     /// Conditions to be told with the next decision, a bit each.
     #[serde(default, skip_serializing_if = "is_default")]
     pub warn: u16,
+}
+
+/// What keeps a VM calm whose load goes up and down: times on the writer's clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CalmPart {
+    /// Since when its goal has been below its size.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub below: Option<u64>,
+    /// When it last grew.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grown: Option<u64>,
+    /// When it last shrank.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shrunk: Option<u64>,
 }
 
 /// What is known of the scheduler.
@@ -180,6 +198,9 @@ pub struct MonitorPart {
     /// When a shrink last failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub down_failed: Option<u64>,
+    /// The smallest size it would have had when it refused, where it said so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub least: Option<Size>,
     /// The call under way.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ongoing: Option<Ongoing>,

@@ -22,14 +22,14 @@ use std::fmt::Write as _;
 pub use canonical::MAX_INTEGER;
 pub use chain::{Damage, Line, Scan, chain_hash, scan};
 pub use checkpoint::{
-    Approval, Checkpoint, Denial, Issued, MonitorPart, Ongoing, PatchPart, PluginPart, Stamped,
-    Wish,
+    Approval, CalmPart, Checkpoint, Denial, Issued, MonitorPart, Ongoing, PatchPart, PluginPart,
+    Stamped, Wish,
 };
 pub use pack::{Block, LfcSample, MAX_STEPS, PackError, Sampled, Step, SystemSample, pack, unpack};
 pub use record::{
     Action, Amount, CoreSettings, Decimal, Decision, FaultCounts, Gap, Head, LinkEvent, Milli,
-    NodeState, Outcome, Previous, Record, Reply, RequestKind, Scaling, Size, Started, Stated, Tick,
-    VmObject, Waits, Why, Wished, hash_text,
+    NodeState, Outcome, Previous, Record, Reply, RequestKind, Scaling, ShrinkStep, Size, Started,
+    Stated, Tick, VmObject, Waits, Why, Wished, hash_text,
 };
 
 /// The format written. Readers take this one and the one before; there is none before yet.

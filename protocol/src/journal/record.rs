@@ -295,6 +295,27 @@ pub struct Scaling {
     pub lfc_min_wait_before_downscale_minutes: u32,
     pub cpu_stable_zone_ratio: Decimal,
     pub cpu_mixed_zone_ratio: Decimal,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub shrink_step: ShrinkStep,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub downscale_margin_units: Decimal,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub downscale_hold_seconds: u32,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub downscale_cooldown_seconds: u32,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub upscale_cooldown_seconds: u32,
+}
+
+/// How much less a monitor is asked to agree to at once. Journals older than the setting say nothing, and mean one unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ShrinkStep {
+    /// One compute unit.
+    #[default]
+    Unit,
+    /// The whole way.
+    Whole,
 }
 
 /// `V`: something about a VM changed that the core reads. Exactly one of `obj` and `monitor` is there.
@@ -482,6 +503,9 @@ pub struct Outcome {
     /// The core's number of the request; 0 for none.
     #[serde(default, skip_serializing_if = "is_default")]
     pub id: u64,
+    /// The smallest size a monitor that refused would have had, where it said so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub least: Option<Size>,
     /// The scheduler announced a migration.
     #[serde(default, skip_serializing_if = "is_default")]
     pub migrate: bool,

@@ -131,7 +131,14 @@ impl World {
             memory_usage_bytes: used + KERNEL_ALLOWANCE_BYTES,
             memory_cached_bytes: 0.0,
         };
-        let units = goal(&ScalingConfig::default(), UNIT, Some(&page), None).units;
+        let scaling = self.vms[vm]
+            .desk
+            .as_ref()
+            .map_or_else(ScalingConfig::default, |desk| desk.core.vm().config.scaling);
+        let goal = goal(&scaling, UNIT, Some(&page), None);
+        let units = goal.units;
+        // A margin leaves it as large as what has that much room above the goal.
+        let roomy = goal.units_with(scaling.downscale_margin_units);
         let fits = |units: u32| {
             let usable = f64::from(units) * 1_073_741_824.0 - MONITOR_BYTES;
             usable * MONITOR_PART >= used + MONITOR_BYTES
@@ -139,7 +146,7 @@ impl World {
         let approved = (1..=64).find(|units| fits(*units)).unwrap_or(64);
         let (min, max) = self.vms[vm].bounds;
         let size = |units: u32| UNIT.saturating_mul(units.clamp(min, max));
-        (size(units), size(units.max(approved)))
+        (size(units), size(roomy.max(approved)))
     }
 
     fn held_on(&self, node: usize) -> (u128, u128) {

@@ -57,6 +57,8 @@ pub struct Counters {
     pub samples: Family,
     /// Runs of the hooks, by outcome.
     pub hooks: Family,
+    /// Soft squeezes, by how they ended.
+    pub squeezes: Family,
     /// Shrinks refused, by reason.
     pub refusals: Family,
     /// Stalls the kernel told of, and those that were not for want of memory.
@@ -102,6 +104,7 @@ impl Default for Counters {
             upscales: Family::of(["confirmed", "failed", "not_seen"]),
             samples: Family::of(["probed", "read", "failed"]),
             hooks: Family::of(["passed", "vetoed", "failed"]),
+            squeezes: Family::of(["done", "hurts", "too_slow", "stuck", "impossible"]),
             refusals: Family::of(RefusalReason::ALL.map(RefusalReason::label)),
             stalls: Family::of([
                 "cgroup_some",

@@ -10,6 +10,8 @@ use serde::Serialize;
 use super::files::ReadFailure;
 use super::hooks::HookVeto;
 use super::memory::{Rules, Window};
+use super::squeeze::{GaveUp, Squeezed};
+use super::zones::Zones;
 
 /// What is watched for memory use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -88,6 +90,19 @@ pub enum Refusal {
         /// Share of the last ten seconds in which some did, in thousandths.
         some_permille: u16,
     },
+    /// The kernel could not give so much back now.
+    NotMovable {
+        /// By how much the guest would shrink at least.
+        by: Bytes,
+        /// The most it could give back.
+        can_give: Bytes,
+        /// All memory it has now.
+        total: Bytes,
+        /// What its zones hold.
+        zones: Zones,
+    },
+    /// The group did not fit into the new size, or not without harm, when it was tried.
+    Squeezed(Squeezed),
     /// A hook says no.
     Hook(HookVeto),
     /// Use, with its buffer, does not fit under the threshold of the new size.
@@ -112,6 +127,8 @@ impl Refusal {
             Self::RecentPeak { .. } => RefusalReason::RecentPeak,
             Self::Swapped { .. } => RefusalReason::Swap,
             Self::Pressure { .. } => RefusalReason::Pressure,
+            Self::NotMovable { .. } => RefusalReason::NotMovable,
+            Self::Squeezed(_) => RefusalReason::Squeeze,
             Self::Hook(_) => RefusalReason::Hook,
         }
     }
@@ -126,6 +143,13 @@ impl Refusal {
             | Self::Hook(_) => None,
             Self::TooLow { in_use, .. } => Some(rules.smallest_for(*in_use)),
             Self::RecentPeak { peak, .. } => Some(rules.smallest_over(*peak)),
+            Self::NotMovable {
+                can_give, total, ..
+            } => Some(total.0.saturating_sub(can_give.0)),
+            // Where the group fits as it is, there is nothing to squeeze.
+            Self::Squeezed(Squeezed { goal, reached, .. }) => reached
+                .filter(|reached| reached > goal)
+                .map(|reached| reached.0.saturating_add(rules.kernel_reserve.0)),
             Self::Swapped {
                 in_memory, swap, ..
             } => {
@@ -193,6 +217,26 @@ pub struct Weight {
     pub swap: Option<Bytes>,
     /// Share of the last ten seconds in which some tasks waited for memory, in thousandths; none without PSI.
     pub some_permille: Option<u16>,
+    /// All memory the guest sees it has.
+    pub total: Option<Bytes>,
+    /// What its zones hold; none if the kernel does not say.
+    pub zones: Option<Zones>,
+}
+
+impl Weight {
+    /// Why the kernel could not give back what a shrink to `mem` bytes takes, if so.
+    fn not_movable(&self, mem: u64) -> Option<Refusal> {
+        let (total, zones) = (self.total?, self.zones?);
+        let can_give = zones.can_give()?;
+        // At least: the guest sees a little less than it has.
+        let by = Bytes(total.0.saturating_sub(mem));
+        (by > can_give).then_some(Refusal::NotMovable {
+            by,
+            can_give,
+            total,
+            zones,
+        })
+    }
 }
 
 /// Decides on a shrink to `mem` bytes. The order of the checks is part of the rule.
@@ -245,6 +289,9 @@ pub fn judge(basis: Basis<'_>, mem: u64, now: Timestamp) -> Verdict {
     }
     if let Some(peak) = peak.filter(|peak| *peak > threshold) {
         return Verdict::Refuse(Refusal::RecentPeak { threshold, peak });
+    }
+    if let Some(refusal) = weight.not_movable(mem) {
+        return Verdict::Refuse(refusal);
     }
     let some_permille = weight.some_permille.unwrap_or(0);
     if some_permille >= rules.calm_permille {
@@ -329,6 +376,23 @@ impl fmt::Display for Refusal {
                 some_permille / 10,
                 some_permille % 10
             ),
+            Self::NotMovable {
+                by,
+                can_give,
+                zones: Zones { movable, others },
+                ..
+            } => write!(
+                f,
+                "no more than {} can be given back now, {} are asked for: of {} movable {} are free and {} page cache, elsewhere {} and {}",
+                Mib(*can_give),
+                Mib(*by),
+                Mib(movable.managed),
+                Mib(movable.free),
+                Mib(movable.cache),
+                Mib(others.free),
+                Mib(others.cache)
+            ),
+            Self::Squeezed(squeezed) => squeezed.fmt(f),
             Self::Hook(veto) => write!(f, "hook {veto}"),
             Self::TooLow {
                 threshold,
@@ -341,6 +405,22 @@ impl fmt::Display for Refusal {
                 Mib(*in_use),
                 Mib(*buffer)
             ),
+        }
+    }
+}
+
+impl fmt::Display for Squeezed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "squeezed to fit into {}, ", Mib(self.goal))?;
+        match self.reached {
+            Some(reached) => write!(f, "the group still had {} ", Mib(reached))?,
+            None => f.write_str("the group did not answer ")?,
+        }
+        let waited = self.waited.as_millis();
+        match self.why {
+            GaveUp::Hurts => write!(f, "and its tasks had waited {waited} ms for memory"),
+            GaveUp::TooSlow => write!(f, "when the time was over ({waited} ms of waiting)"),
+            GaveUp::Stuck => write!(f, "and would give no more ({waited} ms of waiting)"),
         }
     }
 }
@@ -360,6 +440,7 @@ impl fmt::Display for Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::zones::Zone;
 
     const NOW: Timestamp = Timestamp(60_000_000);
 
@@ -469,6 +550,7 @@ mod tests {
                 weight: Weight {
                     swap: Some(Bytes::mib(swap)),
                     some_permille: Some(some_permille),
+                    ..Weight::default()
                 },
             };
             judge(basis, mem, NOW)
@@ -519,6 +601,72 @@ mod tests {
                 ));
             }
         }
+    }
+
+    #[test]
+    fn n27_what_the_kernel_cannot_give_back_is_refused_with_numbers() {
+        let zone = |managed, free, cache| Zone {
+            managed: Bytes::mib(managed),
+            free: Bytes::mib(free),
+            cache: Bytes::mib(cache),
+        };
+        let (rules, calm) = (Rules::default(), window(&[100; 5]));
+        let ask = |movable: Zone, others: Zone, to_mib: u64| {
+            let weight = Weight {
+                total: Some(Bytes::mib(4000)),
+                zones: Some(Zones { movable, others }),
+                ..Weight::default()
+            };
+            let basis = Basis {
+                rules: &rules,
+                watched: Watched::Cgroup,
+                window: &calm,
+                threshold: None,
+                peak: None,
+                weight,
+            };
+            judge(basis, to_mib << 20, NOW)
+        };
+        let (none, full) = (zone(0, 0, 0), zone(1000, 0, 0));
+        for (movable, others, to, is_fine) in [
+            // 3000 MiB plugged, all of it free: down to what was there at boot and no further.
+            (zone(3000, 3000, 0), full, 1000, true),
+            (zone(3000, 3000, 0), full, 999, false),
+            // Page cache goes, and what is in use finds room elsewhere.
+            (zone(3000, 1000, 1500), zone(1000, 400, 100), 1000, true),
+            (zone(3000, 1000, 1500), zone(1000, 399, 100), 1000, false),
+            (zone(3000, 1000, 1500), zone(1000, 399, 100), 1001, true),
+            // No movable zone, no opinion.
+            (none, full, 500, true),
+            // Growth is never held.
+            (zone(3000, 0, 0), full, 4000, true),
+        ] {
+            let verdict = ask(movable, others, to);
+            let Verdict::Refuse(refusal) = verdict else {
+                assert!(is_fine, "{verdict:?}");
+                continue;
+            };
+            assert!(!is_fine, "{refusal}");
+            assert_eq!(refusal.reason(), RefusalReason::NotMovable);
+            let smallest = refusal.smallest(&rules).expect("known") >> 20;
+            assert!(matches!(
+                ask(movable, others, smallest),
+                Verdict::Approve(_)
+            ));
+            assert!(matches!(
+                ask(movable, others, smallest - 1),
+                Verdict::Refuse(_)
+            ));
+        }
+        let Verdict::Refuse(refusal) = ask(zone(3000, 500, 250), zone(1000, 30, 20), 2000) else {
+            panic!("approved");
+        };
+        assert_eq!(
+            refusal.to_string(),
+            "no more than 800 MiB can be given back now, 2000 MiB are asked for: of 3000 MiB movable 500 MiB are free and \
+             250 MiB page cache, elsewhere 30 MiB and 20 MiB"
+        );
+        assert_eq!(refusal.smallest(&rules), Some(3200 << 20));
     }
 
     #[test]

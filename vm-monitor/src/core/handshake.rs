@@ -22,17 +22,35 @@ pub enum HandshakeFailure {
     Closed,
     /// Too many connections were shaking hands already.
     TooMany,
+    /// What came was no HTTP: TLS to a port without, most likely.
+    NotHttp,
+    /// What came was no TLS, on a port that speaks nothing else.
+    NotTls,
+    /// The agent showed no certificate.
+    TlsNoCertificate,
+    /// The agent's certificate is not of the authority that was named.
+    TlsUntrusted,
+    /// The agent's certificate is out of date, or not yet good.
+    TlsExpired,
+    /// The two sides did not agree on anything, or the agent did not like our certificate.
+    TlsFailed,
 }
 
 impl HandshakeFailure {
     /// Every kind, for counters.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 12] = [
         Self::NotText,
         Self::NotARange,
         Self::NoCommonVersion,
         Self::TimedOut,
         Self::Closed,
         Self::TooMany,
+        Self::NotHttp,
+        Self::NotTls,
+        Self::TlsNoCertificate,
+        Self::TlsUntrusted,
+        Self::TlsExpired,
+        Self::TlsFailed,
     ];
 
     /// The counter's label.
@@ -45,6 +63,12 @@ impl HandshakeFailure {
             Self::TimedOut => "timed_out",
             Self::Closed => "closed",
             Self::TooMany => "too_many",
+            Self::NotHttp => "not_http",
+            Self::NotTls => "not_tls",
+            Self::TlsNoCertificate => "tls_no_certificate",
+            Self::TlsUntrusted => "tls_untrusted",
+            Self::TlsExpired => "tls_expired",
+            Self::TlsFailed => "tls_failed",
         }
     }
 }

@@ -7,7 +7,7 @@
 //!             AgentReady                         AgentReady (newer): Close the old one
 //!   no agent ───────────► serving one agent ──┐ ◄─┘
 //!      ▲                     │  by deadline: Probe ─► Sample ─► threshold, forecast ─► UpscaleRequest, ≤ 1 a second
-//!      └──── AgentGone ──────┤  DownscaleRequest    ─► judge ─► file cache ─► threshold ─► DownscaleResult
+//!      └──── AgentGone ──────┤  DownscaleRequest    ─► judge ─► squeeze ─► hooks ─► file cache ─► threshold ─► DownscaleResult
 //!                            │  UpscaleNotification ─────────► file cache ─► threshold ─► UpscaleConfirmation
 //!                            │  HealthCheck ─► HealthCheck;  anything unreadable ─► InvalidMessage, go on
 //! ```
@@ -45,21 +45,23 @@ pub mod pressure;
 mod requests;
 pub mod runnable;
 mod sampling;
+pub mod squeeze;
 #[cfg(test)]
 mod tests;
 pub mod throttle;
 pub mod v2;
 pub mod watch;
 pub mod working_set;
+pub mod zones;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use protocol::monitor::{
     AgentBody, AgentFrame, Allocation, FrameErrorKind, MAX_ID, MONITOR_FIRST_ID,
     MONITOR_FRAME_LIMIT_BYTES, MonitorBody, MonitorFrame, Version,
 };
 use protocol::monitor_v2::{Capabilities, GuestMetrics, MonitorFrameV2};
-use protocol::time::Timestamp;
+use protocol::time::{Span, Timestamp};
 use protocol::units::Bytes;
 use serde::Serialize;
 
@@ -80,6 +82,9 @@ use working_set::{Estimator, Gauge};
 
 /// Longest text in an answer, bytes: the agent drops a connection on frames past 32 KiB, and people read these.
 pub const TEXT_LIMIT_BYTES: usize = 1000;
+
+/// Between two lines in the log about strangers at the door, for each reason. The counters have all of them.
+const STRANGER_LOG_EVERY: Span = Span::from_secs(60);
 
 /// A connection, numbered by the shell in the order of acceptance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -106,6 +111,8 @@ pub struct Setup {
     pub hooks: bool,
     /// Whether the working set is estimated by taking memory from the group.
     pub estimates: bool,
+    /// Whether the group is brought down to its new size before a shrink is approved.
+    pub squeezes: bool,
 }
 
 /// What came over a connection.
@@ -168,6 +175,13 @@ pub enum Event {
     Gauged(Option<Gauge>),
     /// What weighs on memory beside what is in use was read.
     Weighed(Weight),
+    /// A step of the soft squeeze has ended and was looked at.
+    Squeezed {
+        /// Of which squeeze.
+        operation: OperationId,
+        /// The figures after it; none where the group cannot be squeezed or its figures not be read.
+        gauge: Option<Gauge>,
+    },
     /// The hooks have ended: all were content, or the first that was not.
     HooksDone {
         /// Which run of them.
@@ -217,6 +231,13 @@ pub enum Action {
     },
     /// Read what weighs on memory beside what is in use and tell.
     Weigh,
+    /// Take this much from the group, if anything, then read its figures and tell.
+    Squeeze {
+        /// Of which squeeze this is a step.
+        operation: OperationId,
+        /// How much.
+        bytes: Bytes,
+    },
     /// Run the hooks and tell.
     RunHooks {
         /// Under which number to tell.
@@ -359,6 +380,8 @@ pub struct Monitor {
     next_operation: u64,
     outbox: VecDeque<Action>,
     counters: Counters,
+    /// When a failed handshake was last worth a line in the log.
+    strangers_logged: BTreeMap<HandshakeFailure, Timestamp>,
 }
 
 impl Monitor {
@@ -391,6 +414,7 @@ impl Monitor {
             next_operation: 1,
             outbox: VecDeque::new(),
             counters: Counters::default(),
+            strangers_logged: BTreeMap::new(),
         }
     }
 
@@ -404,10 +428,7 @@ impl Monitor {
             } => {
                 self.agent_ready(now, (connection, version), machine_total);
             }
-            Event::HandshakeFailed(failure) => {
-                self.counters.handshake_failures.add(failure.label());
-                tracing::debug!(reason = failure.label(), "handshake failed");
-            }
+            Event::HandshakeFailed(failure) => self.handshake_failed(now, failure),
             Event::AgentGone { connection } => self.agent_gone(connection),
             Event::Received { connection, what } => {
                 if self
@@ -424,6 +445,7 @@ impl Monitor {
             Event::OutOfMemory(counts) => self.oom_counted(now, counts),
             Event::Gauged(gauge) => self.gauged(now, gauge),
             Event::Weighed(weight) => self.weighed(now, weight),
+            Event::Squeezed { operation, gauge } => self.squeezed(now, operation, gauge),
             Event::HooksDone { operation, outcome } => self.hooks_done(now, operation, outcome),
             Event::Observed(seen) => self.observed(now, seen),
             Event::Measured(metrics) => self.measured(*metrics),
@@ -434,6 +456,7 @@ impl Monitor {
 
     /// The next thing to do now; ask until there is none.
     pub fn poll_action(&mut self, now: Timestamp) -> Option<Action> {
+        self.end_overdue_squeeze(now);
         if let Some(action) = self.outbox.pop_front() {
             return Some(action);
         }
@@ -451,7 +474,12 @@ impl Monitor {
     /// When to ask for an action though nothing has happened.
     #[must_use]
     pub fn poll_deadline(&self) -> Option<Timestamp> {
-        let times = [self.look_at(), self.deadline_v2(), self.estimate_at()];
+        let times = [
+            self.look_at(),
+            self.deadline_v2(),
+            self.estimate_at(),
+            self.squeeze_until(),
+        ];
         times.into_iter().flatten().min()
     }
 
@@ -536,6 +564,18 @@ impl Monitor {
         if let Some(total) = total {
             // Once at the start of each connection, so that missing rights show before they matter.
             self.waiting.push_back(Request::Start { total });
+        }
+    }
+
+    /// Somebody came as far as the door. Whoever it is must not be able to fill the log.
+    fn handshake_failed(&mut self, now: Timestamp, failure: HandshakeFailure) {
+        let reason = failure.label();
+        self.counters.handshake_failures.add(reason);
+        let last = self.strangers_logged.get(&failure);
+        if last.is_none_or(|at| now.since(*at) >= STRANGER_LOG_EVERY) {
+            self.strangers_logged.insert(failure, now);
+            let count = self.counters.handshake_failures.get(reason);
+            tracing::warn!(reason, count, "handshake failed");
         }
     }
 

@@ -8,6 +8,7 @@ use protocol::units::Bytes;
 use super::cache::{CacheChange, CacheFailure, CacheState, CacheVerdict};
 use super::decision::{Approval, Basis, Failure, Refusal, Verdict, Watched, Weight, judge};
 use super::hooks::HookEvent;
+use super::squeeze::{Shrink, Squeeze};
 use super::{Action, ConnectionId, Monitor, OperationId, shorten};
 
 /// Requests that may wait behind the one in hand. An agent has one of each kind in flight.
@@ -42,6 +43,13 @@ pub(super) enum Job {
         connection: ConnectionId,
         id: u64,
         approval: Approval,
+    },
+    /// For a shrink that would be approved: the soft squeeze.
+    Squeeze {
+        /// What it is for.
+        shrink: Shrink,
+        /// How far it is.
+        squeeze: Squeeze,
     },
     /// For a shrink that would be approved: the hooks.
     BeforeShrink {
@@ -155,7 +163,13 @@ impl Monitor {
         };
         match judge(basis, mem, now) {
             Verdict::Approve(approval) => {
-                self.hooks_before_shrink(now, connection, id, (target, approval));
+                let shrink = Shrink {
+                    connection,
+                    id,
+                    target,
+                    approval,
+                };
+                self.squeeze_before_shrink(now, shrink);
             }
             Verdict::Refuse(refusal) => self.refuse(connection, id, target, &refusal),
             Verdict::Fail(failure) => {
@@ -246,8 +260,8 @@ impl Monitor {
                 self.finish_downscale(now, (connection, id), &approval, cache);
             }
             Job::Upscale { .. } => self.finish_upscale(now, job, cache),
-            // These wait for hooks, not for the cache.
-            Job::BeforeShrink { .. } | Job::AfterGrow { .. } => {}
+            // These wait for other things than the cache.
+            Job::Squeeze { .. } | Job::BeforeShrink { .. } | Job::AfterGrow { .. } => {}
         }
     }
 

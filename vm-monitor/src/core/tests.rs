@@ -3,6 +3,7 @@
 mod climbing;
 mod hostile;
 mod shrinking;
+mod squeezing;
 mod v2;
 
 use protocol::monitor::{AgentBody, AgentFrame, Allocation, MonitorBody, MonitorFrame};
@@ -49,6 +50,7 @@ impl Bench {
             file_cache,
             hooks: false,
             estimates: false,
+            squeezes: false,
         };
         Self {
             core: Monitor::new(setup),
@@ -433,6 +435,17 @@ fn n29_asks_at_most_once_a_second() {
     assert!(bench.upscale_requests().is_empty());
     bench.run_for(Span::from_secs(1));
     assert_eq!(bench.upscale_requests(), [3]);
+}
+
+/// The deployed agent reads ids as floats, which hold whole numbers up to 2^53 exactly.
+#[test]
+fn n33_own_ids_stay_below_2_to_the_53() {
+    let mut bench = Bench::served(CacheMode::Off);
+    let session = bench.core.session.as_mut().expect("served");
+    session.next_id = MAX_ID - 3;
+    bench.usage = Ok(Bytes::gib(4));
+    bench.run_for(Span::from_secs(3));
+    assert_eq!(bench.upscale_requests(), [MAX_ID - 3, MAX_ID - 1, 3]);
 }
 
 #[test]

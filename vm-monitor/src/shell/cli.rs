@@ -8,7 +8,8 @@ use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, ValueEn
 use serde_json::{Value, json};
 use tracing_subscriber::filter::Targets;
 
-use super::config::{Config, FileCache, HOOKS_FOLDER, READY_LIMIT, Secret, SettingName};
+use super::carrier::Address;
+use super::config::{Config, FileCache, HOOKS_FOLDER, READY_LIMIT, Secret, SettingName, TlsFiles};
 use super::logging;
 use crate::core::cache::CacheMode;
 use crate::core::decision::Watched;
@@ -28,7 +29,7 @@ use protocol::units::Bytes;
                   (an address in use, the database with --file-cache=on), 70 a bug."
 )]
 pub struct Args {
-    /// Address agents dial; the WebSocket is at /monitor
+    /// Address agents dial, IP:PORT or vsock:PORT or vsock:CID:PORT; the WebSocket is at /monitor
     #[arg(
         long,
         value_name = "ADDR",
@@ -44,6 +45,16 @@ pub struct Args {
         env = "VM_MONITOR_METRICS_ADDR"
     )]
     metrics_addr: String,
+    /// Certificate of the monitor, PEM. With the two below, agents are spoken to by TLS only, and only those with a
+    /// certificate. All three files are read again when they change
+    #[arg(long, value_name = "PATH", env = "VM_MONITOR_TLS_CERT")]
+    tls_cert: Option<PathBuf>,
+    /// Key of that certificate, PEM, mode 0600 or 0400
+    #[arg(long, value_name = "PATH", env = "VM_MONITOR_TLS_KEY")]
+    tls_key: Option<PathBuf>,
+    /// Authority that has signed the certificates of agents, PEM
+    #[arg(long, value_name = "PATH", env = "VM_MONITOR_TLS_CLIENT_CA")]
+    tls_client_ca: Option<PathBuf>,
     /// Group to watch: a name under the cgroup root, or the absolute path of any folder with a cgroup v2 group's files
     #[arg(long, value_name = "NAME|PATH", env = "VM_MONITOR_CGROUP")]
     cgroup: Option<String>,
@@ -103,6 +114,10 @@ pub struct Args {
     /// missed. Needs --cgroup
     #[arg(long, value_enum, value_name = "WHETHER", default_value_t = Switch::Off)]
     working_set: Switch,
+    /// Whether the group is brought down to its new size, a little at a time, before a shrink is approved; if that hurts
+    /// the shrink is refused. Needs --cgroup
+    #[arg(long, value_enum, value_name = "WHETHER", default_value_t = Switch::Off)]
+    soft_squeeze: Switch,
     /// Log filter: a level, or target=level pairs with commas
     #[arg(
         long,
@@ -200,9 +215,10 @@ where
 impl Args {
     /// The configuration, or what is wrong with it. `None` goes with at least one problem.
     fn resolve(&self, problems: &mut Problems) -> Option<Config> {
-        let addr = problems.take("--addr", parse_addr(&self.addr));
+        let addr = problems.take("--addr", Address::parse(&self.addr));
         let metrics_addr = problems.take("--metrics-addr", parse_addr(&self.metrics_addr));
-        if addr.is_some_and(|addr| addr.port() != 0) && addr == metrics_addr {
+        let both = addr.zip(metrics_addr);
+        if both.is_some_and(|(addr, metrics)| addr.is_taken_by(metrics)) {
             problems
                 .0
                 .push("--addr and --metrics-addr are the same".into());
@@ -217,6 +233,12 @@ impl Args {
                 .0
                 .push("--working-set=on needs --cgroup".to_owned());
         }
+        if self.soft_squeeze == Switch::On && self.cgroup.is_none() {
+            problems
+                .0
+                .push("--soft-squeeze=on needs --cgroup".to_owned());
+        }
+        let tls = problems.take("--tls-cert, --tls-key, --tls-client-ca", self.tls());
         let file_cache = self.file_cache(problems);
         let watched = match (&self.cgroup, self.without_cgroup) {
             (Some(_), _) => Watched::Cgroup,
@@ -225,6 +247,7 @@ impl Args {
         };
         Some(Config {
             addr: addr?,
+            tls: tls?,
             metrics_addr: metrics_addr?,
             watched,
             cgroup,
@@ -237,8 +260,23 @@ impl Args {
             },
             hooks: Some(self.hooks.clone()).filter(|folder| !folder.as_os_str().is_empty()),
             estimates: self.working_set == Switch::On,
+            squeezes: self.soft_squeeze == Switch::On,
             ready_limit: READY_LIMIT,
         })
+    }
+
+    /// The files of TLS: all of them, or none.
+    fn tls(&self) -> Result<Option<TlsFiles>, String> {
+        match (&self.tls_cert, &self.tls_key, &self.tls_client_ca) {
+            (None, None, None) => Ok(None),
+            _ if cfg!(not(feature = "tls")) => Err("this build has no TLS".to_owned()),
+            (Some(cert), Some(key), Some(client_ca)) => Ok(Some(TlsFiles {
+                cert: cert.clone(),
+                key: key.clone(),
+                client_ca: client_ca.clone(),
+            })),
+            _ => Err("all three are needed, or none".to_owned()),
+        }
     }
 
     fn file_cache(&self, problems: &mut Problems) -> Option<FileCache> {
@@ -378,9 +416,20 @@ mod tests {
     #[test]
     fn n31_defaults_and_both_ports() {
         assert_eq!(config(&[]), Config::default());
-        assert_eq!(config(&[]).addr.port(), protocol::monitor::DEFAULT_PORT);
-        let deployed = config(&["--addr", "0.0.0.0:10301"]);
-        assert_eq!(deployed.addr.port(), protocol::monitor::DEPLOYED_PORT);
+        for (words, port) in [
+            (&[][..], protocol::monitor::DEFAULT_PORT),
+            (
+                &["--addr", "0.0.0.0:10301"],
+                protocol::monitor::DEPLOYED_PORT,
+            ),
+        ] {
+            let expected = SocketAddr::from(([0, 0, 0, 0], port));
+            assert_eq!(config(words).addr, Address::Tcp(expected));
+        }
+        let words = ["--addr=vsock:10301", "--metrics-addr=0.0.0.0:10301"];
+        let (cid, port) = (Address::ANY, 10_301);
+        assert_eq!(config(&words).addr, Address::Vsock { cid, port });
+        assert!(parse_words(&["--addr=1.2.3.4:5", "--metrics-addr=1.2.3.4:5"]).is_err());
     }
 
     #[test]
@@ -405,6 +454,20 @@ mod tests {
         );
         for bad in ["", "..", "a/../../b", "./a"] {
             assert!(parse_words(&["--cgroup", bad]).is_err(), "{bad:?}");
+        }
+    }
+
+    #[cfg(feature = "tls")]
+    #[test]
+    fn tls_needs_all_of_its_files() {
+        let words = ["--tls-cert=c", "--tls-key=k", "--tls-client-ca=a"];
+        let files = config(&words).tls.expect("all three");
+        assert_eq!(files.key, Path::new("k"));
+        for missing in 0..words.len() {
+            let mut less = words.to_vec();
+            less.remove(missing);
+            let error = parse_words(&less).expect_err("one is missing").to_string();
+            assert!(error.contains("all three"), "{error}");
         }
     }
 
@@ -475,7 +538,7 @@ mod tests {
         #[test]
         fn n38_any_command_line_is_a_configuration_or_an_error(
             words in prop::collection::vec(
-                "(--[a-z-]{0,20}(=.{0,20})?|--(cgroup|addr|pgconnstr|file-cache|hooks|log|working-set)=.{0,20}|.{0,10})",
+                "(--[a-z-]{0,20}(=.{0,20})?|--(cgroup|addr|tls-cert|tls-key|pgconnstr|file-cache|hooks|log|working-set)=.{0,20}|.{0,10})",
                 0..6,
             ),
         ) {

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::carrier::Address;
 use crate::core::Setup;
 use crate::core::cache::CacheMode;
 use crate::core::decision::Watched;
@@ -82,11 +83,24 @@ pub struct FileCache {
     pub sizing: Sizing,
 }
 
+/// Files of the agent's port, if it speaks TLS. All three are PEM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The monitor's certificate, and those between it and its authority.
+    pub cert: PathBuf,
+    /// Its key, which nobody but its owner may read.
+    pub key: PathBuf,
+    /// Whose certificates agents must show.
+    pub client_ca: PathBuf,
+}
+
 /// The effective configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// Where agents dial.
-    pub addr: SocketAddr,
+    pub addr: Address,
+    /// Certificates of the agent's port; none for a port without TLS.
+    pub tls: Option<TlsFiles>,
     /// Where scrapers come.
     pub metrics_addr: SocketAddr,
     /// What is watched. [`Watched::Cgroup`] needs `cgroup`.
@@ -105,6 +119,8 @@ pub struct Config {
     pub hooks: Option<PathBuf>,
     /// Whether the working set is estimated by taking memory from the group.
     pub estimates: bool,
+    /// Whether the group is brought down to its new size before a shrink is approved.
+    pub squeezes: bool,
     /// Limit from accept to completed handshake.
     pub ready_limit: Duration,
 }
@@ -112,7 +128,8 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            addr: SocketAddr::from(([0, 0, 0, 0], protocol::monitor::DEFAULT_PORT)),
+            addr: SocketAddr::from(([0, 0, 0, 0], protocol::monitor::DEFAULT_PORT)).into(),
+            tls: None,
             metrics_addr: SocketAddr::from(([0, 0, 0, 0], 9100)),
             watched: Watched::Machine,
             cgroup: None,
@@ -122,6 +139,7 @@ impl Default for Config {
             rules: Rules::default(),
             hooks: Some(PathBuf::from(HOOKS_FOLDER)),
             estimates: false,
+            squeezes: false,
             ready_limit: READY_LIMIT,
         }
     }
@@ -139,6 +157,7 @@ impl Config {
             file_cache: cache.map_or(CacheMode::Off, |cache| cache.mode),
             hooks: self.hooks.is_some(),
             estimates: self.estimates && self.watched == Watched::Cgroup,
+            squeezes: self.squeezes && self.watched == Watched::Cgroup,
         }
     }
 }

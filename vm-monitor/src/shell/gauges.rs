@@ -1,19 +1,30 @@
 //! Figures that are not part of the memory watch: what the guest sees of its size, and what is pushed to the agent.
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
 
+use nix::errno::Errno;
 use protocol::monitor::Allocation;
 use protocol::monitor_v2::{GuestMetrics, MachineGauges, Stalls};
 use protocol::units::Bytes;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use super::config::Config;
+use super::owner::Inbox;
 use super::{memory, reclaim};
 use crate::core::decision::Weight;
 use crate::core::files;
 use crate::core::runnable::RunnableLoad;
 use crate::core::v2::Seen;
 use crate::core::working_set::Gauge;
+use crate::core::zones::{Zones, zones};
+use crate::core::{Event, OperationId};
+
+/// Size of a page on x86-64, which all guests are.
+const PAGE_BYTES: u64 = 4096;
+/// Most that is read of `/proc/zoneinfo`, bytes: it has some lines for each zone and CPU. Of a longer one nothing is used.
+const ZONEINFO_LIMIT_BYTES: u64 = 1 << 20;
 
 /// Where these figures are read.
 #[derive(Debug)]
@@ -60,21 +71,38 @@ impl Gauges {
             (swap, stalls(&self.proc_root.join("pressure/memory")))
         };
         let some_permille = stalls.map(|stalls| permille(stalls.some_percent));
+        let memory = memory::machine_memory(&self.proc_root).ok();
         Weight {
             swap: swap.ok(),
             some_permille,
+            total: memory.map(|memory| memory.total),
+            zones: self.zones(),
         }
+    }
+
+    fn zones(&self) -> Option<Zones> {
+        let file = File::open(self.proc_root.join("zoneinfo")).ok()?;
+        let mut text = String::new();
+        let mut whole = file.take(ZONEINFO_LIMIT_BYTES);
+        whole.read_to_string(&mut text).ok()?;
+        // A zone cut off would be missing from the sum.
+        (whole.limit() > 0).then(|| zones(&text, PAGE_BYTES))?
     }
 
     /// What the estimator's step goes by; none without a group or without PSI.
     #[must_use]
     pub fn gauge(&self) -> Option<Gauge> {
-        let group = self.group.as_ref()?;
-        let parse = files::bytes_of_memory_current;
-        Some(Gauge {
-            current: memory::parsed(&group.join("memory.current"), parse).ok()?,
-            some_us: stalls(&group.join("memory.pressure"))?.some_us,
-        })
+        gauge(self.group.as_ref()?)
+    }
+
+    /// A step of the soft squeeze, in a thread of its own, told of when it has ended.
+    pub fn squeeze(&self, operation: OperationId, bytes: Bytes, inbox: mpsc::Sender<Inbox>) {
+        let group = self.group.clone();
+        tokio::task::spawn_blocking(move || {
+            let gauge = group.and_then(|group| squeezed(&group, bytes));
+            // The process is ending if nobody wants to know.
+            let _ = inbox.blocking_send(Inbox::Event(Event::Squeezed { operation, gauge }));
+        });
     }
 
     /// Takes this much from the group, in a thread of its own. That it could not be taken shows in the next step.
@@ -121,6 +149,27 @@ impl Gauges {
     }
 }
 
+/// Takes this much from a group, if anything; its figures after that, none where it cannot be done.
+fn squeezed(group: &Path, bytes: Bytes) -> Option<Gauge> {
+    if bytes.0 > 0
+        && let Err(error) = reclaim::reclaim(group, bytes)
+        // Less than that was there to be taken: the figures say so.
+        && error.raw_os_error() != Some(Errno::EAGAIN as i32)
+    {
+        tracing::warn!(%error, "the group cannot be squeezed: a shrink is decided without");
+        return None;
+    }
+    gauge(group)
+}
+
+fn gauge(group: &Path) -> Option<Gauge> {
+    let parse = files::bytes_of_memory_current;
+    Some(Gauge {
+        current: memory::parsed(&group.join("memory.current"), parse).ok()?,
+        some_us: stalls(&group.join("memory.pressure"))?.some_us,
+    })
+}
+
 /// A percentage in thousandths, no more than all.
 #[expect(
     clippy::cast_possible_truncation,
@@ -132,7 +181,7 @@ fn permille(percent: f64) -> u16 {
 }
 
 /// The stalls a PSI file tells of, none without one. The line `full` may be missing.
-fn stalls(path: &std::path::Path) -> Option<Stalls> {
+fn stalls(path: &Path) -> Option<Stalls> {
     let text = memory::text(path)?;
     let line = |kind: &str| files::pressure_lines(&text).find(|line| line.kind == kind);
     let percent = |digits: &str| digits.parse().unwrap_or(0.0);

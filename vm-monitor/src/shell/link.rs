@@ -9,7 +9,6 @@ use hyper_util::rt::TokioIo;
 use protocol::monitor::{MONITOR_FRAME_LIMIT_BYTES, Version, VersionResponse};
 use protocol::time::Timestamp;
 use tokio::io::AsyncReadExt as _;
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_tungstenite::WebSocketStream;
@@ -18,8 +17,11 @@ use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig
 use tokio_tungstenite::tungstenite::{Error as WsError, Message};
 use tokio_util::sync::CancellationToken;
 
+use super::carrier::{Door, Stream};
 use super::clock::Clock;
 use super::owner::{INBOX_LIMIT, Inbox};
+#[cfg(feature = "tls")]
+use super::tls::{self, Identity};
 use super::upgrade::upgraded;
 use crate::core::handshake::{HandshakeFailure, Refused, negotiate};
 use crate::core::throttle::Throttle;
@@ -74,6 +76,16 @@ impl Goodbye {
     }
 }
 
+/// The agent's port: a listener, and what an agent has to show.
+#[derive(Debug)]
+pub struct AgentPort {
+    /// The listener.
+    pub door: Door,
+    /// Our certificate and the agents' authority; none on a port without TLS.
+    #[cfg(feature = "tls")]
+    pub identity: Option<Identity>,
+}
+
 /// What every connection needs.
 #[derive(Debug, Clone)]
 pub struct Links {
@@ -86,14 +98,16 @@ pub struct Links {
 }
 
 /// Accepts connections until cancelled.
-pub async fn serve(listener: TcpListener, links: Links, cancel: CancellationToken) {
+pub async fn serve(port: AgentPort, links: Links, cancel: CancellationToken) {
+    #[cfg(feature = "tls")]
+    let mut identity = port.identity;
     let slots = Arc::new(Semaphore::new(HANDSHAKES_AT_ONCE));
     let mut next = 0_u64;
     loop {
         let stream = tokio::select! {
             () = cancel.cancelled() => return,
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => stream,
+            accepted = port.door.accept() => match accepted {
+                Ok(stream) => stream,
                 Err(error) => {
                     super::admin::after_failed_accept(&error).await;
                     continue;
@@ -106,9 +120,19 @@ pub async fn serve(listener: TcpListener, links: Links, cancel: CancellationToke
             continue;
         };
         next += 1;
+        #[cfg(feature = "tls")]
+        let tls = identity.as_mut().map(Identity::acceptor);
         let (connection, links) = (ConnectionId(next), links.clone());
         tokio::spawn(async move {
-            let ready = timeout_at(deadline, make_ready(stream)).await;
+            let ready = async {
+                #[cfg(feature = "tls")]
+                let stream = match tls {
+                    Some(acceptor) => tls::accept(acceptor, stream).await?,
+                    None => stream,
+                };
+                make_ready(stream).await
+            };
+            let ready = timeout_at(deadline, ready).await;
             drop(slot);
             match ready {
                 Ok(Ok(Some((socket, version)))) => {
@@ -124,10 +148,8 @@ pub async fn serve(listener: TcpListener, links: Links, cancel: CancellationToke
 }
 
 /// From an accepted stream to a socket that has said `{"version":N}`.
-async fn make_ready(stream: TcpStream) -> Result<Option<(Socket, Version)>, HandshakeFailure> {
-    // Frames are small and each one is an answer somebody waits for.
-    let _ = stream.set_nodelay(true);
-    let Some(stream) = upgraded(stream).await else {
+async fn make_ready(stream: Stream) -> Result<Option<(Socket, Version)>, HandshakeFailure> {
+    let Some(stream) = upgraded(stream).await? else {
         return Ok(None);
     };
     let config = WebSocketConfig::default()

@@ -2,6 +2,7 @@
 
 pub mod admin;
 pub mod alarm;
+pub mod carrier;
 pub mod cli;
 pub mod clock;
 pub mod config;
@@ -19,4 +20,6 @@ pub mod render;
 pub mod render_pressure;
 pub mod runnable;
 mod sys;
+#[cfg(feature = "tls")]
+pub mod tls;
 pub mod upgrade;

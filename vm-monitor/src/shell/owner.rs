@@ -60,6 +60,8 @@ struct Owner {
     agent: Option<(ConnectionId, mpsc::Sender<Outgoing>)>,
     cache: Option<mpsc::Sender<CacheOrder>>,
     hooks: Option<mpsc::Sender<HookOrder>>,
+    /// For what is done beside, to tell of its end.
+    inbox: mpsc::Sender<Inbox>,
 }
 
 /// The whole monitor; see [`crate::run`].
@@ -110,6 +112,7 @@ pub(crate) async fn run(
         agent: None,
         cache,
         hooks,
+        inbox,
     };
     let served = owner.serve(&mut messages, &mut alarm, &cancel).await;
     connections.cancel();
@@ -234,6 +237,10 @@ impl Owner {
                 Action::Weigh => {
                     let weight = self.gauges.weigh();
                     self.tell(Event::Weighed(weight));
+                }
+                Action::Squeeze { operation, bytes } => {
+                    let inbox = self.inbox.clone();
+                    self.gauges.squeeze(operation, bytes, inbox);
                 }
                 Action::RunHooks {
                     operation,

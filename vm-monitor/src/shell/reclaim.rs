@@ -1,5 +1,5 @@
-//! Taking a little memory from the group: the one use of `memory.reclaim`, by the estimator of the working set, which is off
-//! unless asked for.
+//! Taking a little memory from the group: the one use of `memory.reclaim`, by the estimator of the working set and by the
+//! soft squeeze, which are both off unless asked for.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};

@@ -26,6 +26,12 @@ pub fn append(page: &mut String, dump: &StateDump) {
     for (outcome, count) in dump.counters.hooks.iter() {
         line(page, &format!("{name}{{outcome=\"{outcome}\"}}"), count);
     }
+    let name = "vm_monitor_squeezes_total";
+    let help = "Soft squeezes before a shrink, by how they ended.";
+    head(page, name, "counter", help);
+    for (outcome, count) in dump.counters.squeezes.iter() {
+        line(page, &format!("{name}{{outcome=\"{outcome}\"}}"), count);
+    }
     let name = "vm_monitor_stalls_total";
     let help = "Stalls for want of memory the kernel told of, and those that were not for want.";
     head(page, name, "counter", help);

@@ -1,10 +1,15 @@
-//! The one place with `unsafe`: handing descriptors that tokio does not know to its reactor.
-#![expect(unsafe_code, reason = "tokio has no safe way to register a descriptor")]
+//! The one place with `unsafe`: handing descriptors that tokio does not know to its reactor, and taking one from the
+//! kernel.
+#![expect(
+    unsafe_code,
+    reason = "tokio has no safe way to register a descriptor, nix gives an accepted one as a number"
+)]
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd as _, OwnedFd, RawFd};
 
+use nix::sys::socket::{SockFlag, accept4};
 use nix::sys::timerfd::TimerFd;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -14,6 +19,7 @@ pub(super) trait OwnsOne: AsFd {}
 
 impl OwnsOne for TimerFd {}
 impl OwnsOne for File {}
+impl OwnsOne for OwnedFd {}
 
 /// An owner inside the reactor. It cannot be taken out or exchanged, only borrowed.
 #[derive(Debug)]
@@ -45,4 +51,15 @@ pub(super) fn register<T: OwnsOne>(
     // reference only, so neither can change, and the `AsyncFd` owns it for its whole life.
     let registered = unsafe { AsyncFd::register_with_interest(Registered(owner), interest) };
     Ok(registered?)
+}
+
+/// The next connection of a listening socket.
+///
+/// # Errors
+/// What the kernel says; `WouldBlock` when there is none.
+pub(super) fn accept(listener: &impl AsRawFd) -> io::Result<OwnedFd> {
+    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+    let accepted = accept4(listener.as_raw_fd(), flags)?;
+    // SAFETY: the kernel has just made this descriptor for us, and nobody else has its number.
+    Ok(unsafe { OwnedFd::from_raw_fd(accepted) })
 }

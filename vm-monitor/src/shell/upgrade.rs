@@ -10,9 +10,11 @@ use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use protocol::monitor::PATH;
-use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
+
+use super::carrier::Stream;
+use crate::core::handshake::HandshakeFailure;
 
 /// Largest request head, bytes. hyper's least is 8 KiB.
 const HEAD_LIMIT_BYTES: usize = 8 * 1024;
@@ -22,7 +24,10 @@ const ACCEPT: HeaderName = HeaderName::from_static("sec-websocket-accept");
 const VERSION: HeaderName = HeaderName::from_static("sec-websocket-version");
 
 /// Serves the one HTTP request of a connection; the stream after a WebSocket upgrade, `None` if there was none.
-pub async fn upgraded(stream: TcpStream) -> Option<Upgraded> {
+///
+/// # Errors
+/// When what comes is no HTTP at all, such as TLS to a port without.
+pub async fn upgraded(stream: Stream) -> Result<Option<Upgraded>, HandshakeFailure> {
     let (took, mut taken) = mpsc::channel::<OnUpgrade>(1);
     let took = Arc::new(took);
     let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
@@ -43,9 +48,16 @@ pub async fn upgraded(stream: TcpStream) -> Option<Upgraded> {
         .await;
     if let Err(error) = served {
         tracing::debug!(%error, "bad HTTP request on the agent's port");
-        return None;
+        return if error.is_parse() {
+            Err(HandshakeFailure::NotHttp)
+        } else {
+            Ok(None)
+        };
     }
-    taken.try_recv().ok()?.await.ok()
+    let Ok(upgrade) = taken.try_recv() else {
+        return Ok(None);
+    };
+    Ok(upgrade.await.ok())
 }
 
 fn answer(request: &Request<Incoming>) -> Response<Empty<Bytes>> {

@@ -21,9 +21,10 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::{Error, Message};
-use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async};
+use tokio_tungstenite::{WebSocketStream, client_async};
 use tokio_util::sync::CancellationToken;
 use vm_monitor::core::decision::Watched;
+use vm_monitor::shell::carrier::Stream;
 use vm_monitor::{Bound, Config, RunError};
 
 /// No wait of a test is longer. Only a failure takes this long.
@@ -108,7 +109,7 @@ impl Files {
 
     pub fn config(&self) -> Config {
         Config {
-            addr: SocketAddr::from(([127, 0, 0, 1], 0)),
+            addr: SocketAddr::from(([127, 0, 0, 1], 0)).into(),
             metrics_addr: SocketAddr::from(([127, 0, 0, 1], 0)),
             watched: Watched::Cgroup,
             cgroup: Some(self.cgroup()),
@@ -139,7 +140,8 @@ impl Guest {
 
     pub async fn with(files: Files, config: Config) -> Self {
         let bound = Bound::bind(&config).await.expect("free ports");
-        let addr = bound.monitor.local_addr().expect("bound");
+        let addr = bound.monitor.door.address().expect("bound").to_string();
+        let addr = addr.parse().expect("TCP");
         let metrics = bound.metrics.local_addr().expect("bound");
         let cancel = CancellationToken::new();
         let task = tokio::spawn(vm_monitor::run(config, bound, cancel.clone()));
@@ -242,22 +244,31 @@ pub async fn http_get(addr: SocketAddr, path: &str) -> (u16, String) {
 
 /// The agent's side of a connection.
 pub struct Agent {
-    pub socket: WebSocketStream<MaybeTlsStream<TcpStream>>,
+    pub socket: WebSocketStream<Stream>,
     next_id: u64,
 }
 
 impl Agent {
     /// Dials a monitor and shakes hands.
     pub async fn connect(addr: SocketAddr) -> Self {
-        let mut agent = Self::dial(addr).await;
-        agent.send_text(r#"{"min":1,"max":1}"#).await;
-        assert_eq!(agent.text().await, r#"{"version":1}"#);
-        agent
+        Self::dial(addr).await.version_one().await
+    }
+
+    /// Shakes hands.
+    pub async fn version_one(mut self) -> Self {
+        self.send_text(r#"{"min":1,"max":1}"#).await;
+        assert_eq!(self.text().await, r#"{"version":1}"#);
+        self
     }
 
     /// Dials a monitor, agrees on version 2 and names capabilities.
     pub async fn connect_v2(addr: SocketAddr, capabilities: Capabilities) -> Self {
-        let mut agent = Self::dial(addr).await;
+        Self::dial(addr).await.version_two(capabilities).await
+    }
+
+    /// Agrees on version 2 and names capabilities.
+    pub async fn version_two(self, capabilities: Capabilities) -> Self {
+        let mut agent = self;
         agent.send_text(r#"{"min":1,"max":2}"#).await;
         assert_eq!(agent.text().await, r#"{"version":2}"#);
         let names = capabilities.names();
@@ -296,11 +307,17 @@ impl Agent {
 
     /// Dials a monitor.
     pub async fn dial(addr: SocketAddr) -> Self {
-        let url = format!("ws://{addr}/monitor");
-        let dialled = soon("dial", connect_async(url)).await;
-        let (socket, response) = dialled.expect("upgraded");
+        let stream = soon("connect", TcpStream::connect(addr)).await;
+        let stream = stream.expect("connected");
+        Self::over(Box::new(stream)).await.expect("upgraded")
+    }
+
+    /// Upgrades a connection to a WebSocket.
+    pub async fn over(stream: Stream) -> Result<Self, Error> {
+        let dialled = soon("upgrade", client_async("ws://guest/monitor", stream)).await;
+        let (socket, response) = dialled?;
         assert_eq!(response.status(), 101);
-        Self { socket, next_id: 2 }
+        Ok(Self { socket, next_id: 2 })
     }
 
     pub async fn send(&mut self, message: Message) {

@@ -4,6 +4,7 @@ use tokio_tungstenite::tungstenite::Error as WsError;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
+use super::tls::TlsError;
 use crate::core::Failure;
 
 /// Longest reason in a close frame, bytes.
@@ -71,6 +72,8 @@ pub(super) enum Ended {
     TaskGone,
     #[error("could not connect")]
     Connect(#[source] std::io::Error),
+    #[error("could not connect by TLS")]
+    Tls(#[from] TlsError),
     #[error("the WebSocket handshake failed")]
     Upgrade(#[source] Box<WsError>),
     #[error("no connection in time")]

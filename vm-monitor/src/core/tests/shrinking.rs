@@ -13,6 +13,7 @@ fn hooked() -> Bench {
         file_cache: CacheMode::Off,
         hooks: true,
         estimates: false,
+        squeezes: false,
     };
     let mut bench = Bench::with(setup.rules, CacheMode::Off, Watched::Cgroup);
     bench.core = Monitor::new(setup);
@@ -96,6 +97,7 @@ fn n27_swap_and_stalls_hold_a_shrink() {
     bench.weight = Weight {
         swap: Some(Bytes(0)),
         some_permille: Some(500),
+        ..Weight::default()
     };
     bench.ask_downscale(GIB, 4);
     bench.weight = Weight::default();
@@ -186,6 +188,7 @@ fn the_working_set_is_probed_only_where_it_is_switched_on() {
             file_cache: CacheMode::Off,
             hooks: false,
             estimates,
+            squeezes: false,
         };
         let mut bench = Bench::with(rules, CacheMode::Off, Watched::Cgroup);
         bench.core = Monitor::new(setup);

@@ -1,0 +1,181 @@
+//! The monitor link by TLS over real sockets: the agent shows its certificate and looks at the monitor's, reads its files
+//! anew for each connection, and never falls back to plain text.
+
+mod peers;
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use peers::{Seen, World};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, SanType};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
+use serde_json::json;
+
+struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    pem: String,
+}
+
+impl Authority {
+    fn new(name: &str) -> Self {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().expect("a key");
+        let pem = params.self_signed(&key).expect("signed").pem();
+        let issuer = Issuer::new(params, key);
+        Self { issuer, pem }
+    }
+
+    fn signs(&self, name: SanType) -> (String, String) {
+        let key = KeyPair::generate().expect("a key");
+        let mut params = CertificateParams::default();
+        params.subject_alt_names = vec![name];
+        let cert = params.signed_by(&key, &self.issuer).expect("signed");
+        (cert.pem(), key.serialize_pem())
+    }
+}
+
+/// A monitor that shows this certificate and wants one of that authority.
+fn monitor((cert, key): &(String, String), agents: &Authority) -> Arc<ServerConfig> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut roots = RootCertStore::empty();
+    let root = CertificateDer::from_pem_slice(agents.pem.as_bytes()).expect("PEM");
+    roots.add(root).expect("a root");
+    let verifier =
+        WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
+    let chain = CertificateDer::from_pem_slice(cert.as_bytes()).expect("PEM");
+    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).expect("PEM");
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_client_cert_verifier(verifier.build().expect("a verifier"))
+        .with_single_cert(vec![chain], key);
+    Arc::new(config.expect("they go together"))
+}
+
+fn put(path: &Path, text: &str) {
+    std::fs::write(path, text).expect("written");
+    let private = std::fs::Permissions::from_mode(0o600);
+    std::fs::set_permissions(path, private).expect("set");
+}
+
+/// A world whose agent and monitor have certificates, in a folder that stays until it is dropped.
+async fn world(monitors: &Authority, agents: &Authority) -> (World, tempfile::TempDir) {
+    let mut world = World::new().await;
+    let own = monitors.signs(SanType::IpAddress(world.guest.ip));
+    *world.guest.manners.tls.lock().expect("unused yet") = Some(monitor(&own, agents));
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = |name: &str| folder.path().join(name);
+    let (cert, key) = agents.signs(SanType::DnsName("agent".try_into().expect("a name")));
+    put(&file("ca"), &monitors.pem);
+    put(&file("cert"), &cert);
+    put(&file("key"), &key);
+    world.config["monitor"]["connectionRetryMinWaitSeconds"] = json!(1);
+    world.config["monitor"]["tls"] =
+        json!({"caFile": file("ca"), "certFile": file("cert"), "keyFile": file("key")});
+    (world, folder)
+}
+
+async fn refused(world: &World) -> String {
+    let refused = world.trace.until("TLS is refused", |all| {
+        all.iter().find_map(|seen| match seen {
+            Seen::NoTls(why) => Some(why.clone()),
+            _ => None,
+        })
+    });
+    refused.await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn n32_n37_both_versions_are_spoken_by_tls() {
+    for is_v2 in [false, true] {
+        let (monitors, agents) = (Authority::new("monitors"), Authority::new("agents"));
+        let (mut world, _folder) = world(&monitors, &agents).await;
+        world
+            .guest
+            .manners
+            .speaks_v2
+            .store(is_v2, Ordering::Relaxed);
+        world.start_connected().await;
+        let healthy = |all: &[Seen]| all.contains(&Seen::HealthCheck).then_some(());
+        world.trace.until("a health check", healthy).await;
+        let named = world
+            .trace
+            .count(|seen| matches!(seen, Seen::Capabilities(..)));
+        assert_eq!(named, usize::from(is_v2));
+        world.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_monitor_of_another_authority_is_left_until_the_authority_is_known() {
+    let (monitors, agents) = (Authority::new("monitors"), Authority::new("agents"));
+    let (mut world, folder) = world(&monitors, &agents).await;
+    put(&folder.path().join("ca"), &Authority::new("others").pem);
+    world.start().await;
+    let why = refused(&world).await;
+    assert!(why.contains("UnknownCA") || why.contains("alert"), "{why}");
+    assert_eq!(
+        world.trace.count(|seen| matches!(seen, Seen::Connected(_))),
+        0
+    );
+    put(&folder.path().join("ca"), &monitors.pem);
+    let connected = |all: &[Seen]| all.contains(&Seen::Connected(1)).then_some(());
+    world.trace.until("connected", connected).await;
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_name_in_the_certificate_counts() {
+    let (monitors, agents) = (Authority::new("monitors"), Authority::new("agents"));
+    let (mut world, _folder) = world(&monitors, &agents).await;
+    // Its certificate bears its address alone.
+    world.config["monitor"]["tls"]["serverName"] = json!("vm-monitor");
+    world.start().await;
+    refused(&world).await;
+    let own = monitors.signs(SanType::DnsName("vm-monitor".try_into().expect("a name")));
+    *world.guest.manners.tls.lock().expect("no test panics here") = Some(monitor(&own, &agents));
+    let connected = |all: &[Seen]| all.contains(&Seen::Connected(1)).then_some(());
+    world.trace.until("connected", connected).await;
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plain_agent_is_not_let_in_and_a_key_open_to_others_is_not_used() {
+    let (monitors, agents) = (Authority::new("monitors"), Authority::new("agents"));
+    let (mut world, folder) = world(&monitors, &agents).await;
+    let tls = world.config["monitor"]["tls"].take();
+    world.config["monitor"]
+        .as_object_mut()
+        .expect("an object")
+        .remove("tls");
+    world.start().await;
+    refused(&world).await;
+    world.stop().await;
+
+    let mut world = World::new().await;
+    world.config["monitor"]["tls"] = tls;
+    world.config["monitor"]["connectionRetryMinWaitSeconds"] = json!(1);
+    let own = monitors.signs(SanType::IpAddress(world.guest.ip));
+    *world.guest.manners.tls.lock().expect("unused yet") = Some(monitor(&own, &agents));
+    let key = folder.path().join("key");
+    let open = std::fs::Permissions::from_mode(0o644);
+    std::fs::set_permissions(&key, open).expect("set");
+    world.start().await;
+    refused(&world).await;
+    assert_eq!(
+        world.trace.count(|seen| matches!(seen, Seen::Connected(_))),
+        0
+    );
+    let private = std::fs::Permissions::from_mode(0o400);
+    std::fs::set_permissions(&key, private).expect("set");
+    let connected = |all: &[Seen]| all.contains(&Seen::Connected(1)).then_some(());
+    world.trace.until("connected", connected).await;
+    world.stop().await;
+}
