@@ -26,8 +26,8 @@ use super::decide::{Decision, Limit};
 
 /// How long a wish that was not met counts against others. Agents ask again after two seconds.
 const WISH_LASTS: Span = Span::from_secs(5);
-/// Rounds in which single units are handed out after the division: what units of different sizes leave over.
-const ROUNDS: usize = 16;
+/// Single units handed out for each wish after the division: what units of different sizes leave over.
+const LEFTOVERS: usize = 16;
 
 /// What is on. The default is nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -132,25 +132,24 @@ fn divide_class(free: u128, wishes: &[Wish], members: &[usize], growth: &mut [u6
     for index in members {
         growth[*index] = wishes[*index].growth(low);
     }
-    // What is less than a unit for each still is one for some, the smallest first.
-    for _ in 0..ROUNDS {
-        let mut order = members.to_vec();
-        order.sort_by_key(|index| wishes[*index].held + growth[*index]);
-        let mut gave = false;
-        for index in order {
+    // What is less than a unit for each still is one for some: always the smallest that a unit fits for.
+    for _ in 0..LEFTOVERS * members.len() {
+        let step = |index: usize| {
             let wish = &wishes[index];
             let left = wish.asked.saturating_sub(wish.held + growth[index]);
             let more = growth[index] + left.min(wish.unit.max(1));
-            let costs = wish.cost(more) - wish.cost(growth[index]);
-            if left > 0 && taken + costs <= free {
-                taken += costs;
-                growth[index] = more;
-                gave = true;
-            }
-        }
-        if !gave {
+            (more, wish.cost(more) - wish.cost(growth[index]), left > 0)
+        };
+        let fits = members.iter().copied().filter(|index| {
+            let (_, costs, wants) = step(*index);
+            wants && taken + costs <= free
+        });
+        let Some(next) = fits.min_by_key(|index| wishes[*index].held + growth[*index]) else {
             break;
-        }
+        };
+        let (more, costs, _) = step(next);
+        taken += costs;
+        growth[next] = more;
     }
     taken
 }

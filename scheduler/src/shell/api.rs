@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use axum::http::header::{ACCEPT, CONTENT_TYPE};
+use axum::http::{self, Request};
 use k8s_openapi::api::core::v1::{Event as CoreEvent, EventSource, ObjectReference, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use k8s_openapi::jiff::Timestamp;
@@ -66,10 +68,6 @@ impl Failure {
 }
 
 impl Caller {
-    fn vms(&self, namespace: &str) -> Api<DynamicObject> {
-        Api::namespaced_with(self.client.clone(), namespace, &virtual_machines())
-    }
-
     async fn call<T>(
         &self,
         op: (&str, &str),
@@ -96,28 +94,37 @@ impl Caller {
         result
     }
 
-    /// Carries out a conditional write.
+    /// Carries out a conditional write. Sent as the bytes it is: this is the one call that comes with every grant, and a
+    /// typed patch and a typed object would each be built only to be taken apart again.
     pub(super) async fn write_vm(&self, write: &VmWrite) -> CallOutcome {
-        let Ok(patch) = serde_json::from_value(write.operations()) else {
-            return CallOutcome::Refused("the patch does not encode".into());
+        let Some(path) = vm_path(&write.vm) else {
+            return CallOutcome::NotFound;
         };
-        let vms = self.vms(&write.vm.namespace);
-        let params = PatchParams {
-            field_manager: Some(FIELD_MANAGER.into()),
-            ..PatchParams::default()
-        };
-        let patch = Patch::<()>::Json(patch);
-        let call = vms.patch(&write.vm.name, &params, &patch);
-        of_object(self.call(("Patch", "VirtualMachine"), call).await)
+        let path = format!("{path}?fieldManager={FIELD_MANAGER}");
+        let request = Request::patch(path)
+            .header(CONTENT_TYPE, "application/json-patch+json")
+            .header(ACCEPT, "application/json")
+            .body(write.operations().to_string().into_bytes());
+        self.vm_call("Patch", request).await
     }
 
     /// Reads a VM.
     pub(super) async fn read_vm(&self, vm: &NamespacedName) -> CallOutcome {
-        let vms = self.vms(&vm.namespace);
-        of_object(
-            self.call(("Get", "VirtualMachine"), vms.get(&vm.name))
-                .await,
-        )
+        let Some(path) = vm_path(vm) else {
+            return CallOutcome::NotFound;
+        };
+        let request = Request::get(path).header(ACCEPT, "application/json");
+        self.vm_call("Get", request.body(Vec::new())).await
+    }
+
+    async fn vm_call(&self, op: &str, request: http::Result<Request<Vec<u8>>>) -> CallOutcome {
+        match request {
+            Ok(request) => {
+                let call = self.client.request::<Value>(request);
+                of_object(self.call((op, "VirtualMachine"), call).await)
+            }
+            Err(error) => CallOutcome::Refused(error.to_string()),
+        }
     }
 
     /// Binds a pod to a node.
@@ -235,15 +242,24 @@ fn is_clear(code: u16) -> bool {
     (400..500).contains(&code) && code != 408 && code != 429
 }
 
-fn of_object(result: Result<DynamicObject, Failure>) -> CallOutcome {
+/// Address of a VM. A pod names its VM in its owner reference, which the API does not check: what is no name is no address.
+fn vm_path(vm: &NamespacedName) -> Option<String> {
+    let (group, version) = (protocol::vm::GROUP, protocol::vm::VERSION);
+    let NamespacedName { namespace, name } = vm;
+    let is_name = |text: &str| {
+        let is_part = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.';
+        text.starts_with(|first: char| first.is_ascii_alphanumeric()) && text.bytes().all(is_part)
+    };
+    let path = format!("/apis/{group}/{version}/namespaces/{namespace}/virtualmachines/{name}");
+    (is_name(namespace) && is_name(name)).then_some(path)
+}
+
+fn of_object(result: Result<Value, Failure>) -> CallOutcome {
     match result {
-        Ok(object) => {
-            let value = serde_json::to_value(&object).unwrap_or_default();
-            VmView::read(&value).map_or_else(
-                |error| CallOutcome::Unclear(error.to_string()),
-                |view| CallOutcome::Done(Box::new(view)),
-            )
-        }
+        Ok(object) => VmView::read(&object).map_or_else(
+            |error| CallOutcome::Unclear(error.to_string()),
+            |view| CallOutcome::Done(Box::new(view)),
+        ),
         Err(Failure::Status(404, _)) => CallOutcome::NotFound,
         Err(Failure::Status(409 | 422, _)) => CallOutcome::Conflict,
         Err(Failure::Status(code, message)) if is_clear(code) => CallOutcome::Refused(message),
@@ -321,4 +337,33 @@ fn denial_text(decision: &Decision) -> String {
         decision.permit,
         limits.join("; ")
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_name_is_no_address() {
+        let path = |namespace: &str, name: &str| {
+            let (namespace, name) = (namespace.to_owned(), name.to_owned());
+            vm_path(&NamespacedName { namespace, name })
+        };
+        let expected = "/apis/vm.neon.tech/v1/namespaces/default/virtualmachines/pg-1.a";
+        assert_eq!(path("default", "pg-1.a").as_deref(), Some(expected));
+        for name in [
+            "",
+            "..",
+            ".",
+            "a/../../../api/v1/secrets",
+            "a?x=1",
+            "a#b",
+            "a%2fb",
+            "a b",
+            "é",
+        ] {
+            assert_eq!(path("default", name), None, "{name}");
+            assert_eq!(path(name, "pg"), None, "{name}");
+        }
+    }
 }
