@@ -24,7 +24,7 @@ impl Choices {
 
 /// Who waits, and for what.
 enum Waits {
-    Upscale(oneshot::Receiver<Result<(), CallError>>),
+    Upscale(oneshot::Receiver<Result<Option<Resources>, CallError>>),
     Downscale(oneshot::Receiver<Result<DownscaleAnswer, CallError>>),
     Health,
 }
@@ -43,7 +43,10 @@ impl Waits {
         match self {
             Self::Upscale(from) => match from.try_recv() {
                 Err(TryRecvError::Empty) => None,
-                got => Some(got.expect("an answer is sent before its sender goes")),
+                got => Some(
+                    got.expect("an answer is sent before its sender goes")
+                        .map(|_| ()),
+                ),
             },
             Self::Downscale(from) => match from.try_recv() {
                 Err(TryRecvError::Empty) => None,
@@ -232,6 +235,7 @@ async fn conversation(
         unhealthy_since: None,
         healthy: 0,
         last_wish: None,
+        last_push: None,
     };
     let (waiting, done) = (BTreeMap::new(), Vec::new());
     let mut talk = Talk {
@@ -309,6 +313,7 @@ async fn n33_n37_a_hundred_thousand_conversations_leave_no_caller_waiting() {
         clock: Clock::new(),
         metrics: AgentMetrics::new(&mut Registry::default()),
         inputs: to,
+        push_every: Span::from_secs(5),
     };
     let (mut choices, mut ends) = (Choices(0x5EED_0A6E_4712), BTreeMap::new());
     for _ in 0..100_000 {
