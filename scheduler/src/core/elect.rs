@@ -12,8 +12,8 @@
 //! counts from its sending. A holder stops at [`ElectRule::deadline`], which is earlier still. What is left between is the
 //! pause in which its last write lands ([`super::lease`]), so a taker that waited does not wait again.
 //!
-//! A hand-over says so: who released the Lease with nothing of its own under way leaves [`LeaseState::is_drained`], and the
-//! next one need not wait at all. A Lease that is gone says nothing, so whoever makes it anew waits as long as a
+//! A hand-over says so: who released the Lease with nothing of its own under way, and nothing left of whoever led before, leaves
+//! [`LeaseState::is_drained`], and the next one need not wait at all. A Lease that is gone says nothing, so whoever makes it anew waits as long as a
 //! leader that does not know of it yet may go on.
 //!
 //! Invariants: at most one leads, whatever is lost, late, restarted or deleted
@@ -75,7 +75,7 @@ pub struct LeaseState {
     pub duration: Span,
     /// `spec.leaseTransitions`.
     pub transitions: u32,
-    /// Its last holder released it with nothing of its own under way.
+    /// Its last holder released it with nothing under way, of its own or of an earlier one.
     pub is_drained: bool,
 }
 
@@ -286,7 +286,8 @@ impl Elector {
 
     fn release(&mut self, now: Timestamp, is_drained: bool) -> Step {
         let mut write = self.plan(String::new(), self.transitions(), false);
-        write.state.is_drained = is_drained;
+        // Who never settled knows nothing of what the one before may still do.
+        write.state.is_drained = is_drained && now >= self.settled;
         // Whether or not it succeeds, this process leads no more.
         self.renewed = None;
         self.send(now, write)

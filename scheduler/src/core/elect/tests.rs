@@ -166,19 +166,32 @@ fn who_is_told_to_leave_gives_it_up_and_takes_none() {
     elector.written(at(100), applied(&write, 1));
     elector.leave(true);
     assert!(!elector.has_left());
-    let write = write_of(elector.poll(at(100)));
+    let write = write_of(elector.poll(at(108)));
     assert_eq!(
         (write.state.holder.as_str(), write.state.is_drained),
         ("", true)
     );
     let told = elector
-        .written(at(101), applied(&write, 2))
+        .written(at(109), applied(&write, 2))
         .expect("is told");
     assert_eq!((told.holder.as_str(), elector.has_left()), ("", true));
     assert_eq!(elector.poll(at(200)), Step::Wait(Timestamp(u64::MAX)));
     let mut follower = reader(at(100), Some(state(5, "b")));
     follower.leave(true);
     assert!(follower.has_left());
+}
+
+#[test]
+fn who_leaves_before_it_settled_promises_nothing_of_the_one_before() {
+    let mut elector = reader(at(100), None);
+    let write = write_of(elector.poll(at(100)));
+    elector.written(at(100), applied(&write, 1));
+    elector.leave(true);
+    let write = write_of(elector.poll(at(101)));
+    assert_eq!(
+        (write.state.holder.as_str(), write.state.is_drained),
+        ("", false)
+    );
 }
 
 #[test]
