@@ -77,8 +77,13 @@ impl Api {
         api
     }
 
-    fn put(&self, is_vm: bool, mut object: Value) {
+    fn put(&self, is_vm: bool, object: Value) {
         let mut store = self.store.lock().expect("no test panics here");
+        self.keep(&mut store, is_vm, object);
+    }
+
+    /// Keeps a state of an object and tells of it; returns it with its version.
+    fn keep(&self, store: &mut Store, is_vm: bool, mut object: Value) -> Value {
         store.version += 1;
         object["metadata"]["resourceVersion"] = json!(store.version.to_string());
         let name = object["metadata"]["name"]
@@ -98,6 +103,7 @@ impl Api {
         let _ = self
             .events
             .send((is_vm, json!({"type": kind, "object": object})));
+        object
     }
 
     pub fn put_vm(&self, vm: Value) {
@@ -108,11 +114,12 @@ impl Api {
         self.store.lock().expect("no test panics here").vms[name].clone()
     }
 
-    /// Changes a VM's object.
-    pub fn change_vm(&self, name: &str, change: impl FnOnce(&mut Value)) {
-        let mut vm = self.get_vm(name);
+    /// Changes a VM's object; no other change comes between. Returns what it is now.
+    pub fn change_vm(&self, name: &str, change: impl FnOnce(&mut Value)) -> Value {
+        let mut store = self.store.lock().expect("no test panics here");
+        let mut vm = store.vms[name].clone();
         change(&mut vm);
-        self.put_vm(vm);
+        self.keep(&mut store, true, vm)
     }
 
     pub fn delete_vm(&self, name: &str) {
@@ -303,21 +310,21 @@ fn carry_out(api: &Api, name: &str, operations: &[Value]) -> Response {
     {
         return refuse(422, &format!("not the agent's patch: {operations:?}"));
     }
-    let mut vm = api.get_vm(name);
-    vm["spec"]["guest"]["cpus"]["use"] = operations[0]["value"].clone();
-    vm["spec"]["guest"]["memorySlots"]["use"] = operations[1]["value"].clone();
-    vm["spec"]["targetRevision"] = operations[2]["value"].clone();
-    vm["status"]["currentRevision"] = operations[2]["value"].clone();
-    api.trace.push(Seen::Patch(
-        operations[0]["value"]
-            .as_str()
-            .expect("CPU is a text")
-            .to_owned(),
-        operations[1]["value"].as_u64().expect("slots are a number"),
-        operations[2]["value"]["revision"]["value"]
-            .as_i64()
-            .expect("has a revision"),
-    ));
-    api.put_vm(vm.clone());
+    let vm = api.change_vm(name, |vm| {
+        vm["spec"]["guest"]["cpus"]["use"] = operations[0]["value"].clone();
+        vm["spec"]["guest"]["memorySlots"]["use"] = operations[1]["value"].clone();
+        vm["spec"]["targetRevision"] = operations[2]["value"].clone();
+        vm["status"]["currentRevision"] = operations[2]["value"].clone();
+        api.trace.push(Seen::Patch(
+            operations[0]["value"]
+                .as_str()
+                .expect("CPU is a text")
+                .to_owned(),
+            operations[1]["value"].as_u64().expect("slots are a number"),
+            operations[2]["value"]["revision"]["value"]
+                .as_i64()
+                .expect("has a revision"),
+        ));
+    });
     axum::Json(vm).into_response()
 }
