@@ -11,7 +11,7 @@ use agent::core::journal::{Output, Recorder};
 use agent::core::metrics::SystemMetrics;
 use agent::core::vm::VmInfo;
 use agent::core::{Action, Core, Event};
-use agent::shell::exposition::Page;
+use protocol::exposition::Page;
 use protocol::journal::{Record, encode};
 use protocol::permit::PluginResponse;
 use protocol::time::{Span, Timestamp};

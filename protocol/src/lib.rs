@@ -1,5 +1,5 @@
 //! Wire types of every link of Bellows: the monitor link, the permit link, the VM objects, the runner's private control
-//! link, and the units all of them speak.
+//! link, the metrics pages of a guest, and the units all of them speak.
 //!
 //! Nothing in here reads a clock, a socket or a file. Peers' spellings stay in this crate (`#[serde(rename)]`); the Rust
 //! names are the project's own words.
@@ -9,6 +9,9 @@
 pub mod admission;
 pub mod annotations;
 pub mod crds;
+pub mod exposition;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
 pub mod image;
 pub mod journal;
 pub mod monitor;

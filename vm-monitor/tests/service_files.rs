@@ -41,12 +41,77 @@ fn the_unit_gives_one_user_one_capability() {
     ] {
         assert_eq!(unit.get(name), Some(&vec![value.to_owned()]), "{name}");
     }
-    // Only the one step that gives the trigger's file away is made as root.
+    // Only the steps that give one file away each are made as root.
     let as_root = unit.values().flatten();
-    let as_root: Vec<_> = as_root.filter(|value| value.starts_with('+')).collect();
-    assert_eq!(as_root.len(), 1);
-    assert!(as_root[0].contains("/memory.pressure"), "{as_root:?}");
-    assert!(!as_root[0].contains("memory.high"));
+    let as_root = as_root.filter(|value| value.starts_with('+')).count();
+    assert_eq!(as_root, unit["ExecStartPre"].len());
+}
+
+/// What a script that runs as root gives away, by the names of files in the group's folder.
+fn given_away(script: &str, environment: &[(&str, &str)], there: &[&str]) -> Vec<String> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let group = folder.path().join("postgres");
+    std::fs::create_dir(&group).expect("made");
+    for name in there {
+        std::fs::write(group.join(name), "").expect("written");
+    }
+    let root = folder.path().to_str().expect("a name");
+    let script = script.replace("/sys/fs/cgroup", root);
+    let ended = std::process::Command::new("sh")
+        .args(["-ec", &format!("chown() {{ echo \"$@\"; }}\n{script}")])
+        .env_clear()
+        .env("PATH", "/usr/bin:/bin")
+        .envs(environment.iter().copied())
+        .output()
+        .expect("a shell");
+    assert!(ended.status.success(), "{environment:?} {ended:?}");
+    assert!(ended.stderr.is_empty(), "{environment:?} {ended:?}");
+    let said = String::from_utf8(ended.stdout).expect("text");
+    let beginning = format!("vm-monitor {}/", group.display());
+    let names = said.lines().map(|line| {
+        let name = line.strip_prefix(&beginning);
+        name.unwrap_or_else(|| panic!("{line}")).to_owned()
+    });
+    names.collect()
+}
+
+/// The group's files that a service gives its user: to arm triggers on always, to take memory by only where that is
+/// switched on, and nothing that the kernel has not.
+#[test]
+fn only_what_is_used_is_given_away() {
+    let unit = settings(&file("vm-monitor.service"));
+    let steps = unit["ExecStartPre"].iter().map(|step| {
+        let script = step.strip_prefix("+-/bin/sh -c '").expect("a script");
+        script.strip_suffix('\'').expect("its end")
+    });
+    let unit = steps.collect::<Vec<_>>().join("\n");
+    let openrc = format!("{}\nstart_pre\n", file("vm-monitor.openrc"));
+    let (pressure, reclaim) = ("memory.pressure", "memory.reclaim");
+    let all = [pressure, reclaim, "memory.high", "memory.max"];
+    let group = ("VM_MONITOR_CGROUP", "postgres");
+    let squeeze = |value| ("VM_MONITOR_SOFT_SQUEEZE", value);
+    let estimate = |value| ("VM_MONITOR_WORKING_SET", value);
+    for (name, script) in [("unit", &unit), ("openrc", &openrc)] {
+        for (settings, given) in [
+            (vec![group], vec![pressure]),
+            (vec![group, squeeze("off"), estimate("off")], vec![pressure]),
+            (vec![group, squeeze("on")], vec![pressure, reclaim]),
+            (vec![group, estimate("on")], vec![pressure, reclaim]),
+            (
+                vec![group, squeeze("off"), estimate("on")],
+                vec![pressure, reclaim],
+            ),
+        ] {
+            assert_eq!(
+                given_away(script, &settings, &all),
+                given,
+                "{name} {settings:?}"
+            );
+        }
+        // Before Linux 5.19.
+        let old = given_away(script, &[group, squeeze("on")], &[pressure]);
+        assert_eq!(old, [pressure], "{name}");
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What is measured in a guest, as the core reads it. Source: spec/agent.md §2.2.
 
+use protocol::exposition::{LfcGauges, SystemGauges};
 use serde::Serialize;
 
 /// What the guest's kernel holds beside what its own accounting shows, added to memory usage, bytes.
@@ -29,4 +30,53 @@ pub struct LfcMetrics {
     pub writes: f64,
     /// `[i]` = pages (8 KiB) touched over the last `i + 1` minutes.
     pub working_set_pages: Vec<f64>,
+}
+
+impl From<SystemGauges> for SystemMetrics {
+    fn from(page: SystemGauges) -> Self {
+        let used = (page.memory_total_bytes - page.memory_available_bytes).max(0.0);
+        Self {
+            load1: page.load1,
+            load5: page.load5,
+            memory_usage_bytes: used + KERNEL_ALLOWANCE_BYTES,
+            memory_cached_bytes: page.memory_cached_bytes,
+        }
+    }
+}
+
+impl From<LfcGauges> for LfcMetrics {
+    fn from(page: LfcGauges) -> Self {
+        Self {
+            hits: page.hits,
+            misses: page.misses,
+            writes: page.writes,
+            working_set_pages: page.working_set_pages,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn n02_what_is_not_available_is_in_use() {
+        let mut page = SystemGauges {
+            load1: 1.25,
+            load5: 0.75,
+            memory_total_bytes: 4_294_967_296.0,
+            memory_available_bytes: 3_221_225_472.0,
+            memory_cached_bytes: 268_435_456.0,
+        };
+        let metrics = SystemMetrics {
+            load1: 1.25,
+            load5: 0.75,
+            memory_usage_bytes: 1_073_741_824.0 + 104_857_600.0,
+            memory_cached_bytes: 268_435_456.0,
+        };
+        assert_eq!(SystemMetrics::from(page), metrics);
+        page.memory_available_bytes *= 2.0;
+        let none = SystemMetrics::from(page).memory_usage_bytes;
+        assert!((none - KERNEL_ALLOWANCE_BYTES).abs() < 1.0);
+    }
 }

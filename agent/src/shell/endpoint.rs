@@ -11,9 +11,8 @@ use hyper::Request;
 use hyper::body::Bytes;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use protocol::exposition::{Page, PageError};
 use tokio::net::TcpStream;
-
-use super::exposition::{Page, PageError};
 
 /// Largest page read, bytes; node_exporter with everything on writes about 200 KB.
 const PAGE_LIMIT_BYTES: usize = 1 << 20;

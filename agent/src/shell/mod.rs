@@ -11,7 +11,6 @@ pub mod config;
 mod config_tests;
 mod endpoint;
 mod events;
-pub mod exposition;
 mod input;
 mod journal;
 mod metrics;

@@ -60,10 +60,10 @@ pub(super) fn system_of(pushed: &GuestMetrics) -> Option<SystemMetrics> {
 
 #[cfg(test)]
 mod tests {
+    use protocol::exposition::Page;
     use protocol::monitor_v2::MachineGauges;
 
     use super::*;
-    use crate::shell::exposition::Page;
 
     fn pushed() -> GuestMetrics {
         GuestMetrics {
@@ -103,7 +103,7 @@ mod tests {
         for (name, value) in gauges {
             page.feed(format!("# TYPE {name} gauge\n{name} {value}\n").as_bytes());
         }
-        page.into_system().expect("a good page")
+        page.into_system().expect("a good page").into()
     }
 
     #[test]

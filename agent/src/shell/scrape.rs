@@ -8,13 +8,13 @@ use std::time::Duration;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
+use protocol::exposition::Page;
 use rand::Rng;
 use telemetry::clock::Clock;
 use tokio::sync::mpsc;
 
 use super::config::MetricsSource;
 use super::endpoint::{Endpoint, ScrapeError};
-use super::exposition::Page;
 use super::input::{Input, InputKind};
 use super::metrics::ScrapeFailures;
 use super::pushed::Pushed;
@@ -120,8 +120,10 @@ impl Scraper {
             .await
             .map_err(|_| ScrapeError::TimedOut)??;
         match self.source {
-            Source::System => page.into_system().map(InputKind::System),
-            Source::Lfc => page.into_lfc().map(InputKind::Lfc),
+            Source::System => page
+                .into_system()
+                .map(|read| InputKind::System(read.into())),
+            Source::Lfc => page.into_lfc().map(|read| InputKind::Lfc(read.into())),
         }
         .map_err(ScrapeError::Page)
     }

@@ -44,7 +44,8 @@ fn n46_the_database_has_its_own_cgroup_and_the_rest_another() {
     );
     assert!(files["etc/bellows/services/vm-monitor"].starts_with(
         "user='vm-monitor'\ngroup='system'\n\
-             owns='/sys/fs/cgroup/memory.pressure /sys/fs/cgroup/postgres/memory.pressure'\n"
+             owns='/sys/fs/cgroup/memory.pressure /sys/fs/cgroup/postgres/memory.pressure \
+             /sys/fs/cgroup/postgres/memory.reclaim'\n"
     ));
     assert!(files["etc/bellows/services/sshd"].contains("after_ready=1\n"));
     assert!(!files["etc/bellows/services/neonvmd"].contains("after_ready"));

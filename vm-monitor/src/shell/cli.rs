@@ -112,11 +112,23 @@ pub struct Args {
     hooks: PathBuf,
     /// Whether the group's working set is estimated, by reclaiming a little of its memory every ten seconds until that is
     /// missed. Needs --cgroup
-    #[arg(long, value_enum, value_name = "WHETHER", default_value_t = Switch::Off)]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "WHETHER",
+        default_value_t = Switch::Off,
+        env = "VM_MONITOR_WORKING_SET"
+    )]
     working_set: Switch,
     /// Whether the group is brought down to its new size, a little at a time, before a shrink is approved; if that hurts
     /// the shrink is refused. Needs --cgroup
-    #[arg(long, value_enum, value_name = "WHETHER", default_value_t = Switch::Off)]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "WHETHER",
+        default_value_t = Switch::Off,
+        env = "VM_MONITOR_SOFT_SQUEEZE"
+    )]
     soft_squeeze: Switch,
     /// Log filter: a level, or target=level pairs with commas
     #[arg(
