@@ -217,7 +217,7 @@ fn bills(folder: &Path) -> Vec<Value> {
         .filter(|path| path.extension().is_some_and(|end| end == "events"))
         .collect();
     segments.sort();
-    let text = segments.iter().map(|path| std::fs::read_to_string(path));
+    let text = segments.iter().map(std::fs::read_to_string);
     let text: String = text.map(|text| text.expect("reads")).collect();
     let lines = text.lines().filter(|line| !line.starts_with('!'));
     lines
