@@ -1,5 +1,6 @@
 //! The one place that reads clocks.
 
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use protocol::time::{Span, Timestamp, WallTime};
@@ -8,6 +9,8 @@ use protocol::time::{Span, Timestamp, WallTime};
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
     origin: Instant,
+    /// What calendar time is wrong by, microseconds.
+    wall_offset: Option<&'static AtomicI64>,
 }
 
 impl Clock {
@@ -16,6 +19,17 @@ impl Clock {
     pub fn new() -> Self {
         Self {
             origin: Instant::now(),
+            wall_offset: None,
+        }
+    }
+
+    /// A clock whose calendar time is wrong by so many microseconds, whatever they are when it is asked. For tests of what
+    /// happens when somebody sets the machine's clock; monotonic time is not touched, as it is not then.
+    #[must_use]
+    pub fn with_wall_offset(offset: &'static AtomicI64) -> Self {
+        Self {
+            wall_offset: Some(offset),
+            ..Self::new()
         }
     }
 
@@ -31,7 +45,9 @@ impl Clock {
         let since = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
-        WallTime(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
+        let wall = i64::try_from(since.as_micros()).unwrap_or(i64::MAX);
+        let offset = self.wall_offset.map_or(0, |us| us.load(Ordering::Relaxed));
+        WallTime(wall.saturating_add(offset))
     }
 
     /// The standard library's instant of a timestamp, for timers.
@@ -59,5 +75,20 @@ mod tests {
         let second = copy.now();
         assert!(second >= first && first >= Timestamp(1_000_000));
         assert!(clock.instant_of(second) <= Instant::now());
+    }
+
+    #[test]
+    fn a_stepped_calendar_leaves_monotonic_time_alone() {
+        static OFFSET: AtomicI64 = AtomicI64::new(0);
+        let (clock, right) = (Clock::with_wall_offset(&OFFSET), Clock::new());
+        let before = clock.now();
+        let hour = 3_600_000_000;
+        for hours in [-24, 24, 0] {
+            OFFSET.store(hours * hour, Ordering::Relaxed);
+            let off = clock.wall().0 - right.wall().0 - hours * hour;
+            assert!(off.abs() < hour, "{off}");
+            assert!(clock.now().since(before).0 < hour.unsigned_abs());
+            assert!(clock.now() >= before);
+        }
     }
 }

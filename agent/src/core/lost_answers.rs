@@ -363,3 +363,26 @@ fn n14_a_size_above_the_permit_is_permitted_before_it_is_made_true() {
         "{actions:?}"
     );
 }
+
+/// Found by a restart of 1,000 VMs: the object has the size, the guest has it, and the agent before died before it said so.
+#[test]
+fn n09_a_growth_that_no_earlier_agent_told_the_monitor_is_told() {
+    let told = |last_revision: i64| {
+        let mut info = vm(1, 8, 3);
+        (info.last_revision, info.actual) = (last_revision, Some(UNIT.saturating_mul(3)));
+        info.current_revision = Some(protocol::revision::RevisionWithTime {
+            revision: protocol::revision::Revision {
+                value: last_revision,
+                flags: 0,
+            },
+            updated_at: protocol::time::WallTime(0),
+        });
+        let mut core = Core::new(config(), info);
+        let now = Timestamp(1_000_000);
+        core.handle(now, Event::MonitorActive);
+        core.next_actions(now).actions.monitor_up
+    };
+    assert_eq!(told(0), None, "nobody ever changed it");
+    let up = told(7).expect("it is told");
+    assert_eq!(up.target, UNIT.saturating_mul(3));
+}

@@ -189,7 +189,8 @@ impl Core {
             plugin: PluginState::default(),
             monitor: MonitorState::default(),
             neonvm: NeonVmState {
-                was_on_the_way: !vm.has_arrived(),
+                // Whoever resized it before this began may have died before it told the monitor.
+                was_on_the_way: start > 0 || !vm.has_arrived(),
                 version: vm.version,
                 ..NeonVmState::default()
             },

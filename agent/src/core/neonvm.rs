@@ -24,8 +24,8 @@ pub(super) struct NeonVmState {
     pub last_success: Option<Timestamp>,
     /// The smallest and the largest size the VM may have after answers were lost.
     pub uncertain: Option<(Resources, Resources)>,
-    /// The guest may be on its way from another size, or was since this began: what reads its own machine may have read
-    /// any of them.
+    /// The VM had another size once: what reads its own machine may have read that, and who changed it may have died before
+    /// telling.
     pub was_on_the_way: bool,
     /// The newest version of the object whose size is known or judged.
     pub version: Option<u64>,

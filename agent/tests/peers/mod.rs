@@ -14,6 +14,7 @@ pub mod api;
 pub mod guest;
 pub mod program;
 pub mod scheduler;
+pub mod sly;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -153,6 +154,8 @@ pub struct World {
     pub addresses: Option<Addresses>,
     pub config: Value,
     pub events_folder: Option<std::path::PathBuf>,
+    /// The agent's clock.
+    pub clock: Clock,
     cancel: CancellationToken,
     agent: Option<JoinHandle<Result<(), RunError>>>,
 }
@@ -182,6 +185,7 @@ impl World {
             addresses: None,
             config,
             events_folder: None,
+            clock: Clock::new(),
             cancel: CancellationToken::new(),
             agent: None,
         }
@@ -200,8 +204,11 @@ impl World {
         };
         params.state = self.state.clone();
         params.events_folder = self.events_folder.clone();
+        params.clock = self.clock;
         params.stages = self.stages.clone();
         params.health_check_every = Duration::from_millis(200);
+        // An agent may be started again after its end.
+        self.cancel = CancellationToken::new();
         let bound = agent::bind(params).await.expect("binds");
         self.addresses = Some(bound.addresses().expect("has addresses"));
         self.agent = Some(tokio::spawn(bound.run(self.cancel.clone())));
