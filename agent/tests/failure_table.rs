@@ -212,6 +212,8 @@ async fn api_server_unreachable() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn external_change_of_spec_use() {
     let mut world = World::new().await;
+    // A heartbeat that falls between the change and the patch would tell, truly, what the object says then.
+    world.config["scheduler"]["requestAtLeastEverySeconds"] = json!(600);
     world.guest.set(Page::Good(0.5, 0.0));
     world.start_connected().await;
     world
