@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 fn file(name: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("dist")
-        .join(name);
+    let path = Path::new("dist").join(name);
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
@@ -145,7 +143,7 @@ fn the_openrc_script_is_a_shell_script_with_the_same_rights() {
     ] {
         assert!(text.lines().any(|found| found == line), "{line}");
     }
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("dist/vm-monitor.openrc");
+    let path = Path::new("dist/vm-monitor.openrc");
     let checked = std::process::Command::new("sh")
         .arg("-n")
         .arg(path)
