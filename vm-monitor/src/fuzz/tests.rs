@@ -43,7 +43,7 @@ fn every_body_is_a_target() {
     let targets = Path::new("../fuzz/targets");
     let manifest = std::fs::read_to_string(targets.join("../Cargo.toml")).expect("a manifest");
     let mut ours = Vec::new();
-    for entry in std::fs::read_dir(&targets).expect("targets") {
+    for entry in std::fs::read_dir(targets).expect("targets") {
         let path = entry.expect("a file").path();
         let name = path.file_stem().expect("a name").to_string_lossy();
         let text = std::fs::read_to_string(&path).expect("text");
