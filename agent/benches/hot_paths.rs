@@ -93,6 +93,7 @@ impl Vm {
             load5: load,
             memory_usage_bytes: 3e8,
             memory_cached_bytes: 1e8,
+            ..SystemMetrics::default()
         });
         fed(self.now, &event, &self.core);
         self.core.handle(self.now, event);

@@ -10,9 +10,10 @@ use std::time::Instant;
 
 use peers::guest::Page;
 use peers::scheduler::{Mood, PLENTY};
-use peers::{Seen, World, is_patch, position, until};
+use peers::{
+    Seen, World, is_patch, patched_to, permits, position, units, until, until_asked_again,
+};
 use protocol::time::WallTime;
-use protocol::units::Resources;
 use serde_json::{Value, json};
 use telemetry::clock::Clock;
 
@@ -34,32 +35,6 @@ impl Calendar {
     fn set_wrong_by(&self, days: i64) {
         self.0.store(days * DAY_US, Ordering::Relaxed);
     }
-}
-
-fn units(n: u32) -> Resources {
-    Resources::new(250, 1 << 30).saturating_mul(n)
-}
-
-fn permits(all: &[Seen]) -> Vec<(Resources, Option<Resources>)> {
-    let of = |seen: &Seen| match seen {
-        Seen::Permit(request) => Some((request.resources, request.last_permit)),
-        _ => None,
-    };
-    all.iter().filter_map(of).collect()
-}
-
-fn patched_to(slots: u64) -> impl Fn(&Seen) -> bool {
-    move |seen| matches!(seen, Seen::Patch(_, to, _) if *to == slots)
-}
-
-async fn until_asked_again(world: &World) {
-    let asked = permits(&world.trace.all()).len();
-    world
-        .trace
-        .until("two more heartbeats", |all| {
-            (permits(all).len() >= asked + 2).then_some(())
-        })
-        .await;
 }
 
 /// What is decided, without the stamps.

@@ -1,4 +1,4 @@
-//! Events in a real S3-compatible server, from the agent's binary, over `kill -9` and an orderly end.
+//! Events in a real S3-compatible server and in an Azure-style one, from the agent's binary, over `kill -9` and an orderly end.
 
 mod peers;
 
@@ -18,14 +18,36 @@ const LIMIT: Duration = Duration::from_secs(60);
 const ACCESS: &str = "test-access";
 const SECRET: &str = "test-secret-key";
 const BUCKET: &str = "bills";
+const ACCOUNT: &str = "bellows";
+/// `test-secret-key`.
+const ACCOUNT_KEY: &str = "dGVzdC1zZWNyZXQta2V5";
 
-/// The server's program: `$BELLOWS_S3_SERVER`, or where `cargo xtask setup` puts it.
+/// The S3 server's program: `$BELLOWS_S3_SERVER`, or where `cargo xtask setup` puts it.
 fn server_program() -> Option<PathBuf> {
     let given = std::env::var_os("BELLOWS_S3_SERVER").map(PathBuf::from);
+    given
+        .or_else(|| installed("versitygw"))
+        .filter(|path| path.is_file())
+}
+
+/// Where `cargo xtask setup` puts a program.
+fn installed(name: &str) -> Option<PathBuf> {
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));
-    let installed = cache.map(|cache| cache.join("bellows/tools/versitygw"));
-    given.or(installed).filter(|path| path.is_file())
+    Some(cache?.join("bellows/tools").join(name))
+}
+
+/// An address nobody listens at.
+async fn free_address() -> std::net::SocketAddr {
+    let free = tokio::net::TcpListener::bind((address(), 0)).await;
+    free.expect("binds").local_addr().expect("has an address")
+}
+
+async fn until_listens(what: &str, listen: std::net::SocketAddr) {
+    until(what, async || {
+        tokio::net::TcpStream::connect(listen).await.is_ok()
+    })
+    .await;
 }
 
 /// A folder of buckets behind an S3 server.
@@ -38,11 +60,7 @@ struct Server {
 impl Server {
     async fn start(program: &Path) -> Self {
         let root = tempfile::tempdir().expect("makes a folder");
-        let free = tokio::net::TcpListener::bind((address(), 0))
-            .await
-            .expect("binds");
-        let listen = free.local_addr().expect("has an address");
-        drop(free);
+        let listen = free_address().await;
         let process = Command::new(program)
             .args(["--access", ACCESS, "--secret", SECRET])
             .args(["--port", &listen.to_string(), "posix"])
@@ -52,10 +70,7 @@ impl Server {
             .kill_on_drop(true)
             .spawn()
             .expect("starts");
-        until("the S3 server listens", async || {
-            tokio::net::TcpStream::connect(listen).await.is_ok()
-        })
-        .await;
+        until_listens("the S3 server listens", listen).await;
         Self {
             url: format!("http://{listen}"),
             root,
@@ -84,8 +99,12 @@ impl Server {
 }
 
 fn events_in(path: &Path) -> Option<Vec<Value>> {
+    events_of(std::fs::File::open(path).ok()?)
+}
+
+fn events_of(packed: impl std::io::Read) -> Option<Vec<Value>> {
     let mut text = String::new();
-    let mut decoder = flate2::read::GzDecoder::new(std::fs::File::open(path).ok()?);
+    let mut decoder = flate2::read::GzDecoder::new(packed);
     decoder.read_to_string(&mut text).ok()?;
     let lines = text
         .lines()
@@ -109,6 +128,8 @@ fn agent(folder: &Path, world: &World) -> Child {
     peers::program::command(folder, world, address())
         .env("AWS_ACCESS_KEY_ID", ACCESS)
         .env("AWS_SECRET_ACCESS_KEY", SECRET)
+        .env("AZURE_STORAGE_ACCOUNT_NAME", ACCOUNT)
+        .env("AZURE_STORAGE_ACCOUNT_KEY", ACCOUNT_KEY)
         .spawn()
         .expect("starts")
 }
@@ -118,10 +139,14 @@ fn configure(world: &mut World, server: &Server) {
         json!({"bucket": BUCKET, "region": "us-east-1", "endpoint": server.url, "prefixInBucket": prefix,
             "pushEverySeconds": 1, "pushRequestTimeoutSeconds": 10, "maxBatchSize": 4})
     };
+    world.config["scalingEvents"]["clients"] = json!({"s3": client("scaling")});
+    bill(world, json!({"s3": client("use/")}));
+}
+
+fn bill(world: &mut World, clients: Value) {
     world.config["billing"]["collectEverySeconds"] = json!(1);
     world.config["billing"]["accumulateEverySeconds"] = json!(1);
-    world.config["billing"]["clients"] = json!({"s3": client("use/")});
-    world.config["scalingEvents"]["clients"] = json!({"s3": client("scaling")});
+    world.config["billing"]["clients"] = clients;
     let mut vm = peers::api::vm("vm", &world.guest.ip.to_string());
     vm["metadata"]["annotations"] = json!({"autoscaling.neon.tech/billing-endpoint-id": "ep-1"});
     vm["status"]["cpus"] = json!("250m");
@@ -220,4 +245,130 @@ async fn n40_a_bucket_has_every_event_once_over_kill_9_and_an_absent_bucket() {
         (&told["kind"], &told["region"]),
         (&json!("hypothetical"), &json!("one-machine"))
     );
+}
+
+/// An Azure-style blob server, and its containers.
+struct BlobServer {
+    url: String,
+    _root: tempfile::TempDir,
+    _process: Child,
+}
+
+/// Makes a container that anybody may read: Node, which the server runs on, signs the request as the account.
+const MAKE_CONTAINER: &str = r"
+const [url, account, key, container] = process.argv.slice(1);
+const date = new Date().toUTCString(), version = '2021-12-02';
+const named = ['x-ms-blob-public-access:container', 'x-ms-date:' + date, 'x-ms-version:' + version];
+const path = `/${account}/${account}/${container}\nrestype:container`;
+const text = ['PUT', ...Array(11).fill(''), ...named, path].join('\n');
+const signed = require('crypto').createHmac('sha256', Buffer.from(key, 'base64')).update(text, 'utf8').digest('base64');
+const headers = {'x-ms-blob-public-access': 'container', 'x-ms-date': date, 'x-ms-version': version,
+  'content-length': 0, authorization: `SharedKey ${account}:${signed}`};
+const to = `${url}/${container}?restype=container`;
+require('http').request(to, {method: 'PUT', headers}, got => process.exit(got.statusCode == 201 ? 0 : 1)).end();
+";
+
+impl BlobServer {
+    async fn start(program: &Path) -> Self {
+        let root = tempfile::tempdir().expect("makes a folder");
+        let listen = free_address().await;
+        let process = Command::new("node")
+            .arg(program)
+            .args(["--silent", "--skipApiVersionCheck", "--disableTelemetry"])
+            .args(["--blobHost", &listen.ip().to_string()])
+            .args(["--blobPort", &listen.port().to_string(), "--location"])
+            .arg(root.path())
+            .env("AZURITE_ACCOUNTS", format!("{ACCOUNT}:{ACCOUNT_KEY}"))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()
+            .expect("starts");
+        until_listens("the blob server listens", listen).await;
+        Self {
+            url: format!("http://{listen}/{ACCOUNT}"),
+            _root: root,
+            _process: process,
+        }
+    }
+
+    async fn make_container(&self) {
+        let made = Command::new("node")
+            .args([
+                "-e",
+                MAKE_CONTAINER,
+                &self.url,
+                ACCOUNT,
+                ACCOUNT_KEY,
+                BUCKET,
+            ])
+            .status()
+            .await;
+        assert!(made.expect("runs").success(), "no container was made");
+    }
+
+    /// Every blob, in the order of their names, unpacked.
+    async fn blobs(&self) -> Vec<(String, Vec<Value>)> {
+        let client = reqwest::Client::new();
+        let get = async |path: &str| {
+            let got = client
+                .get(format!("{}/{BUCKET}{path}", self.url))
+                .send()
+                .await;
+            let got = got.expect("answers").error_for_status().expect("is there");
+            got.bytes().await.expect("comes whole")
+        };
+        let list = get("?restype=container&comp=list").await;
+        let list = String::from_utf8(list.to_vec()).expect("is text");
+        let names = list.split("<Name>").skip(1);
+        let mut blobs = Vec::new();
+        for name in names.filter_map(|rest| rest.split("</Name>").next()) {
+            let packed = get(&format!("/{name}")).await;
+            let events = events_of(&packed[..]).expect("is packed");
+            blobs.push((name.to_owned(), events));
+        }
+        blobs.sort_by(|a, b| a.0.cmp(&b.0));
+        blobs
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn n40_a_container_has_every_event_once_over_kill_9_and_an_absent_container() {
+    let program = installed("azurite/node_modules/azurite/dist/src/blob/main.js");
+    let Some(program) = program.filter(|path| path.is_file()) else {
+        println!(
+            "SKIP(missing: azurite): n40_a_container_has_every_event_once_over_kill_9_and_an_absent_container"
+        );
+        return;
+    };
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let server = BlobServer::start(&program).await;
+    let folder = tempfile::tempdir().expect("makes a folder");
+    let mut world = World::new().await;
+    let client = json!({"endpoint": server.url, "container": BUCKET, "prefixInContainer": "use",
+        "pushEverySeconds": 1, "pushRequestTimeoutSeconds": 10, "maxBatchSize": 4});
+    bill(&mut world, json!({"azureBlob": client}));
+    let mut first = agent(folder.path(), &world);
+    let cursor = folder.path().join("events/billing/azureblob.cursor");
+    until("a batch is tried", async || cursor.is_file()).await;
+    server.make_container().await;
+    until("three batches are there", async || {
+        server.blobs().await.len() >= 3
+    })
+    .await;
+    first.kill().await.expect("is killed");
+    let before = server.blobs().await.len();
+    let mut second = agent(folder.path(), &world);
+    until("more are there", async || {
+        server.blobs().await.len() > before + 1
+    })
+    .await;
+    let pid = second.id().expect("runs").to_string();
+    let asked = Command::new("kill").args(["-TERM", &pid]).status().await;
+    assert!(asked.expect("runs").success());
+    let ended = tokio::time::timeout(LIMIT, second.wait()).await;
+    assert_eq!(ended.expect("in time").expect("ends").code(), Some(0));
+    let bills = server.blobs().await;
+    check_bill(&bills);
+    assert!(bills[0].0.starts_with("use/year=20"), "{:?}", bills[0]);
 }

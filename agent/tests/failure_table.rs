@@ -10,7 +10,7 @@
 //! | metrics missing at start | `metrics_missing_at_start` |
 //! | metrics stop later | `metrics_that_stop_hold_the_size` (`peers_that_misbehave`) |
 //! | API server unreachable | `api_server_unreachable`, `failed_patches_are_repeated` (`peers_that_misbehave`) |
-//! | patch accepted but VM never changes | `a_monitor_that_connects_after_a_resize_is_told_the_size` and its like (core, `lost_answers`) |
+//! | patch accepted but VM never changes | `patch_accepted_but_the_vm_never_changes`, `patch_accepted_but_the_object_never_changes` |
 //! | external change of spec use | `external_change_of_spec_use` |
 //! | agent restart | `n09_n16_agent_restart_in_the_middle_of_a_patch` |
 //! | VM restart | `vm_restart` |
@@ -25,33 +25,18 @@ mod peers;
 
 use peers::guest::Page;
 use peers::program::Program;
-use peers::{Seen, World, is_patch, position, until};
+use peers::{
+    Seen, World, is_patch, patched_to, permits, position, units, until, until_asked_again,
+};
 use protocol::monitor::Allocation;
 use protocol::units::Resources;
 use serde_json::json;
-
-fn units(n: u32) -> Resources {
-    Resources::new(250, 1 << 30).saturating_mul(n)
-}
 
 fn granted(n: u32) -> Seen {
     Seen::Granted(Allocation {
         cpu: 0.25 * f64::from(n),
         mem: u64::from(n) << 30,
     })
-}
-
-fn patched_to(slots: u64) -> impl Fn(&Seen) -> bool {
-    move |seen| matches!(seen, Seen::Patch(_, to, _) if *to == slots)
-}
-
-/// The permit requests seen: the size told, and the permit held.
-fn permits(all: &[Seen]) -> Vec<(Resources, Option<Resources>)> {
-    let of = |seen: &Seen| match seen {
-        Seen::Permit(request) => Some((request.resources, request.last_permit)),
-        _ => None,
-    };
-    all.iter().filter_map(of).collect()
 }
 
 fn two_units(world: &World) {
@@ -61,14 +46,38 @@ fn two_units(world: &World) {
     });
 }
 
-async fn until_asked_again(world: &World) {
-    let asked = permits(&world.trace.all()).len();
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_scheduler_that_asks_for_a_token_is_shown_the_newest() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("token");
+    let put = |token: &str| {
+        let next = path.with_extension("next");
+        std::fs::write(&next, token).expect("written");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(&next, mode).expect("set");
+        std::fs::rename(&next, &path).expect("renamed");
+    };
+    let mut world = World::new().await;
+    world.config["scheduler"]["tokenFile"] = json!(path);
+    world.config["scheduler"]["requestAtLeastEverySeconds"] = json!(1);
+    world.config["scheduler"]["retryFailedRequestSeconds"] = json!(1);
+    *world.scheduler.authorization.lock().expect("free") = Some("Bearer second".to_owned());
+    put("first");
+    world.start().await;
+    let requests = "autoscaling_agent_scheduler_plugin_requests_total";
     world
-        .trace
-        .until("two more heartbeats", |all| {
-            (permits(all).len() >= asked + 2).then_some(())
-        })
+        .until_metric(&format!("{requests}{{code=\"401\"}}"))
         .await;
+    assert!(permits(&world.trace.all()).is_empty());
+    put("second\n");
+    until_asked_again(&world).await;
+    // Without one nothing is asked, and the size is kept.
+    std::fs::remove_file(&path).expect("removed");
+    let none = "[error doing request: no token]";
+    world
+        .until_metric(&format!("{requests}{{code=\"{none}\"}}"))
+        .await;
+    world.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -205,6 +214,75 @@ async fn api_server_unreachable() {
             position(all, |seen| *seen == granted(2))
         })
         .await;
+    assert_eq!(world.api.size("vm"), (json!("500m"), json!(2)));
+    world.stop().await;
+}
+
+/// The object has the size, and nobody carries it out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn patch_accepted_but_the_vm_never_changes() {
+    const LATENCY: &str = "autoscaling_agent_scaling_latency_seconds_count";
+    let mut world = World::new().await;
+    world.config["scheduler"]["requestAtLeastEverySeconds"] = json!(1);
+    world.api.without_controller(true);
+    world.guest.set(Page::Good(0.5, 0.0));
+    world.start_connected().await;
+    let patched = world
+        .trace
+        .until("it is patched", |all| position(all, patched_to(2)))
+        .await;
+    until_asked_again(&world).await;
+    until_asked_again(&world).await;
+    let all = world.trace.all();
+    let held = (units(2), Some(units(2)));
+    let beats = &permits(&all[patched..]);
+    assert!(beats.iter().all(|beat| *beat == held), "{beats:?}");
+    assert_eq!(
+        world.trace.count(is_patch),
+        1,
+        "what is set is not set again"
+    );
+    let metrics = world.get(|a| a.metrics, "/metrics").await;
+    assert!(
+        !metrics.contains(LATENCY),
+        "nothing got there yet:\n{metrics}"
+    );
+    // Somebody carries it out at last.
+    world.api.change_vm("vm", |vm| {
+        vm["status"]["currentRevision"] = vm["spec"]["targetRevision"].clone();
+    });
+    world.until_metric(LATENCY).await;
+    world.stop().await;
+}
+
+/// Something between the API server and its store takes the change back and answers well.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn patch_accepted_but_the_object_never_changes() {
+    let mut world = World::new().await;
+    world.config["neonvm"]["retryFailedRequestSeconds"] = json!(1);
+    world.api.ignore_patches(true);
+    world.guest.set(Page::Good(0.5, 0.0));
+    world.start_connected().await;
+    world
+        .trace
+        .until("it is patched again and again", |all| {
+            let ignored = all.iter().filter(|seen| **seen == Seen::PatchIgnored);
+            (ignored.count() >= 3).then_some(())
+        })
+        .await;
+    assert_eq!(
+        world.trace.count(|seen| matches!(seen, Seen::Granted(_))),
+        0,
+        "the monitor is not told of what is not there"
+    );
+    world.api.ignore_patches(false);
+    world
+        .trace
+        .until("it is there, and the monitor is told", |all| {
+            position(all, |seen| *seen == granted(2))
+        })
+        .await;
+    assert_eq!(world.trace.count(is_patch), 1);
     assert_eq!(world.api.size("vm"), (json!("500m"), json!(2)));
     world.stop().await;
 }

@@ -4,53 +4,27 @@
 mod peers;
 
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use peers::{Seen, World};
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, SanType};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use serde_json::json;
-
-struct Authority {
-    issuer: Issuer<'static, KeyPair>,
-    pem: String,
-}
-
-impl Authority {
-    fn new(name: &str) -> Self {
-        let mut params = CertificateParams::default();
-        params.distinguished_name.push(DnType::CommonName, name);
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let key = KeyPair::generate().expect("a key");
-        let pem = params.self_signed(&key).expect("signed").pem();
-        let issuer = Issuer::new(params, key);
-        Self { issuer, pem }
-    }
-
-    fn signs(&self, name: SanType) -> (String, String) {
-        let key = KeyPair::generate().expect("a key");
-        let mut params = CertificateParams::default();
-        params.subject_alt_names = vec![name];
-        let cert = params.signed_by(&key, &self.issuer).expect("signed");
-        (cert.pem(), key.serialize_pem())
-    }
-}
+use test_authority::{Authority, Identity, put};
 
 /// A monitor that shows this certificate and wants one of that authority.
-fn monitor((cert, key): &(String, String), agents: &Authority) -> Arc<ServerConfig> {
+fn monitor(own: &Identity, agents: &Authority) -> Arc<ServerConfig> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut roots = RootCertStore::empty();
     let root = CertificateDer::from_pem_slice(agents.pem.as_bytes()).expect("PEM");
     roots.add(root).expect("a root");
     let verifier =
         WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
-    let chain = CertificateDer::from_pem_slice(cert.as_bytes()).expect("PEM");
-    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).expect("PEM");
+    let chain = CertificateDer::from_pem_slice(own.cert.as_bytes()).expect("PEM");
+    let key = PrivateKeyDer::from_pem_slice(own.key.as_bytes()).expect("PEM");
     let config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .expect("versions")
@@ -59,23 +33,17 @@ fn monitor((cert, key): &(String, String), agents: &Authority) -> Arc<ServerConf
     Arc::new(config.expect("they go together"))
 }
 
-fn put(path: &Path, text: &str) {
-    std::fs::write(path, text).expect("written");
-    let private = std::fs::Permissions::from_mode(0o600);
-    std::fs::set_permissions(path, private).expect("set");
-}
-
 /// A world whose agent and monitor have certificates, in a folder that stays until it is dropped.
 async fn world(monitors: &Authority, agents: &Authority) -> (World, tempfile::TempDir) {
     let mut world = World::new().await;
-    let own = monitors.signs(SanType::IpAddress(world.guest.ip));
+    let own = monitors.signs(world.guest.ip);
     *world.guest.manners.tls.lock().expect("unused yet") = Some(monitor(&own, agents));
     let folder = tempfile::tempdir().expect("a folder");
     let file = |name: &str| folder.path().join(name);
-    let (cert, key) = agents.signs(SanType::DnsName("agent".try_into().expect("a name")));
+    let shown = agents.signs("agent");
     put(&file("ca"), &monitors.pem);
-    put(&file("cert"), &cert);
-    put(&file("key"), &key);
+    put(&file("cert"), &shown.cert);
+    put(&file("key"), &shown.key);
     world.config["monitor"]["connectionRetryMinWaitSeconds"] = json!(1);
     world.config["monitor"]["tls"] =
         json!({"caFile": file("ca"), "certFile": file("cert"), "keyFile": file("key")});
@@ -139,7 +107,7 @@ async fn the_name_in_the_certificate_counts() {
     world.config["monitor"]["tls"]["serverName"] = json!("vm-monitor");
     world.start().await;
     refused(&world).await;
-    let own = monitors.signs(SanType::DnsName("vm-monitor".try_into().expect("a name")));
+    let own = monitors.signs("vm-monitor");
     *world.guest.manners.tls.lock().expect("no test panics here") = Some(monitor(&own, &agents));
     let connected = |all: &[Seen]| all.contains(&Seen::Connected(1)).then_some(());
     world.trace.until("connected", connected).await;
@@ -162,7 +130,7 @@ async fn a_plain_agent_is_not_let_in_and_a_key_open_to_others_is_not_used() {
     let mut world = World::new().await;
     world.config["monitor"]["tls"] = tls;
     world.config["monitor"]["connectionRetryMinWaitSeconds"] = json!(1);
-    let own = monitors.signs(SanType::IpAddress(world.guest.ip));
+    let own = monitors.signs(world.guest.ip);
     *world.guest.manners.tls.lock().expect("unused yet") = Some(monitor(&own, &agents));
     let key = folder.path().join("key");
     let open = std::fs::Permissions::from_mode(0o644);

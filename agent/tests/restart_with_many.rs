@@ -1,8 +1,8 @@
 //! The agent's process ends and another begins, with 1,000 VMs. Nothing is handed over but what the peers hold: the objects, the
 //! scheduler's books, what the monitors agreed to, and the billing checkpoint on disk (spec/agent.md §6).
 //!
-//! On the cores, on a virtual clock, since a guest per VM on real sockets is more than a test may take; one VM's restart over
-//! real sockets is `n09_n16_agent_restart_in_the_middle_of_a_patch` in `failure_table`.
+//! On the cores, on a virtual clock, where every VM can be caught at every point; the program with as many VMs on real sockets is
+//! in `restart_over_sockets`.
 
 use std::collections::BTreeSet;
 

@@ -5,22 +5,8 @@ mod peers;
 
 use peers::guest::Page;
 use peers::sly::{Sly, Trick, http};
-use peers::{Seen, World, address, is_patch, position, until};
-use protocol::units::Resources;
+use peers::{Seen, World, address, is_patch, permits, position, units, until};
 use serde_json::json;
-
-fn units(n: u32) -> Resources {
-    Resources::new(250, 1 << 30).saturating_mul(n)
-}
-
-/// The permit requests seen: the size asked, and the permit held.
-fn permits(all: &[Seen]) -> Vec<(Resources, Option<Resources>)> {
-    let of = |seen: &Seen| match seen {
-        Seen::Permit(request) => Some((request.resources, request.last_permit)),
-        _ => None,
-    };
-    all.iter().filter_map(of).collect()
-}
 
 fn patches(all: &[Seen]) -> Vec<u64> {
     let of = |seen: &Seen| match seen {

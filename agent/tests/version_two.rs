@@ -4,17 +4,13 @@ mod peers;
 
 use std::sync::atomic::Ordering;
 
-use peers::{Seen, World, position, until};
+use peers::{Seen, World, position, units, until};
 use protocol::monitor::{Allocation, MonitorBody, MonitorFrame};
 use protocol::monitor_v2::{
     AskReason, Asked, GuestMetrics, MachineGauges, MonitorBodyV2, MonitorFrameV2, Urgency,
 };
 use protocol::units::Resources;
 use serde_json::json;
-
-fn units(n: u32) -> Resources {
-    Resources::new(250, 1 << 30).saturating_mul(n)
-}
 
 /// The sizes asked of the scheduler, in order, without repetition.
 fn sizes(all: &[Seen]) -> Vec<Resources> {
@@ -230,5 +226,11 @@ async fn n27_n36_the_sizes_a_monitor_names_are_used_and_shown() {
             position(all, |seen| matches!(seen, Seen::Patch(_, 3, _)))
         })
         .await;
+    // What it agrees to no more is shown in its own words.
+    until("its refusal is shown", || {
+        let refusal = world.state.dump()["pods"][0]["lastDecision"]["refusal"].clone();
+        refusal["status"] == "in use" && refusal["smallest"]["mem"] == "3Gi"
+    })
+    .await;
     world.stop().await;
 }

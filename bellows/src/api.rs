@@ -29,6 +29,8 @@ pub(crate) struct Api {
 pub(crate) enum Kind {
     /// VirtualMachine.
     Vm,
+    /// VirtualMachineMigration.
+    Migration,
     /// Pod.
     Pod,
     /// Node; has no namespace.
@@ -41,6 +43,7 @@ impl Kind {
     fn word(self) -> &'static str {
         match self {
             Self::Vm => "VM",
+            Self::Migration => "migration",
             Self::Pod => "pod",
             Self::Node => "node",
             Self::Secret => "secret",
@@ -51,6 +54,7 @@ impl Kind {
     fn collection(self, namespace: Option<&str>) -> String {
         let (root, plural) = match self {
             Self::Vm => (VM_ROOT, "virtualmachines"),
+            Self::Migration => (VM_ROOT, "virtualmachinemigrations"),
             Self::Pod => ("/api/v1", "pods"),
             Self::Secret => ("/api/v1", "secrets"),
             Self::Node => return "/api/v1/nodes".into(),
@@ -103,7 +107,17 @@ impl Api {
 
     /// All objects of a kind; `None` as namespace is all of them.
     pub(crate) async fn list(&self, kind: Kind, namespace: Option<&str>) -> Outcome<Vec<Value>> {
-        let path = kind.collection(namespace);
+        self.list_by(kind, namespace, "").await
+    }
+
+    /// Those of them that `query` asks for: `?labelSelector=…`.
+    pub(crate) async fn list_by(
+        &self,
+        kind: Kind,
+        namespace: Option<&str>,
+        query: &str,
+    ) -> Outcome<Vec<Value>> {
+        let path = format!("{}{query}", kind.collection(namespace));
         let mut list: Value = self
             .send(Method::GET, &path, None)
             .await
@@ -152,6 +166,23 @@ impl Api {
             .map_err(|error| self.explain(kind, &shown, error))
     }
 
+    /// What is at a path, whatever it is.
+    pub(crate) async fn read(&self, path: &str) -> Result<Value, kube::Error> {
+        self.send(Method::GET, path, None).await
+    }
+
+    /// The same where it is no JSON.
+    pub(crate) async fn text(&self, path: &str) -> Result<String, kube::Error> {
+        let request = Request::builder().uri(path).body(Vec::new());
+        let request = request.map_err(kube::Error::HttpError)?;
+        self.client.request_text(request).await
+    }
+
+    /// Writes to a path, or asks there.
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Result<Value, kube::Error> {
+        self.send(Method::POST, path, Some(body)).await
+    }
+
     async fn send(
         &self,
         method: Method,
@@ -194,10 +225,14 @@ fn explain_status(kind: Kind, name: &str, status: &kube::core::Status) -> Fail {
     let thing = format!("{} {name}", kind.word());
     let thing = thing.trim_end();
     match status.code {
-        404 if !name.is_empty() => Fail::not_so(format!("{thing} does not exist")).fix(format!(
-            "see what there is: bellows get {}s -A",
-            kind.word().to_ascii_lowercase()
-        )),
+        404 if !name.is_empty() => {
+            let list = match kind {
+                Kind::Migration => "kubectl get neonvmm".to_owned(),
+                kind => format!("get {}s", kind.word().to_ascii_lowercase()),
+            };
+            Fail::not_so(format!("{thing} does not exist"))
+                .fix(format!("see what there is: bellows {list} -A"))
+        }
         401 | 403 => Fail::usage(format!(
             "{thing}: the API server refuses us: {}",
             status.message

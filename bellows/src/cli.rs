@@ -93,7 +93,7 @@ impl VmArgs {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Look whether this machine has everything, and say how to mend what it lacks
+    /// Look whether this machine, or the cluster, has everything, and say how to mend what it lacks
     Check(check::CheckArgs),
     /// Start everything on this machine, in one process
     Up(Box<up::UpArgs>),
@@ -104,6 +104,8 @@ pub(crate) enum Command {
     /// Create or delete a VM
     #[command(subcommand)]
     Vm(vm::VmCommand),
+    /// Move a VM to another pod while its guest runs
+    Migrate(Box<commands::migrate::MigrateArgs>),
     /// List VMs, nodes or pods
     Get(get::GetArgs),
     /// Live view: size, load and decisions of every VM
@@ -112,7 +114,7 @@ pub(crate) enum Command {
     Resizes(commands::resizes::ResizesArgs),
     /// Why a VM has the size it has
     Why(commands::why::WhyArgs),
-    /// Decisions about a VM and what came of them, from the journal
+    /// Decisions about a VM and what came of them, from the journal; in a cluster the last ones, from its agent
     History(commands::history::HistoryArgs),
     /// Verify, print, export and measure the decision journal
     #[command(subcommand)]
@@ -161,7 +163,9 @@ pub(crate) fn run(cli: Cli) -> Outcome<ExitCode> {
         Command::Completion(args) => commands::completion::run(&args).map(done),
         Command::Journal(args) => commands::journal::run(&context, &args).map(done),
         Command::Replay(args) => commands::journal::replay(&context, &args).map(done),
-        Command::History(args) => commands::history::run(&context, &args).map(done),
+        Command::History(args) if !context.asks_cluster() => {
+            commands::history::run(&context, &args).map(done)
+        }
         Command::Version => {
             crate::terminal::out(&format!("bellows {}", env!("CARGO_PKG_VERSION")));
             Ok(ExitCode::SUCCESS)
@@ -184,6 +188,8 @@ async fn dispatch(context: Context, command: Command) -> Outcome<ExitCode> {
         Command::Down(args) => commands::down::run(&context, &args).await,
         Command::Status(args) => commands::status::run(&context, &args).await,
         Command::Vm(args) => vm::run(&context, args).await,
+        Command::Migrate(args) => commands::migrate::run(&context, &args).await,
+        Command::History(args) => commands::history::in_cluster(&context, &args).await,
         Command::Get(args) => get::run(&context, &args).await,
         Command::Top(args) => top::run(&context, &args).await,
         Command::Resizes(args) => commands::resizes::run(&context, &args).await,
@@ -196,7 +202,6 @@ async fn dispatch(context: Context, command: Command) -> Outcome<ExitCode> {
         | Command::Completion(_)
         | Command::Journal(_)
         | Command::Replay(_)
-        | Command::History(_)
         | Command::Version
         | Command::Runner(_) => unreachable!("handled before the runtime starts"),
     }?;

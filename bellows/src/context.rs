@@ -1,5 +1,6 @@
 //! What every command has at hand: where the instance is, how to reach it, how to print.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -8,6 +9,8 @@ use serde_json::Value;
 
 use crate::api::Api;
 use crate::cli::Global;
+use crate::cluster;
+use crate::decision::{self, Decision};
 use crate::fail::{Fail, Outcome};
 use crate::instance::lock::{self, Holder};
 use crate::places::StateDir;
@@ -66,14 +69,32 @@ impl Context {
         if let Some(path) = &self.global.kubeconfig {
             return Ok(path.clone());
         }
-        let plugin = is_plugin(std::env::args_os().next());
-        match plugin
-            .then(|| kubectls_own(&|name| std::env::var_os(name)))
-            .flatten()
-        {
+        match as_plugin() {
             Some(path) => Ok(path),
             None => Ok(self.state()?.kubeconfig()),
         }
+    }
+
+    /// Whether a cluster is asked: by the plugin, or by a kubeconfig that is not the one of our own state directory. Then the
+    /// parts are in its pods, and what runs on this machine has nothing to say.
+    pub(crate) fn asks_cluster(&self) -> bool {
+        match &self.global.kubeconfig {
+            Some(path) => !self.state().is_ok_and(|state| state.kubeconfig() == *path),
+            None => as_plugin().is_some(),
+        }
+    }
+
+    /// The agents' last decisions about all VMs; empty where nobody can be asked.
+    pub(crate) async fn decisions(&self) -> BTreeMap<String, Decision> {
+        if self.asks_cluster() {
+            let Ok(api) = self.api().await else {
+                return BTreeMap::new();
+            };
+            let dump = cluster::agents(&api, None).await;
+            return decision::by_vm(&dump.unwrap_or(Value::Null));
+        }
+        let answer = self.admin_if_there("/v1/decisions").await;
+        serde_json::from_value(answer["decisions"].clone()).unwrap_or_default()
     }
 
     /// A client of the API server.
@@ -103,10 +124,20 @@ impl Context {
         let Ok(state) = self.state() else {
             return Value::Null;
         };
+        if self.asks_cluster() {
+            return Value::Null;
+        }
         unix_http::exchange(&state.admin_socket(), Method::GET, route, None)
             .await
             .unwrap_or(Value::Null)
     }
+}
+
+/// The kubeconfig that kubectl uses, if kubectl started us.
+fn as_plugin() -> Option<PathBuf> {
+    is_plugin(std::env::args_os().next())
+        .then(|| kubectls_own(&|name| std::env::var_os(name)))
+        .flatten()
 }
 
 /// Whether this program was found by kubectl, which looks for `kubectl-NAME`.

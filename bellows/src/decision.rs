@@ -38,9 +38,51 @@ pub(crate) struct Decision {
     /// One-minute load of the guest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) load1: Option<f64>,
+    /// The monitor's last answer to a shrink, if it was no.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) refusal: Option<Refusal>,
     /// Memory in use in the guest, bytes, the agent's allowance for the kernel included.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) memory_usage_bytes: Option<f64>,
+}
+
+/// A monitor's no to a shrink, in its own words.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Refusal {
+    /// When, RFC 3339.
+    pub(crate) at: String,
+    /// The size that was asked about.
+    pub(crate) target: Resources,
+    /// The smallest size it would have agreed to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) smallest: Option<Resources>,
+    /// Its reason's name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) reason: Option<String>,
+    /// Its words.
+    pub(crate) status: String,
+}
+
+impl Refusal {
+    fn in_words(&self) -> String {
+        let at = clock_time(&self.at).map_or_else(String::new, |time| format!(" at {time}Z"));
+        let smallest = self.smallest.map_or_else(String::new, |smallest| {
+            format!(" It would have agreed to {}.", size(smallest))
+        });
+        let words = self.status.trim_end_matches('.');
+        format!(
+            "The guest's monitor refused {}{at}: {words}.{smallest}",
+            size(self.target)
+        )
+    }
+}
+
+/// The time of day in an RFC 3339 time, whole seconds.
+fn clock_time(at: &str) -> Option<&str> {
+    let (_, time) = at.split_once('T')?;
+    let time = time.split('.').next().unwrap_or(time).trim_end_matches('Z');
+    (!time.is_empty()).then_some(time)
 }
 
 /// What each signal asks for, compute units.
@@ -55,6 +97,12 @@ pub(crate) struct Votes {
     /// Working set of the file cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) working_set: Option<f64>,
+    /// The monitor's estimate, where that has a vote.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) monitor_estimate: Option<f64>,
+    /// Memory pressure, while there is too much of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) memory_pressure: Option<f64>,
 }
 
 impl Decision {
@@ -79,15 +127,8 @@ impl Decision {
 
     /// ` since 10:02:05Z`, if it is known.
     fn since(&self) -> String {
-        let time = self
-            .at
-            .as_deref()
-            .and_then(|at| at.split_once('T'))
-            .map(|(_, time)| time.split('.').next().unwrap_or(time));
-        time.filter(|time| !time.is_empty())
-            .map_or_else(String::new, |time| {
-                format!(" since {}Z", time.trim_end_matches('Z'))
-            })
+        let time = self.at.as_deref().and_then(clock_time);
+        time.map_or_else(String::new, |time| format!(" since {time}Z"))
     }
 
     fn winning_vote(&self) -> Option<f64> {
@@ -95,6 +136,8 @@ impl Decision {
             "cpu" => self.votes.cpu,
             "memory" => self.votes.memory,
             "working_set" => self.votes.working_set,
+            "monitor_estimate" => self.votes.monitor_estimate,
+            "memory_pressure" => self.votes.memory_pressure,
             _ => None,
         }
     }
@@ -112,7 +155,7 @@ impl Decision {
             ("memory", self.votes.memory),
             ("working set", self.votes.working_set),
         ];
-        let votes: Vec<String> = votes
+        let mut votes: Vec<String> = votes
             .iter()
             .map(|(name, vote)| {
                 vote.map_or_else(
@@ -121,6 +164,13 @@ impl Decision {
                 )
             })
             .collect();
+        // Most have no such vote, and nothing is said of it then.
+        let others = [
+            ("monitor's estimate", self.votes.monitor_estimate),
+            ("memory pressure", self.votes.memory_pressure),
+        ];
+        let said = |(name, vote): (&str, Option<f64>)| Some(format!("{name} {:.2}", vote?));
+        votes.extend(others.into_iter().filter_map(said));
         lines.push(format!(
             "Votes now, in compute units: {}; together {}.",
             votes.join(", "),
@@ -143,6 +193,7 @@ impl Decision {
                 .iter()
                 .map(|bound| long_bound(bound, self.permit)),
         );
+        lines.extend(self.refusal.as_ref().map(Refusal::in_words));
         match self.permit {
             Some(permit) => lines.push(format!("It holds a permit for {}.", size(permit))),
             None => lines.push("It holds no permit yet: nothing grows without one.".into()),
@@ -172,6 +223,8 @@ fn short_reason(reason: &str) -> &str {
     match reason {
         "cpu" => "load",
         "working_set" => "working set",
+        "monitor_estimate" => "monitor's estimate",
+        "memory_pressure" => "memory pressure",
         "requested_upscale" => "guest asked to grow",
         "denied_downscale" => "guest refused to shrink",
         "missing_metrics" => "no metrics yet",
@@ -186,6 +239,8 @@ fn long_reason(reason: &str) -> &str {
         "cpu" => "the load average asks for it",
         "memory" => "memory usage asks for it",
         "working_set" => "the file cache's working set asks for it",
+        "monitor_estimate" => "the monitor's estimate of what the guest needs asks for it",
+        "memory_pressure" => "tasks in the guest wait for memory, so nothing shrinks",
         "requested_upscale" => "the guest's monitor asked to grow",
         "denied_downscale" => "the guest's monitor refused to shrink further",
         "missing_metrics" => "metrics have never come, so nothing shrinks",
@@ -207,6 +262,8 @@ fn short_bound(bound: &str) -> &str {
         "downscale_hold" => "waits before shrinking",
         "downscale_cooldown" => "grew just now",
         "upscale_cooldown" => "shrank just now",
+        "observe_mode" => "only observed",
+        "grow_mode" => "may only grow",
         other => other,
     }
 }
@@ -237,6 +294,10 @@ fn long_bound(bound: &str, permit: Option<Resources>) -> String {
         "upscale_cooldown" => {
             "Load makes it grow no sooner than upscaleCooldownSeconds after it shrank.".into()
         }
+        "observe_mode" => {
+            "It is only observed: nothing is done about that until its mode is grow or full.".into()
+        }
+        "grow_mode" => "It may only grow: it keeps what it has until its mode is full.".into(),
         other => format!("Bound by {other}."),
     }
 }
@@ -299,6 +360,22 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_monitors_no_reads_in_its_own_words() {
+        let mut decision = sample();
+        decision.reason = "denied_downscale".into();
+        decision.refusal = serde_json::from_value(serde_json::json!({
+            "at": "2026-01-02T03:02:04Z",
+            "target": {"vCPUs": "500m", "mem": "2Gi"},
+            "smallest": {"vCPUs": "750m", "mem": "3Gi"},
+            "reason": "in_use",
+            "status": "2410 MiB are in use, 1700 MiB would be left.",
+        }))
+        .unwrap();
+        let words = decision.in_words();
+        insta::assert_snapshot!(words[words.len() - 2], @"The guest's monitor refused 0.5 CPU / 2Gi at 03:02:04Z: 2410 MiB are in use, 1700 MiB would be left. It would have agreed to 0.75 CPU / 3Gi.");
+    }
+
+    #[test]
     fn decisions_are_found_in_the_agents_dump() {
         let entry = |name: &str, last: Value| {
             serde_json::json!({
@@ -336,6 +413,21 @@ pub(crate) mod tests {
         };
         assert_eq!(decision.in_short(), "moonlight (tide)");
         assert!(decision.in_words().join(" ").contains("Bound by tide."));
+    }
+
+    #[test]
+    fn what_a_mode_holds_back_reads_in_words() {
+        for (bound, short, long) in [
+            ("observe_mode", "only observed", "grow or full"),
+            ("grow_mode", "may only grow", "mode is full"),
+        ] {
+            let decision = Decision {
+                bounded_by: vec![bound.into()],
+                ..sample()
+            };
+            assert!(decision.in_short().contains(short), "{bound}");
+            assert!(decision.in_words().join(" ").contains(long), "{bound}");
+        }
     }
 
     #[test]

@@ -99,19 +99,17 @@ async fn fetch(
     }
 }
 
-/// Views of VM objects, with decisions and resizes if our own process is there to ask.
+/// Views of VM objects, with decisions and resizes if the parts are there to ask.
 pub(crate) async fn vms(
     context: &Context,
     objects: &[Value],
     pods: &[Value],
     now: WallTime,
 ) -> Vec<vm::VmView> {
-    let (decisions, resizes) = tokio::join!(
-        context.admin_if_there("/v1/decisions"),
-        context.admin_if_there("/v1/resizes")
-    );
+    let (decisions, resizes) =
+        tokio::join!(context.decisions(), context.admin_if_there("/v1/resizes"));
     let beside = vm::Beside {
-        decisions: serde_json::from_value(decisions["decisions"].clone()).unwrap_or_default(),
+        decisions,
         resizes: serde_json::from_value(resizes["resizes"].clone()).unwrap_or_default(),
         waiting: node::waiting(pods),
         now,

@@ -6,6 +6,7 @@
 mod api;
 mod check;
 mod cli;
+mod cluster;
 mod commands;
 mod context;
 mod decision;

@@ -11,8 +11,8 @@ use crate::vm::MEMORY_BLOCK_BYTES;
 
 /// Longest disk name, in characters.
 const MAX_DISK_NAME: usize = 32;
-/// Disk names the runner pod uses itself.
-const RESERVED_DISK_NAMES: [&str; 9] = [
+/// Disk names that are the VM's own.
+pub const RESERVED_DISK_NAMES: [&str; 9] = [
     "virtualmachineimages",
     "rootdisk",
     "runtime",

@@ -1,6 +1,8 @@
 //! Labels and annotations by which the parts find and read one another's objects.
 //! Source: spec/neonvm.md §1.10, spec/scheduler.md §2.2, spec/agent.md §1.3.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::quantity::Quantity;
@@ -25,6 +27,8 @@ pub const LABEL_PROJECT_ID: &str = "neon/project-id";
 pub const ANNOTATION_BOUNDS: &str = "autoscaling.neon.tech/bounds";
 /// Annotation: per-VM scaling configuration.
 pub const ANNOTATION_CONFIG: &str = "autoscaling.neon.tech/config";
+/// Annotation on a VM, ours: the number of its vsock device, which the runner gives it and where the agent then dials the monitor.
+pub const ANNOTATION_VSOCK_CID: &str = "autoscaling.neon.tech/vsock-cid";
 /// Annotation: turns billing on and names the billed endpoint.
 pub const ANNOTATION_BILLING_ENDPOINT: &str = "autoscaling.neon.tech/billing-endpoint-id";
 /// Annotation, written by the scheduler: the compute unit of the newest request.
@@ -113,4 +117,46 @@ pub struct BoundsLeaf {
     pub cpu: MilliCpu,
     /// Memory; read as a signed quantity, so that a negative one gets its own message.
     pub mem: Quantity,
+}
+
+/// A text that is no number of a vsock device.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "annotation {ANNOTATION_VSOCK_CID} = {0:?}: must be a number from 3 to 4294967294 that no other VM of the node has"
+)]
+pub struct VsockCidError(pub String);
+
+/// Reads [`ANNOTATION_VSOCK_CID`].
+///
+/// # Errors
+/// [`VsockCidError`] when it is there and no number that a guest can have.
+pub fn vsock_cid(annotations: &BTreeMap<String, String>) -> Result<Option<u32>, VsockCidError> {
+    let Some(text) = annotations.get(ANNOTATION_VSOCK_CID) else {
+        return Ok(None);
+    };
+    // Smaller ones are the hypervisor's, the machine's own and the host's; the largest means any.
+    let cid = text.parse().ok().filter(|cid| (3..u32::MAX).contains(cid));
+    let bad = || VsockCidError(text.chars().take(64).collect());
+    cid.map(Some).ok_or_else(bad)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_numbers_that_a_guest_can_have_are_taken() {
+        let read = |text: &str| {
+            vsock_cid(&BTreeMap::from([(
+                ANNOTATION_VSOCK_CID.to_owned(),
+                text.to_owned(),
+            )]))
+        };
+        assert_eq!(vsock_cid(&BTreeMap::new()), Ok(None));
+        assert_eq!(read("3"), Ok(Some(3)));
+        assert_eq!(read("4294967294"), Ok(Some(4_294_967_294)));
+        for bad in ["", "2", "-1", "4294967295", "0x10", "3 "] {
+            assert_eq!(read(bad), Err(VsockCidError(bad.to_owned())));
+        }
+    }
 }

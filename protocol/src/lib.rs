@@ -10,10 +10,13 @@ pub mod admission;
 pub mod annotations;
 pub mod crds;
 pub mod exposition;
+pub mod extender;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
 pub mod image;
 pub mod journal;
+pub mod migration;
+pub mod mode;
 pub mod monitor;
 pub mod monitor_v2;
 pub mod object;

@@ -113,11 +113,70 @@ pub struct PodSpec {
     /// Seconds it has to end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub termination_grace_period_seconds: Option<i64>,
+    /// Its volumes.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<Volume>,
+}
+
+/// What is read from a volume: those of secrets and config maps.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Volume {
+    /// Name.
+    pub name: String,
+    /// Made of a secret.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub secret: Option<SecretVolume>,
+    /// Made of a config map.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub config_map: Option<ConfigMapVolume>,
+}
+
+/// A volume made of a secret.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SecretVolume {
+    /// The secret.
+    pub secret_name: String,
+    /// Which keys; all if empty.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub items: Vec<KeyToPath>,
+}
+
+/// A volume made of a config map.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ConfigMapVolume {
+    /// The config map.
+    pub name: String,
+    /// Which keys; all if empty.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub items: Vec<KeyToPath>,
+}
+
+/// A key of an object and the file it becomes.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct KeyToPath {
+    /// The key.
+    pub key: String,
+    /// The file's path in the volume.
+    pub path: String,
+}
+
+/// Where a container has a volume.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct VolumeMount {
+    /// The volume.
+    pub name: String,
+    /// The directory.
+    pub mount_path: String,
 }
 
 /// What is read from a container.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(rename_all = "camelCase", default)]
 pub struct Container {
     /// Name.
     pub name: String,
@@ -125,8 +184,14 @@ pub struct Container {
     pub image: String,
     /// Arguments.
     pub args: Vec<String>,
+    /// Environment; variables that take their value from elsewhere have none here.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub env: Vec<crate::vm::EnvVar>,
     /// Requests and limits.
     pub resources: ContainerResources,
+    /// Volumes it has.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub volume_mounts: Vec<VolumeMount>,
 }
 
 /// Requests and limits of a container by resource name.
@@ -152,6 +217,9 @@ pub struct PodStatus {
     pub conditions: Vec<PodCondition>,
     /// One entry per container.
     pub container_statuses: Vec<ContainerStatus>,
+    /// One entry per init container.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub init_container_statuses: Vec<ContainerStatus>,
     /// A word for why it is in this phase (`Evicted`, …); empty if there is nothing to say.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,
@@ -169,6 +237,9 @@ pub struct PodCondition {
     pub kind: String,
     /// True, False, Unknown.
     pub status: String,
+    /// For people.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub message: String,
 }
 
 /// Status of one container.
@@ -179,6 +250,9 @@ pub struct ContainerStatus {
     pub name: String,
     /// Whether its readiness probe holds.
     pub ready: bool,
+    /// What its image was resolved to; empty until that is done.
+    #[serde(rename = "imageID", skip_serializing_if = "String::is_empty")]
+    pub image_id: String,
     /// What it does now.
     #[serde(skip_serializing_if = "ContainerState::is_empty")]
     pub state: ContainerState,
@@ -188,6 +262,9 @@ pub struct ContainerStatus {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ContainerState {
+    /// Why it does not run yet, if it does not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<Waiting>,
     /// How it ended, if it did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub terminated: Option<Terminated>,
@@ -195,8 +272,20 @@ pub struct ContainerState {
 
 impl ContainerState {
     fn is_empty(&self) -> bool {
-        self.terminated.is_none()
+        self.terminated.is_none() && self.waiting.is_none()
     }
+}
+
+/// Why a container does not run yet.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Waiting {
+    /// One word: `ContainerCreating`, `ImagePullBackOff`, ….
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// The same for people.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub message: String,
 }
 
 /// How a container ended.

@@ -1,6 +1,8 @@
 //! The permit link: HTTP POST from agent to scheduler, port 10299, JSON both ways, protocol v5.0 (= 7).
 //! Source: spec/scheduler.md §2.4, spec/agent.md §4.2.
 
+mod quick;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -125,12 +127,18 @@ pub enum PermitRefusal {
     /// 500: a crash was caught.
     #[error("request handler panicked")]
     Panicked,
-    /// 401: the server wants a token, and this is none of its tokens.
-    #[error("not authorized")]
-    Unauthorized,
-    /// 403: the token is for pods of another node.
+    /// 401: the server wants to know who asks, and was not shown what would tell it.
+    #[error("not authorized: {0}")]
+    Unauthorized(Unproved),
+    /// 403: who asks is known, and may not ask.
+    #[error("caller may not ask for permits")]
+    Forbidden,
+    /// 403: what was shown is for pods of another node.
     #[error("pod is not on the caller's node")]
     ForeignNode,
+    /// 503: it cannot be told now who asks.
+    #[error("the caller's token cannot be reviewed now")]
+    Unreviewed,
     /// 503: start-up is not finished, or another replica leads.
     #[error("not ready")]
     NotReady,
@@ -147,11 +155,67 @@ impl PermitRefusal {
             | Self::VersionMismatch(_)
             | Self::ZeroComputeUnit(_)
             | Self::NotAVm => 400,
-            Self::Unauthorized => 401,
-            Self::ForeignNode => 403,
+            Self::Unauthorized(_) => 401,
+            Self::Forbidden | Self::ForeignNode => 403,
             Self::PodNotFound | Self::NodeUnknown => 404,
             Self::PatchFailed | Self::BadPod | Self::TimedOut | Self::Panicked => 500,
-            Self::NotReady => 503,
+            Self::NotReady | Self::Unreviewed => 503,
+        }
+    }
+
+    /// For refusals that the deployed server does not know, and that are not about the request but about who sends it: the word
+    /// for it in metrics and in the answer.
+    #[must_use]
+    pub const fn of_caller(&self) -> Option<&'static str> {
+        match self {
+            Self::Unauthorized(why) => Some(why.as_str()),
+            Self::Forbidden => Some("forbidden"),
+            Self::ForeignNode => Some("foreign_node"),
+            Self::Unreviewed => Some("not_reviewed"),
+            _ => None,
+        }
+    }
+
+    /// Content type and body of the answer: plain text as in the deployed server, and for what is ours alone
+    /// `{"error":TEXT,"reason":WORD}`.
+    #[must_use]
+    pub fn body(&self) -> (&'static str, String) {
+        match self.of_caller() {
+            Some(reason) => {
+                let body = serde_json::json!({"error": self.to_string(), "reason": reason});
+                ("application/json", body.to_string())
+            }
+            None => ("text/plain; charset=utf-8", self.to_string()),
+        }
+    }
+}
+
+/// Why it is not known who asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Unproved {
+    /// No client certificate where one is asked for.
+    #[error("a client certificate must be shown")]
+    NoCertificate,
+    /// No `Authorization: Bearer` header where one is asked for.
+    #[error("a token must be shown")]
+    NoToken,
+    /// A token that is none of those that are valid.
+    #[error("the token is not valid")]
+    BadToken,
+    /// A token that is valid, but for somebody else than this server.
+    #[error("the token is for another audience")]
+    WrongAudience,
+}
+
+impl Unproved {
+    /// The word for it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::NoCertificate => "no_certificate",
+            Self::NoToken => "no_token",
+            Self::BadToken => "bad_token",
+            Self::WrongAudience => "wrong_audience",
         }
     }
 }
@@ -163,6 +227,14 @@ impl AgentRequest {
     /// # Errors
     /// [`PermitRefusal::BadJson`], or the refusal of the protocol number.
     pub fn decode(body: &[u8]) -> Result<Self, PermitRefusal> {
+        match quick::read(body) {
+            Some(request) if request.proto_version == PROTO_VERSION => Ok(request),
+            _ => Self::decode_any(body),
+        }
+    }
+
+    /// Reads a body of whatever form.
+    fn decode_any(body: &[u8]) -> Result<Self, PermitRefusal> {
         let value: Value = serde_json::from_slice(body).map_err(|_| PermitRefusal::BadJson)?;
         let members = value.as_object().ok_or(PermitRefusal::BadJson)?;
         let version = match members.get("protoVersion") {

@@ -6,6 +6,7 @@
 //! | `GET /v1/state?after=GEN&wait_ms=MS` | – | 200 [`RunnerState`] as soon as its generation is above GEN, or after MS |
 //! | `PUT /v1/size` | [`SizeOrder`] | 200 [`RunnerState`]: the order is held and worked on; a newer order replaces it |
 //! | `POST /v1/stop` | [`StopOrder`] | 202: power-down has begun |
+//! | `…/outgoing`, `…/incoming` | | see [`crate::migration`] |
 //! | any other | – | 404 or 405 with a plain text |
 //!
 //! The runner is level-triggered: it keeps the newest order and drives the guest towards it; progress is read from the
@@ -13,6 +14,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::migration::{IncomingReport, OutgoingReport};
 use crate::trace::{Stage, TraceId};
 use crate::units::{Bytes, MilliCpu};
 
@@ -42,6 +44,8 @@ pub struct StopOrder {
 pub enum RunnerPhase {
     /// QEMU is starting, or the guest daemon has not answered yet.
     Booting,
+    /// There is no guest yet: it waits for one that runs elsewhere.
+    Receiving,
     /// The guest daemon answers.
     Running,
     /// The power button was pressed.
@@ -81,6 +85,8 @@ pub enum ExitReason {
     StartFailed,
     /// QEMU died.
     QemuDied,
+    /// The guest has moved and runs elsewhere.
+    Moved,
 }
 
 /// CPUs as everyone sees them.
@@ -159,6 +165,11 @@ pub enum ResizeProblem {
         /// What it sees.
         seen: String,
     },
+    /// The guest moves to another runner: sizes wait until it has.
+    Moving {
+        /// Which migration.
+        id: String,
+    },
     /// The order cannot be carried out by this VM.
     OutOfRange {
         /// The rule.
@@ -196,6 +207,12 @@ pub struct RunnerState {
     /// Whether the CPU limit is enforced on this host.
     #[serde(default)]
     pub quota: QuotaState,
+    /// The migration this guest leaves by, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outgoing: Option<OutgoingReport>,
+    /// The migration this guest came, or is to come, by.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub incoming: Option<IncomingReport>,
 }
 
 /// Whether a cgroup of the host holds QEMU to its milli-CPU.

@@ -390,6 +390,18 @@ pub struct VmStatus {
     pub tls_secret_name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub current_revision: Option<RevisionWithTime>,
+    /// The migration the VM is taken for, while its phase is PreMigrating or Migrating.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub migration: Option<TakenBy>,
+}
+
+/// Which migration has taken a VM.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TakenBy {
+    /// Name of its object.
+    pub name: String,
+    /// Its uid: another one of the name is another migration.
+    pub uid: String,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]

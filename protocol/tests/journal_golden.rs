@@ -13,6 +13,7 @@ use protocol::journal::{
     Sampled, Scaling, ShrinkStep, Size, Stamped, Started, Stated, Step, SystemSample, Tick,
     VmObject, Waits, Why, Wish, Wished, crc, decode, encode, hash_text,
 };
+use protocol::mode::Mode;
 use protocol::monitor_v2::AskReason;
 
 fn folder() -> PathBuf {
@@ -37,6 +38,9 @@ fn scaling() -> Scaling {
         downscale_hold_seconds: 0,
         downscale_cooldown_seconds: 0,
         upscale_cooldown_seconds: 0,
+        enable_monitor_estimate: false,
+        memory_pressure_hold_percent: Decimal(0.0),
+        mode: Mode::Full,
     }
 }
 
@@ -47,6 +51,9 @@ fn calm_scaling() -> Scaling {
         downscale_hold_seconds: 60,
         downscale_cooldown_seconds: 120,
         upscale_cooldown_seconds: 30,
+        enable_monitor_estimate: true,
+        memory_pressure_hold_percent: Decimal(12.5),
+        mode: Mode::Full,
         ..scaling()
     }
 }
@@ -78,7 +85,29 @@ fn sample(load1: f64, usage: f64) -> Step {
         load5: 0.31,
         usage,
         cached: 734_003_200.0,
+        estimate: None,
+        pressure: None,
     })
+}
+
+/// With what a monitor adds where that has a vote: both, one, the other.
+fn signals() -> Block {
+    let with = |estimate, pressure| {
+        let Step::System(plain) = sample(0.53, 1_879_048_192.0) else {
+            unreachable!("it is one")
+        };
+        Step::System(SystemSample {
+            estimate,
+            pressure,
+            ..plain
+        })
+    };
+    Block(vec![
+        (41_230_010, with(Some(1_610_612_736.0), Some(3.25))),
+        (46_230_012, with(Some(1_610_612_737.0), None)),
+        (51_230_015, with(None, Some(0.0))),
+        (56_230_017, sample(0.53, 1_879_048_192.0)),
+    ])
 }
 
 fn block() -> Block {
@@ -300,6 +329,20 @@ fn records() -> Vec<(&'static str, Record)> {
         warn: vec!["missing_metrics".into()],
         ..decision()
     };
+    let held = Decision {
+        by: vec![],
+        started: Started::default(),
+        r: "memory_pressure".into(),
+        to: None,
+        votes: BTreeMap::from([
+            ("cpu".into(), Milli::of(1.1)),
+            ("memory".into(), Milli::of(2.25)),
+            ("memory_pressure".into(), Milli::of(4.0)),
+            ("monitor_estimate".into(), Milli::of(1.9)),
+        ]),
+        want: 3,
+        ..decision()
+    };
     let stated = |monitor, obj| {
         Record::Vm(Box::new(Stated {
             monitor,
@@ -334,6 +377,13 @@ fn records() -> Vec<(&'static str, Record)> {
                 block: block(),
             }),
         ),
+        (
+            "samples_signals",
+            Record::Sampled(Sampled {
+                vm: 17,
+                block: signals(),
+            }),
+        ),
         ("vm_object", stated(None, Some(object()))),
         ("vm_monitor", stated(Some(LinkEvent::Wish), None)),
         (
@@ -357,6 +407,7 @@ fn records() -> Vec<(&'static str, Record)> {
         ),
         ("decision", Record::Decision(Box::new(decision()))),
         ("decision_odd", Record::Decision(Box::new(odd))),
+        ("decision_held", Record::Decision(Box::new(held))),
         ("outcome_permit", Record::Outcome(Box::new(outcome))),
         ("outcome_patch", Record::Outcome(Box::new(patched))),
         ("outcome_verified", Record::Outcome(Box::new(verified))),

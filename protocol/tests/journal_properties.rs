@@ -39,12 +39,17 @@ fn float() -> impl Strategy<Value = f64> {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let system = (float(), float(), float(), float()).prop_map(|(load1, load5, usage, cached)| {
+    let page = (float(), float(), float(), float());
+    let signals = (option::of(float()), option::of(float()));
+    let system = (page, signals).prop_map(|(page, (estimate, pressure))| {
+        let (load1, load5, usage, cached) = page;
         Step::System(SystemSample {
             load1,
             load5,
             usage,
             cached,
+            estimate,
+            pressure,
         })
     });
     let lfc = (float(), float(), float(), vec(float(), 0..70)).prop_map(

@@ -90,6 +90,8 @@ fn booting() -> RunnerState {
         resize: None,
         exit: None,
         quota: QuotaState::Unset,
+        outgoing: None,
+        incoming: None,
     }
 }
 
@@ -133,6 +135,8 @@ fn resizing() -> RunnerState {
         }),
         exit: None,
         quota: QuotaState::Enforced { milli: 2000 },
+        outgoing: None,
+        incoming: None,
     }
 }
 
@@ -160,6 +164,8 @@ fn exited() -> RunnerState {
             code: Some(0),
             message: "Kernel panic - not syncing".into(),
         }),
+        outgoing: None,
+        incoming: None,
         quota: QuotaState::Unavailable {
             reason: "no cpu controller".into(),
         },
@@ -196,6 +202,7 @@ fn states_are_these_bytes() {
 fn every_phase_and_reason_has_its_word() {
     for (phase, word) in [
         (RunnerPhase::Booting, "booting"),
+        (RunnerPhase::Receiving, "receiving"),
         (RunnerPhase::Running, "running"),
         (RunnerPhase::Stopping, "stopping"),
         (RunnerPhase::Exited, "exited"),
@@ -214,6 +221,7 @@ fn every_phase_and_reason_has_its_word() {
         (ExitReason::GuestReset, "guest_reset"),
         (ExitReason::StartFailed, "start_failed"),
         (ExitReason::QemuDied, "qemu_died"),
+        (ExitReason::Moved, "moved"),
     ] {
         assert_eq!(serde_json::to_value(reason).expect("encodes"), word);
         assert_eq!(
@@ -248,6 +256,10 @@ fn every_problem_of_a_resize_has_its_form() {
                 seen: "b".into(),
             },
             json!({"kind": "guest_blind", "expected": "a", "seen": "b"}),
+        ),
+        (
+            ResizeProblem::Moving { id: "u".into() },
+            json!({"kind": "moving", "id": "u"}),
         ),
         (
             ResizeProblem::OutOfRange {

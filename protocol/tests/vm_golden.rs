@@ -20,7 +20,8 @@ use protocol::units::{MilliCpu, Resources};
 use protocol::vm::{
     API_VERSION, Condition, CpuBounds, CpuScalingMode, Disk, EnvVar, Guest, GuestSettings,
     IpAllocation, IpPool, IpPoolSpec, MemorySlots, MigrationSpec, MigrationStatus, Port,
-    RestartPolicy, RootDisk, VirtualMachine, VirtualMachineMigration, VmPhase, VmSpec, VmStatus,
+    RestartPolicy, RootDisk, TakenBy, VirtualMachine, VirtualMachineMigration, VmPhase, VmSpec,
+    VmStatus,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -248,6 +249,10 @@ fn full_status() -> VmStatus {
                 flags: 0,
             },
             updated_at: at(8),
+        }),
+        migration: Some(TakenBy {
+            name: "example-1".into(),
+            uid: "b7d1".into(),
         }),
     }
 }

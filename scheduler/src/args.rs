@@ -5,10 +5,11 @@ use std::path::PathBuf;
 
 use clap::{Args as ArgGroup, Parser, ValueEnum};
 use protocol::time::{Span, WallTime};
+use telemetry::tls::{IdentityFiles, Server, ServerFiles, TlsError};
 
 use crate::core::elect::ElectRule;
 use crate::core::lease::LeaseRule;
-use crate::{Leadership, LeaseName};
+use crate::{Callers, CallersError, Leadership, LeaseName, REVIEW_LASTS, ReviewRule, TokenFile};
 
 /// What a call of the last leader may take beyond its time-out before it has landed or never will.
 const LATE_CALL: Span = Span::from_secs(1);
@@ -23,9 +24,13 @@ pub struct Args {
     /// Where agents ask for permits.
     #[arg(long, env = "SCHEDULER_LISTEN", default_value = "127.0.0.1:10299")]
     pub listen: SocketAddr,
-    /// Tokens of which a caller must send one, each with the node it is for or for all; without it anyone may ask.
-    #[arg(long, env = "SCHEDULER_TOKENS")]
-    pub tokens: Option<PathBuf>,
+    /// Where the kube-scheduler beside this process asks as its extender; nothing listens without it. Only loopback: whoever
+    /// reaches it may bind pods.
+    #[arg(long, env = "SCHEDULER_EXTENDER_LISTEN", value_parser = loopback)]
+    pub extender_listen: Option<SocketAddr>,
+    /// Who may ask for permits; without any of it anyone may.
+    #[command(flatten)]
+    pub trust: TrustArgs,
     /// Where metrics and the state are shown.
     #[arg(
         long,
@@ -45,6 +50,84 @@ pub struct Args {
     /// Print the effective configuration and stop.
     #[arg(long)]
     pub check_config: bool,
+}
+
+fn loopback(text: &str) -> Result<SocketAddr, String> {
+    let address: SocketAddr = text.parse().map_err(|_| "not an address and a port")?;
+    if address.ip().is_loopback() {
+        Ok(address)
+    } else {
+        Err("not a loopback address".into())
+    }
+}
+
+/// The options about who may ask for permits.
+#[derive(Debug, Clone, ArgGroup)]
+pub struct TrustArgs {
+    /// Tokens of which a caller must send one, each with the node it is for or for all.
+    #[arg(long, env = "SCHEDULER_TOKENS")]
+    pub tokens: Option<PathBuf>,
+    /// Certificate (PEM) of the permit port, which speaks TLS then.
+    #[arg(long, env = "SCHEDULER_TLS_CERT", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// Its key (PEM, mode 0600 or 0400).
+    #[arg(long, env = "SCHEDULER_TLS_KEY", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// Authority (PEM) that must have signed a caller's certificate; without it none is asked for.
+    #[arg(long, env = "SCHEDULER_TLS_CLIENT_CA", requires = "tls_cert")]
+    pub tls_client_ca: Option<PathBuf>,
+    /// Have the API server review callers' tokens, which must be for this audience.
+    #[arg(
+        long,
+        env = "SCHEDULER_TOKEN_REVIEW_AUDIENCE",
+        requires = "token_review_users"
+    )]
+    pub token_review_audience: Option<String>,
+    /// Users whose reviewed tokens are good, such as system:serviceaccount:kube-system:autoscale-agent.
+    #[arg(
+        long,
+        env = "SCHEDULER_TOKEN_REVIEW_USERS",
+        value_delimiter = ',',
+        requires = "token_review_audience"
+    )]
+    pub token_review_users: Vec<String>,
+}
+
+/// Why what callers have to prove cannot be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum TrustError {
+    /// The file of tokens.
+    #[error(transparent)]
+    Tokens(#[from] CallersError),
+    /// The files for TLS.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+}
+
+impl TrustArgs {
+    /// What they mean, with the files read.
+    ///
+    /// # Errors
+    /// [`TrustError`] when a file cannot be used.
+    pub fn callers(&self) -> Result<Callers, TrustError> {
+        let tokens = self.tokens.as_deref().map(TokenFile::load).transpose()?;
+        let files = self.tls_cert.clone().zip(self.tls_key.clone());
+        let files = files.map(|(cert, key)| ServerFiles {
+            identity: IdentityFiles { cert, key },
+            client_authority: self.tls_client_ca.clone(),
+        });
+        let review = self.token_review_audience.clone();
+        let review = review.map(|audience| ReviewRule {
+            audience,
+            users: self.token_review_users.iter().cloned().collect(),
+            lasts: REVIEW_LASTS,
+        });
+        Ok(Callers {
+            tls: files.map(Server::load).transpose()?,
+            tokens,
+            review,
+        })
+    }
 }
 
 /// How it is told which replica leads.
@@ -155,7 +238,17 @@ mod tests {
         };
         assert_eq!(lease.name, "autoscale-scheduler");
         assert!(!rule.host.is_empty() && rule.host.trim() == rule.host);
-        for bad in [&["--lease", "maybe"], &["--lease-seconds", "3"]] {
+        for bad in [
+            &["--lease", "maybe"],
+            &["--lease-seconds", "3"],
+            &["--tls-cert", "c"],
+            &["--tls-key", "k"],
+            &["--tls-client-ca", "a"],
+            &["--token-review-audience", "a"],
+            &["--token-review-users", "u"],
+            &["--extender-listen", "10.0.0.1:10298"],
+            &["--extender-listen", "localhost"],
+        ] {
             assert!(Args::try_parse_from([&["autoscale-scheduler"], &bad[..]].concat()).is_err());
         }
     }

@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 
 use crate::core::fair::Fairness;
 use crate::core::ledger::Rules;
+use crate::core::migrate::MigrationRule;
 use crate::core::score::Curve;
 use crate::core::{Settings, Timing};
 
@@ -21,6 +22,10 @@ const CALL_SLACK: Span = Span::from_secs(2);
 /// What `fairness` holds.
 const FAIRNESS_KEYS: &str = "an object of sharing (true or false), vmGrowthPerSecond and nodeGrowthPerSecond \
     ({vCPUs, mem}), burstSeconds (a whole number)";
+
+/// What `migration` holds.
+const MIGRATION_KEYS: &str = "an object of mode (off, deployed or pressure), maxPerNode, backoffSeconds, \
+    backoffMaxSeconds and stuckSeconds (whole numbers)";
 
 /// The checked configuration. [`Config::default`] holds the values that ship.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -50,6 +55,18 @@ pub struct Config {
     /// Ours: who grows next when several want more, and how fast. Off by default.
     #[serde(skip_serializing_if = "Fairness::is_off")]
     pub fairness: Fairness,
+    /// Ours: when VMs are migrated.
+    #[serde(skip_serializing_if = "MigrationRule::is_default")]
+    pub migration: MigrationRule,
+    /// Ours: whether a binding that kube-scheduler asks for is refused where there is no room any more. On by default; the
+    /// deployed plugin never refuses one.
+    #[serde(skip_serializing_if = "is_true")]
+    pub strict_bind: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+const fn is_true(value: &bool) -> bool {
+    *value
 }
 
 /// Shape of the score; all between 0 and 1.
@@ -85,6 +102,8 @@ impl Default for Config {
             node_metric_labels: BTreeMap::new(),
             ignored_namespaces: BTreeSet::new(),
             fairness: Fairness::default(),
+            migration: MigrationRule::default(),
+            strict_bind: true,
         }
     }
 }
@@ -172,6 +191,10 @@ impl Config {
             node_metric_labels: reader.optional("nodeMetricLabels", "a map of texts"),
             ignored_namespaces: reader.optional("ignoredNamespaces", "a list of texts"),
             fairness: reader.optional("fairness", FAIRNESS_KEYS),
+            migration: reader.optional("migration", MIGRATION_KEYS),
+            strict_bind: reader
+                .optional::<Option<bool>>("strictBind", "true or false")
+                .unwrap_or(true),
             ..Self::default()
         };
         let mut problems = reader.finish();
@@ -231,8 +254,10 @@ impl Config {
                 request_budget: budget,
                 call_budget: Span(budget.0 + CALL_SLACK.0),
             },
+            migration: self.migration,
             places_pods,
             lease: None,
+            keeps_warm: false,
         }
     }
 }
@@ -341,6 +366,7 @@ impl Reader {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::migrate::MigrationMode;
     use serde_json::json;
 
     fn shipped() -> Value {
@@ -376,6 +402,34 @@ mod tests {
         file["fairness"] = json!({"share": true});
         let error = Config::parse(&file.to_string()).expect_err("is bad");
         assert!(error.0[0].starts_with("fairness must be an object of sharing"));
+    }
+
+    #[test]
+    fn migration_is_ours_and_the_deployed_rule_can_be_had() {
+        assert!(!shipped().to_string().contains("migration"));
+        let mut file = shipped();
+        file["migration"] = json!({"mode": "deployed", "backoffSeconds": 5});
+        let config = Config::parse(&file.to_string()).expect("is valid");
+        let rule = config.settings(false, true).migration;
+        assert_eq!(
+            (rule.mode, rule.backoff_seconds),
+            (MigrationMode::Deployed, 5)
+        );
+        assert_eq!(rule.max_per_node, MigrationRule::default().max_per_node);
+        assert_eq!(Config::parse(&config.to_pretty_json()), Ok(config));
+        for bad in [
+            json!({"mode": "some"}),
+            json!({"maxPerNode": -1}),
+            json!({"cap": 1}),
+            json!(7),
+        ] {
+            file["migration"] = bad;
+            let error = Config::parse(&file.to_string()).expect_err("is bad");
+            assert!(
+                error.0[0].starts_with("migration must be an object of mode"),
+                "{error}"
+            );
+        }
     }
 
     #[test]

@@ -19,5 +19,6 @@ mod shell;
 
 pub use shell::{
     ANNOTATION_DRAINED, Callers, CallersError, Leadership, LeaseName, MAX_BODY_BYTES,
-    MAX_CONNECTIONS, MAX_CONNECTIONS_OF_ONE, Params, RunError, StateHandle, run,
+    MAX_CONNECTIONS, MAX_CONNECTIONS_OF_ONE, MAX_EXTENDER_BODY_BYTES, Params, REVIEW_LASTS,
+    ReviewRule, RunError, StateHandle, TokenFile, run, runtime,
 };

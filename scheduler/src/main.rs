@@ -12,14 +12,19 @@ use telemetry::clock::Clock;
 use telemetry::exit::Exit;
 use tokio::net::TcpListener;
 
+/// Each permit allocates a few dozen times on one thread and frees a part of it on others: with the C library's allocator they
+/// wait for each other's arenas. Its settings are compiled in (`.cargo/config.toml`).
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 fn main() -> ExitCode {
     let args = Args::parse();
     let config = match Config::load(args.config.as_deref()) {
         Ok(config) => config,
         Err(error) => return fail(&error.into(), Exit::Config),
     };
-    let callers = match args.tokens.as_deref().map(Callers::load).transpose() {
-        Ok(callers) => callers.unwrap_or_else(Callers::anyone),
+    let callers = match args.trust.callers() {
+        Ok(callers) => callers,
         Err(error) => return fail(&error.into(), Exit::Config),
     };
     if args.check_config {
@@ -31,7 +36,7 @@ fn main() -> ExitCode {
     };
     // Both sides name the provider, so that a second one in the tree cannot make the choice ambiguous.
     let _installed = rustls::crypto::ring::default_provider().install_default();
-    let outcome = tokio::runtime::Runtime::new()
+    let outcome = scheduler::runtime()
         .context("could not start the runtime")
         .and_then(|runtime| runtime.block_on(serve(args, config, callers, log)));
     match outcome {
@@ -67,16 +72,25 @@ async fn serve(
     let metrics_listener = bind(args.metrics_listen).await?;
     let client = kube::Client::try_default().await;
     let client = client.context("no usable Kubernetes configuration")?;
+    let extender_listener = match args.extender_listen {
+        Some(address) => Some(bind(address).await?),
+        None => None,
+    };
     let (permits, metrics) = (
         permit_listener.local_addr()?,
         metrics_listener.local_addr()?,
     );
-    println!(r#"{{"permits":"{permits}","metrics":"{metrics}"}}"#);
+    let extender = match &extender_listener {
+        Some(listener) => format!(r#","extender":"{}""#, listener.local_addr()?),
+        None => String::new(),
+    };
+    println!(r#"{{"permits":"{permits}","metrics":"{metrics}"{extender}}}"#);
     let cancel = telemetry::shutdown::on_signal().context("could not listen for signals")?;
     let params = Params {
         config,
         client,
         permit_listener,
+        extender_listener,
         metrics_listener: Some(metrics_listener),
         embedded_bind: args.embedded_bind,
         count_plugged: true,

@@ -478,7 +478,10 @@ async fn with_tokens_a_caller_asks_for_pods_of_its_own_node_only() {
     let path = dir.path().join("tokens");
     std::fs::write(&path, "all-nodes-0123456789\nnode-one-0123456789 n1\n").expect("writes");
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).expect("sets");
-    let callers = scheduler::Callers::load(&path).expect("is valid");
+    let callers = scheduler::Callers {
+        tokens: Some(scheduler::TokenFile::load(&path).expect("is valid")),
+        ..scheduler::Callers::anyone()
+    };
     let running = Running::start_for(&api, scheduler::config::Config::default(), callers).await;
     running
         .until("ready", |running| running.state.ready().is_ok())
@@ -498,10 +501,12 @@ async fn with_tokens_a_caller_asks_for_pods_of_its_own_node_only() {
             answer.text().await.expect("reads"),
         )
     };
-    let unauthorized = (401, "not authorized".to_owned());
-    let foreign = (403, "pod is not on the caller's node".to_owned());
-    assert_eq!(ask(None, "here").await, unauthorized);
-    assert_eq!(ask(Some("node-one-012345678"), "here").await, unauthorized);
+    let said = |error: &str, reason: &str| json!({"error": error, "reason": reason}).to_string();
+    let none = said("not authorized: a token must be shown", "no_token");
+    let bad = said("not authorized: the token is not valid", "bad_token");
+    let foreign = (403, said("pod is not on the caller's node", "foreign_node"));
+    assert_eq!(ask(None, "here").await, (401, none));
+    assert_eq!(ask(Some("node-one-012345678"), "here").await, (401, bad));
     assert_eq!(ask(Some("node-one-0123456789"), "there").await, foreign);
     assert_eq!(approved(&api, "here"), None, "a refusal writes nothing");
     assert_eq!(approved(&api, "there"), None, "a refusal writes nothing");

@@ -162,15 +162,22 @@ impl World {
         let id = self.number();
         let jitter = self.dice.millis(0, 99);
         let scribe = self.scribe(id);
+        let mut core = Core::new(config(jitter), info);
+        let uid = object.meta("uid");
+        let left = self.left.remove(&(node, vm)).filter(|(of, _)| of == uid);
+        if let Some((_, left)) = left {
+            core.goes_on_from(&left);
+        }
+        let size = core.using();
         self.vms[vm].desk = Some(Desk {
             id,
             node,
-            core: Core::new(config(jitter), info),
+            core,
             pod: NamespacedName {
                 namespace: NAMESPACE.into(),
                 name: place.pod_name,
             },
-            uid: object.meta("uid").to_owned(),
+            uid: uid.to_owned(),
             connection: None,
             dialled_at: self.now,
             metrics_at: None,
@@ -180,7 +187,7 @@ impl World {
             scribe,
             is_started: false,
         });
-        self.checks.desk_opened(vm);
+        self.checks.desk_opened(vm, size);
         self.note(Note::AgentManages { vm, desk: id });
         let first = Span::from_secs(self.dice.below(5));
         self.after(first, Event::Scrape { vm, desk: id });
@@ -194,6 +201,8 @@ impl World {
             return;
         };
         self.note(Note::AgentLetsGo { vm });
+        self.left
+            .insert((desk.node, vm), (desk.uid, desk.core.left()));
         if let Some(connection) = desk.connection {
             self.hang_up(vm, connection);
         }
@@ -433,5 +442,6 @@ impl World {
                 self.close_desk(vm);
             }
         }
+        self.left.retain(|(of, _), _| *of != node);
     }
 }

@@ -14,7 +14,7 @@ use crate::world::World;
 /// After this an agent gives up on a patch (`neonvm.requestTimeoutSeconds`).
 const AGENT_PATIENCE: Span = Span::from_secs(10);
 /// After this the scheduler gives up on a call (`k8sCRUDTimeoutSeconds`).
-const SCHEDULER_PATIENCE: Span = Span::from_secs(1);
+pub(crate) const SCHEDULER_PATIENCE: Span = Span::from_secs(1);
 /// After this the controller gives up on a call.
 const CONTROLLER_PATIENCE: Span = Span::from_secs(10);
 /// A call of a scheduler arrives within this time or never: less than the pause of the next scheduler before it lists
@@ -30,7 +30,9 @@ impl World {
         let (patience, latest) = match call.caller {
             Caller::Desk { .. } => (AGENT_PATIENCE, AGENT_LATEST),
             Caller::Controller { .. } => (CONTROLLER_PATIENCE, CONTROLLER_PATIENCE),
-            _ => (SCHEDULER_PATIENCE, SCHEDULER_LATEST),
+            Caller::Write { of, .. } | Caller::Read { of, .. } | Caller::Bind { of, .. } => {
+                (self.patience_of(of.replica), SCHEDULER_LATEST)
+            }
         };
         let deadline = self.now + patience;
         self.calls.insert(number, (call.caller, deadline));
@@ -120,8 +122,8 @@ impl World {
 
     fn execute(&mut self, call: &Call) -> Answer {
         let wall = self.wall();
-        if let Caller::Desk { vm, desk, .. } = call.caller {
-            self.patch_lands(vm, desk);
+        if let (Caller::Desk { desk, .. }, Some((vm, size))) = (call.caller, call.target) {
+            self.patch_lands(vm, desk, size);
         }
         let store = &mut self.store;
         let result = match &call.operation {
@@ -150,9 +152,19 @@ impl World {
     }
 
     fn look_at_pod_writes(&mut self, operation: &Operation, result: &Result<Object, Refused>) {
-        match (operation, result) {
-            (Operation::CreatePod(_), Ok(pod)) => self.never_two_pods(pod),
-            (Operation::DeletePod(..), Ok(pod)) => self.guests_never_restart_because_of_us(pod),
+        let Ok(pod) = result else { return };
+        let (vm, uid) = (self.vm_named(pod.meta("name")), pod.meta("uid"));
+        let uid = uid.trim_start_matches("uid-").parse().unwrap_or(0);
+        let Some(vm) = vm else { return };
+        match operation {
+            Operation::CreatePod(_) => {
+                self.note(Note::PodMade { vm, uid });
+                self.never_two_pods(pod);
+            }
+            Operation::DeletePod(..) => {
+                self.note(Note::PodToGo { vm, uid });
+                self.guests_never_restart_because_of_us(pod);
+            }
             _ => {}
         }
     }
@@ -163,9 +175,9 @@ impl World {
         };
         match caller {
             Caller::Desk { vm, desk, id } => self.patch_ended(vm, desk, id, &answer),
-            Caller::Write { epoch, id } => self.scheduler_write_ended(epoch, id, &answer, false),
-            Caller::Read { epoch, id } => self.scheduler_write_ended(epoch, id, &answer, true),
-            Caller::Bind { epoch, id } => self.bind_ended(epoch, id, &answer),
+            Caller::Write { of, id } => self.scheduler_write_ended(of, id, &answer, false),
+            Caller::Read { of, id } => self.scheduler_write_ended(of, id, &answer, true),
+            Caller::Bind { of, id } => self.bind_ended(of, id, &answer),
             Caller::Controller {
                 vm,
                 epoch,

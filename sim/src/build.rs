@@ -69,7 +69,9 @@ impl World {
         self.checks.resize(vms, nodes);
         while self.store.next_change().is_some() {}
         self.agents = vec![false; nodes];
-        let parts = [Part::Scheduler, Part::Controller];
+        self.build_schedulers();
+        let replicas = (0..self.schedulers.len()).map(Part::Scheduler);
+        let parts = replicas.chain([Part::Controller]);
         for part in (0..nodes).map(Part::Agent).chain(parts) {
             let delay = dice.span(Span(0), Span::from_millis(500));
             self.after(delay, Event::Start(part));

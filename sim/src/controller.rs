@@ -78,6 +78,7 @@ impl World {
                 kind,
                 object: object.clone(),
                 gone: false,
+                version: object.version,
             });
         }
         if kind == Kind::Pod {
@@ -190,6 +191,18 @@ impl World {
         );
     }
 
+    /// What needs no call is done at once.
+    fn answer(&mut self, vm: usize, kind: Doing, began: Moment, reply: Reply) {
+        self.tell_task(
+            vm,
+            CoreEvent::Done {
+                kind,
+                began,
+                result: Ok(reply),
+            },
+        );
+    }
+
     fn begin(&mut self, vm: usize, action: Action, began: Moment) {
         let epoch = self.controller.epoch;
         let kind = action.kind();
@@ -202,15 +215,15 @@ impl World {
         };
         let operation = match action {
             Action::SetSize { pod, order } => return self.order(vm, pod, order, began),
-            Action::EnsureSshSecret { .. } => {
-                return self.tell_task(
-                    vm,
-                    CoreEvent::Done {
-                        kind,
-                        began,
-                        result: Ok(Reply::SecretReady),
-                    },
-                );
+            // Nothing migrates in this world.
+            Action::ReadTaker { .. } => return self.answer(vm, kind, began, Reply::Taker(None)),
+            // No VM of this world asks for a certificate or an address.
+            Action::EnsureSshSecret { .. }
+            | Action::EnsureRunnerSecret { .. }
+            | Action::TakeAddress { .. }
+            | Action::ReleaseAddress { .. }
+            | Action::Certificate { .. } => {
+                return self.answer(vm, kind, began, Reply::SecretReady);
             }
             Action::PatchVm { patch, .. } | Action::WriteStatus { patch, .. } => {
                 Operation::MergeVm(name, patch)
@@ -229,7 +242,9 @@ impl World {
                 }
                 Operation::CreatePod(pod)
             }
-            Action::PatchPodMetadata { name, ops } => Operation::PatchPod(name, json!(ops)),
+            Action::PatchPodMetadata { name, ops } | Action::ResizePod { name, ops } => {
+                Operation::PatchPod(name, json!(ops))
+            }
             Action::DeletePod { name, uid, .. } => Operation::DeletePod(name, uid),
             Action::OrphanPod { name, uid } => {
                 let operations = json!([
@@ -272,7 +287,7 @@ impl World {
         let result = match answer {
             Answer::Object(object) if about_vm => Ok(Reply::Vm(Box::new(object.vm().clone()))),
             Answer::Object(object) => Ok(Reply::Pod(Box::new(object.pod().clone()))),
-            Answer::Status(404, _) if about_vm => Err(Refusal::VmGone),
+            Answer::Status(404, _) if about_vm => Err(Refusal::Gone),
             Answer::Status(404, _) if kind != Doing::CreatePod => Ok(Reply::PodGone(pod_name())),
             Answer::Status(409, _) if about_vm => Err(Refusal::Conflict),
             Answer::Status(status, why) => {

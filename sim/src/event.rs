@@ -7,8 +7,10 @@ use protocol::monitor::MonitorFrame;
 use protocol::permit::{AgentRequest, PermitRefusal, PluginResponse};
 use protocol::runner::{RunnerState, SizeOrder};
 use protocol::units::Resources;
+use scheduler::core::elect::LeaseState;
 use serde_json::Value;
 
+use crate::election::{LeaseAnswer, LeaseCall};
 use crate::journal::Part;
 use crate::store::{Change, Kind, Object};
 
@@ -27,7 +29,9 @@ pub(crate) enum Sleeper {
     /// The agent's task of a VM.
     Desk(usize, u64),
     /// The scheduler.
-    Scheduler(u64),
+    Scheduler(usize, u64),
+    /// A scheduler's part in the election.
+    Election(usize, u64),
     /// The controller's task of a VM.
     Controller(usize, u64),
     /// A runner.
@@ -36,17 +40,26 @@ pub(crate) enum Sleeper {
     Monitor(usize, u64),
 }
 
+/// One life of a scheduler's replica.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Life {
+    /// The replica.
+    pub replica: usize,
+    /// Counts its lives.
+    pub epoch: u64,
+}
+
 /// Who called the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Caller {
     /// An agent's task patches its VM.
     Desk { vm: usize, desk: u64, id: RequestId },
-    /// The scheduler writes a VM.
-    Write { epoch: u64, id: u64 },
-    /// The scheduler reads a VM.
-    Read { epoch: u64, id: u64 },
-    /// The scheduler binds a pod.
-    Bind { epoch: u64, id: u64 },
+    /// A scheduler writes a VM.
+    Write { of: Life, id: u64 },
+    /// A scheduler reads a VM.
+    Read { of: Life, id: u64 },
+    /// A scheduler binds a pod.
+    Bind { of: Life, id: u64 },
     /// The controller, about a VM.
     Controller {
         vm: usize,
@@ -127,11 +140,17 @@ pub(crate) enum Event {
     /// A watch begins anew with a list.
     Relist(Reader, u64),
     /// The list is there.
-    Listed(Reader, u64, Vec<Object>),
+    Listed(Reader, u64, u64, Vec<Object>),
     /// A call reaches the API server.
     CallArrives(u64, Box<Call>),
     /// Its answer reaches the caller.
     CallAnswers(u64, Answer),
+    /// A call about the Lease reaches the API server.
+    LeaseArrives(Life, u64, LeaseCall),
+    /// Its answer reaches the caller.
+    LeaseAnswers(Life, u64, LeaseAnswer),
+    /// The watch of the Lease tells of a state.
+    LeaseSeen(Life, LeaseState),
     /// A permit request reaches the scheduler.
     PermitArrives(u64, Box<AgentRequest>),
     /// Its answer reaches the agent.
@@ -230,12 +249,15 @@ impl Event {
                 | Sleeper::Runner(vm, _)
                 | Sleeper::Monitor(vm, _),
             ) => ("wake", *vm),
-            Self::Wake(Sleeper::Scheduler(_)) => ("wake", NONE),
+            Self::Wake(Sleeper::Scheduler(..) | Sleeper::Election(..)) => ("wake", NONE),
             Self::Seen(..) => ("seen", NONE),
             Self::Relist(..) => ("relist", NONE),
             Self::Listed(..) => ("listed", NONE),
             Self::CallArrives(..) => ("call arrives", NONE),
             Self::CallAnswers(..) => ("call answers", NONE),
+            Self::LeaseArrives(..) => ("lease arrives", NONE),
+            Self::LeaseAnswers(..) => ("lease answers", NONE),
+            Self::LeaseSeen(..) => ("lease seen", NONE),
             Self::PermitArrives(..) => ("permit arrives", NONE),
             Self::PermitAnswers(..) => ("permit answers", NONE),
             Self::PermitBreaks(_) => ("permit breaks", NONE),

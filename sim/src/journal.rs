@@ -16,7 +16,7 @@ pub enum Part {
     /// The agent of a node.
     Agent(usize),
     /// The scheduler.
-    Scheduler,
+    Scheduler(usize),
     /// The controller.
     Controller,
     /// The runner of a VM; its QEMU goes on.
@@ -126,6 +126,14 @@ pub enum Note {
         vm: usize,
         node: usize,
     },
+    PodMade {
+        vm: usize,
+        uid: u64,
+    },
+    PodToGo {
+        vm: usize,
+        uid: u64,
+    },
     ApiRefused(&'static str, u16),
     Step(&'static str, usize),
 }
@@ -227,6 +235,8 @@ impl Note {
             | Self::Boots { vm, .. }
             | Self::Ends { vm, .. }
             | Self::Bound { vm, .. }
+            | Self::PodMade { vm, .. }
+            | Self::PodToGo { vm, .. }
             | Self::Crash(Part::Runner(vm) | Part::Monitor(vm))
             | Self::Start(Part::Runner(vm) | Part::Monitor(vm)) => *vm,
             _ => return None,

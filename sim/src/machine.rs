@@ -108,6 +108,8 @@ impl Machine {
             resize: None,
             exit: None,
             quota: QuotaState::Unset,
+            outgoing: None,
+            incoming: None,
         };
         Self {
             id,
@@ -604,7 +606,7 @@ impl World {
             load1: load,
             load5: load,
             memory_usage_bytes: used as f64 + ALLOWANCE,
-            memory_cached_bytes: 0.0,
+            ..SystemMetrics::default()
         })
     }
 }

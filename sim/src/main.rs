@@ -39,6 +39,9 @@ struct Args {
     /// How much goes wrong
     #[arg(long, value_enum, default_value_t = Level::Heavy)]
     faults: Level,
+    /// Schedulers: one, or two that hold a Lease in turn
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
+    replicas: u8,
     /// Go on after a seed that fails
     #[arg(long)]
     keep_going: bool,
@@ -64,6 +67,7 @@ impl Args {
         )]
         let length = (self.hours.max(0.0) * 3.6e9) as u64;
         options.length = Span(length);
+        options.replicas = usize::from(self.replicas);
         options
     }
 }
@@ -152,8 +156,13 @@ fn replay(args: &Args, outcome: &Outcome) -> String {
     } else {
         String::new()
     };
+    let replicas = if args.replicas > 1 {
+        format!(" --replicas {}", args.replicas)
+    } else {
+        String::new()
+    };
     format!(
-        "replay: cargo xtask sim --seed {} --faults {faults}{vms} --hours {}",
+        "replay: cargo xtask sim --seed {} --faults {faults}{vms}{replicas} --hours {}",
         options.seed, args.hours
     )
 }

@@ -266,7 +266,7 @@ impl World {
         self.note(Note::Start(part));
         match part {
             Part::Agent(node) => self.start_agent(node),
-            Part::Scheduler => self.start_scheduler(),
+            Part::Scheduler(replica) => self.start_scheduler(replica),
             Part::Controller => self.start_controller(),
             Part::Runner(vm) => self.start_runner(vm),
             Part::Monitor(vm) => self.start_monitor(vm),
@@ -281,14 +281,14 @@ impl World {
         self.note(Note::Crash(part));
         self.tally.count(match part {
             Part::Agent(_) => "agent crash",
-            Part::Scheduler => "scheduler crash",
+            Part::Scheduler(_) => "scheduler crash",
             Part::Controller => "controller crash",
             Part::Runner(_) => "runner crash",
             Part::Monitor(_) => "monitor crash",
         });
         match part {
             Part::Agent(node) => self.crash_agent(node),
-            Part::Scheduler => self.crash_scheduler(),
+            Part::Scheduler(replica) => self.crash_scheduler(replica),
             Part::Controller => self.crash_controller(),
             Part::Runner(vm) => self.crash_runner(vm),
             Part::Monitor(vm) => self.crash_monitor(vm),

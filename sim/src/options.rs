@@ -55,6 +55,8 @@ pub enum Sabotage {
     Spin,
     /// A guest's memory grows by itself.
     GrowUnseen,
+    /// Of two schedulers each acts as if it were alone.
+    NoLease,
 }
 
 /// One run.
@@ -72,6 +74,8 @@ pub struct Options {
     pub steps: u64,
     /// How much goes wrong.
     pub level: Level,
+    /// Replicas of the scheduler: one without a Lease, or two that hold one in turn.
+    pub replicas: usize,
     /// The part that cheats, in tests of the checkers.
     pub sabotage: Option<Sabotage>,
 }
@@ -87,6 +91,7 @@ impl Options {
             length: Span::from_secs(24 * 3600),
             steps,
             level,
+            replicas: 1,
             sabotage: None,
         }
     }

@@ -19,6 +19,8 @@ pub struct Flight {
     vm: usize,
     desk: u64,
     id: RequestId,
+    /// The scheduler it was sent to.
+    replica: usize,
     /// Nobody listens at the other end: it certainly did not arrive.
     never_left: bool,
 }
@@ -26,13 +28,15 @@ pub struct Flight {
 impl World {
     pub(crate) fn send_permit(&mut self, vm: usize, desk: u64, id: RequestId, body: AgentRequest) {
         let number = self.number();
-        let never_left = self.scheduler.core.is_none();
+        let replica = self.serving_replica();
+        let never_left = !self.schedulers[replica].serves();
         self.flights.insert(
             number,
             Flight {
                 vm,
                 desk,
                 id,
+                replica,
                 never_left,
             },
         );
@@ -56,13 +60,13 @@ impl World {
     pub(crate) fn permit_arrives(&mut self, number: u64, body: AgentRequest) {
         // The server drops a request whose client has hung up (`scheduler/src/shell/owner.rs`): the end of a connection
         // travels right behind what was sent over it.
-        if !self.flights.contains_key(&number) {
+        let Some(replica) = self.flights.get(&number).map(|flight| flight.replica) else {
             return self.tally.count("permit after hang-up");
-        }
-        if self.scheduler.core.is_none() {
+        };
+        if !self.schedulers[replica].serves() {
             return self.after(Span::from_millis(1), Event::PermitBreaks(number));
         }
-        self.scheduler_asked(number, body);
+        self.scheduler_asked(replica, number, body);
     }
 
     /// The answer leaves the scheduler.

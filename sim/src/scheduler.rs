@@ -1,4 +1,5 @@
-//! The scheduler's process: the shipped core, its lists and watches, its calls.
+//! The scheduler's processes: the shipped core, its lists and watches, its calls. One without a Lease, or two replicas that hold
+//! one in turn ([`crate::election`]).
 
 use std::collections::BTreeMap;
 
@@ -9,9 +10,12 @@ use scheduler::core::Core;
 use scheduler::core::event::{
     Action, Answer as PermitAnswer, BindOutcome, CallOutcome, Event as CoreEvent, TicketId, VmWrite,
 };
+use scheduler::core::warm::{self, Reach};
 use serde_json::json;
 
-use crate::event::{Answer, Call, Caller, Event, Operation, Sleeper};
+use crate::api::SCHEDULER_PATIENCE;
+use crate::election::Election;
+use crate::event::{Answer, Call, Caller, Event, Life, Operation, Sleeper};
 use crate::journal::{Note, Part};
 use crate::options::Sabotage;
 use crate::store::{Change, Kind, Object};
@@ -20,6 +24,9 @@ use crate::world::{UNIT, World};
 
 /// Pause of a new scheduler before it lists, so that no call of the one before is under way (`--takeover-wait-ms`).
 const TAKEOVER_WAIT: Span = Span::from_secs(2);
+/// Counts of those that began to lead: with what they knew already, and with lists.
+pub(crate) const TAKEN_WARM: &str = "lead taken over warm";
+pub(crate) const TAKEN_COLD: &str = "lead taken over with lists";
 /// Actions a core may start at one instant.
 const ACTIONS_AT_ONCE: usize = 4_096;
 
@@ -32,45 +39,123 @@ pub struct SchedulerPart {
     pub epoch: u64,
     /// When to wake up.
     pub alarm: Option<Timestamp>,
+    /// Its part in the election, if there is another replica.
+    pub(crate) election: Option<Election>,
+    /// Lists were asked for since it was last ready.
+    pub(crate) lists: bool,
+    was_ready: bool,
     tickets: BTreeMap<TicketId, (u64, AgentRequest)>,
     last_ticket: TicketId,
 }
 
 impl SchedulerPart {
-    /// Whether it answers permits.
+    /// Whether it has its lists.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.core.as_ref().is_some_and(Core::is_ready)
     }
+
+    /// Whether its server takes requests.
+    #[must_use]
+    pub fn serves(&self) -> bool {
+        let retires = self.election.as_ref().is_some_and(Election::retires);
+        self.core.is_some() && !retires
+    }
 }
 
 impl World {
-    pub(crate) fn start_scheduler(&mut self) {
-        self.scheduler.core = Some(Core::new(Config::default().settings(true, true)));
-        self.scheduler.alarm = None;
-        self.open_streams(Part::Scheduler, TAKEOVER_WAIT);
+    pub(crate) fn build_schedulers(&mut self) {
+        self.schedulers
+            .resize_with(self.options.replicas, SchedulerPart::default);
     }
 
-    pub(crate) fn crash_scheduler(&mut self) {
-        self.scheduler.core = None;
-        self.scheduler.epoch += 1;
-        self.close_streams(Part::Scheduler);
+    pub(crate) fn start_scheduler(&mut self, replica: usize) {
+        let settings = Config::default().settings(true, true);
+        if self.schedulers.len() > 1 {
+            return self.start_replica(replica, settings);
+        }
+        let part = &mut self.schedulers[replica];
+        part.core = Some(Core::new(settings));
+        part.alarm = None;
+        self.open_streams(Part::Scheduler(replica), TAKEOVER_WAIT);
+    }
+
+    pub(crate) fn crash_scheduler(&mut self, replica: usize) {
+        let part = &mut self.schedulers[replica];
+        part.core = None;
+        part.election = None;
+        part.epoch += 1;
+        let tickets = std::mem::take(&mut part.tickets);
+        self.close_streams(Part::Scheduler(replica));
         // Its connections end with it.
-        for (_, (flight, _)) in std::mem::take(&mut self.scheduler.tickets) {
+        for (_, (flight, _)) in tickets {
             let delay = self.dice.millis(1, 50);
             self.after(delay, Event::PermitBreaks(flight));
         }
     }
 
-    fn tell_scheduler(&mut self, event: CoreEvent) {
-        let now = self.now;
-        if let Some(core) = self.scheduler.core.as_mut() {
-            core.handle(now, event);
-        }
-        self.drive_scheduler();
+    /// The core that answers permits now, if any.
+    pub(crate) fn leading_core(&self) -> Option<&Core> {
+        let parts = self.schedulers.iter().filter(|part| part.serves());
+        let mut cores = parts.filter_map(|part| part.core.as_ref());
+        cores.find(|core| core.may_permit(self.now))
     }
 
-    pub(crate) fn scheduler_sees(&mut self, change: &Change) {
+    /// The scheduler that an agent sends a request to: the one that answers, as far as is known.
+    pub(crate) fn serving_replica(&mut self) -> usize {
+        if self.schedulers.len() == 1 {
+            return 0;
+        }
+        let now = self.now;
+        let leads =
+            |part: &SchedulerPart| part.core.as_ref().is_some_and(|core| core.may_permit(now));
+        // Who is ready is told by a watch of pods, which may be late.
+        let is_late = self.dice.chance(self.rates.late);
+        match self.schedulers.iter().position(leads).filter(|_| !is_late) {
+            Some(replica) => replica,
+            None => self.dice.index(self.schedulers.len()),
+        }
+    }
+
+    /// This life of a replica.
+    pub(crate) fn life(&self, replica: usize) -> Life {
+        let epoch = self.schedulers[replica].epoch;
+        Life { replica, epoch }
+    }
+
+    /// Whether it is still that life of a replica.
+    pub(crate) fn lives(&self, of: Life) -> bool {
+        self.life(of.replica) == of && self.schedulers[of.replica].core.is_some()
+    }
+
+    /// How long a call may take that begins now: no longer than the lead.
+    pub(crate) fn patience_of(&self, replica: usize) -> Span {
+        let core = self.schedulers[replica].core.as_ref();
+        let bound = core.and_then(|core| core.call_bound(self.now));
+        bound.map_or(SCHEDULER_PATIENCE, |bound| bound.min(SCHEDULER_PATIENCE))
+    }
+
+    pub(crate) fn tell_scheduler(&mut self, replica: usize, event: CoreEvent) {
+        let now = self.now;
+        if let Some(core) = self.schedulers[replica].core.as_mut() {
+            core.handle(now, event);
+        }
+        self.drive_scheduler(replica);
+    }
+
+    /// A watch has come so far.
+    fn scheduler_reached(&mut self, replica: usize, kind: Kind, reach: Reach) {
+        if self.schedulers[replica].election.is_some() {
+            let kind = match kind {
+                Kind::Node => warm::Kind::Nodes,
+                Kind::Pod => warm::Kind::Pods,
+                Kind::Vm => warm::Kind::VirtualMachines,
+            };
+            self.tell_scheduler(replica, CoreEvent::Reached(kind, Some(reach)));
+        }
+    }
+
+    pub(crate) fn scheduler_sees(&mut self, replica: usize, change: &Change) {
         let object = &change.object;
         let key = || object.vm_view().key.clone();
         let event = match (change.kind, change.gone) {
@@ -87,44 +172,50 @@ impl World {
             }
             (Kind::Vm, true) => CoreEvent::VmDeleted(key(), object.meta("uid").to_owned()),
         };
-        self.tell_scheduler(event);
+        self.tell_scheduler(replica, event);
         if self.cheats(Sabotage::ForgetPod) && change.kind == Kind::Pod && !change.gone {
-            self.tell_scheduler(CoreEvent::PodDeleted(object.meta("uid").to_owned()));
+            let event = CoreEvent::PodDeleted(object.meta("uid").to_owned());
+            self.tell_scheduler(replica, event);
         }
+        let told = change.version;
+        let newest = if change.gone { 0 } else { told };
+        self.scheduler_reached(replica, change.kind, Reach { told, newest });
     }
 
-    pub(crate) fn scheduler_lists(&mut self, kind: Kind, objects: &[Object]) {
-        let objects = objects.iter();
-        let was_ready = self.scheduler.is_ready();
-        self.tell_scheduler(match kind {
-            Kind::Node => {
-                CoreEvent::NodesListed(objects.map(|object| object.node_view()).collect())
-            }
+    pub(crate) fn scheduler_lists(
+        &mut self,
+        replica: usize,
+        kind: Kind,
+        objects: &[Object],
+        told: u64,
+    ) {
+        let newest = objects.iter().map(|object| object.version).max();
+        let all = objects.iter();
+        let event = match kind {
+            Kind::Node => CoreEvent::NodesListed(all.map(|object| object.node_view()).collect()),
             Kind::Pod => {
-                CoreEvent::PodsListed(objects.map(|object| object.pod_view().clone()).collect())
+                CoreEvent::PodsListed(all.map(|object| object.pod_view().clone()).collect())
             }
-            Kind::Vm => {
-                CoreEvent::VmsListed(objects.map(|object| object.vm_view().clone()).collect())
-            }
-        });
-        if !was_ready && self.scheduler.is_ready() {
-            self.checks.touch_all_nodes();
-        }
+            Kind::Vm => CoreEvent::VmsListed(all.map(|object| object.vm_view().clone()).collect()),
+        };
+        self.tell_scheduler(replica, event);
+        let newest = newest.unwrap_or(0);
+        self.scheduler_reached(replica, kind, Reach { told, newest });
     }
 
-    pub(crate) fn scheduler_asked(&mut self, flight: u64, request: AgentRequest) {
-        self.scheduler.last_ticket += 1;
-        let ticket = self.scheduler.last_ticket;
-        self.scheduler
-            .tickets
-            .insert(ticket, (flight, request.clone()));
-        self.tell_scheduler(CoreEvent::Permit(ticket, request));
+    pub(crate) fn scheduler_asked(&mut self, replica: usize, flight: u64, request: AgentRequest) {
+        let part = &mut self.schedulers[replica];
+        part.last_ticket += 1;
+        let ticket = part.last_ticket;
+        part.tickets.insert(ticket, (flight, request.clone()));
+        self.tell_scheduler(replica, CoreEvent::Permit(ticket, request));
     }
 
-    pub(crate) fn drive_scheduler(&mut self) {
+    pub(crate) fn drive_scheduler(&mut self, replica: usize) {
         let now = self.now;
         for _ in 0..ACTIONS_AT_ONCE {
-            let Some(core) = self.scheduler.core.as_mut() else {
+            let part = &mut self.schedulers[replica];
+            let Some(core) = part.core.as_mut() else {
                 return;
             };
             let Some(action) = core.poll_action(now) else {
@@ -133,13 +224,15 @@ impl World {
                         self.checks.touch_node(node);
                     }
                 }
-                let deadline = self.scheduler.core.as_ref().and_then(Core::poll_deadline);
-                let epoch = self.scheduler.epoch;
-                // A scheduler without its lists has no timers to serve.
-                let deadline = deadline.filter(|_| self.scheduler.is_ready());
-                return self.set_alarm(Sleeper::Scheduler(epoch), deadline);
+                self.scheduler_turned(replica);
+                let part = &self.schedulers[replica];
+                let deadline = part.core.as_ref().and_then(Core::poll_deadline);
+                let sleeper = Sleeper::Scheduler(replica, part.epoch);
+                // A scheduler without its lists has no timers to serve but those of its lead.
+                let deadline = deadline.filter(|_| part.is_ready() || part.election.is_some());
+                return self.set_alarm(sleeper, deadline);
             };
-            self.carry_out_scheduler(action);
+            self.carry_out_scheduler(replica, action);
         }
         self.checks.fail(
             "n05_level_triggered_without_spinning",
@@ -148,30 +241,62 @@ impl World {
         );
     }
 
-    fn carry_out_scheduler(&mut self, action: Action) {
-        let epoch = self.scheduler.epoch;
+    /// What it knows may have become what permits rest on.
+    fn scheduler_turned(&mut self, replica: usize) {
+        let part = &mut self.schedulers[replica];
+        let is_ready = part.is_ready();
+        if std::mem::replace(&mut part.was_ready, is_ready) == is_ready {
+            return;
+        }
+        self.checks.touch_all_nodes();
+        let lists = std::mem::take(&mut self.schedulers[replica].lists);
+        if is_ready && self.schedulers.len() > 1 {
+            let how = if lists { TAKEN_COLD } else { TAKEN_WARM };
+            self.tally.count(how);
+        }
+    }
+
+    fn carry_out_scheduler(&mut self, replica: usize, action: Action) {
+        let of = self.life(replica);
+        let retires = !self.schedulers[replica].serves();
         match action {
-            Action::Answer(answer) => self.answer_permit(answer),
-            Action::WriteVm(write) => self.write_vm(epoch, write),
+            Action::Answer(answer) => self.answer_permit(replica, answer),
+            // Whoever ends begins nothing any more.
+            _ if retires => {}
+            Action::List => {
+                // Those of a replica in waiting are of no term.
+                let core = self.schedulers[replica].core.as_ref();
+                let leads = core.is_some_and(|core| core.may_act(self.now));
+                self.schedulers[replica].lists = leads;
+                self.open_streams(Part::Scheduler(replica), Span(0));
+            }
+            Action::WriteVm(write) => self.write_vm(of, write),
             Action::ReadVm { id, vm } => self.call(Call {
-                caller: Caller::Read { epoch, id },
+                caller: Caller::Read { of, id },
                 operation: Operation::Get(Kind::Vm, vm.name),
                 target: None,
             }),
             Action::Bind { id, pod, uid, node } => self.call(Call {
-                caller: Caller::Bind { epoch, id },
+                caller: Caller::Bind { of, id },
                 operation: Operation::Bind(pod.name, uid, node),
                 target: None,
             }),
-            // For people; and for one of several schedulers, which this one is not.
+            // For people; for one of several schedulers, and beside a kube-scheduler, which this one is not.
             Action::Unschedulable { .. }
+            | Action::Tell { .. }
+            | Action::RoomAppeared { .. }
+            | Action::ReadPod { .. }
             | Action::ScaleUpDenied { .. }
             | Action::Remark { .. }
-            | Action::List => {}
+            | Action::NodeNote { .. } => {}
+            // Begun only once migrations were listed, and nobody lists them here.
+            Action::CreateMigration { .. }
+            | Action::DeleteMigration { .. }
+            | Action::MigrationTriggered { .. } => {}
         }
     }
 
-    fn write_vm(&mut self, epoch: u64, mut write: VmWrite) {
+    fn write_vm(&mut self, of: Life, mut write: VmWrite) {
         if let Some(vm) = self.vm_named(&write.vm.name)
             && let Ok(approved) = serde_json::from_str(&write.approved)
         {
@@ -185,17 +310,15 @@ impl World {
         }
         let operation = Operation::PatchVm(write.vm.name.clone(), write.operations());
         self.call(Call {
-            caller: Caller::Write {
-                epoch,
-                id: write.id,
-            },
+            caller: Caller::Write { of, id: write.id },
             operation,
             target: None,
         });
     }
 
-    fn answer_permit(&mut self, answer: PermitAnswer) {
-        let Some((flight, request)) = self.scheduler.tickets.remove(&answer.ticket) else {
+    fn answer_permit(&mut self, replica: usize, answer: PermitAnswer) {
+        let tickets = &mut self.schedulers[replica].tickets;
+        let Some((flight, request)) = tickets.remove(&answer.ticket) else {
             return;
         };
         let vm = self.vm_named(&request.pod.name);
@@ -225,12 +348,12 @@ impl World {
 
     pub(crate) fn scheduler_write_ended(
         &mut self,
-        epoch: u64,
+        of: Life,
         id: u64,
         answer: &Answer,
         is_read: bool,
     ) {
-        if epoch != self.scheduler.epoch {
+        if !self.lives(of) {
             return;
         }
         let outcome = match answer {
@@ -241,15 +364,16 @@ impl World {
             Answer::Status(_, why) => CallOutcome::Unclear(why.clone()),
             Answer::Nothing => CallOutcome::Unclear("no answer".into()),
         };
-        self.tell_scheduler(if is_read {
+        let event = if is_read {
             CoreEvent::ReadDone(id, outcome)
         } else {
             CoreEvent::WriteDone(id, outcome)
-        });
+        };
+        self.tell_scheduler(of.replica, event);
     }
 
-    pub(crate) fn bind_ended(&mut self, epoch: u64, id: u64, answer: &Answer) {
-        if epoch != self.scheduler.epoch {
+    pub(crate) fn bind_ended(&mut self, of: Life, id: u64, answer: &Answer) {
+        if !self.lives(of) {
             return;
         }
         let outcome = match answer {
@@ -259,6 +383,6 @@ impl World {
             Answer::Status(_, why) => BindOutcome::Unclear(why.clone()),
             Answer::Nothing => BindOutcome::Unclear("no answer".into()),
         };
-        self.tell_scheduler(CoreEvent::BindDone(id, outcome));
+        self.tell_scheduler(of.replica, CoreEvent::BindDone(id, outcome));
     }
 }

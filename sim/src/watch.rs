@@ -25,7 +25,7 @@ impl World {
     /// The streams of a part begin: with a list each, and no earlier than after `wait`.
     pub(crate) fn open_streams(&mut self, part: Part, wait: Span) {
         let kinds: &[Kind] = match part {
-            Part::Scheduler => &[Kind::Node, Kind::Pod, Kind::Vm],
+            Part::Scheduler(_) => &[Kind::Node, Kind::Pod, Kind::Vm],
             Part::Controller => &[Kind::Vm, Kind::Pod],
             _ => &[Kind::Vm],
         };
@@ -79,7 +79,8 @@ impl World {
         if let Some(stream) = self.streams.get_mut(&reader) {
             stream.live = true;
         }
-        self.put(at, Event::Listed(reader, epoch, objects));
+        let version = self.store.version();
+        self.put(at, Event::Listed(reader, epoch, version, objects));
     }
 
     /// An agent reads all VMs and lets go of those of other nodes; here it is not even shown them.
@@ -109,11 +110,10 @@ impl World {
         while let Some(change) = self.store.next_change() {
             self.truth_of(&change);
             self.node_works(&change);
-            let mut readers = match change.kind {
-                Kind::Node => vec![Part::Scheduler],
-                Kind::Pod => vec![Part::Scheduler, Part::Controller],
-                Kind::Vm => vec![Part::Scheduler, Part::Controller],
-            };
+            let mut readers: Vec<Part> = (0..self.schedulers.len()).map(Part::Scheduler).collect();
+            if change.kind != Kind::Node {
+                readers.push(Part::Controller);
+            }
             if change.kind == Kind::Vm {
                 readers.extend(self.agents_of(&change.object));
             }
@@ -161,19 +161,21 @@ impl World {
             return;
         }
         match reader.part {
-            Part::Scheduler => self.scheduler_sees(&change),
+            Part::Scheduler(replica) => self.scheduler_sees(replica, &change),
             Part::Controller => self.controller_sees(&change),
             Part::Agent(node) => self.agent_sees(node, &change.object, change.gone),
             Part::Runner(_) | Part::Monitor(_) => {}
         }
     }
 
-    pub(crate) fn listed(&mut self, reader: Reader, epoch: u64, objects: &[Object]) {
+    pub(crate) fn listed(&mut self, reader: Reader, epoch: u64, version: u64, objects: &[Object]) {
         if !self.is_current(reader, epoch) {
             return;
         }
         match reader.part {
-            Part::Scheduler => self.scheduler_lists(reader.kind, objects),
+            Part::Scheduler(replica) => {
+                self.scheduler_lists(replica, reader.kind, objects, version);
+            }
             Part::Controller => self.controller_lists(reader.kind, objects),
             Part::Agent(node) => self.agent_lists(node, objects),
             Part::Runner(_) | Part::Monitor(_) => {}

@@ -99,7 +99,8 @@ impl World {
         let nodes = 0..self.nodes.len();
         for part in nodes
             .map(Part::Agent)
-            .chain([Part::Scheduler, Part::Controller])
+            .chain((0..self.schedulers.len()).map(Part::Scheduler))
+            .chain([Part::Controller])
         {
             self.start(part);
         }
@@ -166,9 +167,14 @@ impl World {
         );
         let short = self.dice.span(Span::from_millis(50), Span::from_secs(8));
         let until = (self.now + last).min(self.weather.storm_ends);
+        // Where there are two of them, that is what the run is for.
+        if self.schedulers.len() > 1 && self.dice.chance(MILLION / 4) {
+            self.scheduler_trouble(short);
+            return self.next_mischief();
+        }
         match self.dice.below(22) {
             0 | 1 => self.crash(Part::Agent(node), short),
-            2 | 3 => self.crash(Part::Scheduler, short),
+            2 | 3 => self.scheduler_trouble(short),
             4 => self.crash(Part::Controller, short),
             5 => self.crash(Part::Runner(vm), short),
             6 => self.crash(Part::Monitor(vm), short),

@@ -7,10 +7,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use agent::core::Left;
 use neonvm_controller::core::Moment;
 use protocol::journal::Record;
 use protocol::time::{Span, Timestamp, WallTime};
 use protocol::units::Resources;
+use scheduler::core::elect::LeaseState;
 
 use crate::agent::Desk;
 use crate::check::{Checks, Violation};
@@ -110,8 +112,12 @@ pub struct World {
     pub nodes: Vec<Resources>,
     /// Agents that are up, by node.
     pub agents: Vec<bool>,
-    /// The scheduler.
-    pub scheduler: SchedulerPart,
+    /// By node and VM: what the last task of the agent's process that is up left, with the VM's uid.
+    pub(crate) left: BTreeMap<(usize, usize), (String, Left)>,
+    /// The scheduler's replicas.
+    pub schedulers: Vec<SchedulerPart>,
+    /// The Lease they hold in turn.
+    pub(crate) lease: Option<LeaseState>,
     /// The controller.
     pub controller: ControllerPart,
     /// Permit requests under way, as the agents see them.
@@ -155,7 +161,9 @@ impl World {
             vms: Vec::new(),
             nodes: Vec::new(),
             agents: Vec::new(),
-            scheduler: SchedulerPart::default(),
+            left: BTreeMap::new(),
+            schedulers: Vec::new(),
+            lease: None,
             controller: ControllerPart::default(),
             flights: BTreeMap::new(),
             calls: BTreeMap::new(),
@@ -216,9 +224,14 @@ impl World {
             Event::Wake(sleeper) => self.wake(sleeper),
             Event::Seen(reader, epoch, change) => self.seen(reader, epoch, change),
             Event::Relist(reader, epoch) => self.relist(reader, epoch),
-            Event::Listed(reader, epoch, objects) => self.listed(reader, epoch, &objects),
+            Event::Listed(reader, epoch, version, objects) => {
+                self.listed(reader, epoch, version, &objects);
+            }
             Event::CallArrives(number, call) => self.call_arrives(number, *call),
             Event::CallAnswers(number, answer) => self.call_answers(number, answer),
+            Event::LeaseArrives(of, id, call) => self.lease_arrives(of, id, call),
+            Event::LeaseAnswers(of, id, answer) => self.lease_answers(of, id, answer),
+            Event::LeaseSeen(of, state) => self.lease_seen(of, state),
             Event::PermitArrives(number, request) => self.permit_arrives(number, *request),
             Event::PermitAnswers(number, result) => self.permit_answers(number, result),
             Event::PermitBreaks(number) => self.permit_breaks(number),
@@ -270,7 +283,8 @@ impl World {
     fn wake(&mut self, sleeper: Sleeper) {
         match sleeper {
             Sleeper::Desk(vm, _) => self.desk_tick(vm),
-            Sleeper::Scheduler(_) => self.drive_scheduler(),
+            Sleeper::Scheduler(replica, _) => self.drive_scheduler(replica),
+            Sleeper::Election(replica, _) => self.drive_election(replica),
             Sleeper::Controller(vm, _) => self.drive_task(vm),
             Sleeper::Runner(vm, _) => self.drive_runner(vm),
             Sleeper::Monitor(vm, _) => self.drive_monitor(vm),
@@ -295,8 +309,14 @@ impl World {
                 .as_mut()
                 .filter(|desk| desk.id == id)
                 .map(|desk| &mut desk.alarm),
-            Sleeper::Scheduler(epoch) => {
-                (self.scheduler.epoch == epoch).then_some(&mut self.scheduler.alarm)
+            Sleeper::Scheduler(replica, epoch) => {
+                let part = &mut self.schedulers[replica];
+                (part.epoch == epoch).then_some(&mut part.alarm)
+            }
+            Sleeper::Election(replica, epoch) => {
+                let part = &mut self.schedulers[replica];
+                let election = part.election.as_mut().filter(|_| part.epoch == epoch);
+                election.map(|election| &mut election.alarm)
             }
             Sleeper::Controller(vm, epoch) => {
                 let is_same = self.controller.epoch == epoch;
@@ -405,7 +425,7 @@ impl World {
     pub(crate) fn is_up(&self, part: Part) -> bool {
         match part {
             Part::Agent(node) => self.agents[node],
-            Part::Scheduler => self.scheduler.core.is_some(),
+            Part::Scheduler(replica) => self.schedulers[replica].core.is_some(),
             Part::Controller => self.controller.up,
             Part::Runner(vm) => self.vms[vm]
                 .machine

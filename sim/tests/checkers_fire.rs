@@ -10,6 +10,7 @@ fn caught_by(sabotage: Sabotage) -> Option<(&'static str, String)> {
     (1..=3).find_map(|seed| {
         let mut options = Options::short(seed, Level::None, STEPS);
         options.sabotage = Some(sabotage);
+        options.replicas = if sabotage == Sabotage::NoLease { 2 } else { 1 };
         let outcome = sim::run(options, |_| {});
         let headline = outcome.headline().unwrap_or_default();
         outcome
@@ -115,6 +116,11 @@ fn a_part_that_spins_is_caught() {
 #[test]
 fn patches_that_never_arrive_are_caught() {
     catches(Sabotage::DeafApi, "converges_within_bound");
+}
+
+#[test]
+fn n45_two_schedulers_that_act_at_once_are_caught() {
+    catches(Sabotage::NoLease, "n45_one_leads");
 }
 
 #[test]

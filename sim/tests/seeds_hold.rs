@@ -37,6 +37,28 @@ fn n06_n16_everything_holds_under_heavy_faults() {
 }
 
 #[test]
+fn n08_n16_n45_everything_holds_while_two_schedulers_hand_over_and_die() {
+    let mut tally = sim::faults::Tally::default();
+    let mut calms = 0;
+    for seed in 1..=6 {
+        let mut options = Options::short(seed, Level::Heavy, 8_000);
+        options.replicas = 2;
+        let outcome = holds(options);
+        calms += outcome.calms;
+        tally.add(&outcome.tally);
+    }
+    assert!(calms > 0, "no calm was judged");
+    for kind in [
+        "scheduler crash",
+        "scheduler told to end",
+        "lead taken over warm",
+        "lead taken over with lists",
+    ] {
+        assert!(tally.get(kind) > 0, "{kind} did not happen");
+    }
+}
+
+#[test]
 fn everything_holds_without_faults() {
     for seed in 101..=103 {
         let outcome = holds(Options::short(seed, Level::None, 6_000));

@@ -6,11 +6,14 @@
 
 pub mod admin;
 pub mod clock;
+pub mod durable;
 pub mod exit;
 pub mod journal;
 pub mod logging;
+pub mod secret;
 pub mod shutdown;
 mod stage_log;
+pub mod tls;
 
 pub use stage_log::StageLog;
 

@@ -3,16 +3,29 @@
 #![forbid(unsafe_code)]
 
 pub mod agent_link;
+pub mod api;
+pub mod cases;
+pub mod cluster;
 pub mod figures;
 pub mod guest;
+pub mod harm;
 pub mod loads;
+pub mod pages;
 pub mod patience;
 pub mod process;
 pub mod qmp;
 pub mod site;
 pub mod unix_http;
+pub mod vms;
 
 use std::path::PathBuf;
+
+/// The checkout that tests run in. Not the one they were compiled in: checkouts share a target directory.
+#[must_use]
+pub fn checkout() -> PathBuf {
+    let package = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| ".".into(), PathBuf::from);
+    package.join("..")
+}
 
 /// The `bellows` binary under test: `$BELLOWS_BIN`, else the one `cargo build` put into the target directory.
 ///
@@ -20,16 +33,33 @@ use std::path::PathBuf;
 /// When there is none: `cargo xtask test` builds it.
 #[must_use]
 pub fn bellows_bin() -> PathBuf {
+    match std::env::var_os("BELLOWS_BIN") {
+        Some(path) => PathBuf::from(path),
+        None => program("bellows"),
+    }
+}
+
+/// Another binary of ours: beside `$BELLOWS_BIN`, else in the target directory.
+///
+/// # Panics
+/// When there is none: `cargo xtask test` builds it.
+#[must_use]
+pub fn program(name: &str) -> PathBuf {
     if let Some(path) = std::env::var_os("BELLOWS_BIN") {
-        return PathBuf::from(path);
+        let beside = PathBuf::from(path).with_file_name(name);
+        if beside.is_file() {
+            return beside;
+        }
     }
     // …/target/debug/deps/test-binary -> …/target/debug/bellows
     let me = std::env::current_exe().expect("a test knows its own path");
     let found = me
         .ancestors()
-        .map(|dir| dir.join("bellows"))
+        .map(|dir| dir.join(name))
         .find(|path| path.is_file());
-    found.expect("bellows is not built: run `cargo build -p bellows`, or set BELLOWS_BIN")
+    found.unwrap_or_else(|| {
+        panic!("{name} is not built: run `cargo build --workspace --bins`, or set BELLOWS_BIN")
+    })
 }
 
 /// Whether the image store has what a guest needs. A missing part is printed on one uniform line, and is a failure where

@@ -1,15 +1,13 @@
 //! Programs that go wrong with memory in the database's cgroup of a real guest, while its node has room: each in turn on
 //! one VM that the whole loop keeps as big as it needs to be, with the guest's own account of it before and after.
 
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail};
 use protocol::vm::{VirtualMachine, VmPhase};
 use serde::Deserialize;
 use serde_json::json;
-use tokio::process::Command;
 
 use crate::bellows_bin;
 use crate::guest::Guest;
@@ -21,11 +19,9 @@ pub const VM: &str = "loaded";
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 /// Where the program lies in the guest.
-const IN_GUEST: &str = "/tmp/guest-load";
+pub const IN_GUEST: &str = "/tmp/guest-load";
 /// The database's group, which the monitor watches.
-const GROUP: &str = "/sys/fs/cgroup/postgres";
-/// How long one load may take in a guest without hardware virtualisation on a busy machine.
-const LOAD_PATIENCE: Duration = Duration::from_secs(240);
+pub const GROUP: &str = "/sys/fs/cgroup/postgres";
 /// How long the way back to the smallest size may take: the agent's averages, and the kernel that empties memory.
 const SHRINK_PATIENCE: Duration = Duration::from_secs(300);
 
@@ -106,12 +102,52 @@ struct Account {
     swapped: u64,
 }
 
+/// The shell's words for it.
+const ACCOUNT: &str = "grep -w oom_kill /proc/vmstat; grep -E '^Swap(Total|Free):' /proc/meminfo; \
+                       echo lines $(dmesg | grep -ciE 'out of memory|oom-kill')";
+/// Stands between an account and what the program says.
+const MARK: &str = "-----";
+
+impl Account {
+    fn read(text: &str) -> Result<Self> {
+        let figure = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name));
+            line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok())
+                .with_context(|| format!("no {name} in {text:?}"))
+        };
+        Ok(Self {
+            oom_kills: figure("oom_kill ")?,
+            oom_lines: figure("lines ")?,
+            swapped: (figure("SwapTotal:")? - figure("SwapFree:")?) * 1024,
+        })
+    }
+}
+
 /// A VM that may grow from 1 to 4 GiB, with the program in it.
 pub struct Rig {
     /// Where it runs.
     pub site: Site,
     /// Its guest.
     pub guest: Guest,
+}
+
+fn is_smallest(vm: &VirtualMachine) -> bool {
+    let memory = vm.status.as_ref().and_then(|status| status.memory_size);
+    memory.and_then(|size| size.as_u64()) == Some(GIB)
+}
+
+/// Puts the program into a guest, as soon as that lets somebody in.
+///
+/// # Errors
+/// When it does not, or when the program is not built.
+pub async fn put_program(site: &Site, vm: &str) -> Result<()> {
+    let program = program()?;
+    wait_for("the program in the guest", BOOT_PATIENCE, || async {
+        let put = format!("cat > {IN_GUEST} && chmod 755 {IN_GUEST}");
+        let put = site.ssh(vm, &put, Some(&program)).await;
+        put.map(drop).map_err(|error| format!("{error:#}"))
+    })
+    .await
 }
 
 /// The static program, beside the others that go into guests.
@@ -125,11 +161,6 @@ fn program() -> Result<PathBuf> {
         .map(|dir| dir.join("x86_64-unknown-linux-gnu/guest/guest-load"))
         .find(|path| path.is_file());
     found.context("guest-load is not built: run `cargo xtask test`, or set BELLOWS_GUEST_BINS")
-}
-
-fn is_smallest(vm: &VirtualMachine) -> bool {
-    let memory = vm.status.as_ref().and_then(|status| status.memory_size);
-    memory.and_then(|size| size.as_u64()) == Some(GIB)
 }
 
 impl Rig {
@@ -159,15 +190,9 @@ impl Rig {
             .await?;
         let guest = Guest::new(vm.status.context("a status")?.pod_ip.parse()?)?;
         let rig = Self { site, guest };
-        let program = program()?;
-        wait_for("the program in the guest", BOOT_PATIENCE, || async {
-            let put = format!("cat > {IN_GUEST} && chmod 755 {IN_GUEST}");
-            let put = rig.ssh(&put, Some(&program)).await;
-            put.map(drop).map_err(|error| format!("{error:#}"))
-        })
-        .await?;
+        put_program(&rig.site, VM).await?;
         wait_for("the swap", BOOT_PATIENCE, || async {
-            let text = rig.ssh("cat /proc/swaps", None).await;
+            let text = rig.site.ssh(VM, "cat /proc/swaps", None).await;
             match text {
                 Ok(text) if text.lines().count() == 2 => Ok(()),
                 other => Err(format!("{other:?}")),
@@ -175,53 +200,6 @@ impl Rig {
         })
         .await?;
         Ok(rig)
-    }
-
-    /// Runs a line of shell in the guest as root.
-    ///
-    /// # Errors
-    /// When it fails; its output is in the message.
-    pub async fn ssh(&self, line: &str, input: Option<&Path>) -> Result<String> {
-        let input = match input {
-            Some(path) => Stdio::from(std::fs::File::open(path)?),
-            None => Stdio::null(),
-        };
-        let output = Command::new(bellows_bin())
-            .args(["ssh", "--state-dir"])
-            .arg(self.site.state_dir())
-            .args([VM, "--", line])
-            .stdin(input)
-            .kill_on_drop(true)
-            .output();
-        let output = tokio::time::timeout(LOAD_PATIENCE, output)
-            .await
-            .with_context(|| format!("{line} took longer than {LOAD_PATIENCE:?}"))??;
-        let (out, err) = (
-            String::from_utf8_lossy(&output.stdout),
-            String::from_utf8_lossy(&output.stderr),
-        );
-        ensure!(
-            output.status.success(),
-            "{line}: {}\n{out}{err}",
-            output.status
-        );
-        Ok(out.into_owned())
-    }
-
-    async fn account(&self) -> Result<Account> {
-        let line = "grep -w oom_kill /proc/vmstat; grep -E '^Swap(Total|Free):' /proc/meminfo; \
-                    echo lines $(dmesg | grep -ciE 'out of memory|oom-kill')";
-        let text = self.ssh(line, None).await?;
-        let figure = |name: &str| {
-            let line = text.lines().find_map(|line| line.strip_prefix(name));
-            line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok())
-                .with_context(|| format!("no {name} in {text:?}"))
-        };
-        Ok(Account {
-            oom_kills: figure("oom_kill ")?,
-            oom_lines: figure("lines ")?,
-            swapped: (figure("SwapTotal:")? - figure("SwapFree:")?) * 1024,
-        })
     }
 
     /// Requests for growth the monitor has sent so far.
@@ -255,13 +233,19 @@ impl Rig {
     /// When the guest does not answer any more. That the program was killed is no error here, but in the result.
     pub async fn run(&self, load: Load) -> Result<Run> {
         self.at_rest().await?;
-        let (before, requests) = (self.account().await?, self.requests().await?);
+        let requests = self.requests().await?;
+        // One session for everything: keys are dear in a guest without hardware virtualisation.
         let line = format!(
-            "{IN_GUEST} {GROUP} {} 2>&1; echo status $?; rm -f /var/tmp/flood",
+            "{ACCOUNT}; echo {MARK}; {IN_GUEST} {GROUP} {} 2>&1; echo status $?; echo {MARK}; {ACCOUNT}; \
+             rm -f /var/tmp/flood",
             load.words()
         );
-        let words = self.ssh(&line, None).await?;
-        let after = self.account().await?;
+        let text = self.site.ssh(VM, &line, None).await?;
+        let parts: Vec<&str> = text.split(MARK).collect();
+        let [before, words, after] = parts[..] else {
+            bail!("not the three parts asked for: {text:?}");
+        };
+        let (before, after) = (Account::read(before)?, Account::read(after)?);
         let is_done = words.lines().any(|line| line == "status 0");
         let done = words.lines().find(|line| line.starts_with('{'));
         Ok(Run {
@@ -269,7 +253,7 @@ impl Rig {
                 .filter(|_| is_done)
                 .map(serde_json::from_str)
                 .transpose()?,
-            words,
+            words: words.to_owned(),
             oom_kills: after.oom_kills - before.oom_kills,
             oom_lines: after.oom_lines.saturating_sub(before.oom_lines),
             requests: self.requests().await? - requests,

@@ -5,6 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use nix::sys::signal::Signal;
 
 /// A running program. Killed when dropped.
 #[derive(Debug)]
@@ -43,14 +44,36 @@ impl Process {
         Ok(line)
     }
 
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Tells it to end (SIGTERM).
     ///
     /// # Errors
     /// When it has ended.
     pub fn terminate(&self) -> Result<()> {
+        self.signal(Signal::SIGTERM)
+    }
+
+    /// Sends it a signal.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
         let pid = i32::try_from(self.child.id()).context("a process id")?;
-        nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::SIGTERM)?;
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), signal)?;
         Ok(())
+    }
+
+    /// Its exit code, once it has ended by itself.
+    ///
+    /// # Errors
+    /// When nothing is known of it.
+    pub fn exit_code(&mut self) -> Result<Option<i32>> {
+        Ok(self.child.try_wait()?.and_then(|status| status.code()))
     }
 
     /// Time on a processor so far, of all threads that live.

@@ -4,8 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
-use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams, PostParams};
+use anyhow::{Context as _, Result, bail, ensure};
 use protocol::runner::RunnerState;
 use protocol::vm::VirtualMachine;
 use serde_json::{Value, json};
@@ -13,11 +12,16 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::{Mutex, MutexGuard};
 
-use crate::patience::wait_for;
+use crate::api::client_of;
+use crate::vms::Vms;
+pub use crate::vms::vm_resource;
 use crate::{bellows_bin, unix_http};
 
 /// How long a guest may take to boot on a busy machine without KVM.
 pub const BOOT_PATIENCE: Duration = Duration::from_secs(180);
+
+/// How long a line of shell may take in a guest without hardware virtualisation on a busy machine.
+const SSH_PATIENCE: Duration = Duration::from_secs(240);
 
 /// Two cores carry one guest at a time: tests of one program take turns. (Test programs already run one after the other.)
 static TURN: Mutex<()> = Mutex::const_new(());
@@ -38,18 +42,6 @@ pub struct Site {
 /// TLS needs one crypto provider per process; later calls find it installed.
 pub fn install_crypto() {
     let _ = rustls::crypto::ring::default_provider().install_default();
-}
-
-/// The API resource of VirtualMachines.
-#[must_use]
-pub fn vm_resource() -> ApiResource {
-    ApiResource {
-        group: "vm.neon.tech".into(),
-        version: "v1".into(),
-        api_version: "vm.neon.tech/v1".into(),
-        kind: "VirtualMachine".into(),
-        plural: "virtualmachines".into(),
-    }
 }
 
 impl Site {
@@ -73,7 +65,7 @@ impl Site {
         install_crypto();
         let turn = TURN.lock().await;
         let (up, ready) = spawn_up(state).await?;
-        let client = client_of(state).await?;
+        let client = client_of(&state.join("kubeconfig")).await?;
         Ok(Self {
             state: state.to_owned(),
             _dir: None,
@@ -98,8 +90,8 @@ impl Site {
 
     /// The VirtualMachines of namespace `default`.
     #[must_use]
-    pub fn vms(&self) -> Api<DynamicObject> {
-        Api::namespaced_with(self.client(), "default", &vm_resource())
+    pub fn vms(&self) -> Vms {
+        Vms::new(self.client())
     }
 
     /// Runs a `bellows` command on this site and returns its standard output.
@@ -146,14 +138,43 @@ impl Site {
         Ok(String::from_utf8(output.stdout)?)
     }
 
+    /// Runs a line of shell in a guest as root; `input` is what it reads.
+    ///
+    /// # Errors
+    /// When it fails; its output is in the message.
+    pub async fn ssh(&self, vm: &str, line: &str, input: Option<&Path>) -> Result<String> {
+        let input = match input {
+            Some(path) => Stdio::from(std::fs::File::open(path)?),
+            None => Stdio::null(),
+        };
+        let output = Command::new(bellows_bin())
+            .args(["ssh", "--state-dir"])
+            .arg(self.state_dir())
+            .args([vm, "--", line])
+            .stdin(input)
+            .kill_on_drop(true)
+            .output();
+        let output = tokio::time::timeout(SSH_PATIENCE, output)
+            .await
+            .with_context(|| format!("{line} took longer than {SSH_PATIENCE:?}"))??;
+        let (out, err) = (
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr),
+        );
+        ensure!(
+            output.status.success(),
+            "{line}: {}\n{out}{err}",
+            output.status
+        );
+        Ok(out.into_owned())
+    }
+
     /// Creates a VirtualMachine.
     ///
     /// # Errors
     /// The API's own words when it refuses.
     pub async fn create(&self, object: &Value) -> Result<()> {
-        let object: DynamicObject = serde_json::from_value(object.clone())?;
-        self.vms().create(&PostParams::default(), &object).await?;
-        Ok(())
+        self.vms().create(object).await
     }
 
     /// The VM as it stands in the API.
@@ -161,8 +182,7 @@ impl Site {
     /// # Errors
     /// When there is none or it does not decode.
     pub async fn vm(&self, name: &str) -> Result<VirtualMachine> {
-        let object = self.vms().get(name).await?;
-        Ok(serde_json::from_value(serde_json::to_value(object)?)?)
+        self.vms().get(name).await
     }
 
     /// Waits until a VM is as `wanted` says.
@@ -176,18 +196,7 @@ impl Site {
         patience: Duration,
         wanted: impl Fn(&VirtualMachine) -> bool,
     ) -> Result<VirtualMachine> {
-        wait_for(what, patience, || async {
-            match self.vm(name).await {
-                Ok(vm) if wanted(&vm) => Ok(vm),
-                Ok(vm) => Err(format!(
-                    "{:?}, wants {:?}",
-                    vm.status,
-                    vm.spec.guest.in_use()
-                )),
-                Err(error) => Err(format!("{error:#}")),
-            }
-        })
-        .await
+        self.vms().wait(name, what, patience, wanted).await
     }
 
     /// Asks for a size as the agent does: three `replace` operations in one JSON patch.
@@ -201,17 +210,9 @@ impl Site {
         slots: u32,
         revision: i64,
     ) -> Result<()> {
-        let operations = json!([
-            {"op": "replace", "path": "/spec/guest/cpus/use", "value": protocol::units::MilliCpu(milli_cpu).to_quantity_string()},
-            {"op": "replace", "path": "/spec/guest/memorySlots/use", "value": slots},
-            {"op": "replace", "path": "/spec/targetRevision", "value":
-                {"revision": {"value": revision, "flags": 0}, "updatedAt": jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()}},
-        ]);
-        let patch = Patch::Json::<()>(serde_json::from_value(operations)?);
         self.vms()
-            .patch(name, &PatchParams::default(), &patch)
-            .await?;
-        Ok(())
+            .patch_size(name, milli_cpu, slots, revision)
+            .await
     }
 
     /// The directory of a VM's runner.
@@ -257,7 +258,7 @@ impl Site {
         let (up, ready) = spawn_up(&self.state).await?;
         self.up = Some(up);
         self.ready = ready;
-        self.client = client_of(&self.state).await?;
+        self.client = client_of(&self.state.join("kubeconfig")).await?;
         Ok(())
     }
 
@@ -281,9 +282,11 @@ impl Drop for Site {
             let _ = child.start_kill();
         }
         if std::thread::panicking() {
+            let log = self.log_tail();
+            crate::harm::look_at(&log);
             #[expect(clippy::print_stdout, reason = "the log of a failed test")]
             {
-                println!("--- end of the log of bellows up\n{}", self.log_tail());
+                println!("--- end of the log of bellows up\n{log}");
             }
         }
     }
@@ -323,16 +326,6 @@ async fn spawn_up(state: &Path) -> Result<(Child, Value)> {
         "bellows up ended ({status}) before it was ready:\n{}",
         tail(state)
     )
-}
-
-async fn client_of(state: &Path) -> Result<kube::Client> {
-    let kubeconfig = kube::config::Kubeconfig::read_from(state.join("kubeconfig"))?;
-    let config = kube::Config::from_custom_kubeconfig(
-        kubeconfig,
-        &kube::config::KubeConfigOptions::default(),
-    )
-    .await?;
-    Ok(kube::Client::try_from(config)?)
 }
 
 /// A VirtualMachine of the PostgreSQL image.

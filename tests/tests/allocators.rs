@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use bellows_tests::guest_or_skip;
-use bellows_tests::loads::{LOADS, Load, Rig};
+use bellows_tests::loads::{LOADS, Load, Rig, VM};
 use bellows_tests::patience::wait_for;
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ async fn n29_n30_nothing_is_killed_for_memory_while_the_node_has_room() {
     }
     let empty = Duration::from_secs(120);
     wait_for("empty swap", empty, || async {
-        let text = rig.ssh("cat /proc/swaps", None).await;
+        let text = rig.site.ssh(VM, "cat /proc/swaps", None).await;
         let text = text.map_err(|error| format!("{error:#}"))?;
         let used = text.lines().nth(1).and_then(|line| {
             let used = line.split_whitespace().nth(3)?;
@@ -53,7 +53,7 @@ async fn the_monitor_is_unprivileged(rig: &Rig) {
                 su -s /bin/sh vm-monitor -c 'psql -qAt -h /tmp -U vm_monitor postgres -c \"alter system set work_mem = 1\"' 2>&1; \
                 su -s /bin/sh vm-monitor -c 'psql -qAt -h /tmp -U vm_monitor postgres -c \"select pg_reload_conf()\"' 2>&1";
     let line = format!("export PGHOST=/tmp; {line}; true");
-    let text = rig.ssh(&line, None).await.unwrap();
+    let text = rig.site.ssh(VM, &line, None).await.unwrap();
     let has = |words: &str| {
         let squeezed = text.split_whitespace().collect::<Vec<_>>().join(" ");
         squeezed.contains(words)

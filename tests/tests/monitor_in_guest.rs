@@ -8,31 +8,36 @@ use std::time::Duration;
 
 use bellows_tests::agent_link::AgentLink;
 use bellows_tests::guest::Guest;
+use bellows_tests::loads::{GROUP, IN_GUEST, put_program};
 use bellows_tests::patience::wait_for;
 use bellows_tests::site::{BOOT_PATIENCE, Site, postgres_vm};
 use bellows_tests::{bellows_bin, guest_or_skip};
 use protocol::monitor::{AgentBody, Allocation, MonitorBody};
 use protocol::vm::VmPhase;
+use serde_json::json;
 
 const GIB: u64 = 1 << 30;
+const MIB: u64 = 1 << 20;
+
+/// The VM's name.
+const VM: &str = "watched";
+/// Ports of a second monitor beside the one in the image: its link and its metrics.
+const SECOND: [u16; 2] = [10401, 10402];
 
 /// A VM that no agent touches, with its database answering.
 async fn boot(site: &Site, slots: u32) -> Guest {
-    site.create(&postgres_vm(
-        "watched",
-        (1000, 1000, 1000),
-        (1, slots, 4),
-        false,
-    ))
-    .await
-    .unwrap();
+    let mut object = postgres_vm(VM, (1000, 1000, 1000), (1, slots, 4), false);
+    let ports = &mut object["spec"]["guest"]["ports"];
+    let ports = ports.as_array_mut().unwrap();
+    ports.extend(SECOND.map(|port| json!({"port": port})));
+    site.create(&object).await.unwrap();
     let running = |vm: &protocol::vm::VirtualMachine| {
         vm.status
             .as_ref()
             .is_some_and(|s| s.phase == VmPhase::Running)
     };
     let vm = site
-        .wait_vm("watched", "phase Running", BOOT_PATIENCE, running)
+        .wait_vm(VM, "phase Running", BOOT_PATIENCE, running)
         .await
         .unwrap();
     let guest = Guest::new(vm.status.unwrap().pod_ip.parse().unwrap()).unwrap();
@@ -51,8 +56,8 @@ async fn boot(site: &Site, slots: u32) -> Guest {
 /// N46, N27, N36: the built image boots with the monitor inside; it serves the gauges; it refuses a shrink by what is in use,
 /// with numbers in its reason, and approves it once the memory is free again; it confirms a growth.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn n27_n36_n46_the_monitor_in_the_image_refuses_what_is_in_use() {
-    if !guest_or_skip("n27_n36_n46_the_monitor_in_the_image_refuses_what_is_in_use") {
+async fn n27_n31_n36_n46_the_monitor_in_the_image_refuses_what_is_in_use() {
+    if !guest_or_skip("n27_n31_n36_n46_the_monitor_in_the_image_refuses_what_is_in_use") {
         return;
     }
     let site = Site::fresh().await.unwrap();
@@ -82,6 +87,8 @@ async fn n27_n36_n46_the_monitor_in_the_image_refuses_what_is_in_use() {
         .await
         .unwrap();
     assert_eq!(confirmed, MonitorBody::UpscaleConfirmation);
+
+    speaks_by_vsock(&site, &guest).await;
 
     // About 900 MiB held by one backend: more than fits below the threshold of 1 GiB.
     let session = guest.postgres().await.unwrap();
@@ -123,6 +130,35 @@ async fn n27_n36_n46_the_monitor_in_the_image_refuses_what_is_in_use() {
     )
     .await
     .unwrap();
+}
+
+/// N31: a monitor that listens on AF_VSOCK is served by it: the agent's own way of dialling, in the guest's kernel.
+async fn speaks_by_vsock(site: &Site, guest: &Guest) {
+    put_program(site, VM).await.unwrap();
+    let [link, metrics] = SECOND;
+    let line = format!(
+        "/usr/local/bin/vm-monitor --addr vsock:{link} --metrics-addr 0.0.0.0:{metrics} > /tmp/vsock.log 2>&1 < /dev/null & \
+         {IN_GUEST} relay {link} {link} > /tmp/relay.log 2>&1 < /dev/null &"
+    );
+    site.ssh(VM, &line, None).await.unwrap();
+    let address = SocketAddr::new(guest.ip, link);
+    let dialled = wait_for("a link by AF_VSOCK", Duration::from_secs(60), || async {
+        let link = AgentLink::dial(address).await;
+        link.map_err(|error| format!("{error:#}"))
+    });
+    let mut dialled = dialled.await.unwrap();
+    let granted = Allocation {
+        cpu: 1.0,
+        mem: 2 * GIB,
+    };
+    let granted = AgentBody::UpscaleNotification { granted };
+    let confirmed = dialled.ask(granted).await.unwrap();
+    assert_eq!(confirmed, MonitorBody::UpscaleConfirmation);
+    let doors = site
+        .ssh(VM, "cat /tmp/vsock.log /tmp/relay.log", None)
+        .await
+        .unwrap();
+    assert!(doors.contains(&format!("vsock:{link}")), "{doors}");
 }
 
 /// N28: on a growth the monitor does its work in the database before it confirms. A stock PostgreSQL has no file cache of
@@ -193,6 +229,72 @@ async fn n28_the_file_cache_has_grown_when_the_growth_is_confirmed() {
     .await
     .unwrap();
     monitor.kill().await.unwrap();
+}
+
+/// N27: with the soft squeeze a group that has more than it may keep is brought down before the answer, and only then is it
+/// yes; and where its memory is used all the time, the estimator finds out how much of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn n27_memory_is_taken_gently_before_a_shrink_and_to_see_what_is_needed() {
+    if !guest_or_skip("n27_memory_is_taken_gently_before_a_shrink_and_to_see_what_is_needed") {
+        return;
+    }
+    let site = Site::fresh().await.unwrap();
+    let guest = boot(&site, 2).await;
+    put_program(&site, VM).await.unwrap();
+    let ssh = async |line: String| site.ssh(VM, &line, None).await.unwrap();
+    let charged = format!("cat {GROUP}/memory.current");
+    let [link, metrics] = SECOND;
+    let address = SocketAddr::new(guest.ip, link);
+
+    // Page cache of 1400 MiB in a guest of 2 GiB.
+    let full = ssh(format!(
+        "/usr/local/bin/vm-monitor --addr 0.0.0.0:{link} --metrics-addr 0.0.0.0:{metrics} --cgroup postgres \
+         --soft-squeeze on --working-set on > /tmp/second.log 2>&1 < /dev/null & \
+         {IN_GUEST} {GROUP} flood {} /var/tmp/flood > /tmp/flood.json && {charged}",
+        1400 * MIB
+    ))
+    .await;
+    let full: u64 = full.trim().parse().unwrap();
+    assert!(full > 1400 * MIB, "{full}");
+    let target = Allocation { cpu: 1.0, mem: GIB };
+    let (ok, status) = may_shrink(address, target).await.unwrap();
+    let left: u64 = ssh(charged).await.trim().parse().unwrap();
+    assert!(ok && left < GIB, "{left} bytes are left: {status}");
+    let page = guest.page(metrics, "/metrics").await.unwrap();
+    let done = "vm_monitor_squeezes_total{outcome=\"done\"} 1\n";
+    assert!(page.contains(done), "{page}");
+
+    // The VM keeps its size, and all of the file is read again and again. An agent has to be there, who could give back what
+    // was missed.
+    let mut link = AgentLink::dial(address).await.unwrap();
+    let granted = Allocation {
+        cpu: 1.0,
+        mem: 2 * GIB,
+    };
+    let granted = AgentBody::UpscaleNotification { granted };
+    let confirmed = link.ask(granted).await.unwrap();
+    assert_eq!(confirmed, MonitorBody::UpscaleConfirmation);
+    ssh(format!(
+        "sh -c 'echo $$ > {GROUP}/cgroup.procs; while :; do cat /var/tmp/flood > /dev/null; done' \
+         > /dev/null 2>&1 < /dev/null &"
+    ))
+    .await;
+    let estimate = wait_for("an estimate", Duration::from_secs(240), || async {
+        let page = guest.page(metrics, "/metrics").await;
+        let page = page.map_err(|error| format!("{error:#}"))?;
+        let line = page
+            .lines()
+            .find_map(|line| line.strip_prefix("vm_monitor_working_set_bytes "));
+        line.and_then(|bytes| bytes.parse::<u64>().ok())
+            .ok_or_else(|| "none yet".to_owned())
+    })
+    .await
+    .unwrap();
+    let file = 1400 * MIB;
+    assert!(
+        (file * 9 / 10..file * 11 / 10).contains(&estimate),
+        "{estimate} bytes, for a file of {file}"
+    );
 }
 
 /// Asks over a new connection until the monitor has looked at memory often enough to tell.

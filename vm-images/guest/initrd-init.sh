@@ -4,7 +4,7 @@ B=/bin/busybox
 $B mount -t devtmpfs dev /dev
 $B mount -t proc proc /proc
 root=/dev/vda
-init=/sbin/init
+init=
 for word in $($B cat /proc/cmdline); do
     case $word in
         root=/dev/*) root=${word#root=} ;;
@@ -23,6 +23,11 @@ done
 if ! $B mount -t ext4 -o rw,noatime "$root" /new; then
     echo "[guest initrd] cannot mount $root: powering off" > /dev/console
     $B poweroff -f
+fi
+# A disk made for NeonVM brings its own.
+if [ -z "$init" ]; then
+    init=/sbin/init
+    [ ! -e /new/neonvm/bin/init ] && [ ! -L /new/neonvm/bin/init ] || init=/neonvm/bin/init
 fi
 $B umount /proc
 $B mount --move /dev /new/dev

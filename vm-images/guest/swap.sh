@@ -17,12 +17,16 @@ figures() {
     done < /proc/meminfo
 }
 
+figures
+if [ "$swap" != 0 ] && ! grep -q "^$device " /proc/swaps; then
+    # The VM has a swap disk, whose size is what was asked for.
+    exec sleep 2147483647
+fi
 if [ ! -b $device ]; then
     for module in $(cat /usr/lib/bellows/modules/late); do
         insmod "/usr/lib/bellows/modules/$module" || exit 1
     done
 fi
-figures
 if [ "$swap" = 0 ]; then
     # A device left by an earlier run of this script has its size already.
     [ "$(cat /sys/block/zram0/disksize)" != 0 ] || echo $((total * $1 / 100))K > /sys/block/zram0/disksize

@@ -6,8 +6,11 @@ mount -t sysfs sysfs /sys
 mkdir -p /dev/pts /dev/shm
 mount -t devpts -o gid=5,mode=620 devpts /dev/pts
 mount -t tmpfs -o mode=1777,size=80% tmpfs /dev/shm
-mount -t tmpfs -o mode=1777 tmpfs /tmp
-mount -t tmpfs -o mode=755 tmpfs /run
+# What a container image has there belongs to its programs.
+if [ ! -e /etc/bellows/container ]; then
+    mount -t tmpfs -o mode=1777 tmpfs /tmp
+    mount -t tmpfs -o mode=755 tmpfs /run
+fi
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
 . /usr/lib/bellows/say
 say INIT
@@ -45,6 +48,7 @@ else
 fi
 
 [ ! -s /etc/sysctl.conf ] || sysctl -q -p /etc/sysctl.conf
+/usr/lib/bellows/spec
 # Nothing runs yet, so a lock file of a server is one that a crash left.
 rm -f /srv/pg/data/postmaster.pid
 syslogd -C512

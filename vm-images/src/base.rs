@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::debian::{self, Packages};
 use crate::digest;
-use crate::error::{BuildError, IoContext, free_mib};
+use crate::error::{BuildError, IoContext, room_for};
 use crate::kernel;
 use crate::normalise;
 use crate::paths;
@@ -73,14 +73,7 @@ pub(crate) fn base(
     if let Some(layer) = store.layer(&recipe.name, KIND, &key) {
         return Ok(layer);
     }
-    if let Some(free) = free_mib(store.root()).filter(|free| *free < WORK_MIB) {
-        let path = store.root().to_owned();
-        return Err(BuildError::DiskFull {
-            path,
-            need_mib: WORK_MIB,
-            free_mib: free,
-        });
-    }
+    room_for(store.root(), WORK_MIB)?;
     let work = store.work_dir(guard)?;
     let (root, out) = (work.path().join("root"), work.path().join("out"));
     for dir in [&root, &out] {
@@ -92,7 +85,7 @@ pub(crate) fn base(
 
 fn key(recipe: &Recipe, guest: &GuestRecipe, packages: &Digest) -> Digest {
     let what = serde_json::json!({
-        "builder": BUILDER.iter().map(|text| digest::of_bytes(text.as_bytes())).collect::<Vec<_>>(),
+        "builder": digest::of_texts(BUILDER),
         "packages": packages,
         "prune": recipe.prune,
         "boot_modules": guest.kernel.boot_modules,

@@ -11,7 +11,7 @@ use protocol::image::{Digest, FileRecord, PackageRecord};
 use serde::{Deserialize, Serialize};
 
 use crate::digest;
-use crate::error::{BuildError, IoContext, free_mib};
+use crate::error::{BuildError, IoContext, room_for};
 use crate::mirror::{self, Mirrors};
 use crate::progress::{Amount, Reporter, Step};
 use crate::recipe::{DebianRecipe, Recipe, SuiteRecipe};
@@ -63,14 +63,7 @@ pub(crate) fn packages(
     {
         return Ok(layer);
     }
-    if let Some(free) = free_mib(store.root()).filter(|free| *free < DOWNLOAD_MIB) {
-        let path = store.root().to_owned();
-        return Err(BuildError::DiskFull {
-            path,
-            need_mib: DOWNLOAD_MIB,
-            free_mib: free,
-        });
-    }
+    room_for(store.root(), DOWNLOAD_MIB)?;
     let work = store.work_dir(guard)?;
     let apt = Apt::prepare(
         work.path().join("apt"),

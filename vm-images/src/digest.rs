@@ -18,6 +18,12 @@ pub fn of_bytes(bytes: &[u8]) -> Digest {
     Digest::from_bytes(Sha256::digest(bytes).into())
 }
 
+/// The digests of texts, in their order: of a builder's code, say.
+pub(crate) fn of_texts(texts: &[&str]) -> Vec<Digest> {
+    let digests = texts.iter().map(|text| of_bytes(text.as_bytes()));
+    digests.collect()
+}
+
 /// Length and SHA-256 of a file. Holes are hashed as the zeros they stand for, but not read.
 ///
 /// `on_progress` gets the bytes done so far.

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::container::{ConfigError, LayerError, MergeError, SpecError};
 use crate::recipe::RecipeError;
 use crate::store::StoreError;
 
@@ -15,6 +16,30 @@ pub enum BuildError {
     /// The cache does not work.
     #[error("the image cache cannot be used")]
     Store(#[from] StoreError),
+    /// The archive of a container image.
+    #[error("{} cannot be the base of a guest", path.display())]
+    Archive {
+        /// The archive or directory.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: ConfigError,
+    },
+    /// Its layers.
+    #[error("the layers of the image cannot be used")]
+    Layer(#[from] LayerError),
+    /// What a specification adds.
+    #[error("the specification of the image cannot be used")]
+    Spec(#[from] SpecError),
+    /// Lines of a Dockerfile in it.
+    #[error("the specification of the image cannot be carried out")]
+    Merge(#[from] MergeError),
+    /// A user or group.
+    #[error("the image has no {what}: name one that its /etc/passwd and /etc/group hold")]
+    Unknown {
+        /// Which.
+        what: String,
+    },
     /// Building needs chroot and file owners.
     #[error(
         "building an image needs root (chroot and file owners): run the same command with sudo"
@@ -174,6 +199,21 @@ pub(crate) fn disk_full(path: &Path, need_mib: u64) -> BuildError {
         path: path.to_owned(),
         need_mib: if need_mib == 0 { BUILD_MIB } else { need_mib },
         free_mib: free_mib(path).unwrap_or(0),
+    }
+}
+
+/// Sees that there is room for so many MiB below `path`.
+///
+/// # Errors
+/// [`BuildError::DiskFull`].
+pub(crate) fn room_for(path: &Path, need_mib: u64) -> Result<(), BuildError> {
+    match free_mib(path) {
+        Some(free_mib) if free_mib < need_mib => Err(BuildError::DiskFull {
+            path: path.to_owned(),
+            need_mib,
+            free_mib,
+        }),
+        _ => Ok(()),
     }
 }
 

@@ -23,7 +23,7 @@ use crate::recipe::{BinaryRecipe, GuestRecipe, Recipe, ServiceRecipe};
 use crate::store::{Guard, Image, Layer, Store};
 
 /// Scripts of ours, by their place in the guest.
-const SCRIPTS: &[(&str, &str)] = &[
+pub(crate) const SCRIPTS: &[(&str, &str)] = &[
     (
         "etc/acpi/PWRF/00000080",
         include_str!("../guest/power-button.sh"),
@@ -42,21 +42,26 @@ const SCRIPTS: &[(&str, &str)] = &[
         "usr/lib/bellows/shutdown",
         include_str!("../guest/shutdown.sh"),
     ),
+    ("usr/lib/bellows/spec", include_str!("../guest/spec.sh")),
     ("usr/lib/bellows/sshd", include_str!("../guest/sshd.sh")),
     ("usr/lib/bellows/swap", include_str!("../guest/swap.sh")),
     (
         "usr/lib/bellows/sysinit",
         include_str!("../guest/sysinit.sh"),
     ),
+    (
+        "usr/local/bin/resize-swap",
+        include_str!("../guest/resize-swap.sh"),
+    ),
 ];
 
 /// The cgroup of everything that is not to be scaled.
-const SYSTEM_GROUP: &str = "system";
+pub(crate) const SYSTEM_GROUP: &str = "system";
 
 /// File names in the artefact.
-const ROOT_DISK: &str = "root.ext4";
-const KERNEL: &str = "vmlinuz";
-const INITRD: &str = "initrd.cpio";
+pub(crate) const ROOT_DISK: &str = "root.ext4";
+pub(crate) const KERNEL: &str = "vmlinuz";
+pub(crate) const INITRD: &str = "initrd.cpio";
 
 /// The code and the texts that make the last step: another version of them makes another image.
 const BUILDER: &[&str] = &[
@@ -120,22 +125,28 @@ pub(crate) fn build(
             put(&root, wanted.path.trim_start_matches('/'), content, 0o755)?;
         }
     }
-    normalise::settle_tree(&root)?;
-    ext4::make(
-        &root,
-        &out.join(ROOT_DISK),
-        guest.disk_mib,
-        work.path(),
-        reporter,
-    )?;
-    for name in [KERNEL, INITRD] {
-        let source = base.dir.join(name);
-        fs::copy(&source, out.join(name)).at("copy", &source)?;
-    }
-    let files = records(&out, reporter)?;
+    let files = finish(work.path(), guest.disk_mib, &base.dir, reporter)?;
     let manifest = manifest(recipe, guest, base, files, inputs);
     reporter.begin(Step::Publish, &recipe.name);
     Ok(store.publish(guard, &key, &out, &manifest)?)
+}
+
+/// Makes a disk, `disk_mib` MiB large, of the tree that is whole in `root` of a working directory, puts it and what boots it, from
+/// `boots`, in `out`, and lists what is there.
+pub(crate) fn finish(
+    work: &Path,
+    disk_mib: u32,
+    boots: &Path,
+    reporter: &mut Reporter<'_>,
+) -> Result<BTreeMap<String, FileRecord>, BuildError> {
+    let (root, out) = (work.join("root"), work.join("out"));
+    normalise::settle_tree(&root)?;
+    ext4::make(&root, &out.join(ROOT_DISK), disk_mib, work, reporter)?;
+    for name in [KERNEL, INITRD] {
+        let source = boots.join(name);
+        fs::copy(&source, out.join(name)).at("copy", &source)?;
+    }
+    records(&out, reporter)
 }
 
 fn key(
@@ -145,7 +156,7 @@ fn key(
     inputs: &BTreeMap<String, Digest>,
 ) -> Digest {
     let what = serde_json::json!({
-        "builder": BUILDER.iter().map(|text| digest::of_bytes(text.as_bytes())).collect::<Vec<_>>(),
+        "builder": digest::of_texts(BUILDER),
         "recipe": recipe.sha256,
         "base": base,
         "files": files(guest),
@@ -235,7 +246,7 @@ fn inittab(guest: &GuestRecipe, services: &[ServiceRecipe]) -> String {
     text
 }
 
-fn service_file(service: &ServiceRecipe) -> String {
+pub(crate) fn service_file(service: &ServiceRecipe) -> String {
     let mut text = format!(
         "user={}\ngroup={}\n",
         quote(&service.user),
@@ -259,7 +270,7 @@ fn service_file(service: &ServiceRecipe) -> String {
 }
 
 /// A word of the shell, whatever is in it.
-fn quote(word: &str) -> String {
+pub(crate) fn quote(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 

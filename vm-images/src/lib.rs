@@ -1,4 +1,4 @@
-//! Images: recipes, their builder and the cache of what was built.
+//! Images: recipes, their builder, the cache of what was built, and OCI archives of it ([`oci`]).
 //!
 //! Two kinds of artefact are built from Debian packages. A *guest* is a kernel, an initial RAM disk and a root disk that
 //! a virtual machine boots; a *runtime* is QEMU with everything it needs, independent of the host.
@@ -18,6 +18,7 @@ use std::path::PathBuf;
 
 mod base;
 mod binary;
+pub mod container;
 mod debian;
 pub mod digest;
 mod error;
@@ -27,6 +28,7 @@ mod initrd;
 mod kernel;
 mod mirror;
 mod normalise;
+pub mod oci;
 mod paths;
 mod postgres;
 mod progress;

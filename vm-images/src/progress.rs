@@ -22,6 +22,12 @@ pub enum Step {
     Database,
     /// Packing the base layer.
     Pack,
+    /// Reading the layers of a container image.
+    Layers,
+    /// Writing what they hold.
+    Extract,
+    /// What a specification adds to it.
+    Merge,
     /// Unpacking the base layer and adding our programs.
     Assemble,
     /// Making the file system image.
@@ -43,6 +49,9 @@ impl fmt::Display for Step {
             Self::Configure => "configuring the root file system",
             Self::Database => "creating the database",
             Self::Pack => "packing the base layer",
+            Self::Layers => "reading the container image",
+            Self::Extract => "unpacking the container image",
+            Self::Merge => "carrying out the specification",
             Self::Assemble => "adding our programs",
             Self::FileSystem => "making the file system",
             Self::Hash => "hashing",

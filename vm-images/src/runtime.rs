@@ -12,7 +12,7 @@ use protocol::image::{FileRecord, ImageContent, ImageManifest, MANIFEST_FORMAT, 
 
 use crate::debian::{self, ARCHITECTURE, Packages};
 use crate::digest;
-use crate::error::{BuildError, IoContext, free_mib};
+use crate::error::{BuildError, IoContext, room_for};
 use crate::normalise;
 use crate::paths;
 use crate::progress::{Amount, Reporter, Step};
@@ -24,7 +24,7 @@ use crate::tool::Tool;
 const LOADER: &str = "usr/lib64/ld-linux-x86-64.so.2";
 
 /// Where libraries lie inside a tree; the loader searches here and nowhere else.
-const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
+pub(crate) const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 
 /// Directory of the tree in the artefact.
 const ROOT: &str = "root";
@@ -48,7 +48,7 @@ pub(crate) fn build(
     reporter: &mut Reporter<'_>,
 ) -> Result<Image, BuildError> {
     let what = serde_json::json!({
-        "builder": BUILDER.iter().map(|text| digest::of_bytes(text.as_bytes())).collect::<Vec<_>>(),
+        "builder": digest::of_texts(BUILDER),
         "recipe": recipe.sha256,
         "packages": packages.digest,
     });
@@ -56,14 +56,7 @@ pub(crate) fn build(
     if let Some(image) = store.current(&recipe.name, &key) {
         return Ok(image);
     }
-    if let Some(free) = free_mib(store.root()).filter(|free| *free < WORK_MIB) {
-        let path = store.root().to_owned();
-        return Err(BuildError::DiskFull {
-            path,
-            need_mib: WORK_MIB,
-            free_mib: free,
-        });
-    }
+    room_for(store.root(), WORK_MIB)?;
     let work = store.work_dir(guard)?;
     let out = work.path().join("out");
     let (content, files) = make(recipe, runtime, packages, work.path(), &out, reporter)?;
@@ -129,7 +122,7 @@ fn make(
 }
 
 /// Copies programs, modules, firmware and the libraries all of those need from `full` to `root`.
-fn select(
+pub(crate) fn select(
     recipe: &Recipe,
     runtime: &RuntimeRecipe,
     full: &Path,

@@ -17,8 +17,8 @@ use tokio_util::sync::CancellationToken;
 pub use shell::config::Config;
 
 use crate::core::cache::CacheFailure;
-use crate::shell::carrier::{Address, Door};
 use crate::shell::link::AgentPort;
+use carrier::{Address, Door};
 
 /// The monitor's two listeners, bound but not served yet.
 #[derive(Debug)]

@@ -4,7 +4,6 @@
 
 mod harness;
 
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -12,11 +11,11 @@ use harness::{Agent, Files, GIB, Guest, http_get, soon};
 use protocol::monitor::MonitorBody;
 use protocol::monitor_v2::Capabilities;
 use protocol::time::Span;
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tempfile::TempDir;
+use test_authority::{Authority, Identity, PAST, put_with};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -26,38 +25,6 @@ use vm_monitor::{BindError, Bound, Config};
 
 /// The name in the monitor's certificate.
 const NAME: &str = "vm-monitor.test";
-
-/// Years in which a certificate is good.
-const NOW: (i32, i32) = (2000, 4000);
-const PAST: (i32, i32) = (2000, 2001);
-
-/// An authority.
-struct Authority {
-    issuer: Issuer<'static, KeyPair>,
-    pem: String,
-}
-
-impl Authority {
-    fn new(name: &str) -> Self {
-        let mut params = CertificateParams::default();
-        params.distinguished_name.push(DnType::CommonName, name);
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let key = KeyPair::generate().expect("a key");
-        let pem = params.self_signed(&key).expect("signed").pem();
-        let issuer = Issuer::new(params, key);
-        Self { issuer, pem }
-    }
-
-    /// A certificate and its key, as PEM.
-    fn signs(&self, (from, until): (i32, i32)) -> (String, String) {
-        let key = KeyPair::generate().expect("a key");
-        let mut params = CertificateParams::new([NAME.to_owned()]).expect("a name");
-        params.not_before = rcgen::date_time_ymd(from, 1, 1);
-        params.not_after = rcgen::date_time_ymd(until, 1, 1);
-        let cert = params.signed_by(&key, &self.issuer).expect("signed");
-        (cert.pem(), key.serialize_pem())
-    }
-}
 
 /// Files of a monitor's TLS in a folder of their own.
 struct Keys {
@@ -75,9 +42,9 @@ impl Keys {
 
     /// Another certificate for the monitor.
     fn renew(&self, monitors: &Authority) {
-        let (cert, key) = monitors.signs(NOW);
-        self.put("cert", &cert, 0o644);
-        self.put("key", &key, 0o600);
+        let own = monitors.signs(NAME);
+        self.put("cert", &own.cert, 0o644);
+        self.put("key", &own.key, 0o600);
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -85,11 +52,7 @@ impl Keys {
     }
 
     fn put(&self, name: &str, text: &str, mode: u32) {
-        let draft = self.path("draft");
-        std::fs::write(&draft, text).expect("written");
-        let mode = std::fs::Permissions::from_mode(mode);
-        std::fs::set_permissions(&draft, mode).expect("set");
-        std::fs::rename(&draft, self.path(name)).expect("in its place");
+        put_with(&self.path(name), text, mode);
     }
 
     fn files(&self) -> TlsFiles {
@@ -102,7 +65,7 @@ impl Keys {
 }
 
 /// An agent's side of TLS: whom it trusts, and what it shows.
-fn connector(trusted: &Authority, shows: Option<&(String, String)>) -> TlsConnector {
+fn connector(trusted: &Authority, shows: Option<&Identity>) -> TlsConnector {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut roots = RootCertStore::empty();
     let root = CertificateDer::from_pem_slice(trusted.pem.as_bytes()).expect("PEM");
@@ -113,9 +76,9 @@ fn connector(trusted: &Authority, shows: Option<&(String, String)>) -> TlsConnec
         .with_root_certificates(roots);
     let config = match shows {
         None => builder.with_no_client_auth(),
-        Some((cert, key)) => {
-            let chain = CertificateDer::from_pem_slice(cert.as_bytes()).expect("PEM");
-            let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).expect("PEM");
+        Some(own) => {
+            let chain = CertificateDer::from_pem_slice(own.cert.as_bytes()).expect("PEM");
+            let key = PrivateKeyDer::from_pem_slice(own.key.as_bytes()).expect("PEM");
             let built = builder.with_client_auth_cert(vec![chain], key);
             built.expect("they go together")
         }
@@ -159,7 +122,7 @@ impl Scene {
 
     /// The connector of an agent that is what it should be.
     fn good(&self) -> TlsConnector {
-        connector(&self.monitors, Some(&self.agents.signs(NOW)))
+        connector(&self.monitors, Some(&self.agents.signs(NAME)))
     }
 
     async fn agent(&self) -> Agent {
@@ -213,7 +176,7 @@ async fn strangers_are_refused_by_reason_and_the_agent_notices_nothing() {
     let scene = Scene::new().await;
     let mut agent = scene.agent().await;
     let others = Authority::new("others");
-    let (expired, unknown) = (scene.agents.signs(PAST), others.signs(NOW));
+    let (expired, unknown) = (scene.agents.signs_for(NAME, PAST), others.signs(NAME));
     for (reason, connector) in [
         ("tls_no_certificate", connector(&scene.monitors, None)),
         ("tls_untrusted", connector(&scene.monitors, Some(&unknown))),
@@ -282,22 +245,22 @@ async fn changed_certificates_are_used_for_the_next_connection() {
     let mut agent = scene.agent().await;
     // A certificate whose key has not come yet: what was goes on.
     let others = Authority::new("other monitors");
-    let (cert, key) = others.signs(NOW);
-    scene.keys.put("cert", &cert, 0o644);
+    let theirs = others.signs(NAME);
+    scene.keys.put("cert", &theirs.cert, 0o644);
     let mut again = scene.agent().await;
     assert!(agent.closed().await.is_some(), "the newest wins");
     // Its key, but open to others: no use either.
-    scene.keys.put("key", &key, 0o640);
+    scene.keys.put("key", &theirs.key, 0o640);
     let mut third = scene.agent().await;
     assert!(again.closed().await.is_some());
-    scene.keys.put("key", &key, 0o400);
+    scene.keys.put("key", &theirs.key, 0o400);
     let refused = dial(&scene.guest, &scene.good()).await;
     assert!(refused.is_err(), "the old authority no longer vouches");
     assert!(third.is_alive().await, "who is there stays");
     // Agents of another authority, too.
     let newcomers = Authority::new("new agents");
     scene.keys.put("ca", &newcomers.pem, 0o644);
-    let connector = connector(&others, Some(&newcomers.signs(NOW)));
+    let connector = connector(&others, Some(&newcomers.signs(NAME)));
     let fourth = dial(&scene.guest, &connector).await.expect("let in");
     let mut fourth = fourth.version_one().await;
     assert!(fourth.is_alive().await);
@@ -321,7 +284,7 @@ async fn files_that_cannot_be_used_are_named_before_anything_is_bound() {
             other => panic!("{other:?}"),
         }
     };
-    let (_, key) = monitors.signs(NOW);
+    let key = monitors.signs(NAME).key;
     for (spoil, says) in [
         (
             &(|keys: &Keys| keys.put("key", &key, 0o644)) as &dyn Fn(&Keys),

@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 
-use crate::{build, shell};
+use crate::{build, cluster, shell};
 
 /// Options of `bench`.
 #[derive(Args)]
@@ -32,6 +32,8 @@ pub(crate) struct Options {
 enum Name {
     /// Patch of the VM object to guest-visible, beside raw QMP on the same guest
     Resize,
+    /// The same in a pod of a real cluster, through its API server and the deployed parts; needs root
+    Cluster,
     /// The static monitor: memory, CPU, size, replies, time from trigger to frame
     Monitor,
     /// The agent with many VMs: memory, CPU, log, decisions, time from metrics and requests to patches
@@ -50,6 +52,14 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             let program = "bench-resize";
             let mut command = Command::new(bellows.with_file_name(program));
             command.env("BELLOWS_BIN", &bellows);
+            (program, command)
+        }
+        Name::Cluster => {
+            cluster::build()?;
+            let bellows = build::images(build::Scope::Release)?;
+            let program = "bench-resize";
+            let mut command = Command::new(bellows.with_file_name(program));
+            command.env("BELLOWS_BIN", &bellows).arg("--cluster");
             (program, command)
         }
         Name::Oom => {

@@ -137,6 +137,9 @@ fn put(tree: &Path, name: &str, content: &[u8], mode: u32) -> Result<()> {
 }
 
 #[cfg(test)]
+mod under_systemd;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -183,6 +186,40 @@ mod tests {
         let unit = unpacked.join("usr/lib/systemd/system/vm-monitor.service");
         let unit = fs::read_to_string(unit).expect("there");
         assert!(unit.contains("\nExecStart=/usr/bin/vm-monitor\n"), "{unit}");
+    }
+
+    /// What systemd itself says of the unit: nothing in it is unknown or wrong, and little is open to the program.
+    #[test]
+    fn systemd_finds_the_unit_sound_and_well_shut() {
+        if !shell::on_path("systemd-analyze") {
+            println!("SKIP(missing: systemd-analyze): systemd_finds_the_unit_sound_and_well_shut");
+            return;
+        }
+        let folder = tempfile::tempdir().expect("a folder");
+        put(folder.path(), "program", b"#!/bin/sh\n", 0o755).expect("written");
+        let unit = shell::root().join("vm-monitor/dist/vm-monitor.service");
+        let unit = fs::read_to_string(unit).expect("a unit");
+        let program = folder.path().join("program").display().to_string();
+        let path = folder.path().join("vm-monitor.service");
+        let analyze = |unit: &str, words: &[&str]| {
+            fs::write(&path, unit).expect("written");
+            let mut command = Command::new("systemd-analyze");
+            let output = command.args(words).arg(&path).output().expect("it runs");
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            (output.status.success() && said.is_empty(), said)
+        };
+        let sound = unit.replace(BY_HAND, &program);
+        let verify: &[&str] = &["verify", "--man=no"];
+        assert_eq!(analyze(&sound, verify), (true, String::new()));
+        let wrong = sound.replace("UMask=", "Umask=");
+        assert!(!analyze(&wrong, verify).0, "it would find nothing");
+        // Of 100: below 30 is what systemd calls well protected.
+        let shut: &[&str] = &["security", "--offline=true", "--no-pager", "--threshold=30"];
+        assert!(analyze(&sound, shut).0, "{}", analyze(&sound, shut).1);
+        let open = sound
+            .replace("ProtectSystem=strict\n", "")
+            .replace("User=vm-monitor\n", "");
+        assert!(!analyze(&open, shut).0, "it would find nothing");
     }
 
     #[test]

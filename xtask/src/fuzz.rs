@@ -43,7 +43,8 @@ pub(crate) struct Options {
 }
 
 /// Who reads what others wrote.
-const READERS: [&str; 5] = [
+const READERS: [&str; 6] = [
+    "agent",
     "protocol",
     "vm-monitor",
     "neonvm-guestd",

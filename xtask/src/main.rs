@@ -5,13 +5,14 @@
 
 mod bench;
 mod build;
+mod cluster;
 mod demo;
 mod dist;
+mod event_servers;
 mod fuzz;
 mod http;
 mod interrupt;
 mod model;
-mod s3_server;
 mod setup;
 mod shell;
 mod sim;
@@ -51,6 +52,8 @@ enum Command {
     Sim(sim::Options),
     /// Check the model of the permit protocol in its larger bounds
     Model,
+    /// A real Kubernetes on this machine, with nodes: build, up, images, test, down, status
+    Cluster(cluster::Options),
     /// Install what this machine lacks, or print the one command that does
     Setup,
     /// Build the static binaries that go into guests
@@ -62,6 +65,16 @@ enum Command {
         /// The JSON report of `demo --report`
         report: PathBuf,
     },
+}
+
+/// All that a machine needs for every command: packages, and the servers that tests talk to.
+fn everything() -> anyhow::Result<()> {
+    setup::ensure(setup::Need::Everything)?;
+    event_servers::ensure()?;
+    if shell::is_root() {
+        cluster::rootfs::ensure_systemd()?;
+    }
+    cluster::build_if_possible().map(|_| ())
 }
 
 fn main() -> ExitCode {
@@ -76,7 +89,8 @@ fn main() -> ExitCode {
         Command::Fuzz(options) => fuzz::run(&options),
         Command::Sim(options) => sim::run(&options),
         Command::Model => model::run(),
-        Command::Setup => setup::ensure(setup::Need::Everything).and_then(|()| s3_server::ensure()),
+        Command::Cluster(options) => cluster::run(&options),
+        Command::Setup => everything(),
         Command::GuestBins => build::guest_bins().map(|dir| shell::say(&dir.display().to_string())),
         Command::Images => build::images(build::Scope::Binaries).map(|_| ()),
         Command::Plot { report } => demo::plot_again(&report),

@@ -1,24 +1,27 @@
-//! `cargo xtask model`: the permit protocol model-checked in the larger bounds, built fast.
+//! `cargo xtask model`: the permit protocol and migration, model-checked in the larger bounds, built fast.
 
 use anyhow::Result;
 
 use crate::shell;
 
-/// Runs `scheduler/tests/model.rs` with every bound; minutes, not seconds.
+/// Runs `scheduler/tests/model.rs` and `migrations.rs` with every bound; minutes, not seconds.
 pub(crate) fn run() -> Result<()> {
     let mut command = shell::cargo()?;
     command
         .args([
             "test",
-            "--release",
+            "--profile",
+            "sim",
             "--locked",
             "--package",
             "scheduler",
             "--test",
             "model",
+            "--test",
+            "migrations",
             "--",
             "--nocapture",
         ])
         .env("SCHEDULER_MODEL", "large");
-    shell::run("the model of the permit protocol", &mut command)
+    shell::run("the models of permits and migration", &mut command)
 }

@@ -23,7 +23,7 @@ struct Tool {
     build: bool,
 }
 
-const TOOLS: [Tool; 16] = [
+const TOOLS: [Tool; 18] = [
     Tool {
         program: "cc",
         package: "gcc",
@@ -45,9 +45,20 @@ const TOOLS: [Tool; 16] = [
         package: "libc6-dev",
         build: true,
     },
+    // Judges the unit of the monitor's package.
+    Tool {
+        program: "systemd-analyze",
+        package: "systemd",
+        build: false,
+    },
     Tool {
         program: "mmdebstrap",
         package: "mmdebstrap",
+        build: false,
+    },
+    Tool {
+        program: "ip",
+        package: "iproute2",
         build: false,
     },
     Tool {
@@ -118,6 +129,23 @@ fn present(tool: &Tool) -> bool {
             .any(|dir| std::path::Path::new(dir).join(tool.program).is_file())
 }
 
+/// The Go toolchain's package, if this system's is new enough to build with.
+fn packaged_go() -> Option<&'static str> {
+    const PACKAGE: &str = "golang-go";
+    let policy = Command::new("apt-cache").args(["policy", PACKAGE]).output();
+    let policy = String::from_utf8(policy.ok()?.stdout).ok()?;
+    let candidate = policy
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("Candidate:"))?;
+    // `2:1.24~2`: an epoch, the version, a revision.
+    let version = candidate.trim().rsplit(':').next()?;
+    let is_enough = crate::cluster::programs::is_enough(&format!("go{version}"));
+    if is_enough {
+        shell::say("note: Go is not installed; the servers of some tests are built with it");
+    }
+    is_enough.then_some(PACKAGE)
+}
+
 /// Installs what is missing when we are root; else prints the one command that does and fails.
 pub(crate) fn ensure(need: Need) -> Result<()> {
     let mut packages: Vec<&str> = TOOLS
@@ -130,6 +158,9 @@ pub(crate) fn ensure(need: Need) -> Result<()> {
             "note: kubectl is not installed; its black-box tests will install it if the package exists",
         );
         packages.push("kubernetes-client");
+    }
+    if need == Need::Everything && !crate::cluster::programs::has_go() {
+        packages.extend(packaged_go());
     }
     packages.sort_unstable();
     packages.dedup();

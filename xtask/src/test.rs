@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 use clap::Args;
 
-use crate::{build, s3_server, setup, shell, tidy};
+use crate::{build, cluster, event_servers, setup, shell, tidy};
 
 /// Options of `test`.
 #[derive(Args)]
@@ -35,19 +35,29 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         return check();
     }
     setup::ensure(setup::Need::Everything)?;
-    s3_server::ensure()?;
+    event_servers::ensure()?;
     together(vec![
         ("format", format()),
         ("tidy", tidy::run()),
         ("lints", lints()),
     ])?;
+    let has_cluster = cluster::build_if_possible()?;
+    if shell::is_root() {
+        cluster::rootfs::ensure_systemd()?;
+    }
     let bellows = build::images(build::Scope::Tests)?;
     let mut command = shell::cargo()?;
     command
         .args(["test", "--workspace", "--no-fail-fast"])
         .env("BELLOWS_BIN", &bellows)
         .env("BELLOWS_REQUIRE_GUEST", "1");
-    shell::run("all tests, with real guests", &mut command)
+    if has_cluster {
+        command.env("BELLOWS_REQUIRE_CLUSTER", "1");
+    }
+    shell::run(
+        "all tests, with real guests and a real Kubernetes",
+        &mut command,
+    )
 }
 
 /// Every failure is shown, so that one round is enough to see all of them.

@@ -216,6 +216,7 @@ pub(super) fn vm_info(min: u32, max: u32, using: u32, scaling: ScalingConfig) ->
             always_migrate: false,
             scaling_enabled: true,
             overrides: None,
+            own_mode: None,
             scaling,
         },
         current_revision: None,

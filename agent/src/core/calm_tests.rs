@@ -29,7 +29,7 @@ fn page(cpu: f64, memory: f64) -> SystemMetrics {
         load1: cpu * 0.25 * defaults.load_average_fraction_target,
         load5: 0.0,
         memory_usage_bytes: memory * GIB * defaults.memory_usage_fraction_target,
-        memory_cached_bytes: 0.0,
+        ..SystemMetrics::default()
     }
 }
 

@@ -18,7 +18,7 @@ use super::calm::Calm;
 use super::config::{CoreConfig, ScalingConfig, ShrinkStep, Timers};
 use super::desired::Denied;
 use super::machine::{Core, Timed};
-use super::metrics::{LfcMetrics, SystemMetrics};
+use super::metrics::{LfcMetrics, Signals, SystemMetrics};
 use super::monitor;
 use super::monitor::{Approved, DeniedDownscale, Kind, MonitorState, Ongoing, RequestedUpscale};
 use super::neonvm::NeonVmState;
@@ -66,6 +66,9 @@ fn scaling_record(scaling: &ScalingConfig) -> Scaling {
         downscale_hold_seconds,
         downscale_cooldown_seconds,
         upscale_cooldown_seconds,
+        enable_monitor_estimate,
+        memory_pressure_hold_percent,
+        mode,
     } = *scaling;
     Scaling {
         load_average_fraction_target: Decimal(load_average_fraction_target),
@@ -86,6 +89,9 @@ fn scaling_record(scaling: &ScalingConfig) -> Scaling {
         downscale_hold_seconds,
         downscale_cooldown_seconds,
         upscale_cooldown_seconds,
+        enable_monitor_estimate,
+        memory_pressure_hold_percent: Decimal(memory_pressure_hold_percent),
+        mode,
     }
 }
 
@@ -109,6 +115,9 @@ fn scaling_of(record: &Scaling) -> ScalingConfig {
         downscale_hold_seconds: record.downscale_hold_seconds,
         downscale_cooldown_seconds: record.downscale_cooldown_seconds,
         upscale_cooldown_seconds: record.upscale_cooldown_seconds,
+        enable_monitor_estimate: record.enable_monitor_estimate,
+        memory_pressure_hold_percent: record.memory_pressure_hold_percent.0,
+        mode: record.mode,
     }
 }
 
@@ -226,6 +235,7 @@ pub(super) fn info_of(object: &VmObject, name: &str, default: &ScalingConfig) ->
             scaling_enabled: true,
             overrides: None,
             scaling: object.own.as_ref().map_or(*default, scaling_of),
+            own_mode: None,
         },
         current_revision: object.reached.map(|reached| RevisionWithTime {
             revision: stamp_of(reached).revision,
@@ -243,12 +253,19 @@ pub(super) fn system_record(metrics: &SystemMetrics) -> SystemSample {
         load5,
         memory_usage_bytes,
         memory_cached_bytes,
+        signals,
     } = *metrics;
+    let Signals {
+        estimate_bytes,
+        pressure_percent,
+    } = signals;
     SystemSample {
         load1,
         load5,
         usage: memory_usage_bytes,
         cached: memory_cached_bytes,
+        estimate: estimate_bytes,
+        pressure: pressure_percent,
     }
 }
 
@@ -258,6 +275,10 @@ pub(super) fn system_of(sample: &SystemSample) -> SystemMetrics {
         load5: sample.load5,
         memory_usage_bytes: sample.usage,
         memory_cached_bytes: sample.cached,
+        signals: Signals {
+            estimate_bytes: sample.estimate,
+            pressure_percent: sample.pressure,
+        },
     }
 }
 

@@ -29,6 +29,10 @@ pub enum Reason {
     StaleMetrics,
     /// The VM is about to migrate: nothing changes any more.
     Migrating,
+    /// The monitor's estimate of the working set.
+    MonitorEstimate,
+    /// Tasks wait for memory: the size is not reduced.
+    MemoryPressure,
 }
 
 impl Reason {
@@ -45,6 +49,8 @@ impl Reason {
             Self::MissingMetrics => "missing_metrics",
             Self::StaleMetrics => "stale_metrics",
             Self::Migrating => "migrating",
+            Self::MonitorEstimate => "monitor_estimate",
+            Self::MemoryPressure => "memory_pressure",
         }
     }
 }
@@ -56,6 +62,7 @@ impl From<Option<Signal>> for Reason {
             Some(Signal::Cpu) => Self::Cpu,
             Some(Signal::Memory) => Self::Memory,
             Some(Signal::WorkingSet) => Self::WorkingSet,
+            Some(Signal::MonitorEstimate) => Self::MonitorEstimate,
         }
     }
 }
@@ -84,9 +91,13 @@ pub enum Bound {
     DownscaleCooldown,
     /// It shrank a short while ago, and only the load asks for more.
     UpscaleCooldown,
+    /// It is only observed.
+    ObserveMode,
+    /// It may only grow.
+    GrowMode,
 }
 
-const ALL: [Bound; 10] = [
+const ALL: [Bound; 12] = [
     Bound::Min,
     Bound::Max,
     Bound::Permit,
@@ -97,6 +108,8 @@ const ALL: [Bound; 10] = [
     Bound::DownscaleHold,
     Bound::DownscaleCooldown,
     Bound::UpscaleCooldown,
+    Bound::ObserveMode,
+    Bound::GrowMode,
 ];
 
 impl Bound {
@@ -114,6 +127,8 @@ impl Bound {
             Self::DownscaleHold => "downscale_hold",
             Self::DownscaleCooldown => "downscale_cooldown",
             Self::UpscaleCooldown => "upscale_cooldown",
+            Self::ObserveMode => "observe_mode",
+            Self::GrowMode => "grow_mode",
         }
     }
 }
@@ -152,7 +167,7 @@ impl Serialize for Bounds {
 pub struct Decision {
     /// What the VM has.
     pub current: Resources,
-    /// What it should have.
+    /// What it should have; by its mode it may not be brought there.
     pub target: Resources,
     /// What the metrics alone ask for, compute units.
     pub goal_units: u32,

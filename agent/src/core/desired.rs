@@ -1,8 +1,8 @@
 //! From the goal to the size the VM should have: wishes and refusals of the monitor, missing metrics, bounds.
 //! Source: spec/agent.md §2.4.
 //!
-//! Precedence, later wins: goal, calm (see [`super::calm`]), the monitor's wish or refusal (whichever is more), hold without metrics, maximum, minimum,
-//! and last the refusal again: a VM stays above its maximum rather than run out of memory.
+//! Precedence, later wins: goal, calm (see [`super::calm`]), the monitor's wish or refusal (whichever is more), hold
+//! without metrics or under memory pressure, maximum, minimum, and last the refusal again: a VM stays above its maximum rather than run out of memory.
 
 use protocol::time::Timestamp;
 use protocol::units::{Bytes, MilliCpu, Resources};
@@ -212,11 +212,35 @@ fn wishes(inputs: &Inputs<'_>, goal: &Goal, calmed: &Calmed) -> Wishes {
     wishes
 }
 
+/// While tasks wait for memory more than the settings allow, the units in use, as whole a number as they are.
+fn pressure_vote(inputs: &Inputs<'_>) -> Option<f64> {
+    let most = inputs.scaling.memory_pressure_hold_percent;
+    let share = inputs.system?.signals.pressure_percent?;
+    (most > 0.0 && share > most).then(|| {
+        let cpu = f64::from(inputs.using.cpu.0) / f64::from(inputs.unit.cpu.0.max(1));
+        let mem = inputs.using.mem.0 as f64 / inputs.unit.mem.0.max(1) as f64;
+        cpu.max(mem)
+    })
+}
+
+/// Why nothing may shrink now, if so: what is not known counts for more than what is.
+fn held_by(inputs: &Inputs<'_>, goal: &Goal, has_all_metrics: bool) -> Option<Reason> {
+    if !has_all_metrics && inputs.is_stale {
+        return Some(Reason::StaleMetrics);
+    }
+    if !has_all_metrics {
+        return Some(Reason::MissingMetrics);
+    }
+    let is_pressed = goal.votes.memory_pressure.is_some();
+    is_pressed.then_some(Reason::MemoryPressure)
+}
+
 /// Computes the desired size.
 #[must_use]
 pub fn desired(inputs: &Inputs<'_>) -> Desired {
     let mut warnings = Warnings::default();
-    let goal = goal(inputs.scaling, inputs.unit, inputs.system, inputs.lfc);
+    let mut goal = goal(inputs.scaling, inputs.unit, inputs.system, inputs.lfc);
+    goal.votes.memory_pressure = pressure_vote(inputs);
     let has_all_metrics =
         inputs.system.is_some() && (!inputs.scaling.enable_lfc_metrics || inputs.lfc.is_some());
     if goal.is_series_short {
@@ -240,13 +264,11 @@ pub fn desired(inputs: &Inputs<'_>) -> Desired {
         is_upscale,
         is_denied,
     } = wishes(inputs, &goal, &calmed);
-    if !has_all_metrics && inputs.using.has_field_above(size) {
+    if let Some(why) = held_by(inputs, &goal, has_all_metrics)
+        && inputs.using.has_field_above(size)
+    {
         size = size.field_max(inputs.using);
-        reason = if inputs.is_stale {
-            Reason::StaleMetrics
-        } else {
-            Reason::MissingMetrics
-        };
+        reason = why;
     }
     let mut bounded_by = calmed.by;
     if size.has_field_above(inputs.max) {

@@ -1,6 +1,7 @@
 //! One computation: from the state to everything that may be started now, and why. It does no I/O and changes nothing but the
 //! target revision and since when the goal has been below the size, so computing again without a change gives the same. Source: spec/agent.md §2.4, §3.2.
 
+use protocol::mode::Mode;
 use protocol::permit::RequestMetrics;
 use protocol::revision::Revision;
 use protocol::time::Timestamp;
@@ -11,6 +12,7 @@ use super::decision::{Bound, Decision, Reason};
 use super::desired::{Desired, Inputs, desired};
 use super::machine::{Core, Evaluation};
 use super::metrics::SystemMetrics;
+use super::mode;
 use super::neonvm::Limits;
 use super::revision::{StampedRevision, flags_between};
 use super::round::Round;
@@ -29,7 +31,8 @@ impl Core {
         let size = if is_migrating {
             self.using()
         } else {
-            desired.size
+            let (using, mode) = (self.using(), self.mode());
+            mode::allowed(mode, desired.size, using, self.neonvm.held(using))
         };
         self.renew_target_revision(now, size);
         let mut evaluation = self.plan(now, &desired, size, is_migrating);
@@ -71,6 +74,10 @@ impl Core {
         })
     }
 
+    fn mode(&self) -> Mode {
+        self.vm.config.scaling.mode
+    }
+
     fn renew_target_revision(&mut self, now: Timestamp, size: Resources) {
         let last = self.last_desired.unwrap_or(self.using());
         if size != last {
@@ -91,6 +98,7 @@ impl Core {
         let revision = self.target_revision.revision;
         let neonvm_revision = self.neonvm_revision(using, size);
         self.check_order(using);
+        let mode = self.mode();
         let Self {
             config,
             vm,
@@ -110,6 +118,7 @@ impl Core {
             using,
             desired: size,
             is_migrating,
+            mode,
             warnings: Warnings::default(),
             wait: None,
             faults,
@@ -180,10 +189,12 @@ impl Core {
         {
             self.faults.count(Fault::ApprovedAboveUse);
         }
-        if self
-            .plugin
-            .permit
-            .is_some_and(|permit| held.has_field_above(permit))
+        // A VM that is only observed is as large as people make it.
+        if self.mode() != Mode::Observe
+            && self
+                .plugin
+                .permit
+                .is_some_and(|permit| held.has_field_above(permit))
         {
             self.faults.count(Fault::UseAbovePermit);
         }
@@ -194,6 +205,13 @@ impl Core {
         let mut bounded_by = desired.bounded_by;
         if is_migrating {
             bounded_by.insert(Bound::Migration);
+        }
+        let target = if is_migrating { using } else { desired.size };
+        let mode = self.mode();
+        if mode::allowed(mode, target, using, using) != target
+            && let Some(bound) = mode::bound(mode)
+        {
+            bounded_by.insert(bound);
         }
         let high = self.plugin.permit.unwrap_or(using).field_max(using);
         if size.has_field_above(high) {
@@ -210,7 +228,7 @@ impl Core {
         }
         Decision {
             current: using,
-            target: size,
+            target,
             goal_units: desired.goal.units,
             reason: if is_migrating {
                 Reason::Migrating

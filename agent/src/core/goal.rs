@@ -3,6 +3,9 @@
 //! * CPU: the load average (one minute, five minutes, or a mix, by how far they are apart) over what one unit carries.
 //! * Memory: usage over the share it may fill; with a known working set also usage and cache together.
 //! * Working set: the file cache's hot pages over the share of memory the cache gets.
+//! * The monitor's estimate of what its guest needs, where that has a vote: over the share that usage and cache together may
+//!   fill.
+//! * Memory pressure, where that has a vote: the size in use, so that nothing shrinks (see [`super::desired`]).
 //!
 //! CPU alone is rounded to the nearest unit; memory and working set are rounded up.
 
@@ -11,7 +14,7 @@ use serde::Serialize;
 
 use super::config::ScalingConfig;
 use super::lfc::{self, PAGE_BYTES};
-use super::metrics::{LfcMetrics, SystemMetrics};
+use super::metrics::{KERNEL_ALLOWANCE_BYTES, LfcMetrics, SystemMetrics};
 
 /// Keeps the mixed zone's division finite.
 const MIX_EPSILON: f64 = 0.000_001;
@@ -28,6 +31,12 @@ pub struct Votes {
     /// By the file cache's working set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub working_set: Option<f64>,
+    /// By the monitor's estimate of the working set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub monitor_estimate: Option<f64>,
+    /// By memory pressure: the units in use, while there is too much of it. It never makes a VM grow.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_pressure: Option<f64>,
 }
 
 /// One of the signals.
@@ -40,6 +49,8 @@ pub enum Signal {
     Memory,
     /// The file cache's working set.
     WorkingSet,
+    /// The monitor's estimate of the working set.
+    MonitorEstimate,
 }
 
 /// What the metrics ask for.
@@ -82,6 +93,14 @@ pub fn goal(
                 set.predicted_pages * PAGE_BYTES / scaling.lfc_to_memory_ratio / unit_mem
             })
         }),
+        monitor_estimate: system
+            .filter(|_| scaling.enable_monitor_estimate)
+            .and_then(|system| system.signals.estimate_bytes)
+            .map(|bytes| {
+                let needs = bytes + KERNEL_ALLOWANCE_BYTES;
+                needs / scaling.memory_total_fraction_target / unit_mem
+            }),
+        memory_pressure: None,
     };
     let (units, winner) = combine(&votes);
     Goal {
@@ -112,6 +131,8 @@ impl Goal {
             cpu: more(self.votes.cpu),
             memory: more(self.votes.memory),
             working_set: more(self.votes.working_set),
+            monitor_estimate: more(self.votes.monitor_estimate),
+            memory_pressure: None,
         })
         .0
     }
@@ -159,6 +180,7 @@ fn combine(votes: &Votes) -> (u32, Option<Signal>) {
         (Signal::Cpu, votes.cpu.map(f64::round)),
         (Signal::Memory, votes.memory),
         (Signal::WorkingSet, votes.working_set),
+        (Signal::MonitorEstimate, votes.monitor_estimate),
     ];
     let mut highest = 0.0_f64;
     let mut winner = None;

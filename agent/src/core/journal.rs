@@ -80,6 +80,16 @@ impl Output {
         ] {
             bytes.number(vote.map_or(u64::MAX, |vote| Milli::of(vote).0.cast_unsigned()));
         }
+        // Younger than the journal: where they are absent the checksum is that of before.
+        for (number, vote) in [
+            (1, decision.votes.monitor_estimate),
+            (2, decision.votes.memory_pressure),
+        ] {
+            if let Some(vote) = vote {
+                bytes.number(number);
+                bytes.number(Milli::of(vote).0.cast_unsigned());
+            }
+        }
         bytes.number(u64::from(decision.bounded_by.0));
         bytes.number(decision.revision.value.cast_unsigned());
         bytes.number(decision.revision.flags);
@@ -105,6 +115,8 @@ impl Output {
             ("cpu", decision.votes.cpu),
             ("memory", decision.votes.memory),
             ("working_set", decision.votes.working_set),
+            ("monitor_estimate", decision.votes.monitor_estimate),
+            ("memory_pressure", decision.votes.memory_pressure),
         ];
         let mut started = Started::default();
         for (_, action) in &self.started {

@@ -17,7 +17,7 @@ use super::actions::{Action, RequestId};
 use super::config::{CoreConfig, ScalingConfig, ShrinkStep, Timers};
 use super::journal::{Output, Recorder, settings};
 use super::machine::{Core, DownscaleAnswer, Event, Failure, VmUpdate};
-use super::metrics::{LfcMetrics, SystemMetrics};
+use super::metrics::{LfcMetrics, Signals, SystemMetrics};
 use super::monitor::Wish;
 use super::replay::{Replay, Report};
 use super::revision::StampedRevision;
@@ -58,6 +58,7 @@ fn info(max: u32, enable_lfc_metrics: bool) -> VmInfo {
             always_migrate: false,
             scaling_enabled: true,
             overrides: None,
+            own_mode: None,
             scaling: ScalingConfig {
                 enable_lfc_metrics,
                 ..ScalingConfig::default()
@@ -155,6 +156,7 @@ impl Desk {
             load5: load1 / 2.0,
             memory_usage_bytes: usage,
             memory_cached_bytes: 734_003_200.0,
+            ..SystemMetrics::default()
         };
         self.step(after, Event::SystemMetrics(metrics));
     }
@@ -274,6 +276,10 @@ fn happen(desk: &mut Desk, (what, after, number, value): Happening) {
                 scaling.downscale_cooldown_seconds = u32::from(number % 7);
                 scaling.upscale_cooldown_seconds = u32::from(number % 6);
             }
+            if number > 20 {
+                scaling.enable_monitor_estimate = number % 2 == 1;
+                scaling.memory_pressure_hold_percent = f64::from(number % 4) * 2.5;
+            }
         }),
         16 => desk.update(after, |update| {
             update.info.current_revision = Some(reached(i64::from(number % 8)));
@@ -292,6 +298,18 @@ fn happen(desk: &mut Desk, (what, after, number, value): Happening) {
             update.info.actual = Some(UNIT.saturating_mul(1 + u32::from(number % 3)));
             update.is_pre_migrating = number > 24;
         }),
+        24 => {
+            let signals = Signals {
+                estimate_bytes: (number % 2 == 0).then_some(value * 3e8),
+                pressure_percent: (number % 3 == 0).then_some(value),
+            };
+            let metrics = SystemMetrics {
+                memory_usage_bytes: value * 1e8,
+                signals,
+                ..SystemMetrics::default()
+            };
+            desk.step(after, Event::SystemMetrics(metrics));
+        }
         22 => desk.update(after, |update| update.info.version = None),
         23 => desk.update(after, |_| {}),
         17 => desk.step(
@@ -314,7 +332,7 @@ fn happenings() -> impl Strategy<Value = Vec<Happening>> {
         (0..1_000_u32).prop_map(|n| f64::from(n) / 100.0),
         0.0..20.0_f64
     ];
-    proptest::collection::vec((0..28_u8, 0..6_000_000_u64, 0..32_u8, value), 1..300)
+    proptest::collection::vec((0..29_u8, 0..6_000_000_u64, 0..32_u8, value), 1..300)
 }
 
 proptest! {

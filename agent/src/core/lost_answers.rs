@@ -3,7 +3,7 @@
 use protocol::permit::{MigrateResponse, PluginResponse};
 use protocol::time::{Span, Timestamp};
 
-use super::actions::Action;
+use super::actions::{Action, RequestId};
 use super::machine::{Core, Event, Failure, VmUpdate};
 use super::metrics::SystemMetrics;
 use super::monitor::Wish;
@@ -332,6 +332,33 @@ fn before_the_first_permit_the_object_is_right() {
     core.handle(now, seen(4, 8));
     assert_eq!(core.using(), UNIT.saturating_mul(4));
     assert_eq!(core.faults().total(), 0);
+}
+
+#[test]
+fn what_the_monitor_was_told_before_somebody_else_shrank_the_vm_is_told_again() {
+    for answer in [Ok(()), Err(Failure::Unknown), Err(Failure::NotApplied)] {
+        let mut info = vm(1, 8, 4);
+        (info.version, info.last_revision) = (Some(7), 3);
+        let mut core = Core::new(config(), info);
+        let mut now = Timestamp(1_000_000);
+        core.handle(now, Event::MonitorActive);
+        let telling = |(id, action): (RequestId, Action)| match action {
+            Action::MonitorUpscale(request) => Some((id, request.target)),
+            _ => None,
+        };
+        let (id, told) = std::iter::from_fn(|| core.poll_action(now))
+            .find_map(telling)
+            .expect("it is told");
+        assert_eq!(told, UNIT.saturating_mul(4));
+        core.handle(now, seen(3, 8));
+        core.handle(now, Event::MonitorUpscaleDone(id, answer));
+        now = now + Span::from_secs(6);
+        core.handle(now, Event::Tick);
+        let again = std::iter::from_fn(|| core.poll_action(now)).find_map(telling);
+        let again = again.map(|(_, told)| told);
+        assert_eq!(again, Some(UNIT.saturating_mul(3)), "after {answer:?}");
+        assert_eq!(core.faults().total(), 0, "after {answer:?}");
+    }
 }
 
 #[test]

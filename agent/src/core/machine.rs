@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use protocol::mode::Mode;
 use protocol::permit::PluginResponse;
 use protocol::time::{Span, Timestamp};
 use protocol::units::Resources;
@@ -153,7 +154,7 @@ impl<T> Timed<T> {
 }
 
 /// One VM's state. See the module documentation of [`super`].
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Core {
     pub(super) config: CoreConfig,
     /// Its `use` is what the last patch that succeeded set.
@@ -260,11 +261,13 @@ impl Core {
                     Ok(()) => self.monitor.agree(),
                     Err(failure) => self.monitor.fail(now, failure.may_have_arrived()),
                 }
+                self.monitor.limit(self.neonvm.held(self.using()));
             }
             Event::MonitorDownscaleDone(id, result)
                 if self.is_monitor_ongoing(id, Kind::Downscale) =>
             {
                 self.downscale_done(now, result);
+                self.monitor.limit(self.neonvm.held(self.using()));
             }
             Event::PluginDone(..)
             | Event::NeonVmDone(..)
@@ -285,10 +288,10 @@ impl Core {
         self.vm = update.info;
         let mut kept = using;
         if let Some((version, size)) = seen {
-            // Before the first permit nobody rests on what is believed here: then the object is right.
-            let is_free = self.plugin.permit.is_none() && self.neonvm.is_certain();
-            if is_free && self.neonvm.is_news(version) && size != using {
+            let is_other = size != using || !self.neonvm.is_certain();
+            if is_other && self.neonvm.is_news(version) && self.goes_by_object() {
                 kept = size;
+                self.neonvm.uncertain = None;
                 self.monitor.is_in_doubt = true;
             }
             self.neonvm.saw(version, size, kept);
@@ -307,6 +310,17 @@ impl Core {
         self.was_pre_migrating = update.is_pre_migrating;
         if let Some(current) = update.current_revision {
             self.revision_seen(current);
+        }
+    }
+
+    /// Whether a new size in the object is the VM's, whoever set it: before the first permit, when nobody rests on what is
+    /// believed here, and where people size VMs by hand. One that is only observed is not patched, so a patch of before whose
+    /// answer was lost is told by the object alone.
+    fn goes_by_object(&self) -> bool {
+        match self.vm.config.scaling.mode {
+            Mode::Observe => self.neonvm.ongoing.is_none(),
+            Mode::Grow => self.neonvm.is_certain(),
+            Mode::Full => self.plugin.permit.is_none() && self.neonvm.is_certain(),
         }
     }
 

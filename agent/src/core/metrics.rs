@@ -17,6 +17,20 @@ pub struct SystemMetrics {
     pub memory_usage_bytes: f64,
     /// Bytes of page cache.
     pub memory_cached_bytes: f64,
+    /// What else the guest's monitor says, where it has a vote.
+    #[serde(flatten)]
+    pub signals: Signals,
+}
+
+/// What a guest's page does not show and its monitor pushes. A signal is here only if the VM's settings give it a vote.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+pub struct Signals {
+    /// The working set as the monitor estimates it, bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub estimate_bytes: Option<f64>,
+    /// Share of the last ten seconds in which some tasks waited for memory, percent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pressure_percent: Option<f64>,
 }
 
 /// One sample of the local file cache's metrics.
@@ -40,6 +54,7 @@ impl From<SystemGauges> for SystemMetrics {
             load5: page.load5,
             memory_usage_bytes: used + KERNEL_ALLOWANCE_BYTES,
             memory_cached_bytes: page.memory_cached_bytes,
+            signals: Signals::default(),
         }
     }
 }
@@ -73,6 +88,7 @@ mod tests {
             load5: 0.75,
             memory_usage_bytes: 1_073_741_824.0 + 104_857_600.0,
             memory_cached_bytes: 268_435_456.0,
+            signals: Signals::default(),
         };
         assert_eq!(SystemMetrics::from(page), metrics);
         page.memory_available_bytes *= 2.0;

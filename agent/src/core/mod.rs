@@ -25,6 +25,7 @@
 //! * A heartbeat is always due: same test, and `n12_s02_heartbeat` (vectors).
 //! * Stale metrics hold, an announced migration freezes, a lost answer is taken at its worst: `lost_answers`.
 //! * D is a whole number of units within the bounds when the bounds are: `n03_…` (properties).
+//! * In observe mode nothing is patched and the monitor is asked nothing; in grow mode nothing shrinks: `mode_tests`.
 //! * Calm delays neither the monitor nor memory, and never asks for more than there is: `calm_tests`.
 //! * The exact sequences of spec/agent.md §7.5: `s01_…`, `n12_s02_…` to `s10_…` (vectors).
 
@@ -34,6 +35,7 @@ pub mod billing;
 pub mod calm;
 mod checkpoint;
 pub mod config;
+pub mod conversation;
 pub mod decision;
 pub mod desired;
 pub mod dump;
@@ -41,9 +43,11 @@ mod evaluate;
 pub mod goal;
 pub mod health;
 pub mod journal;
+mod left;
 pub mod lfc;
 pub mod machine;
 pub mod metrics;
+mod mode;
 mod monitor;
 mod neonvm;
 mod plugin;
@@ -65,9 +69,13 @@ mod journal_tests;
 #[cfg(test)]
 mod lost_answers;
 #[cfg(test)]
+mod mode_tests;
+#[cfg(test)]
 mod properties;
 #[cfg(test)]
 mod shrink_steps;
+#[cfg(test)]
+mod signals;
 #[cfg(test)]
 mod vectors;
 #[cfg(test)]
@@ -79,6 +87,7 @@ pub use actions::{Action, Actions, RequestId};
 pub use calm::Calm;
 pub use config::{CoreConfig, ScalingConfig, ScalingOverrides, ShrinkStep, Timers};
 pub use decision::{Bound, Decision, Reason};
+pub use left::Left;
 pub use machine::{Core, DownscaleAnswer, Evaluation, Event, Failure, Observation, Path, VmUpdate};
 pub use metrics::{LfcMetrics, SystemMetrics};
 pub use monitor::Wish;

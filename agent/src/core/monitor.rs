@@ -6,6 +6,7 @@
 //! A call whose answer is lost may have been acted on or not, so what the monitor holds is kept as a range: `low ≤ true ≤ high`.
 //! The VM never shrinks below `high`; the monitor is told again while `low` is behind.
 
+use protocol::mode::Mode;
 use protocol::monitor_v2::AskReason;
 use protocol::revision::Revision;
 use protocol::time::Timestamp;
@@ -99,9 +100,10 @@ impl MonitorState {
         };
     }
 
-    /// The VM has at most `held`, so the monitor cannot count on more.
+    /// The VM has at most `held`. A monitor that was told of more, before somebody else took it back, is told anew.
     pub(super) fn limit(&mut self, held: Resources) {
         if let Some(approved) = &mut self.approved {
+            self.is_in_doubt |= approved.high.has_field_above(held);
             approved.high = approved.high.field_min(held);
             approved.low = approved.low.field_min(held);
         }
@@ -214,7 +216,8 @@ impl MonitorState {
         let current = approved.high;
         let lowest = self.lowest_to_ask(current, round);
         let target = current.field_min(round.desired).field_max(lowest);
-        if target == current || round.is_migrating {
+        // Of what is only observed, a patch of before may still be under way, so that the monitor counts on more than is gone for.
+        if target == current || round.is_migrating || round.mode == Mode::Observe {
             return None;
         }
         // While a growth is under way the monitor may count on more than there is yet; asking now would promise it that.

@@ -7,6 +7,7 @@
 //! Others write the object too: a person, or a patch of an earlier agent that arrives after its death. So a size seen in a
 //! state newer than the last one known puts the size in the same doubt, and it is patched again.
 
+use protocol::mode::Mode;
 use protocol::revision::Revision;
 use protocol::time::Timestamp;
 use protocol::units::Resources;
@@ -119,14 +120,16 @@ impl NeonVmState {
         target.mem = whole_slots(using.mem, target.mem, round.slot);
         // Only with answers lost can the monitor count on more than is believed to be there: then that is made true.
         target = target.field_max(low.field_min(held));
-        if round.is_migrating || (target == using && self.uncertain.is_none()) {
+        // A patch whose answer was lost may have made it larger; that is not taken back.
+        if round.mode == Mode::Grow {
+            target = target.field_max(held);
+        }
+        let is_frozen = round.is_migrating || round.mode == Mode::Observe;
+        if is_frozen || (target == using && self.uncertain.is_none()) {
             return None;
         }
-        // Somebody else made it larger than is permitted: first the permit, then it is made true.
-        if limits
-            .permit
-            .is_some_and(|permit| target.has_field_above(permit))
-        {
+        // Somebody else, or a task before this one, made it larger than is permitted: first the permit, then it is made true.
+        if target.has_field_above(high) {
             return None;
         }
         let is_blocked = self.ongoing.is_some()

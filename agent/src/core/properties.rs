@@ -64,7 +64,7 @@ proptest! {
         unit_mib in 1_u64..9000,
     ) {
         let unit = Resources::new(unit_cpu, unit_mib << 20);
-        let system = SystemMetrics { load1, load5, memory_usage_bytes: usage, memory_cached_bytes: cached };
+        let system = SystemMetrics { load1, load5, memory_usage_bytes: usage, memory_cached_bytes: cached, ..SystemMetrics::default() };
         let lfc = pages.map(|working_set_pages| LfcMetrics { working_set_pages, ..LfcMetrics::default() });
         let scaling = ScalingConfig { enable_lfc_metrics: lfc.is_some(), ..ScalingConfig::default() };
         let (low, high) = (unit.saturating_mul(min), unit.saturating_mul(min + more));
@@ -93,7 +93,7 @@ proptest! {
         pages in prop::collection::vec(any::<f64>(), 0..40),
     ) {
         let [load1, load5, memory_usage_bytes, memory_cached_bytes] = values;
-        let system = SystemMetrics { load1, load5, memory_usage_bytes, memory_cached_bytes };
+        let system = SystemMetrics { load1, load5, memory_usage_bytes, memory_cached_bytes, ..SystemMetrics::default() };
         let lfc = LfcMetrics { working_set_pages: pages, ..LfcMetrics::default() };
         let scaling = ScalingConfig { enable_lfc_metrics: true, ..ScalingConfig::default() };
         let got = super::goal::goal(&scaling, UNIT, Some(&system), Some(&lfc));

@@ -1,5 +1,6 @@
 //! One round of planning: what all peers' plans share.
 
+use protocol::mode::Mode;
 use protocol::time::{Span, Timestamp};
 use protocol::units::{Bytes, Resources};
 
@@ -19,6 +20,7 @@ pub(super) struct Round<'a> {
     /// D: what it should use.
     pub desired: Resources,
     pub is_migrating: bool,
+    pub mode: Mode,
     pub warnings: Warnings,
     pub wait: Option<Span>,
     pub faults: &'a mut FaultCounts,

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use protocol::mode::Mode;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -19,6 +20,7 @@ const SHOWN: usize = 80;
 
 const MINUTES_RULE: &str = "must be from 0 to 10080 minutes";
 const SECONDS_RULE: &str = "must be from 0 to 86400 seconds";
+const MODE_RULE: &str = "must be \"observe\", \"grow\" or \"full\"";
 const STEP_RULE: &str = "must be \"unit\" or \"whole\"";
 
 /// How much less the monitor is asked to agree to at once.
@@ -87,6 +89,16 @@ pub struct ScalingConfig {
     /// Ours: how long after a shrink the load alone makes nothing grow, seconds. Memory and the monitor are never made to wait.
     #[serde(skip_serializing_if = "is_default")]
     pub upscale_cooldown_seconds: u32,
+    /// Ours: whether the monitor's estimate of what its guest needs has a vote (pushed over version 2 of the link).
+    #[serde(skip_serializing_if = "is_default")]
+    pub enable_monitor_estimate: bool,
+    /// Ours: while tasks wait for memory for more than this share of ten seconds nothing shrinks, percent; 0 = whatever it is
+    /// (pushed over version 2 of the link).
+    #[serde(skip_serializing_if = "is_default")]
+    pub memory_pressure_hold_percent: f64,
+    /// Ours: how much of what is decided is done.
+    #[serde(skip_serializing_if = "is_default")]
+    pub mode: Mode,
 }
 
 impl Default for ScalingConfig {
@@ -107,6 +119,9 @@ impl Default for ScalingConfig {
             downscale_hold_seconds: 0,
             downscale_cooldown_seconds: 0,
             upscale_cooldown_seconds: 0,
+            enable_monitor_estimate: false,
+            memory_pressure_hold_percent: 0.0,
+            mode: Mode::Full,
         }
     }
 }
@@ -171,6 +186,12 @@ pub struct ScalingOverrides {
     pub downscale_cooldown_seconds: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub upscale_cooldown_seconds: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub enable_monitor_estimate: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_pressure_hold_percent: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Mode>,
 }
 
 /// The members of an object, by key; `null` is the same as absent.
@@ -209,7 +230,7 @@ impl Members<'_> {
 
 impl ScalingOverrides {
     /// Every key there is.
-    pub const KEYS: [&'static str; 15] = [
+    pub const KEYS: [&'static str; 18] = [
         "loadAverageFractionTarget",
         "memoryUsageFractionTarget",
         "memoryTotalFractionTarget",
@@ -225,6 +246,9 @@ impl ScalingOverrides {
         "downscaleHoldSeconds",
         "downscaleCooldownSeconds",
         "upscaleCooldownSeconds",
+        "enableMonitorEstimate",
+        "memoryPressureHoldPercent",
+        "mode",
     ];
 
     /// Reads the members it knows, and names every one that is of the wrong kind. Ranges are [`Self::apply`]'s.
@@ -252,6 +276,9 @@ impl ScalingOverrides {
             downscale_hold_seconds: m.whole("downscaleHoldSeconds"),
             downscale_cooldown_seconds: m.whole("downscaleCooldownSeconds"),
             upscale_cooldown_seconds: m.whole("upscaleCooldownSeconds"),
+            enable_monitor_estimate: m.flag("enableMonitorEstimate"),
+            memory_pressure_hold_percent: m.number("memoryPressureHoldPercent"),
+            mode: m.get("mode", MODE_RULE, |value| value.as_str().and_then(Mode::of)),
         };
         (read, m.problems)
     }
@@ -345,6 +372,13 @@ impl ScalingOverrides {
             downscale_margin_units: self
                 .downscale_margin_units
                 .unwrap_or(base.downscale_margin_units),
+            enable_monitor_estimate: self
+                .enable_monitor_estimate
+                .unwrap_or(base.enable_monitor_estimate),
+            memory_pressure_hold_percent: self
+                .memory_pressure_hold_percent
+                .unwrap_or(base.memory_pressure_hold_percent),
+            mode: self.mode.unwrap_or(base.mode),
             ..*base
         }
     }
@@ -393,7 +427,8 @@ impl ScalingConfig {
         let target = |value: f64, below: f64| value > 0.0 && value < below;
         let zone = |value: f64| value >= 0.0 && value.is_finite();
         let is_margin = (0.0..=MAX_MARGIN_UNITS).contains(&self.downscale_margin_units);
-        let values: [(&str, f64, bool, &'static str); 7] = [
+        let is_percent = (0.0..=100.0).contains(&self.memory_pressure_hold_percent);
+        let values: [(&str, f64, bool, &'static str); 8] = [
             (
                 "loadAverageFractionTarget",
                 self.load_average_fraction_target,
@@ -435,6 +470,12 @@ impl ScalingConfig {
                 self.downscale_margin_units,
                 is_margin,
                 "must be from 0 to 64 compute units",
+            ),
+            (
+                "memoryPressureHoldPercent",
+                self.memory_pressure_hold_percent,
+                is_percent,
+                "must be from 0 to 100 percent",
             ),
         ];
         let mut problems: Vec<Problem> = values

@@ -26,6 +26,7 @@ fn system(load1: f64, load5: f64, usage: f64, cached: f64) -> SystemMetrics {
         load5,
         memory_usage_bytes: usage,
         memory_cached_bytes: cached,
+        ..SystemMetrics::default()
     }
 }
 
@@ -307,6 +308,7 @@ impl DesiredRow {
                 always_migrate: false,
                 scaling_enabled: true,
                 overrides: None,
+                own_mode: None,
                 scaling,
             },
             current_revision: None,

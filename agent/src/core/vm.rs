@@ -1,14 +1,15 @@
 //! What the agent reads from a VirtualMachine object, and whether the VM is this node's to scale. Source: spec/agent.md §1.
 
 use protocol::annotations::{
-    ANNOTATION_BOUNDS, ANNOTATION_CONFIG, LABEL_ALWAYS_MIGRATE, LABEL_AUTO_MIGRATION,
-    LABEL_ENABLED, ScalingBounds,
+    ANNOTATION_BOUNDS, ANNOTATION_CONFIG, ANNOTATION_VSOCK_CID, LABEL_ALWAYS_MIGRATE,
+    LABEL_AUTO_MIGRATION, LABEL_ENABLED, ScalingBounds, VsockCidError, vsock_cid,
 };
+use protocol::mode::{KEY_MODE, Mode};
 use protocol::quantity::Quantity;
 use protocol::revision::RevisionWithTime;
 use protocol::units::{Bytes, MilliCpu, Resources};
 use protocol::vm::{VirtualMachine, VmPhase};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::Value;
 
 use super::config::{Problem, ScalingConfig, ScalingOverrides};
@@ -20,6 +21,8 @@ const MAX_CPU: MilliCpu = MilliCpu(512_000);
 /// Most slots a bound may name: the object's own counts are 16 bits wide.
 const MAX_SLOTS: u64 = u16::MAX as u64;
 
+/// Longest piece of an annotation shown in an error, characters.
+const SHOWN: usize = 64;
 /// Largest version of an object understood as a number.
 const MAX_VERSION: u64 = protocol::journal::MAX_INTEGER.unsigned_abs();
 
@@ -61,9 +64,24 @@ pub struct VmConfig {
     /// Its own settings, as annotated.
     #[serde(rename = "scalingConfig", skip_serializing_if = "Option::is_none")]
     pub overrides: Option<ScalingOverrides>,
-    /// Its settings in force.
-    #[serde(skip)]
+    /// Its settings in force, of which only a mode other than the usual is shown.
+    #[serde(
+        rename = "mode",
+        serialize_with = "mode_alone",
+        skip_serializing_if = "does_all"
+    )]
     pub scaling: ScalingConfig,
+    /// The mode it says for itself, whatever its namespace says.
+    #[serde(skip)]
+    pub own_mode: Option<Mode>,
+}
+
+fn does_all(scaling: &ScalingConfig) -> bool {
+    scaling.mode == Mode::Full
+}
+
+fn mode_alone<S: Serializer>(scaling: &ScalingConfig, serializer: S) -> Result<S::Ok, S::Error> {
+    scaling.mode.serialize(serializer)
 }
 
 /// A VM as the core sees it: always valid.
@@ -112,6 +130,12 @@ pub enum VmError {
     /// A setting breaks a rule.
     #[error("annotation {ANNOTATION_CONFIG}: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     ConfigValue(Vec<Problem>),
+    /// The mode annotation is none.
+    #[error("annotation {KEY_MODE} = {0:?}: must be \"observe\", \"grow\" or \"full\"")]
+    Mode(String),
+    /// The vsock annotation is no number of a device.
+    #[error(transparent)]
+    Vsock(#[from] VsockCidError),
     /// A size of the object is out of range.
     #[error("{0}")]
     Size(String),
@@ -141,6 +165,7 @@ impl VmInfo {
                     ))
                 })
         };
+        vsock_cid(&vm.metadata.annotations)?;
         let mut cpu = CpuInfo {
             min: guest.cpus.min,
             max: guest.cpus.max,
@@ -158,10 +183,14 @@ impl VmInfo {
         check_sizes(&cpu, &mem)?;
         let overrides = vm.metadata.annotations.get(ANNOTATION_CONFIG);
         let overrides = overrides.map(|text| read_overrides(text)).transpose()?;
-        let scaling = overrides
-            .unwrap_or_default()
-            .apply(default)
-            .map_err(VmError::ConfigValue)?;
+        let annotated = vm.metadata.annotations.get(KEY_MODE);
+        let annotated = annotated.map(|text| read_mode(text)).transpose()?;
+        let own_mode = annotated.or(overrides.and_then(|own| own.mode));
+        let own = ScalingOverrides {
+            mode: own_mode,
+            ..overrides.unwrap_or_default()
+        };
+        let scaling = own.apply(default).map_err(VmError::ConfigValue)?;
         Ok(Self {
             name: vm.metadata.name.clone(),
             namespace: vm.metadata.namespace.clone(),
@@ -173,6 +202,7 @@ impl VmInfo {
                 scaling_enabled: vm.metadata.label_is_true(LABEL_ENABLED),
                 overrides,
                 scaling,
+                own_mode,
             },
             current_revision: vm
                 .status
@@ -265,6 +295,10 @@ fn read_overrides(text: &str) -> Result<ScalingOverrides, VmError> {
     }
 }
 
+fn read_mode(text: &str) -> Result<Mode, VmError> {
+    Mode::of(text).ok_or_else(|| VmError::Mode(text.chars().take(SHOWN).collect()))
+}
+
 fn apply_bounds(text: &str, cpu: &mut CpuInfo, mem: &mut MemInfo) -> Result<(), VmError> {
     let bounds: ScalingBounds =
         serde_json::from_str(text).map_err(|error| VmError::Bounds(error.to_string()))?;
@@ -330,6 +364,8 @@ pub struct Placement {
     pub pod_name: String,
     /// `status.podIP`.
     pub pod_ip: String,
+    /// Number of its vsock device, if it has one; of a text that is none [`VmInfo::from_object`] complains.
+    pub vsock_cid: Option<u32>,
 }
 
 /// Whose VM to look for.
@@ -359,6 +395,10 @@ pub fn placement(object: &Value, ours: Ownership<'_>) -> Option<Placement> {
         .pointer("/metadata/labels")
         .and_then(|labels| labels.get(LABEL_ENABLED))
         .and_then(Value::as_str);
+    let annotation = object
+        .pointer("/metadata/annotations")
+        .and_then(|annotations| annotations.get(ANNOTATION_VSOCK_CID))
+        .and_then(Value::as_str);
     let is_ours = text("/status/node") == ours.node
         && scaled_phases.contains(&text("/status/phase"))
         && !text("/status/podIP").is_empty()
@@ -367,6 +407,7 @@ pub fn placement(object: &Value, ours: Ownership<'_>) -> Option<Placement> {
     is_ours.then(|| Placement {
         pod_name: text("/status/podName").to_owned(),
         pod_ip: text("/status/podIP").to_owned(),
+        vsock_cid: annotation.and_then(|cid| cid.parse().ok()),
     })
 }
 
@@ -482,6 +523,10 @@ mod tests {
                 bounds("1", r#""1Gi""#, "512.001", r#""2Gi""#),
                 "must be from 50m to 512",
             ),
+            (
+                annotated(ANNOTATION_VSOCK_CID, "2"),
+                "vsock-cid = \"2\": must be a number from 3",
+            ),
             (annotated(ANNOTATION_BOUNDS, "{"), "does not decode"),
             (
                 annotated(ANNOTATION_BOUNDS, r#"{"min":{"cpu":1}}"#),
@@ -538,6 +583,33 @@ mod tests {
     }
 
     #[test]
+    fn a_mode_of_its_own_wins_over_the_one_in_its_settings() {
+        let info = annotated(KEY_MODE, "grow").expect("reads");
+        assert_eq!(info.config.scaling.mode, Mode::Grow);
+        assert_eq!(info.config.own_mode, Some(Mode::Grow));
+        let mut both = object();
+        both["metadata"]["annotations"] =
+            json!({KEY_MODE: "full", ANNOTATION_CONFIG: r#"{"mode":"observe"}"#});
+        assert_eq!(
+            read(&both).expect("reads").config.own_mode,
+            Some(Mode::Full)
+        );
+        let info = annotated(ANNOTATION_CONFIG, r#"{"mode":"observe"}"#).expect("reads");
+        assert_eq!(info.config.scaling.mode, Mode::Observe);
+        let shown = serde_json::to_value(info.config).expect("serialises");
+        assert_eq!(shown["mode"], "observe");
+        let info = annotated(ANNOTATION_CONFIG, "{}").expect("reads");
+        assert_eq!(info.config.own_mode, None);
+        for (key, bad) in [
+            (KEY_MODE, "Grow"),
+            (ANNOTATION_CONFIG, r#"{"mode":"some"}"#),
+        ] {
+            let error = annotated(key, bad).expect_err(bad);
+            assert!(error.contains("must be \"observe\""), "{error}");
+        }
+    }
+
+    #[test]
     fn sizes_that_cannot_be_are_refused() {
         for (pointer, value) in [
             ("/spec/guest/memorySlotSize", json!("0")),
@@ -561,6 +633,7 @@ mod tests {
         let wanted = Placement {
             pod_name: "pg-1".into(),
             pod_ip: "10.0.0.1".into(),
+            vsock_cid: None,
         };
         assert_eq!(placement(&object(), ours), Some(wanted.clone()));
         for (pointer, value, is_ours) in [

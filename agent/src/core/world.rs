@@ -108,6 +108,7 @@ pub(super) fn vm(min: u32, max: u32, using: u32) -> VmInfo {
             always_migrate: false,
             scaling_enabled: true,
             overrides: None,
+            own_mode: None,
             scaling: ScalingConfig::default(),
         },
         current_revision: None,
@@ -389,7 +390,7 @@ impl World {
                     load1: f64::from(*load) / 100.0,
                     load5: f64::from(*load) / 100.0,
                     memory_usage_bytes: f64::from(*mib) * 1_048_576.0,
-                    memory_cached_bytes: 0.0,
+                    ..SystemMetrics::default()
                 };
                 self.core.handle(self.now, Event::SystemMetrics(metrics));
             }

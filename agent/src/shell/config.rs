@@ -261,6 +261,36 @@ pub struct Scheduler {
     pub request_port: u16,
     #[serde(rename = "maxFailedRequestRate")]
     pub max_failed_request_rate: Rate,
+    /// Ours, and absent from the deployed files: a file (mode 0600 or 0400) with the token to show to the scheduler.
+    #[serde(rename = "tokenFile", skip_serializing_if = "Option::is_none")]
+    pub token_file: Option<PathBuf>,
+    /// Ours, and absent from the deployed files: no TLS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls: Option<SchedulerTls>,
+}
+
+/// `scheduler.tls`: files in PEM form. The scheduler is asked by TLS where this is there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SchedulerTls {
+    /// Authority that has signed the scheduler's certificate.
+    pub ca_file: PathBuf,
+    /// What is shown to a scheduler that asks for a certificate.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<TlsIdentity>,
+    /// The name in the scheduler's certificate; without one, it has to bear its pod's address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub server_name: Option<PeerName>,
+}
+
+/// A certificate and its key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TlsIdentity {
+    /// The certificate.
+    pub cert_file: PathBuf,
+    /// Its key, mode 0600 or 0400.
+    pub key_file: PathBuf,
 }
 
 /// `neonvm`.
@@ -348,6 +378,8 @@ impl Config {
                 retry_denied_upscale: r.seconds("retryDeniedUpscaleSeconds"),
                 request_port: r.port("requestPort"),
                 max_failed_request_rate: r.object("maxFailedRequestRate", read_rate),
+                token_file: r.optional_path("tokenFile"),
+                tls: r.optional_object("tls", read_scheduler_tls),
             }),
             neonvm: r.object("neonvm", |r| NeonVm {
                 request_timeout: r.seconds("requestTimeoutSeconds"),
@@ -549,14 +581,38 @@ fn read_monitor(r: &mut Reader<'_>) -> Monitor {
     }
 }
 
-fn read_monitor_tls(r: &mut Reader<'_>) -> MonitorTls {
-    const NAME: &str = "serverName";
+fn read_scheduler_tls(r: &mut Reader<'_>) -> SchedulerTls {
+    const BOTH: &str = "must be there with certFile, and not without";
+    let server_name = read_peer_name(r);
+    let (cert, key) = (r.optional_path("certFile"), r.optional_path("keyFile"));
+    if cert.is_some() != key.is_some() {
+        r.problem(
+            "keyFile",
+            if key.is_some() { "there" } else { "absent" },
+            BOTH,
+        );
+    }
+    SchedulerTls {
+        ca_file: r.text("caFile").into(),
+        identity: cert.zip(key).map(|(cert_file, key_file)| TlsIdentity {
+            cert_file,
+            key_file,
+        }),
+        server_name,
+    }
+}
+
+fn read_peer_name(r: &mut Reader<'_>) -> Option<PeerName> {
     const RULE: &str = "must be a host name or an address";
-    let server_name = r.parsed(NAME, RULE, |value| {
+    r.parsed("serverName", RULE, |value| {
         let name = value.as_str().unwrap_or_default().to_owned();
         let name = ServerName::try_from(name).map_err(|error| error.to_string());
         name.map(PeerName)
-    });
+    })
+}
+
+fn read_monitor_tls(r: &mut Reader<'_>) -> MonitorTls {
+    let server_name = read_peer_name(r);
     MonitorTls {
         ca_file: r.text("caFile").into(),
         cert_file: r.text("certFile").into(),

@@ -62,6 +62,51 @@ fn tls_to_monitors_is_read_and_kept() {
 }
 
 #[test]
+fn a_token_for_the_scheduler_is_read_and_kept() {
+    let mut config = shipped();
+    set(&mut config, "/scheduler/tokenFile", json!("/token"));
+    let read = Config::from_json(&config.to_string()).expect("valid");
+    let path = std::path::Path::new("/token");
+    assert_eq!(read.scheduler.token_file.as_deref(), Some(path));
+    let written = serde_json::to_value(&read).expect("encodes");
+    assert_eq!(written["scheduler"]["tokenFile"], "/token");
+    set(&mut config, "/scheduler/tokenFile", json!(""));
+    let rule = "scheduler.tokenFile = \"\": must not be empty";
+    assert_eq!(problems(&config), [rule]);
+}
+
+#[test]
+fn tls_with_the_scheduler_is_read_and_kept_and_a_key_goes_with_its_certificate() {
+    let mut config = shipped();
+    for tls in [
+        json!({"caFile": "/ca"}),
+        json!({"caFile": "/ca", "certFile": "/cert", "keyFile": "/key", "serverName": "permits"}),
+    ] {
+        set(&mut config, "/scheduler/tls", tls.clone());
+        let read = Config::from_json(&config.to_string()).expect("valid");
+        let written = serde_json::to_value(&read).expect("encodes");
+        assert_eq!(written["scheduler"]["tls"], tls);
+    }
+    for (tls, rule) in [
+        (
+            json!({}),
+            "scheduler.tls.caFile = absent: must not be empty",
+        ),
+        (
+            json!({"caFile": "/ca", "certFile": "/cert"}),
+            "scheduler.tls.keyFile = absent: must be there with certFile, and not without",
+        ),
+        (
+            json!({"caFile": "/ca", "keyFile": "/key"}),
+            "scheduler.tls.keyFile = there: must be there with certFile, and not without",
+        ),
+    ] {
+        set(&mut config, "/scheduler/tls", tls);
+        assert_eq!(problems(&config), [rule]);
+    }
+}
+
+#[test]
 fn the_one_machine_file_is_valid() {
     let config = Config::one_machine().expect("valid");
     assert_eq!(config.metrics.system.between_requests, Seconds(1));

@@ -66,15 +66,22 @@ impl ScrapeError {
 pub(super) struct Endpoint {
     host: String,
     port: u16,
+    /// Both, as a request names them.
+    authority: String,
     kept: Option<TcpStream>,
 }
 
 impl Endpoint {
     /// The endpoint at `/metrics` of a guest, not connected yet.
     pub(super) fn new(host: &str, port: u16) -> Self {
+        let authority = match host.parse::<IpAddr>() {
+            Ok(IpAddr::V6(ip)) => format!("[{ip}]:{port}"),
+            _ => format!("{host}:{port}"),
+        };
         Self {
             host: host.to_owned(),
             port,
+            authority,
             kept: None,
         }
     }
@@ -120,15 +127,10 @@ impl Endpoint {
     }
 
     fn request(&self) -> Result<Request<Empty<Bytes>>, ScrapeError> {
-        let (host, port) = (&self.host, self.port);
-        let authority = match host.parse::<IpAddr>() {
-            Ok(IpAddr::V6(ip)) => format!("[{ip}]:{port}"),
-            _ => format!("{host}:{port}"),
-        };
         Request::get("/metrics")
-            .header(hyper::header::HOST, &authority)
+            .header(hyper::header::HOST, &self.authority)
             .body(Empty::new())
-            .map_err(|_| ScrapeError::Address(authority))
+            .map_err(|_| ScrapeError::Address(self.authority.clone()))
     }
 }
 

@@ -6,10 +6,11 @@ use protocol::time::{Span, Timestamp};
 use protocol::units::Resources;
 use tokio::sync::mpsc;
 
-use super::monitor::{Call, CallError};
+use super::monitor::Call;
 use super::patch::PatchError;
 use super::permit::PermitError;
-use crate::core::{DownscaleAnswer, LfcMetrics, RequestId, SystemMetrics, Wish};
+use crate::core::conversation::{CallError, Downscaled};
+use crate::core::{LfcMetrics, RequestId, SystemMetrics, Wish};
 
 /// Inputs waiting for a VM's task: both scrapes, the monitor's words and the ends of four requests fit several times over; a
 /// sender that finds it full waits.
@@ -68,7 +69,7 @@ pub(super) enum InputKind {
         generation: u64,
         id: RequestId,
         took: Took,
-        result: Result<DownscaleAnswer, CallError>,
+        result: Result<Downscaled, CallError>,
     },
 }
 

@@ -164,6 +164,7 @@ impl RunnerState {
 pub(super) enum Watcher {
     VirtualMachines,
     SchedulerPod,
+    Namespaces,
 }
 
 impl Watcher {
@@ -171,6 +172,7 @@ impl Watcher {
         match self {
             Self::VirtualMachines => "VirtualMachines",
             Self::SchedulerPod => "Scheduler Pod",
+            Self::Namespaces => "Namespaces",
         }
     }
 }

@@ -11,12 +11,15 @@ pub mod config;
 mod config_tests;
 mod endpoint;
 mod events;
+mod follow;
 mod input;
 mod journal;
 mod metrics;
+mod modes;
 mod monitor;
 mod patch;
 mod permit;
+mod permit_link;
 mod pushed;
 mod reader;
 mod requests;
@@ -26,6 +29,7 @@ mod scrape;
 mod servers;
 mod state;
 mod supervisor;
+mod token;
 mod vm_metrics;
 mod vms;
 
@@ -240,6 +244,7 @@ impl Bound {
         let events = events::Events::start(&params.config, folder, clock, &mut registry, &stop)?;
         let (book, scaling, event_tasks) = events.split();
         let (current, schedulers) = watch::channel(None);
+        let (modes, known_modes) = watch::channel(modes::Modes::default());
         let journal = params.journal.as_deref().and_then(|folder| {
             journal::open(folder, &params.config, &params.node_name, params.clock)
         });
@@ -253,7 +258,7 @@ impl Bound {
             vm_metrics,
             stages: params.stages,
             schedulers,
-            permit_client: scrape::http_client(),
+            permit_client: permit::PermitClient::new(&params.config.scheduler),
             health_check_every: params.health_check_every,
             journal: journal.clone(),
             book,
@@ -273,12 +278,28 @@ impl Bound {
             state: state.clone(),
             current: Arc::new(current),
         };
+        let namespaces = modes::Namespaces {
+            kube: ctx.kube.clone(),
+            metrics: ctx.metrics.clone(),
+            state: state.clone(),
+            modes,
+        };
+        let token = stop.clone();
+        tasks.spawn(async move {
+            namespaces.run(token).await;
+            Ok(())
+        });
         let (token, vms_token) = (stop.clone(), stop.clone());
         tasks.spawn(async move {
             follow.run(token).await;
             Ok(())
         });
-        let vms = vms::Vms::new(Arc::clone(&ctx), params.node_name, state.clone());
+        let vms = vms::Vms::new(
+            Arc::clone(&ctx),
+            params.node_name,
+            state.clone(),
+            known_modes,
+        );
         tasks.spawn(async move {
             vms.run(vms_token).await;
             Ok(())

@@ -10,27 +10,19 @@
 //! that takes longer than a response may ends the connection.
 
 mod errors;
-#[cfg(test)]
-mod tests;
 mod tls;
 
 use std::collections::BTreeMap;
+use std::io;
 use std::time::Duration;
 
+use carrier::Stream;
 use futures::{SinkExt, StreamExt};
-use protocol::monitor::{
-    AGENT_FIRST_ID, AGENT_FRAME_LIMIT_BYTES, AgentBody, Allocation, FrameError, FrameErrorKind,
-    MonitorBody, MonitorFrame, PATH, Version, VersionRange, VersionResponse,
-};
-use protocol::monitor_v2::{
-    AgentBodyV2, AgentFrameV2, Asked, Capabilities, GuestMetrics, METRICS_PERIODS, MonitorBodyV2,
-    MonitorFrameV2, Refused, Urgency,
-};
+use protocol::monitor::{AGENT_FRAME_LIMIT_BYTES, PATH, Version};
+use protocol::monitor_v2::AgentFrameV2;
 use protocol::time::Span;
-use protocol::units::{Bytes, Resources};
+use protocol::units::Resources;
 use telemetry::clock::Clock;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_tungstenite::WebSocketStream;
@@ -41,10 +33,11 @@ use tokio_util::sync::CancellationToken;
 use super::config;
 use super::input::{Input, InputKind};
 use super::metrics::AgentMetrics;
-use crate::core::{DownscaleAnswer, Wish};
+use crate::core::conversation::{
+    self, Answer, Ask, CallError, Conversation, Downscaled, HandshakeError, Limits, Output,
+};
 
-pub(super) use errors::CallError;
-use errors::{Ended, close_frame};
+use errors::{Ended, close_frame, code_of, endpoint_of};
 
 /// Frames waiting to be written: every call, a health check and a handful of refusals. A peer that makes more pile up does not
 /// read, and the connection ends.
@@ -53,21 +46,10 @@ const WRITE_BOUND: usize = 16;
 pub(super) const CALL_BOUND: usize = 4;
 /// Read buffer of a connection, bytes: frames are short and there is a connection per VM.
 const READ_BUFFER_BYTES: usize = 4096;
-/// Wishes closer together than this are one: a guest must not be able to keep the agent busy. The first one always counts.
-const WISH_GAP: Duration = Duration::from_millis(100);
 /// How long a close frame may take.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Pushes closer together than this are one, for the same reason.
-const PUSH_GAP: Duration = Duration::from_millis(100);
-/// Every how many health checks in a row a line is written.
-const HEALTHY_LOG_EVERY: u64 = 10;
 
-/// Bytes both ways, by TLS or without.
-trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
-
-type Socket = WebSocketStream<Box<dyn Duplex>>;
+type Socket = WebSocketStream<Stream>;
 
 /// What is asked of the monitor, and where the answer goes.
 #[derive(Debug)]
@@ -76,30 +58,30 @@ pub(super) enum Call {
         Resources,
         oneshot::Sender<Result<Option<Resources>, CallError>>,
     ),
-    Downscale(
-        Resources,
-        oneshot::Sender<Result<DownscaleAnswer, CallError>>,
-    ),
+    Downscale(Resources, oneshot::Sender<Result<Downscaled, CallError>>),
 }
 
-/// Who waits for the answer under an id.
+/// Where an answer goes.
 #[derive(Debug)]
-enum Waiter {
+enum Reply {
     Upscale(oneshot::Sender<Result<Option<Resources>, CallError>>),
-    Downscale(oneshot::Sender<Result<DownscaleAnswer, CallError>>),
-    Health,
-    Capabilities,
+    Downscale(oneshot::Sender<Result<Downscaled, CallError>>),
 }
 
-impl Waiter {
-    fn endpoint(&self) -> &'static str {
-        match self {
-            Self::Upscale(_) => "UpscaleNotification",
-            Self::Downscale(_) => "DownscaleRequest",
-            Self::Health => "HealthCheck",
-            Self::Capabilities => "Capabilities",
+impl Reply {
+    /// Passes it on; a receiver that has gone does not want to know.
+    fn give(self, outcome: Result<Answer, CallError>) {
+        match (self, outcome) {
+            (Self::Upscale(to), Ok(Answer::Upscale { observed })) => drop(to.send(Ok(observed))),
+            (Self::Downscale(to), Ok(Answer::Downscale(said))) => drop(to.send(Ok(said))),
+            (Self::Upscale(to), outcome) => drop(to.send(Err(error_of(outcome)))),
+            (Self::Downscale(to), outcome) => drop(to.send(Err(error_of(outcome)))),
         }
     }
+}
+
+fn error_of(outcome: Result<Answer, CallError>) -> CallError {
+    outcome.err().unwrap_or(CallError::WrongKind)
 }
 
 /// The connection loop of one VM.
@@ -107,8 +89,10 @@ pub(super) struct Link {
     pub config: config::Monitor,
     /// How often metrics may be pushed: as often as they would be scraped.
     pub push_every: Span,
-    pub health_check_every: Duration,
+    pub health_check_every: Span,
     pub pod_ip: String,
+    /// The guest's number, if it has a vsock device: it is dialled there instead.
+    pub vsock_cid: Option<u32>,
     pub clock: Clock,
     pub metrics: AgentMetrics,
     pub inputs: mpsc::Sender<Input>,
@@ -175,14 +159,10 @@ impl Link {
 
     async fn handshake(&self) -> Result<(Socket, Version), Ended> {
         let address = format!("{}:{}", self.pod_ip, self.config.server_port);
-        let stream = TcpStream::connect(&address).await.map_err(Ended::Connect)?;
-        stream.set_nodelay(true).map_err(Ended::Connect)?;
-        let stream: Box<dyn Duplex> = match &self.config.tls {
-            None => Box::new(stream),
-            Some(files) => {
-                let peer = stream.peer_addr().map_err(Ended::Connect)?.ip();
-                Box::new(tls::connect(files, peer, stream).await?)
-            }
+        let stream = self.dial(&address).await.map_err(Ended::Connect)?;
+        let stream: Stream = match &self.config.tls {
+            None => stream,
+            Some(files) => Box::new(tls::connect(files, &self.pod_ip, stream).await?),
         };
         let limits = WebSocketConfig::default()
             .max_message_size(Some(AGENT_FRAME_LIMIT_BYTES))
@@ -194,31 +174,36 @@ impl Link {
             tokio_tungstenite::client_async_with_config(url, stream, Some(limits))
                 .await
                 .map_err(|error| Ended::Upgrade(Box::new(error)))?;
-        let range = VersionRange {
-            min: Version::V1,
-            max: self.config.highest_version,
-        };
-        let offer = serde_json::to_string(&range).map_err(|_| Ended::Handshake)?;
+        let offered = conversation::offer(self.config.highest_version);
+        let offer = serde_json::to_string(&offered).map_err(|_| HandshakeError::Unreadable)?;
         let broken = |error| Ended::Broken(Box::new(error));
         socket.send(Message::text(offer)).await.map_err(broken)?;
-        let outcome = match first_text(&mut socket).await {
-            Ok(text) => match serde_json::from_str::<VersionResponse>(&text) {
-                Ok(VersionResponse::Version(version))
-                    if version >= range.min && version <= range.max =>
-                {
-                    return Ok((socket, version));
-                }
-                Ok(VersionResponse::Version(Version(other))) => Ended::Version(other),
-                Ok(VersionResponse::Error(text)) => {
-                    Ended::Refused(text.chars().take(200).collect())
-                }
-                Err(_) => Ended::Handshake,
-            },
+        let answer = first_text(&mut socket).await;
+        let chosen = answer.and_then(|text| Ok(conversation::chosen(offered, &text)?));
+        let outcome = match chosen {
+            Ok(version) => return Ok((socket, version)),
             Err(ended) => ended,
         };
         let frame = close_frame(&outcome);
         let _ = tokio::time::timeout(CLOSE_TIMEOUT, socket.close(Some(frame))).await;
         Err(outcome)
+    }
+
+    async fn dial(&self, address: &str) -> io::Result<Stream> {
+        if let Some(cid) = self.vsock_cid {
+            let port = u32::from(self.config.server_port);
+            return Ok(Box::new(carrier::dial_vsock(cid, port).await?));
+        }
+        Ok(Box::new(carrier::dial_tcp(address).await?))
+    }
+
+    fn limits(&self) -> Limits {
+        Limits {
+            response: self.config.response_timeout.span(),
+            health_check_every: self.health_check_every,
+            unhealthy: self.config.max_health_check_failures.span(),
+            push_every: self.push_every,
+        }
     }
 
     /// Carries one connection until it ends.
@@ -247,23 +232,13 @@ impl Link {
         let mut writer = tokio::spawn(write(sink, queue, write_limit));
         let mut session = Session {
             link: self,
-            version,
             generation,
+            conversation: Conversation::new(self.clock.now(), version, self.limits()),
             frames,
-            next_id: AGENT_FIRST_ID,
-            waiting: BTreeMap::new(),
-            unhealthy_since: None,
-            healthy: 0,
-            last_wish: None,
-            last_push: None,
+            replies: BTreeMap::new(),
         };
-        if version >= Version::V2
-            && let Err(ended) = session.name_capabilities()
-        {
-            return ended;
-        }
         let ended = session.run(stream, calls, &mut writer, cancel).await;
-        session.fail_all();
+        session.finish().await;
         let _ = session
             .frames
             .try_send(Message::Close(Some(close_frame(&ended))));
@@ -280,7 +255,7 @@ async fn first_text(socket: &mut Socket) -> Result<String, Ended> {
             Some(Ok(Message::Text(text))) => return Ok(text.to_string()),
             Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
             Some(Ok(Message::Close(_))) => return Err(Ended::Closed),
-            Some(Ok(_)) => return Err(Ended::Handshake),
+            Some(Ok(_)) => return Err(HandshakeError::Unreadable.into()),
         }
     }
 }
@@ -301,18 +276,13 @@ async fn write(
     }
 }
 
-/// One connection.
+/// One connection: carries what its conversation decides.
 struct Session<'a> {
     link: &'a Link,
-    version: Version,
     generation: u64,
+    conversation: Conversation,
     frames: mpsc::Sender<Message>,
-    next_id: u64,
-    waiting: BTreeMap<u64, (Instant, Waiter)>,
-    unhealthy_since: Option<Instant>,
-    healthy: u64,
-    last_wish: Option<(Instant, Option<Urgency>)>,
-    last_push: Option<Instant>,
+    replies: BTreeMap<u64, Reply>,
 }
 
 impl Session<'_> {
@@ -323,367 +293,135 @@ impl Session<'_> {
         writer: &mut tokio::task::JoinHandle<()>,
         cancel: &CancellationToken,
     ) -> Ended {
-        let every = self.link.health_check_every;
-        let mut health = tokio::time::interval_at(Instant::now() + every, every);
-        health.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
-            let deadline = self.waiting.values().map(|(deadline, _)| *deadline).min();
+            if let Err(ended) = self.carry_out().await {
+                return ended;
+            }
+            let now = self.link.clock.now();
+            let rest = self.conversation.poll_deadline().since(now);
             let step = tokio::select! {
-                message = stream.next() => self.received(message).await,
+                message = stream.next() => self.received(message),
                 call = calls.recv() => match call {
-                    Some(call) => self.call(call),
+                    Some(call) => {
+                        self.call(call);
+                        Ok(())
+                    }
                     None => Err(Ended::TaskGone),
                 },
-                () = sleep_until(deadline) => self.expire().await,
-                _ = health.tick() => self.check_health(),
+                () = tokio::time::sleep(rest.to_duration()) => Ok(()),
                 _ = &mut *writer => Err(Ended::WriteBlocked),
                 () = cancel.cancelled() => Err(Ended::Cancelled),
             };
+            self.conversation.elapsed(self.link.clock.now());
             if let Err(ended) = step {
                 return ended;
             }
         }
     }
 
-    /// The first frame of version 2.
-    fn name_capabilities(&mut self) -> Result<(), Ended> {
-        let (least, most) = METRICS_PERIODS;
-        let names = Capabilities::all(self.link.push_every.clamp(least, most)).names();
-        self.ask(AgentBodyV2::Capabilities { names }, Waiter::Capabilities)
-    }
-
-    /// Hands a frame to the writer. Frames of version 1 are the same in version 2.
-    fn write(&self, body: impl Into<AgentBodyV2>, id: u64) -> Result<(), Ended> {
-        let body = body.into();
-        let text = AgentFrameV2 { body, id }.encode();
-        self.frames
-            .try_send(Message::text(text))
-            .map_err(|_| Ended::WriteBlocked)
-    }
-
-    fn ask(&mut self, body: impl Into<AgentBodyV2>, waiter: Waiter) -> Result<(), Ended> {
-        let id = self.next_id;
-        self.next_id += 2;
-        let endpoint = waiter.endpoint();
-        if let Err(ended) = self.write(body, id) {
-            self.link
-                .metrics
-                .monitor_call(endpoint, CallError::NotSent.code());
-            let _ = answer(waiter, Err(CallError::NotSent));
-            return Err(ended);
-        }
-        let deadline = Instant::now() + self.link.config.response_timeout.duration();
-        self.waiting.insert(id, (deadline, waiter));
-        Ok(())
-    }
-
-    fn call(&mut self, call: Call) -> Result<(), Ended> {
-        let allocation = |size: Resources| Allocation {
-            cpu: size.cpu.as_cores(),
-            mem: size.mem.0,
-        };
-        match call {
+    fn call(&mut self, call: Call) {
+        let now = self.link.clock.now();
+        let (id, reply) = match call {
             Call::Upscale(size, reply) => {
-                let granted = allocation(size);
-                self.ask(
-                    AgentBody::UpscaleNotification { granted },
-                    Waiter::Upscale(reply),
-                )
+                (self.conversation.upscale(now, size), Reply::Upscale(reply))
             }
             Call::Downscale(size, reply) => {
-                let target = allocation(size);
-                self.ask(
-                    AgentBody::DownscaleRequest { target },
-                    Waiter::Downscale(reply),
-                )
+                let id = self.conversation.downscale(now, size);
+                (id, Reply::Downscale(reply))
             }
-        }
-    }
-
-    fn check_health(&mut self) -> Result<(), Ended> {
-        let is_pending = self
-            .waiting
-            .values()
-            .any(|(_, waiter)| matches!(waiter, Waiter::Health));
-        if is_pending {
-            Ok(())
-        } else {
-            self.ask(AgentBody::HealthCheck, Waiter::Health)
-        }
-    }
-
-    /// Gives up on answers that are overdue.
-    async fn expire(&mut self) -> Result<(), Ended> {
-        let now = Instant::now();
-        let overdue: Vec<u64> = self
-            .waiting
-            .iter()
-            .filter(|(_, (deadline, _))| *deadline <= now)
-            .map(|(id, _)| *id)
-            .collect();
-        for id in overdue {
-            self.settle(id, Err(CallError::TimedOut)).await?;
-        }
-        Ok(())
-    }
-
-    async fn received(&mut self, message: Option<Result<Message, WsError>>) -> Result<(), Ended> {
-        let text = match message {
-            None | Some(Ok(Message::Close(_))) => return Err(Ended::Closed),
-            Some(Err(error)) => return Err(Ended::Broken(Box::new(error))),
-            Some(Ok(Message::Text(text))) => text,
-            Some(Ok(_)) => return Ok(()),
         };
-        match self.decode(&text) {
-            Ok(frame) => self.frame(frame).await,
-            Err(error) => {
-                self.link
-                    .metrics
-                    .monitor_message("unknown", "[error: unreadable]");
-                match error.kind {
-                    FrameErrorKind::NotJson | FrameErrorKind::NotAFrame => {
-                        Err(Ended::NotAFrame(error.reason))
-                    }
-                    FrameErrorKind::UnknownType => {
-                        self.settle(error.id, Err(CallError::UnknownAnswer)).await?;
-                        self.write(
-                            AgentBody::InvalidMessage {
-                                error: error.reason,
-                            },
-                            error.id,
-                        )
-                    }
-                    FrameErrorKind::BadContent => {
-                        self.settle(error.id, Err(CallError::BadAnswer)).await?;
-                        let text = error.reason.clone();
-                        self.write(AgentBody::InvalidMessage { error: text }, error.id)?;
-                        Err(Ended::BadContent(error.reason))
+        self.replies.insert(id, reply);
+    }
+
+    fn received(&mut self, message: Option<Result<Message, WsError>>) -> Result<(), Ended> {
+        match message {
+            None | Some(Ok(Message::Close(_))) => Err(Ended::Closed),
+            Some(Err(error)) => Err(Ended::Broken(Box::new(error))),
+            Some(Ok(Message::Text(text))) => {
+                self.conversation.received(self.link.clock.now(), &text);
+                Ok(())
+            }
+            Some(Ok(_)) => Ok(()),
+        }
+    }
+
+    /// Does what the conversation wants done, until it wants nothing more.
+    async fn carry_out(&mut self) -> Result<(), Ended> {
+        while let Some(output) = self.conversation.poll_action() {
+            match output {
+                Output::Send(frame) => self.write(&frame)?,
+                Output::Done { id, ask, outcome } => self.done(id, ask, outcome).await?,
+                Output::Wish(wish) => {
+                    self.link.metrics.monitor_message("UpscaleRequest", "ok");
+                    if let Some(wish) = wish {
+                        let generation = self.generation;
+                        let kind = InputKind::MonitorWish { generation, wish };
+                        self.link.send(kind).await?;
                     }
                 }
+                Output::Pushed(metrics) => {
+                    let generation = self.generation;
+                    let kind = InputKind::Pushed {
+                        generation,
+                        metrics,
+                    };
+                    self.link.send(kind).await?;
+                }
+                Output::Unreadable => {
+                    let metrics = &self.link.metrics;
+                    metrics.monitor_message("unknown", "[error: unreadable]");
+                }
+                Output::Complaint(complaint) => {
+                    tracing::debug!(%complaint, "the monitor complains of what nobody waits for");
+                }
+                Output::End(breach) => return Err(breach.into()),
             }
-        }
-    }
-
-    /// Reads a frame by the version agreed on.
-    fn decode(&self, text: &str) -> Result<MonitorFrameV2, FrameError> {
-        if self.version >= Version::V2 {
-            return MonitorFrameV2::decode(text);
-        }
-        let MonitorFrame { body, id } = MonitorFrame::decode(text)?;
-        let body = MonitorBodyV2::Plain(body);
-        Ok(MonitorFrameV2 { body, id })
-    }
-
-    async fn frame(&mut self, frame: MonitorFrameV2) -> Result<(), Ended> {
-        let id = frame.id;
-        let answer = match frame.body {
-            MonitorBodyV2::Plain(MonitorBody::UpscaleRequest) => return self.wish(None).await,
-            MonitorBodyV2::Asked(asked) => return self.wish(Some(asked)).await,
-            MonitorBodyV2::Plain(body) => plain_answer(id, body),
-            MonitorBodyV2::Refused(Refused {
-                status,
-                reason,
-                smallest,
-            }) => {
-                let smallest = smallest.map(size_of);
-                tracing::debug!(
-                    id,
-                    status,
-                    reason = reason.label(),
-                    smallest = smallest.map(|size| size.mem.0),
-                    "the monitor refused a shrink"
-                );
-                Ok(Answer::Downscale(smallest.map_or(
-                    DownscaleAnswer::Denied,
-                    DownscaleAnswer::DeniedBelow,
-                )))
-            }
-            MonitorBodyV2::Confirmed { observed } => {
-                tracing::debug!(
-                    id,
-                    cpus = observed.cpu,
-                    mem = observed.mem,
-                    "the guest sees its size"
-                );
-                Ok(Answer::Upscale(Some(size_of(observed))))
-            }
-            MonitorBodyV2::Capabilities { names } => {
-                let agreed = Capabilities::of_names(&names);
-                tracing::debug!(?agreed, "the monitor's capabilities");
-                Ok(Answer::Capabilities)
-            }
-            MonitorBodyV2::Metrics(metrics) => return self.pushed(metrics).await,
-        };
-        let is_complaint = answer.is_err();
-        if self.waiting.contains_key(&id) {
-            return self.settle(id, answer).await;
-        }
-        // A complaint about something nobody waits for is only noted: answering it could go on for ever.
-        if is_complaint {
-            tracing::debug!(id, ?answer, "the monitor complains");
-            return Ok(());
-        }
-        let error = format!("nobody waits for an answer under id {id}");
-        self.write(AgentBody::InvalidMessage { error }, id)
-    }
-
-    /// Passes a wish on, unless it follows too closely on one that was as urgent.
-    async fn wish(&mut self, asked: Option<Asked>) -> Result<(), Ended> {
-        self.link.metrics.monitor_message("UpscaleRequest", "ok");
-        let urgency = asked.and_then(|asked| asked.urgency);
-        let now = Instant::now();
-        let is_repeated = self
-            .last_wish
-            .is_some_and(|(at, before)| now - at < WISH_GAP && urgency <= before);
-        if is_repeated {
-            return Ok(());
-        }
-        self.last_wish = Some((now, urgency));
-        let generation = self.generation;
-        let wish = Wish {
-            reason: asked.map(|asked| asked.reason),
-            wanted: asked
-                .and_then(|asked| asked.wanted)
-                .map(|wanted| Bytes(wanted.mem)),
-        };
-        self.link
-            .send(InputKind::MonitorWish { generation, wish })
-            .await
-    }
-
-    /// Passes pushed metrics on, unless they follow too closely on others.
-    async fn pushed(&mut self, metrics: Box<GuestMetrics>) -> Result<(), Ended> {
-        let now = Instant::now();
-        if self.last_push.is_some_and(|last| now - last < PUSH_GAP) {
-            return Ok(());
-        }
-        self.last_push = Some(now);
-        let generation = self.generation;
-        let kind = InputKind::Pushed {
-            generation,
-            metrics,
-        };
-        self.link.send(kind).await
-    }
-
-    /// Ends the wait under an id, if there is one.
-    async fn settle(&mut self, id: u64, got: Result<Answer, CallError>) -> Result<(), Ended> {
-        let Some((_, waiter)) = self.waiting.remove(&id) else {
-            return Ok(());
-        };
-        let endpoint = waiter.endpoint();
-        let is_health = matches!(waiter, Waiter::Health);
-        let outcome = answer(waiter, got);
-        let code = outcome
-            .as_ref()
-            .map_or_else(|error| error.code(), |()| "ok");
-        self.link.metrics.monitor_call(endpoint, code);
-        if is_health {
-            self.health_checked(outcome).await
-        } else {
-            Ok(())
-        }
-    }
-
-    async fn health_checked(&mut self, outcome: Result<(), CallError>) -> Result<(), Ended> {
-        let Err(error) = outcome else {
-            self.unhealthy_since = None;
-            self.healthy += 1;
-            if self.healthy.is_multiple_of(HEALTHY_LOG_EVERY) {
-                tracing::debug!(count = self.healthy, "health checks succeed");
-            }
-            return self.link.send(InputKind::MonitorHealthy).await;
-        };
-        let error = telemetry::chain(&error);
-        tracing::warn!(error, "health check of the monitor failed");
-        self.healthy = 0;
-        let now = Instant::now();
-        let since = *self.unhealthy_since.get_or_insert(now);
-        if now - since > self.link.config.max_health_check_failures.duration() {
-            return Err(Ended::Unhealthy);
         }
         Ok(())
     }
 
-    fn fail_all(&mut self) {
-        for (_, (_, waiter)) in std::mem::take(&mut self.waiting) {
-            self.link
-                .metrics
-                .monitor_call(waiter.endpoint(), CallError::Disconnected.code());
-            let _ = answer(waiter, Err(CallError::Disconnected));
-        }
+    /// Hands a frame to the writer.
+    fn write(&mut self, frame: &AgentFrameV2) -> Result<(), Ended> {
+        let message = Message::text(frame.encode());
+        self.frames.try_send(message).map_err(|_| {
+            self.conversation.unsent(self.link.clock.now(), frame.id);
+            Ended::WriteBlocked
+        })
     }
-}
 
-/// A size as the core has it: a part of a milli-CPU counts as a whole one; what is below zero, or no number, as none.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "the cast saturates, and NaN becomes 0"
-)]
-fn size_of(allocation: Allocation) -> Resources {
-    Resources::new((allocation.cpu * 1000.0).ceil() as u32, allocation.mem)
-}
-
-/// What came back under an id.
-#[derive(Debug, Clone, Copy)]
-enum Answer {
-    Upscale(Option<Resources>),
-    Downscale(DownscaleAnswer),
-    Health,
-    Capabilities,
-}
-
-/// What a frame of version 1 answers.
-fn plain_answer(id: u64, body: MonitorBody) -> Result<Answer, CallError> {
-    match body {
-        MonitorBody::DownscaleResult { ok, status } => {
-            tracing::debug!(id, ok, status, "the monitor answered a shrink");
-            Ok(Answer::Downscale(if ok {
-                DownscaleAnswer::Allowed
-            } else {
-                DownscaleAnswer::Denied
-            }))
+    /// Passes on how a call ended.
+    async fn done(
+        &mut self,
+        id: u64,
+        ask: Ask,
+        outcome: Result<Answer, CallError>,
+    ) -> Result<(), Ended> {
+        let code = outcome.as_ref().map_or_else(code_of, |_| "ok");
+        self.link.metrics.monitor_call(endpoint_of(ask), code);
+        tracing::debug!(id, ?ask, ?outcome, "a call of the monitor ended");
+        if let Some(reply) = self.replies.remove(&id) {
+            reply.give(outcome);
+            return Ok(());
         }
-        MonitorBody::UpscaleConfirmation => Ok(Answer::Upscale(None)),
-        MonitorBody::HealthCheck => Ok(Answer::Health),
-        MonitorBody::InternalError { error } => Err(CallError::Internal(error)),
-        MonitorBody::InvalidMessage { error } => Err(CallError::Invalid(error)),
-        // A request is no answer.
-        MonitorBody::UpscaleRequest => Err(CallError::WrongKind),
-    }
-}
-
-/// Passes an answer on if it is of the right kind; says how the call ended.
-fn answer(waiter: Waiter, got: Result<Answer, CallError>) -> Result<(), CallError> {
-    // A receiver that has gone does not want to know.
-    match (waiter, got) {
-        (Waiter::Upscale(reply), Ok(Answer::Upscale(observed))) => {
-            let _ = reply.send(Ok(observed));
-            Ok(())
-        }
-        (Waiter::Downscale(reply), Ok(Answer::Downscale(answer))) => {
-            let _ = reply.send(Ok(answer));
-            Ok(())
-        }
-        (Waiter::Health, Ok(Answer::Health)) | (Waiter::Capabilities, Ok(Answer::Capabilities)) => {
-            Ok(())
-        }
-        (waiter, got) => {
-            let error = got.err().unwrap_or(CallError::WrongKind);
-            match waiter {
-                Waiter::Upscale(reply) => drop(reply.send(Err(error.clone()))),
-                Waiter::Downscale(reply) => drop(reply.send(Err(error.clone()))),
-                Waiter::Health | Waiter::Capabilities => {}
+        match (ask, outcome) {
+            (Ask::Health, Ok(_)) => self.link.send(InputKind::MonitorHealthy).await,
+            (Ask::Health, Err(error)) => {
+                let error = telemetry::chain(&error);
+                tracing::warn!(error, "health check of the monitor failed");
+                Ok(())
             }
-            Err(error)
+            _ => Ok(()),
         }
     }
-}
 
-async fn sleep_until(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => tokio::time::sleep_until(deadline).await,
-        None => std::future::pending().await,
+    /// Ends what still waits: nobody may wait for a connection that is gone.
+    async fn finish(&mut self) {
+        self.conversation.close();
+        while let Some(output) = self.conversation.poll_action() {
+            if let Output::Done { id, ask, outcome } = output {
+                // The task that would hear of it may have gone as well.
+                let _ = self.done(id, ask, outcome).await;
+            }
+        }
     }
 }

@@ -3,7 +3,8 @@
 use kube::api::{Api, DynamicObject, Patch, PatchParams};
 use protocol::revision::{Revision, RevisionWithTime};
 use protocol::time::WallTime;
-use protocol::units::{Bytes, Resources};
+use protocol::units::{Bytes, MilliCpu, Resources};
+use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use crate::core::Failure;
@@ -24,6 +25,9 @@ pub(super) enum PatchError {
     /// No answer in time.
     #[error("the API server did not answer in time")]
     TimedOut,
+    /// It answered well, with an object that has another size.
+    #[error("the API server did not take the size over")]
+    Ignored,
 }
 
 impl PatchError {
@@ -38,7 +42,7 @@ impl PatchError {
                 }
                 _ => Failure::Unknown,
             },
-            Self::TimedOut => Failure::Unknown,
+            Self::TimedOut | Self::Ignored => Failure::Unknown,
         }
     }
 
@@ -88,11 +92,33 @@ pub(super) async fn patch(
     name: &str,
     operations: Value,
 ) -> Result<Option<u64>, PatchError> {
+    let size = size_in(&operations);
     let patch = serde_json::from_value(operations).map_err(PatchError::Encode)?;
-    api.patch(name, &PatchParams::default(), &Patch::Json::<()>(patch))
+    let object = api
+        .patch(name, &PatchParams::default(), &Patch::Json::<()>(patch))
         .await
-        .map(|object| version_of(&object.metadata.resource_version?))
-        .map_err(|error| PatchError::Request(Box::new(error)))
+        .map_err(|error| PatchError::Request(Box::new(error)))?;
+    if size_of(&object.data) != size {
+        return Err(PatchError::Ignored);
+    }
+    let version = object.metadata.resource_version;
+    Ok(version.and_then(|version| version_of(&version)))
+}
+
+/// CPU and slots, of whatever form the object has them in; `None` for what it has not.
+type CpuAndSlots = (Option<MilliCpu>, Option<u64>);
+
+fn size_in(operations: &Value) -> CpuAndSlots {
+    read_size(&operations[0]["value"], &operations[1]["value"])
+}
+
+fn size_of(object: &Value) -> CpuAndSlots {
+    let guest = &object["spec"]["guest"];
+    read_size(&guest["cpus"]["use"], &guest["memorySlots"]["use"])
+}
+
+fn read_size(cpu: &Value, slots: &Value) -> CpuAndSlots {
+    (MilliCpu::deserialize(cpu).ok(), slots.as_u64())
 }
 
 #[cfg(test)]
@@ -109,6 +135,24 @@ mod tests {
         assert_eq!(got, want);
         let whole = operations(Resources::new(1000, 1 << 30), Bytes::gib(1), revision, now);
         assert_eq!(whole[0]["value"], "1", "a whole core is a text too");
+    }
+
+    #[test]
+    fn an_answer_is_read_in_every_form_of_its_numbers() {
+        let revision = Revision { value: 3, flags: 1 };
+        let at = WallTime::parse("2024-01-02T03:04:05.25Z").expect("parses");
+        let asked = operations(Resources::new(1000, 2 << 30), Bytes::gib(1), revision, at);
+        let answer = |cpu: Value, slots: u64| {
+            size_of(
+                &json!({"spec": {"guest": {"cpus": {"use": cpu}, "memorySlots": {"use": slots}}}}),
+            )
+        };
+        for cpu in [json!("1"), json!(1), json!(1.0), json!("1000m")] {
+            assert_eq!(answer(cpu, 2), size_in(&asked));
+        }
+        assert_ne!(answer(json!("1"), 1), size_in(&asked));
+        assert_ne!(answer(json!("750m"), 2), size_in(&asked));
+        assert_ne!(size_of(&json!({})), size_in(&asked));
     }
 
     #[test]

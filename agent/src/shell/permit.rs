@@ -6,14 +6,33 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use hyper::{Method, Request};
 use protocol::permit::{AgentRequest, PluginResponse};
+use telemetry::tls::TlsError;
 
-use super::scrape::HttpClient;
+use super::config;
+use super::permit_link::Link;
+use super::token::{Token, TokenError};
 use crate::core::Failure;
 
 /// Largest answer read, bytes; a permit has under 100.
 const ANSWER_LIMIT_BYTES: usize = 16 * 1024;
 /// Longest refusal text kept.
 const SHOWN_CHARS: usize = 200;
+
+/// Client for all permit requests.
+pub(super) struct PermitClient {
+    link: Link,
+    token: Option<Token>,
+}
+
+impl PermitClient {
+    /// A client that keeps one idle connection per scheduler, and shows it what the configuration has to be shown.
+    pub(super) fn new(config: &config::Scheduler) -> Self {
+        Self {
+            link: Link::new(config.tls.as_ref()),
+            token: config.token_file.clone().map(Token::new),
+        }
+    }
+}
 
 /// Why there is no permit.
 #[derive(Debug, thiserror::Error)]
@@ -24,6 +43,12 @@ pub(super) enum PermitError {
     /// The address cannot be asked.
     #[error("{0:?} is no address")]
     Address(String),
+    /// The scheduler is to be shown a token, and there is none.
+    #[error("no token to show to the scheduler")]
+    Token(#[from] TokenError),
+    /// The files for TLS cannot be used.
+    #[error("no TLS with the scheduler")]
+    Tls(#[from] TlsError),
     /// No connection could be made: the request never left.
     #[error("could not connect to the scheduler")]
     Connect(#[source] hyper_util::client::legacy::Error),
@@ -54,7 +79,11 @@ impl PermitError {
     #[must_use]
     pub(super) fn failure(&self) -> Failure {
         match self {
-            Self::NoScheduler | Self::Address(_) | Self::Connect(_) => Failure::NotApplied,
+            Self::NoScheduler
+            | Self::Address(_)
+            | Self::Token(_)
+            | Self::Tls(_)
+            | Self::Connect(_) => Failure::NotApplied,
             Self::Status { status, .. } if (400..500).contains(status) => Failure::NotApplied,
             Self::Broken(_)
             | Self::TimedOut
@@ -72,6 +101,8 @@ impl PermitError {
             Self::Body(_) | Self::Decode(_) => "200".into(),
             Self::NoScheduler => "[error doing request: no known ready scheduler pod]".into(),
             Self::Address(_) => "[error doing request: bad address]".into(),
+            Self::Token(_) => "[error doing request: no token]".into(),
+            Self::Tls(_) => "[error doing request: no TLS]".into(),
             Self::Connect(_) => "[error doing request: could not connect]".into(),
             Self::Broken(_) => "[error doing request: connection broke]".into(),
             Self::TimedOut => "[error doing request: timed out]".into(),
@@ -84,24 +115,33 @@ impl PermitError {
 /// # Errors
 /// [`PermitError`]; [`PermitError::failure`] says whether it may have been acted on.
 pub(super) async fn ask(
-    client: &HttpClient<Full<Bytes>>,
+    client: &PermitClient,
     address: &str,
     request: &AgentRequest,
 ) -> Result<PluginResponse, PermitError> {
     let body = serde_json::to_vec(request).map_err(PermitError::Decode)?;
-    let request = Request::builder()
+    let mut request = Request::builder()
         .method(Method::POST)
         .uri(address)
-        .header(hyper::header::CONTENT_TYPE, "application/json")
+        .header(hyper::header::CONTENT_TYPE, "application/json");
+    if let Some(token) = &client.token {
+        request = request.header(hyper::header::AUTHORIZATION, token.header()?);
+    }
+    let request = request
         .body(Full::new(Bytes::from(body)))
         .map_err(|_| PermitError::Address(address.to_owned()))?;
-    let response = client.request(request).await.map_err(|error| {
-        if error.is_connect() {
-            PermitError::Connect(error)
-        } else {
-            PermitError::Broken(error)
-        }
-    })?;
+    let response = client
+        .link
+        .http()?
+        .request(request)
+        .await
+        .map_err(|error| {
+            if error.is_connect() {
+                PermitError::Connect(error)
+            } else {
+                PermitError::Broken(error)
+            }
+        })?;
     let status = response.status();
     let body = Limited::new(response.into_body(), ANSWER_LIMIT_BYTES)
         .collect()

@@ -4,11 +4,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use protocol::exposition::SystemGauges;
 use protocol::monitor_v2::GuestMetrics;
 use protocol::time::{Span, Timestamp};
 
-use crate::core::SystemMetrics;
-use crate::core::metrics::KERNEL_ALLOWANCE_BYTES;
+use crate::core::metrics::Signals;
+use crate::core::{ScalingConfig, SystemMetrics};
 
 /// Periods without a push after which the page is asked for again.
 const FRESH_PERIODS: u64 = 2;
@@ -49,19 +50,37 @@ pub(super) fn system_of(pushed: &GuestMetrics) -> Option<SystemMetrics> {
         (load1, load5) => (load1?, load5?),
     };
     let is_load = |load: f64| load.is_finite() && load >= 0.0;
-    (is_load(load1) && is_load(load5)).then(|| SystemMetrics {
-        load1,
-        load5,
-        memory_usage_bytes: (memory.total as f64 - memory.available as f64).max(0.0)
-            + KERNEL_ALLOWANCE_BYTES,
-        memory_cached_bytes: memory.cached as f64,
+    (is_load(load1) && is_load(load5)).then(|| {
+        SystemMetrics::from(SystemGauges {
+            load1,
+            load5,
+            memory_total_bytes: memory.total as f64,
+            memory_available_bytes: memory.available as f64,
+            memory_cached_bytes: memory.cached as f64,
+        })
     })
+}
+
+/// What a push says beside that, as far as the VM's settings give it a vote. A guest may say anything: what is no share of time
+/// is left out.
+#[expect(clippy::cast_precision_loss, reason = "an estimate")]
+pub(super) fn signals_of(pushed: &GuestMetrics, scaling: &ScalingConfig) -> Signals {
+    let estimate = pushed.cgroup.working_set.map(|bytes| bytes as f64);
+    let stalls = [pushed.machine_stalls, pushed.cgroup_stalls];
+    let shares = stalls.into_iter().flatten().map(|s| s.some_percent);
+    let pressure = shares
+        .filter(|share| (0.0..=100.0).contains(share))
+        .reduce(f64::max);
+    Signals {
+        estimate_bytes: estimate.filter(|_| scaling.enable_monitor_estimate),
+        pressure_percent: pressure.filter(|_| scaling.memory_pressure_hold_percent > 0.0),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use protocol::exposition::Page;
-    use protocol::monitor_v2::MachineGauges;
+    use protocol::monitor_v2::{GroupGauges, MachineGauges, Stalls};
 
     use super::*;
 
@@ -157,6 +176,48 @@ mod tests {
         ] {
             assert_eq!(system_of(&lacking), None, "{lacking:?}");
         }
+    }
+
+    #[test]
+    fn signals_are_read_where_they_have_a_vote_and_only_what_makes_sense() {
+        let stalls = |some_percent| {
+            Some(Stalls {
+                some_percent,
+                full_percent: 0.0,
+                some_us: 0,
+                full_us: 0,
+            })
+        };
+        let says = |machine, group| GuestMetrics {
+            machine_stalls: stalls(machine),
+            cgroup_stalls: stalls(group),
+            cgroup: GroupGauges {
+                working_set: Some(3 << 30),
+                ..GroupGauges::default()
+            },
+            ..pushed()
+        };
+        let off = ScalingConfig::default();
+        assert_eq!(signals_of(&says(1.0, 2.0), &off), Signals::default());
+        let on = ScalingConfig {
+            enable_monitor_estimate: true,
+            memory_pressure_hold_percent: 5.0,
+            ..off
+        };
+        let estimate_bytes = Some(3_221_225_472.0);
+        for (machine, group, pressure_percent) in [
+            (1.0, 2.0, Some(2.0)),
+            (2.5, 0.0, Some(2.5)),
+            (f64::NAN, 0.5, Some(0.5)),
+            (-1.0, 101.0, None),
+        ] {
+            let signals = Signals {
+                estimate_bytes,
+                pressure_percent,
+            };
+            assert_eq!(signals_of(&says(machine, group), &on), signals);
+        }
+        assert_eq!(signals_of(&pushed(), &on), Signals::default());
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Reads a JSON object key by key and collects everything that is wrong instead of stopping at the first thing.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 
 use serde_json::{Map, Value};
 
@@ -136,6 +137,12 @@ impl<'a> Reader<'a> {
             value.as_str().map(str::to_owned)
         })
         .unwrap_or_default()
+    }
+
+    /// A path that may be absent, but not empty.
+    pub(super) fn optional_path(&mut self, key: &'static str) -> Option<PathBuf> {
+        self.get(key)?;
+        Some(self.text(key).into())
     }
 
     pub(super) fn text(&mut self, key: &'static str) -> String {

@@ -9,11 +9,13 @@ use protocol::units::Resources;
 use tokio::sync::{mpsc, oneshot};
 
 use super::input::{Input, InputKind, Took};
-use super::monitor::{Call, CallError};
+use super::monitor::Call;
 use super::patch::{self, PatchError};
 use super::permit::{self, PermitError};
 use super::runner::Runner;
+use super::state::{Refusal, text_of};
 use crate::core::actions::{MonitorDownscale, MonitorUpscale, NeonVmRequest, PluginRequest};
+use crate::core::conversation::{CallError, Downscaled};
 use crate::core::{Action, DownscaleAnswer, Event, RequestId};
 
 impl Runner {
@@ -288,25 +290,30 @@ impl Runner {
         now: Timestamp,
         id: RequestId,
         took: Took,
-        result: Result<DownscaleAnswer, CallError>,
+        result: Result<Downscaled, CallError>,
     ) -> Event {
         self.scribe.took(took);
         match &result {
-            Ok(answer) => {
+            Ok(said) => {
                 self.health.monitor_succeeded(now);
                 if let Some((revision, from, to)) = self.core.monitor_under_way() {
-                    if *answer == DownscaleAnswer::Allowed {
+                    if said.answer == DownscaleAnswer::Allowed {
                         self.ctx.metrics.monitor_approved.count(from, to);
+                        self.refusal = None;
                     } else {
                         self.ctx.metrics.downscale_denied();
-                        tracing::info!(%from, %to, "the monitor refuses to shrink");
+                        let status = &said.status;
+                        tracing::info!(%from, %to, status, "the monitor refuses to shrink");
+                        let at = text_of(&self.ctx.clock, now);
+                        self.refusal = Some(Refusal::new(at, to, said));
                     }
                     self.record(Stage::MonitorApproval, revision, took, from, to);
                 }
             }
             Err(error) => self.monitor_failed(now, "DownscaleRequest", error),
         }
-        Event::MonitorDownscaleDone(id, result.map_err(|error| error.failure()))
+        let answer = result.map(|said| said.answer);
+        Event::MonitorDownscaleDone(id, answer.map_err(|error| error.failure()))
     }
 }
 

@@ -6,8 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use http_body_util::Full;
-use hyper::body::Bytes as Body;
 use kube::api::{Api, ApiResource, DynamicObject};
 use protocol::monitor_v2::AskReason;
 use protocol::permit::NamespacedName;
@@ -27,15 +25,16 @@ use super::input::{INPUT_BOUND, Input, InputKind, Took};
 use super::journal::{JournalHandle, Scribe};
 use super::metrics::{AgentMetrics, RunnerGauge, RunnerState};
 use super::monitor::{Call, Link};
-use super::pushed::{Pushed, system_of};
+use super::permit::PermitClient;
+use super::pushed::{Pushed, signals_of, system_of};
 use super::schedulers::SchedulerPod;
-use super::scrape::{HttpClient, Scraper, Source};
-use super::state::{DecisionEntry, Place, text_of, wall_of};
+use super::scrape::{Scraper, Source};
+use super::state::{DecisionEntry, Place, Refusal, text_of, wall_of};
 use super::vm_metrics::{VmLabels, VmMetrics};
 use crate::core::health::Health;
 use crate::core::journal::Output;
 use crate::core::scaling_events::Told;
-use crate::core::{Core, Decision, Event, Observation, Path, VmUpdate};
+use crate::core::{Core, Decision, Event, Left, Observation, Path, SystemMetrics, VmUpdate};
 
 /// Jitter of the heartbeat, milliseconds.
 const TICK_JITTER_MS: u64 = 100;
@@ -51,7 +50,7 @@ pub(super) struct Context {
     pub vm_metrics: VmMetrics,
     pub stages: StageLog,
     pub schedulers: watch::Receiver<Option<SchedulerPod>>,
-    pub permit_client: HttpClient<Full<Body>>,
+    pub permit_client: PermitClient,
     pub health_check_every: Duration,
     pub journal: Option<JournalHandle>,
     pub book: Book,
@@ -69,11 +68,12 @@ pub(super) struct VmFeed {
 }
 
 /// Who a task is for.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Subject {
     pub vm: NamespacedName,
     pub pod: NamespacedName,
     pub pod_ip: String,
+    pub vsock_cid: Option<u32>,
 }
 
 /// One VM's task.
@@ -92,6 +92,8 @@ pub(super) struct Runner {
     pushed: Pushed,
     /// What the guest was last seen to have, by its monitor's confirmation of a growth.
     pub(super) observed: Option<Resources>,
+    /// The monitor's last answer to a shrink, if it was no.
+    pub(super) refusal: Option<Refusal>,
     pub(super) io: JoinSet<()>,
     is_started: bool,
     pub(super) is_permit_failing: bool,
@@ -111,10 +113,15 @@ impl Runner {
         subject: Subject,
         mut feed: watch::Receiver<VmFeed>,
         place: Place,
+        left: Option<Left>,
     ) -> Self {
         let first = feed.borrow_and_update().clone();
         let jitter = Span::from_millis(rand::rng().random_range(0..TICK_JITTER_MS));
-        let core = Core::new(ctx.config.core(jitter), first.update.info);
+        let mut core = Core::new(ctx.config.core(jitter), first.update.info);
+        // One that crashed left its place as it was.
+        if let Some(left) = place.left().or(left) {
+            core.goes_on_from(&left);
+        }
         let health = Health::new(ctx.config.health(), ctx.clock.now());
         let resource = ApiResource::from_gvk(&super::vms::virtual_machine_kind());
         let api = Api::namespaced_with(ctx.kube.clone(), &subject.vm.namespace, &resource);
@@ -128,10 +135,9 @@ impl Runner {
             view.start_time = text_of(&ctx.clock, ctx.clock.now());
             view.pod_ip.clone_from(&subject.pod_ip);
             view.endpoint_id.clone_from(&first.endpoint_id);
-            view.info = Some(core.vm().clone());
+            view.core = Some((core.clone(), ctx.clock));
             view.state = Some(RunnerState::Ok);
             view.state_updated_at = view.start_time.clone();
-            view.executor = None;
         }
         Self {
             ctx,
@@ -147,6 +153,7 @@ impl Runner {
             wants_lfc,
             pushed: Pushed::default(),
             observed: None,
+            refusal: None,
             io: JoinSet::new(),
             is_started: false,
             is_permit_failing: false,
@@ -247,8 +254,9 @@ impl Runner {
         let link = Link {
             config: ctx.config.monitor.clone(),
             push_every: ctx.config.metrics.system.between_requests.span(),
-            health_check_every: ctx.health_check_every,
+            health_check_every: Span::from_duration(ctx.health_check_every),
             pod_ip: self.subject.pod_ip.clone(),
+            vsock_cid: self.subject.vsock_cid,
             clock: ctx.clock,
             metrics: ctx.metrics.clone(),
             inputs: inputs.clone(),
@@ -285,11 +293,12 @@ impl Runner {
                 metrics,
             } if self.is_current(generation) => {
                 // What lacks something is scraped for, as from a monitor that pushes nothing.
-                let Some(metrics) = system_of(&metrics) else {
+                let Some(system) = system_of(&metrics) else {
                     return;
                 };
                 self.pushed.came(now);
-                Event::SystemMetrics(metrics)
+                let signals = signals_of(&metrics, &self.core.vm().config.scaling);
+                Event::SystemMetrics(SystemMetrics { signals, ..system })
             }
             InputKind::MonitorHealthy => {
                 self.health.monitor_succeeded(now);
@@ -429,6 +438,8 @@ impl Runner {
             vote_cpu = decision.votes.cpu,
             vote_memory = decision.votes.memory,
             vote_working_set = decision.votes.working_set,
+            vote_monitor_estimate = decision.votes.monitor_estimate,
+            vote_memory_pressure = decision.votes.memory_pressure,
             bounded_by = bounded.join(","),
             revision = decision.revision.value,
             estimate_wss_pages = set.map(|set| set.estimate_pages),
@@ -464,16 +475,15 @@ impl Runner {
             self.last_faults = faults.total();
         }
         self.show_desired();
-        let clock = self.ctx.clock;
-        let dump = self.core.snapshot(&|at| text_of(&clock, at));
+        let core = self.core.clone();
         let mut view = self.place.lock();
-        view.info = Some(self.core.vm().clone());
-        view.executor = Some(dump);
+        view.core = Some((core, self.ctx.clock));
         view.monitor_waiters = self
             .monitor
             .as_ref()
             .map(|(_, calls)| super::monitor::CALL_BOUND.saturating_sub(calls.capacity()));
         view.observed = self.observed;
+        view.refusal.clone_from(&self.refusal);
         view.workers = self.io.len();
     }
 

@@ -2,16 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
-use futures::StreamExt;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind};
-use kube::runtime::watcher::{self, Event, watcher};
+use kube::runtime::watcher::{self, Event};
 use protocol::object::Pod;
-use rand::Rng;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::follow::follow;
 use super::metrics::{AgentMetrics, Watcher};
 use super::state::{StateHandle, Synced};
 
@@ -19,8 +17,6 @@ use super::state::{StateHandle, Synced};
 const NAMESPACE: &str = "kube-system";
 /// Pods kept at most: a scheduler has a few replicas, and a flood of pods under its label must not fill memory.
 const MAX_PODS: usize = 256;
-/// Pause after a failed list or watch, milliseconds.
-const RETRY_MS: std::ops::Range<u64> = 500..1000;
 
 /// The scheduler to ask.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,28 +75,21 @@ impl Schedulers {
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "Pod"));
         let api: Api<DynamicObject> = Api::namespaced_with(self.kube.clone(), NAMESPACE, &resource);
         let config = watcher::Config::default().labels(&format!("name={}", self.scheduler_name));
-        let mut events = std::pin::pin!(watcher(api, config));
         let (mut pods, mut listed) = (Pods::default(), Pods::default());
-        self.metrics.watch_alive(Watcher::SchedulerPod, true);
-        loop {
-            let event = tokio::select! {
-                event = events.next() => event,
-                () = cancel.cancelled() => break,
-            };
-            match event {
-                None => break,
-                Some(Ok(event)) => self.take(event, &mut pods, &mut listed),
-                Some(Err(error)) => {
-                    self.metrics
-                        .watch_error(Watcher::SchedulerPod, error_source(&error));
+        follow(
+            (api, config),
+            Watcher::SchedulerPod,
+            &self.metrics,
+            &cancel,
+            |event| match event {
+                Ok(event) => self.take(event, &mut pods, &mut listed),
+                Err(error) => {
                     let error = telemetry::chain(&error);
                     tracing::warn!(error, "cannot follow the scheduler pods");
-                    let pause = Duration::from_millis(rand::rng().random_range(RETRY_MS));
-                    tokio::time::sleep(pause).await;
                 }
-            }
-        }
-        self.metrics.watch_alive(Watcher::SchedulerPod, false);
+            },
+        )
+        .await;
     }
 
     fn take(&self, event: Event<DynamicObject>, pods: &mut Pods, listed: &mut Pods) {
@@ -145,15 +134,6 @@ impl Schedulers {
             }
             is_new
         });
-    }
-}
-
-/// The `source` label of a watch error.
-pub(super) fn error_source(error: &watcher::Error) -> &'static str {
-    match error {
-        watcher::Error::InitialListFailed(_) | watcher::Error::NoResourceVersion => "List",
-        watcher::Error::WatchStartFailed(_) => "Watch",
-        watcher::Error::WatchError(_) | watcher::Error::WatchFailed(_) => "Watch.Event",
     }
 }
 

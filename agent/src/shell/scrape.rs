@@ -5,9 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
 use protocol::exposition::Page;
 use rand::Rng;
 use telemetry::clock::Clock;
@@ -18,26 +15,6 @@ use super::endpoint::{Endpoint, ScrapeError};
 use super::input::{Input, InputKind};
 use super::metrics::ScrapeFailures;
 use super::pushed::Pushed;
-
-/// Idle connections kept per scheduler.
-const IDLE_CONNECTIONS: usize = 1;
-
-/// Client for all permit requests.
-pub(super) type HttpClient<B> = Client<HttpConnector, B>;
-
-/// A client that keeps one idle connection per peer.
-pub(super) fn http_client<B>() -> HttpClient<B>
-where
-    B: hyper::body::Body + Send + 'static + Unpin,
-    B::Data: Send,
-{
-    let mut connector = HttpConnector::new();
-    connector.set_nodelay(true);
-    Client::builder(TokioExecutor::new())
-        .pool_max_idle_per_host(IDLE_CONNECTIONS)
-        .pool_idle_timeout(Duration::from_secs(60))
-        .build(connector)
-}
 
 /// Which of the two loops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,12 +1,14 @@
 //! What the agent shows of itself: the deployed agent's dump (spec/agent.md §4.4) with the decisions beside it.
 //!
-//! Each VM's task writes a copy of its state to its place here after every event; reading takes that copy, so it never waits for
-//! a core. A lock, not a task: it is held for one copy.
+//! Each VM's task leaves a copy of its core at its place here after every event; what is shown is made of that copy when somebody
+//! asks, so asking never waits for a core, and a decision costs no text that nobody reads. A lock, not a task: it is held for one
+//! copy.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use protocol::monitor_v2::RefusalReason;
 use protocol::permit::NamespacedName;
 use protocol::time::{Timestamp, WallTime};
 use protocol::units::Resources;
@@ -15,9 +17,9 @@ use serde_json::{Value, json};
 use telemetry::clock::Clock;
 
 use super::metrics::RunnerState;
-use crate::core::dump::StateDump;
+use crate::core::conversation::Downscaled;
 use crate::core::health::StuckReason;
-use crate::core::{Decision, VmInfo, Warnings};
+use crate::core::{Core, Decision, DownscaleAnswer, Left, Warnings};
 
 /// Decisions kept per VM.
 pub const MAX_DECISIONS: usize = 64;
@@ -35,6 +37,40 @@ pub struct DecisionEntry {
     pub decision: Decision,
     /// Conditions it was made under.
     pub warnings: Warnings,
+}
+
+/// A monitor's no to a shrink, in its own words.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Refusal {
+    /// When, RFC 3339 with microseconds.
+    at: String,
+    /// The size that was asked about.
+    target: Resources,
+    /// The smallest size it would have agreed to, where it says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    smallest: Option<Resources>,
+    /// Why, where it says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'static str>,
+    /// Its words.
+    status: String,
+}
+
+impl Refusal {
+    pub(super) fn new(at: String, target: Resources, said: &Downscaled) -> Self {
+        let smallest = match said.answer {
+            DownscaleAnswer::DeniedBelow(smallest) => Some(smallest),
+            DownscaleAnswer::Denied | DownscaleAnswer::Allowed => None,
+        };
+        Self {
+            at,
+            target,
+            smallest,
+            reason: said.reason.map(RefusalReason::label),
+            status: said.status.clone(),
+        }
+    }
 }
 
 /// How a VM's task ended.
@@ -55,7 +91,8 @@ pub(super) struct VmView {
     pub last_monitor_success: Option<String>,
     /// Failed requests: monitor, scheduler, patches.
     pub failures: [usize; 3],
-    pub info: Option<VmInfo>,
+    /// The core as its newest decision left it, and the clock its times are of.
+    pub core: Option<(Core, Clock)>,
     pub endpoint_id: String,
     pub endpoint_assigned_at: Option<String>,
     pub state: Option<RunnerState>,
@@ -65,8 +102,9 @@ pub(super) struct VmView {
     pub monitor_waiters: Option<usize>,
     /// What the monitor last confirmed the guest to have.
     pub observed: Option<Resources>,
+    /// The monitor's last answer to a shrink, if it was no.
+    pub refusal: Option<Refusal>,
     pub workers: usize,
-    pub executor: Option<StateDump>,
     pub decisions: VecDeque<DecisionEntry>,
     /// The newest decision, with the votes of now, also when it only confirms the last of `decisions`.
     pub latest: Option<Decision>,
@@ -96,8 +134,12 @@ impl VmView {
             let mut last = json!(decision);
             // Since when it stands: later ones had the same target, reason and bounds.
             last["at"] = json!(self.decisions.back().map(|entry| &entry.at));
+            if let Some(refusal) = &self.refusal {
+                last["refusal"] = json!(refusal);
+            }
             last
         });
+        let state = |(core, clock): &(Core, Clock)| core.snapshot(&|at| text_of(clock, at));
         json!({
             "podName": pod,
             "status": {
@@ -108,7 +150,7 @@ impl VmView {
                 "failedMonitorRequestCounter": monitor,
                 "failedNeonVMRequestCounter": neonvm,
                 "failedSchedulerRequestCounter": scheduler,
-                "vmInfo": self.info,
+                "vmInfo": self.core.as_ref().map(|(core, _)| core.vm()),
                 "endpointID": self.endpoint_id,
                 "endpointAssignedAt": self.endpoint_assigned_at,
                 "state": self.state.map(RunnerState::as_str),
@@ -117,7 +159,7 @@ impl VmView {
             },
             "runner": {
                 "podIP": self.pod_ip,
-                "executorState": self.executor,
+                "executorState": self.core.as_ref().map(state),
                 "monitor": self.monitor_waiters.map(|size| match self.observed {
                     None => json!({ "waitersSize": size }),
                     Some(observed) => json!({ "waitersSize": size, "observed": observed }),
@@ -135,6 +177,12 @@ impl VmView {
 pub(super) struct Place(Arc<Mutex<VmView>>);
 
 impl Place {
+    /// What the task here knew of the VM's size, if there was one.
+    pub(super) fn left(&self) -> Option<Left> {
+        let view = self.lock();
+        view.core.as_ref().map(|(core, _)| core.left())
+    }
+
     pub(super) fn lock(&self) -> MutexGuard<'_, VmView> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -143,7 +191,7 @@ impl Place {
 #[derive(Debug, Default)]
 struct Inner {
     is_stopped: AtomicBool,
-    is_ready: [AtomicBool; 2],
+    is_ready: [AtomicBool; 3],
     vms: Mutex<BTreeMap<NamespacedName, Place>>,
     unparsable: Mutex<BTreeMap<NamespacedName, String>>,
 }
@@ -152,11 +200,12 @@ struct Inner {
 #[derive(Debug, Clone, Default)]
 pub struct StateHandle(Arc<Inner>);
 
-/// The two lists that must have been read once before the agent is ready.
+/// The lists that must have been read once before the agent is ready.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Synced {
     Vms = 0,
     Schedulers = 1,
+    Namespaces = 2,
 }
 
 impl StateHandle {
@@ -210,7 +259,7 @@ impl StateHandle {
         self.0.is_stopped.store(true, Ordering::Relaxed);
     }
 
-    /// Whether both lists were read once.
+    /// Whether all lists were read once.
     ///
     /// # Errors
     /// What is missing, for people.
@@ -218,6 +267,7 @@ impl StateHandle {
         for (list, name) in [
             (Synced::Vms, "VirtualMachines"),
             (Synced::Schedulers, "scheduler pods"),
+            (Synced::Namespaces, "namespaces"),
         ] {
             if !self.0.is_ready[list as usize].load(Ordering::Relaxed) {
                 return Err(format!("{name} are not listed yet"));

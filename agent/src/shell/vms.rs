@@ -16,7 +16,6 @@ use protocol::permit::NamespacedName;
 use protocol::quantity::Quantity;
 use protocol::time::{Timestamp, WallTime};
 use protocol::vm::{GROUP, VERSION, VirtualMachine, VmPhase};
-use rand::Rng;
 use serde_json::Value;
 use telemetry::clock::Clock;
 use tokio::sync::watch;
@@ -24,18 +23,17 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
+use super::follow::{self, error_source};
 use super::metrics::Watcher;
+use super::modes::Modes;
 use super::runner::{Context, Runner, Subject, VmFeed};
-use super::schedulers::error_source;
 use super::state::{StateHandle, Synced};
 use super::supervisor::Supervisor;
 use super::vm_metrics::{VmFigures, VmLabels};
-use crate::core::VmUpdate;
 use crate::core::revision::StampedRevision;
 use crate::core::vm::{Ownership, VmInfo, placement};
+use crate::core::{Left, ScalingConfig, VmUpdate};
 
-/// Pause after a failed list or watch, milliseconds.
-const RETRY_MS: std::ops::Range<u64> = 500..1000;
 /// How long a task gets to end before it is aborted.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
 /// Longest time by which a whole-second stamp may lie behind the change it stamps, microseconds.
@@ -60,17 +58,27 @@ pub(super) struct Vms {
     ctx: Arc<Context>,
     node: String,
     state: StateHandle,
+    modes: watch::Receiver<Modes>,
     managed: BTreeMap<NamespacedName, Managed>,
+    /// What the last task of each VM knew, with the VM's uid: a VM may get another pod while its watch is late.
+    left: BTreeMap<NamespacedName, (String, Left)>,
     figures: BTreeMap<NamespacedName, VmFigures>,
 }
 
 impl Vms {
-    pub(super) fn new(ctx: Arc<Context>, node: String, state: StateHandle) -> Self {
+    pub(super) fn new(
+        ctx: Arc<Context>,
+        node: String,
+        state: StateHandle,
+        modes: watch::Receiver<Modes>,
+    ) -> Self {
         Self {
             ctx,
             node,
             state,
+            modes,
             managed: BTreeMap::new(),
+            left: BTreeMap::new(),
             figures: BTreeMap::new(),
         }
     }
@@ -86,6 +94,10 @@ impl Vms {
         loop {
             let event = tokio::select! {
                 event = events.next() => event,
+                Ok(()) = self.modes.changed() => {
+                    self.change_modes();
+                    continue;
+                }
                 () = cancel.cancelled() => break,
             };
             match event {
@@ -96,8 +108,7 @@ impl Vms {
                     self.ctx.book.failing();
                     let error = telemetry::chain(&error);
                     tracing::warn!(error, "cannot follow the VMs");
-                    let pause = Duration::from_millis(rand::rng().random_range(RETRY_MS));
-                    tokio::time::sleep(pause).await;
+                    follow::pause().await;
                 }
             }
         }
@@ -132,6 +143,7 @@ impl Vms {
                 metrics.watch_event(Watcher::VirtualMachines, "BOOKMARK");
                 let known = self.managed.keys().chain(self.figures.keys());
                 let gone: BTreeSet<NamespacedName> = known
+                    .chain(self.left.keys())
                     .filter(|key| !listed.contains(*key))
                     .cloned()
                     .collect();
@@ -180,16 +192,16 @@ impl Vms {
             },
             vm: key.clone(),
             pod_ip: place.pod_ip,
+            vsock_cid: place.vsock_cid,
         };
         let uid = object.metadata.uid.clone().unwrap_or_default();
-        let is_same = self.managed.get(&key).is_some_and(|managed| {
-            managed.uid == uid
-                && managed.subject.pod == subject.pod
-                && managed.subject.pod_ip == subject.pod_ip
-        });
-        let default = &self.ctx.config.scaling.default_config;
+        let is_same = self
+            .managed
+            .get(&key)
+            .is_some_and(|managed| managed.uid == uid && managed.subject == subject);
+        let default = self.default_in(&key.namespace);
         let info = parsed.and_then(|vm| {
-            let info = VmInfo::from_object(&vm, default).map_err(|error| error.to_string())?;
+            let info = VmInfo::from_object(&vm, &default).map_err(|error| error.to_string())?;
             Ok((vm, info))
         });
         match info {
@@ -212,6 +224,32 @@ impl Vms {
                     self.start(key, subject, uid, feed);
                 }
             }
+        }
+    }
+
+    /// The settings of a namespace's VMs that have none of their own.
+    fn default_in(&self, namespace: &str) -> ScalingConfig {
+        let default = self.ctx.config.scaling.default_config;
+        let mode = self.modes.borrow().of(namespace, default.mode);
+        ScalingConfig { mode, ..default }
+    }
+
+    /// Namespaces have other modes now: tells every VM that has another one by that.
+    fn change_modes(&mut self) {
+        self.modes.mark_unchanged();
+        for (key, managed) in &self.managed {
+            let default = self.default_in(&key.namespace).mode;
+            managed.feed.send_if_modified(|feed| {
+                let config = &mut feed.update.info.config;
+                let mode = config.own_mode.unwrap_or(default);
+                let is_other = config.scaling.mode != mode;
+                if is_other {
+                    config.scaling.mode = mode;
+                    feed.arrived = self.ctx.clock.now();
+                    tracing::info!(vm = %key, mode = mode.as_str(), "the VM has another mode");
+                }
+                is_other
+            });
         }
     }
 
@@ -240,9 +278,11 @@ impl Vms {
         };
         let (ctx, whom, stop) = (Arc::clone(&self.ctx), subject.clone(), cancel.clone());
         let place = supervisor.place.clone();
+        let left = self.left.remove(&key).filter(|(of, _)| *of == uid);
+        let left = left.map(|(_, left)| left);
         let make = move || {
-            let (ctx, whom) = (Arc::clone(&ctx), whom.clone());
-            Box::new(Runner::new(ctx, whom, receiver.clone(), place.clone())).run(stop.clone())
+            let (ctx, whom, place) = (Arc::clone(&ctx), whom.clone(), place.clone());
+            Box::new(Runner::new(ctx, whom, receiver.clone(), place, left)).run(stop.clone())
         };
         let task = tokio::spawn(supervisor.run(make).instrument(span));
         tracing::info!(vm = %key, pod = %subject.pod, ip = subject.pod_ip, "managing the VM");
@@ -270,6 +310,9 @@ impl Vms {
         {
             managed.task.abort();
         }
+        if let Some(left) = self.state.place(&managed.subject.pod).left() {
+            self.left.insert(key.clone(), (managed.uid, left));
+        }
         self.state.remove(&managed.subject.pod);
         tracing::info!(vm = %key, "not managing the VM any more");
     }
@@ -278,6 +321,7 @@ impl Vms {
         self.ctx.book.see(key, None);
         self.unparsable(key, None);
         self.stop(key).await;
+        self.left.remove(key);
         if let Some(old) = self.figures.remove(key) {
             self.ctx.vm_metrics.remove(&old);
         }

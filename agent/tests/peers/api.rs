@@ -1,4 +1,4 @@
-//! Lists, watches and the JSON patch, for VirtualMachines and for pods of `kube-system`.
+//! Lists, watches and the JSON patch, for VirtualMachines, for pods of `kube-system` and for labelled namespaces.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -16,20 +16,33 @@ use tokio::sync::broadcast;
 
 use super::{Seen, Trace};
 
+/// What is served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Vm,
+    Pod,
+    Namespace,
+}
+
 #[derive(Default)]
 struct Store {
     version: u64,
     vms: BTreeMap<String, Value>,
     pods: BTreeMap<String, Value>,
+    namespaces: BTreeMap<String, Value>,
     fail_patches: (u32, u16),
     hold_patches: bool,
+    ignore_patches: bool,
+    is_without_controller: bool,
+    is_watch_late: bool,
+    hides_namespaces: bool,
 }
 
 #[derive(Clone)]
 pub struct Api {
     pub url: String,
     store: Arc<Mutex<Store>>,
-    events: broadcast::Sender<(bool, Value)>,
+    events: broadcast::Sender<(Kind, Value)>,
     trace: Trace,
 }
 
@@ -72,42 +85,56 @@ impl Api {
                 patch(patch_vm),
             )
             .route("/api/v1/namespaces/kube-system/pods", get(list_pods))
+            .route("/api/v1/namespaces", get(list_namespaces))
             .with_state(api.clone());
         tokio::spawn(async move { axum::serve(listener, router).await });
         api
     }
 
-    fn put(&self, is_vm: bool, object: Value) {
+    fn put(&self, kind: Kind, object: Value) {
         let mut store = self.store.lock().expect("no test panics here");
-        self.keep(&mut store, is_vm, object);
+        self.keep(&mut store, kind, object);
     }
 
     /// Keeps a state of an object and tells of it; returns it with its version.
-    fn keep(&self, store: &mut Store, is_vm: bool, mut object: Value) -> Value {
+    fn keep(&self, store: &mut Store, kind: Kind, mut object: Value) -> Value {
         store.version += 1;
         object["metadata"]["resourceVersion"] = json!(store.version.to_string());
         let name = object["metadata"]["name"]
             .as_str()
             .expect("has a name")
             .to_owned();
-        let map = if is_vm {
-            &mut store.vms
-        } else {
-            &mut store.pods
+        let map = match kind {
+            Kind::Vm => &mut store.vms,
+            Kind::Pod => &mut store.pods,
+            Kind::Namespace => &mut store.namespaces,
         };
-        let kind = if map.insert(name, object.clone()).is_some() {
+        let change = if map.insert(name, object.clone()).is_some() {
             "MODIFIED"
         } else {
             "ADDED"
         };
-        let _ = self
-            .events
-            .send((is_vm, json!({"type": kind, "object": object})));
+        if !(store.is_watch_late && kind == Kind::Vm) {
+            let event = json!({"type": change, "object": object});
+            let _ = self.events.send((kind, event));
+        }
         object
     }
 
+    /// The watch of VMs tells nothing more of what happens, but for what it is told to.
+    pub fn watch_is_late(&self) {
+        let mut store = self.store.lock().expect("no test panics here");
+        store.is_watch_late = true;
+    }
+
+    /// The watch of VMs tells of this state, as it is.
+    pub fn tell_vm(&self, object: &Value) {
+        let event = json!({"type": "MODIFIED", "object": object});
+        let _ = self.events.send((Kind::Vm, event));
+    }
+
     pub fn put_vm(&self, vm: Value) {
-        self.put(true, vm);
+        self.put(Kind::Vm, vm);
     }
 
     pub fn get_vm(&self, name: &str) -> Value {
@@ -119,7 +146,7 @@ impl Api {
         let mut store = self.store.lock().expect("no test panics here");
         let mut vm = store.vms[name].clone();
         change(&mut vm);
-        self.keep(&mut store, true, vm)
+        self.keep(&mut store, Kind::Vm, vm)
     }
 
     pub fn delete_vm(&self, name: &str) {
@@ -129,12 +156,12 @@ impl Api {
         object["metadata"]["resourceVersion"] = json!(store.version.to_string());
         let _ = self
             .events
-            .send((true, json!({"type": "DELETED", "object": object})));
+            .send((Kind::Vm, json!({"type": "DELETED", "object": object})));
     }
 
     pub fn put_scheduler(&self, ip: &str) {
         self.put(
-            false,
+            Kind::Pod,
             json!({
                 "apiVersion": "v1", "kind": "Pod",
                 "metadata": {
@@ -145,6 +172,20 @@ impl Api {
                 "status": {"podIP": ip, "conditions": [{"type": "Ready", "status": "True"}]},
             }),
         );
+    }
+
+    /// Gives a namespace a mode.
+    pub fn label_namespace(&self, name: &str, mode: &str) {
+        let labels = json!({"autoscaling.neon.tech/mode": mode});
+        let metadata = json!({"name": name, "labels": labels});
+        let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata});
+        self.put(Kind::Namespace, object);
+    }
+
+    /// Namespaces may not be listed.
+    pub fn hide_namespaces(&self) {
+        let mut store = self.store.lock().expect("no test panics here");
+        store.hides_namespaces = true;
     }
 
     /// The next patches answer 500.
@@ -160,6 +201,22 @@ impl Api {
     /// Patches that come are neither carried out nor answered until they no longer are held, whoever has gone by then.
     pub fn hold_patches(&self, hold: bool) {
         self.store.lock().expect("no test panics here").hold_patches = hold;
+    }
+
+    /// Patches are answered with 200 and the object as it was.
+    pub fn ignore_patches(&self, ignore: bool) {
+        self.store
+            .lock()
+            .expect("no test panics here")
+            .ignore_patches = ignore;
+    }
+
+    /// Nobody carries out what the objects say: no status tells of a revision that was reached.
+    pub fn without_controller(&self, is_without: bool) {
+        self.store
+            .lock()
+            .expect("no test panics here")
+            .is_without_controller = is_without;
     }
 
     fn holds_patches(&self) -> bool {
@@ -178,9 +235,9 @@ impl Api {
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
             "message": "too old resource version", "reason": "Expired", "code": 410,
         });
-        for is_vm in [true, false] {
+        for kind in [Kind::Vm, Kind::Pod, Kind::Namespace] {
             let event = json!({"type": "ERROR", "object": gone});
-            let _ = self.events.send((is_vm, event));
+            let _ = self.events.send((kind, event));
         }
     }
 
@@ -198,7 +255,22 @@ impl Api {
 type Parameters = Query<BTreeMap<String, String>>;
 
 async fn list_vms(State(api): State<Api>, Query(query): Parameters) -> Response {
-    list(&api, true, &query)
+    list(&api, Kind::Vm, &query)
+}
+
+async fn list_namespaces(State(api): State<Api>, Query(query): Parameters) -> Response {
+    assert_eq!(
+        query.get("labelSelector").map(String::as_str),
+        Some("autoscaling.neon.tech/mode")
+    );
+    let is_hidden = {
+        let store = api.store.lock().expect("no test panics here");
+        store.hides_namespaces
+    };
+    if is_hidden {
+        return refuse(403, "namespaces is forbidden");
+    }
+    list(&api, Kind::Namespace, &query)
 }
 
 async fn list_pods(State(api): State<Api>, Query(query): Parameters) -> Response {
@@ -206,22 +278,21 @@ async fn list_pods(State(api): State<Api>, Query(query): Parameters) -> Response
         query.get("labelSelector").map(String::as_str),
         Some("name=autoscale-scheduler")
     );
-    list(&api, false, &query)
+    list(&api, Kind::Pod, &query)
 }
 
-fn list(api: &Api, is_vm: bool, query: &BTreeMap<String, String>) -> Response {
+fn list(api: &Api, kind: Kind, query: &BTreeMap<String, String>) -> Response {
     // Subscribed under the lock, so nothing falls between the list and the events.
     let store = api.store.lock().expect("no test panics here");
-    let map = if is_vm { &store.vms } else { &store.pods };
+    let (map, version, list_kind) = match kind {
+        Kind::Vm => (&store.vms, "vm.neon.tech/v1", "VirtualMachineList"),
+        Kind::Pod => (&store.pods, "v1", "PodList"),
+        Kind::Namespace => (&store.namespaces, "v1", "NamespaceList"),
+    };
     if query.get("watch").is_none_or(|watch| watch == "false") {
         let items: Vec<&Value> = map.values().collect();
-        let (version, kind) = if is_vm {
-            ("vm.neon.tech/v1", "VirtualMachineList")
-        } else {
-            ("v1", "PodList")
-        };
         return axum::Json(json!({
-            "apiVersion": version, "kind": kind,
+            "apiVersion": version, "kind": list_kind,
             "metadata": {"resourceVersion": store.version.to_string()}, "items": items,
         }))
         .into_response();
@@ -244,8 +315,8 @@ fn list(api: &Api, is_vm: bool, query: &BTreeMap<String, String>) -> Response {
         .collect();
     let later = futures::stream::unfold(receiver, move |mut receiver| async move {
         loop {
-            let (kind, event) = receiver.recv().await.ok()?;
-            if kind == is_vm {
+            let (of, event) = receiver.recv().await.ok()?;
+            if of == kind {
                 return Some((event, receiver));
             }
         }
@@ -271,6 +342,10 @@ async fn patch_vm(State(api): State<Api>, Path(name): Path<String>, body: Bytes)
         if left > 0 {
             store.fail_patches.0 -= 1;
             return refuse(status, "told to fail");
+        }
+        if store.ignore_patches {
+            api.trace.push(Seen::PatchIgnored);
+            return axum::Json(store.vms[&name].clone()).into_response();
         }
     }
     if api.holds_patches() {
@@ -310,11 +385,17 @@ fn carry_out(api: &Api, name: &str, operations: &[Value]) -> Response {
     {
         return refuse(422, &format!("not the agent's patch: {operations:?}"));
     }
+    let has_controller = {
+        let store = api.store.lock().expect("no test panics here");
+        !store.is_without_controller
+    };
     let vm = api.change_vm(name, |vm| {
         vm["spec"]["guest"]["cpus"]["use"] = operations[0]["value"].clone();
         vm["spec"]["guest"]["memorySlots"]["use"] = operations[1]["value"].clone();
         vm["spec"]["targetRevision"] = operations[2]["value"].clone();
-        vm["status"]["currentRevision"] = operations[2]["value"].clone();
+        if has_controller {
+            vm["status"]["currentRevision"] = operations[2]["value"].clone();
+        }
         api.trace.push(Seen::Patch(
             operations[0]["value"]
                 .as_str()

@@ -90,8 +90,13 @@ pub struct Guest {
 
 impl Guest {
     pub async fn start(trace: Trace, ip: IpAddr) -> Self {
-        let metrics = TcpListener::bind((ip, 0)).await.expect("binds");
-        let monitor = TcpListener::bind((ip, 0)).await.expect("binds");
+        Self::start_at(trace, ip, [0, 0]).await
+    }
+
+    /// One with these ports: of its page, of its monitor.
+    pub async fn start_at(trace: Trace, ip: IpAddr, [metrics, monitor]: [u16; 2]) -> Self {
+        let metrics = TcpListener::bind((ip, metrics)).await.expect("binds");
+        let monitor = TcpListener::bind((ip, monitor)).await.expect("binds");
         let guest = Self {
             ip,
             metrics_port: metrics.local_addr().expect("has an address").port(),

@@ -24,6 +24,7 @@ use agent::{Addresses, Config, Params, Ports, RunError, StateHandle};
 use protocol::monitor::Allocation;
 use protocol::permit::AgentRequest;
 use protocol::time::Timestamp;
+use protocol::units::Resources;
 use serde_json::{Value, json};
 use telemetry::StageLog;
 use telemetry::clock::Clock;
@@ -42,6 +43,8 @@ pub enum Seen {
     Patch(String, u64, i64),
     /// A patch came that is not carried out yet.
     PatchHeld,
+    /// A patch came, was answered well, and changed nothing.
+    PatchIgnored,
     Granted(Allocation),
     AskedToShrink(Allocation),
     HealthCheck,
@@ -306,6 +309,34 @@ pub async fn http(method: &str, address: std::net::SocketAddr, path: &str, body:
 
 pub fn is_patch(seen: &Seen) -> bool {
     matches!(seen, Seen::Patch(..))
+}
+
+pub fn patched_to(slots: u64) -> impl Fn(&Seen) -> bool {
+    move |seen| matches!(seen, Seen::Patch(_, to, _) if *to == slots)
+}
+
+/// So many compute units.
+pub fn units(n: u32) -> Resources {
+    Resources::new(250, 1 << 30).saturating_mul(n)
+}
+
+/// The permit requests seen: the size told or asked, and the permit held.
+pub fn permits(all: &[Seen]) -> Vec<(Resources, Option<Resources>)> {
+    let of = |seen: &Seen| match seen {
+        Seen::Permit(request) => Some((request.resources, request.last_permit)),
+        _ => None,
+    };
+    all.iter().filter_map(of).collect()
+}
+
+pub async fn until_asked_again(world: &World) {
+    let asked = permits(&world.trace.all()).len();
+    world
+        .trace
+        .until("two more heartbeats", |all| {
+            (permits(all).len() >= asked + 2).then_some(())
+        })
+        .await;
 }
 
 pub fn position(all: &[Seen], wanted: impl Fn(&Seen) -> bool) -> Option<usize> {

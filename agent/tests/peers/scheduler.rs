@@ -7,7 +7,8 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::header::AUTHORIZATION;
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use protocol::permit::AgentRequest;
@@ -41,6 +42,8 @@ pub struct Scheduler {
     pub ip: IpAddr,
     pub port: u16,
     mood: Arc<Mutex<Mood>>,
+    /// What a caller's `Authorization` has to be.
+    pub authorization: Arc<Mutex<Option<String>>>,
     bodies: Arc<Mutex<Vec<String>>>,
     trace: Trace,
 }
@@ -56,6 +59,7 @@ impl Scheduler {
             ip,
             port,
             mood: Arc::new(Mutex::new(Mood::Grants(PLENTY))),
+            authorization: Arc::default(),
             bodies: Arc::default(),
             trace,
         };
@@ -76,7 +80,12 @@ impl Scheduler {
     }
 }
 
-async fn answer(State(scheduler): State<Scheduler>, body: Bytes) -> Response {
+async fn answer(State(scheduler): State<Scheduler>, headers: HeaderMap, body: Bytes) -> Response {
+    let wanted = scheduler.authorization.lock().expect("free").clone();
+    let shown = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes);
+    if wanted.is_some_and(|wanted| shown != Some(wanted.as_bytes())) {
+        return StatusCode::UNAUTHORIZED.into_response();
+    }
     let text = String::from_utf8(body.to_vec()).expect("is text");
     let request: AgentRequest = serde_json::from_str(&text).expect("is a request");
     request.validate().expect("is a good request");

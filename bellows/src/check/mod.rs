@@ -1,8 +1,9 @@
 //! `bellows check`: what this machine lacks, each thing with the command that mends it.
 //!
-//! [`probes`] looks, this module judges and prints. A finding is *required* when `bellows up` or the default VM cannot work
+//! [`probes`] looks at this machine, [`cluster`] at a cluster, this module judges and prints. A finding is *required* when `bellows up` or the default VM cannot work
 //! without it; the others cost a feature or speed, and say which.
 
+mod cluster;
 mod probes;
 
 use clap::Args;
@@ -14,7 +15,7 @@ use crate::output::{Cell, Format, Table, print_value};
 use crate::progress::Progress;
 use crate::terminal::{Tone, out};
 
-/// Look whether this machine has everything.
+/// Look whether this machine has everything; as `kubectl bellows check`, or with --kubeconfig, whether the cluster has.
 ///
 /// Exits with 0 when everything required is there, else with 69. Nothing is changed, except that the answer to "does KVM
 /// work here" is remembered.
@@ -102,7 +103,12 @@ impl Finding {
 
 pub(crate) async fn run(context: &Context, args: &CheckArgs) -> Outcome {
     let mut progress = Progress::new();
-    let findings = probes::all(context, !args.no_probe, &mut progress).await?;
+    let is_cluster = context.asks_cluster();
+    let findings = if is_cluster {
+        cluster::all(&context.api().await?).await?
+    } else {
+        probes::all(context, !args.no_probe, &mut progress).await?
+    };
     progress.clear();
     let missing: Vec<&str> = findings
         .iter()
@@ -121,8 +127,13 @@ pub(crate) async fn run(context: &Context, args: &CheckArgs) -> Outcome {
     if missing.is_empty() {
         return Ok(());
     }
+    let who = if is_cluster {
+        "the cluster"
+    } else {
+        "this machine"
+    };
     Err(
-        Fail::missing(format!("this machine lacks: {}", missing.join(", ")))
+        Fail::missing(format!("{who} lacks: {}", missing.join(", ")))
             .fix("run what stands after \"fix\" above"),
     )
 }

@@ -4,11 +4,14 @@ use clap::Args;
 use protocol::journal::{Amount, Decision, Outcome as End, Record, RequestKind};
 use protocol::time::WallTime;
 use protocol::units::Resources;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::journal::{calendar, of_state, read};
+use crate::api::Kind;
 use crate::cli::VmArgs;
+use crate::cluster;
 use crate::context::Context;
+use crate::decision;
 use crate::fail::{Fail, Outcome};
 use crate::output::{Format, Table, print_value};
 use crate::terminal::out;
@@ -170,6 +173,52 @@ fn entries(context: &Context, key: &str) -> Outcome<Vec<Entry>> {
         );
     }
     Ok(entries)
+}
+
+/// The last decisions about a VM that its agent remembers: no journal is written in a cluster.
+pub(crate) async fn in_cluster(context: &Context, args: &HistoryArgs) -> Outcome {
+    let (namespace, name) = args.vm.key();
+    let api = context.api().await?;
+    let vm = api.get(Kind::Vm, namespace, name).await?;
+    let dump = cluster::agents(&api, vm["status"]["node"].as_str()).await?;
+    let mut decisions = remembered(&dump, namespace, name);
+    if decisions.is_empty() {
+        return Err(Fail::not_so(format!(
+            "the agent remembers no decision about {namespace}/{name}"
+        ))
+        .rule("an agent remembers the last 64 of each VM it sizes, since the VM came to its node")
+        .fix(format!(
+            "see whether it is sized: kubectl bellows why {name} -n {namespace}"
+        )));
+    }
+    decisions.drain(..decisions.len().saturating_sub(args.last));
+    if matches!(args.output, Format::Json | Format::Yaml) {
+        return print_value(args.output, &json!({ "decisions": decisions }));
+    }
+    let mut table = Table::new(&["AT", "HAD", "WANTED", "REASON", "BOUNDED BY"]);
+    for decision in &decisions {
+        table.row(vec![
+            decision.at.clone().unwrap_or_default().into(),
+            decision.current.to_string().into(),
+            decision.target.to_string().into(),
+            decision.reason.clone().into(),
+            decision.bounded_by.join(", ").into(),
+        ]);
+    }
+    table.print(context.paint());
+    Ok(())
+}
+
+fn remembered(dump: &Value, namespace: &str, name: &str) -> Vec<decision::Decision> {
+    let pods = dump["pods"].as_array().into_iter().flatten();
+    let info = |pod: &&Value| pod["status"]["vmInfo"].clone();
+    let of_vm = pods.filter(|pod| {
+        let info = info(pod);
+        info["namespace"] == namespace && info["name"] == name
+    });
+    let all = of_vm.flat_map(|pod| pod["decisions"].as_array().into_iter().flatten());
+    all.filter_map(|one| serde_json::from_value(one.clone()).ok())
+        .collect()
 }
 
 pub(crate) fn run(context: &Context, args: &HistoryArgs) -> Outcome {

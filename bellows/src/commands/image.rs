@@ -7,8 +7,11 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use procfs::process::{FDTarget, all_processes};
 use protocol::image::{Digest, ImageContent};
+use protocol::quantity::Quantity;
 use serde::Serialize;
 use telemetry::exit::Exit;
+use vm_images::container::{ContainerBuild, ImageSpec};
+use vm_images::oci::{self, OciImage};
 use vm_images::{Amount, BuildError, Image, Inputs, Recipe, Store, StoreError, TICK};
 
 use crate::context::Context;
@@ -36,17 +39,39 @@ pub(crate) enum ImageCommand {
     Rm(RmArgs),
     /// Remove files that no image and no VM uses
     Gc(GcArgs),
+    /// Make an OCI archive of files and trees, without a daemon or a registry
+    Pack(PackArgs),
 }
 
 /// Build images.
 ///
-/// Without a recipe: QEMU and the PostgreSQL guest, which is what `bellows up` and `bellows vm create` need. Needs root,
-/// because file owners are part of an image.
+/// Without a recipe: QEMU and the PostgreSQL guest, which is what `bellows up` and `bellows vm create` need. With --from: a
+/// guest of a container image. Needs root, because file owners are part of an image.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct BuildArgs {
     /// Names of built-in recipes or files
     #[arg(value_name = "RECIPE", default_values_t = [RUNTIME_IMAGE.to_owned(), GUEST_IMAGE.to_owned()])]
     recipes: Vec<String>,
+    /// Make a guest of this container image: a directory in OCI layout, or an archive of one or of `docker save`
+    #[arg(
+        long,
+        value_name = "IMAGE",
+        requires = "name",
+        conflicts_with = "recipes"
+    )]
+    from: Option<PathBuf>,
+    /// Which image of the archive, if it holds several: its tag or whole name
+    #[arg(long, value_name = "TAG", requires = "from")]
+    tag: Option<String>,
+    /// Name of the guest, such as mine/app:1
+    #[arg(long, value_name = "NAME", requires = "from")]
+    name: Option<String>,
+    /// What is added to the container image: an image specification of NeonVM's vm-builder, YAML
+    #[arg(long, value_name = "FILE", requires = "from")]
+    spec: Option<PathBuf>,
+    /// Size of the guest's root disk; a VM may ask for a larger one
+    #[arg(long, value_name = "SIZE", default_value = "1Gi", requires = "from", value_parser = disk_mib)]
+    disk_size: u32,
     /// Directory with vm-monitor and neonvmd, linked statically [default: $BELLOWS_GUEST_BIN_DIR, else lib/bellows/guest beside this program's directory]
     #[arg(long, value_name = "DIR")]
     guest_bin_dir: Option<PathBuf>,
@@ -83,6 +108,20 @@ pub(crate) struct RmArgs {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct GcArgs {}
 
+/// Make an OCI archive.
+///
+/// The specification is JSON: `reference` (name and tag), `layers` (lists of parts: `file`, `tree`, `link`, `text`, `directory`),
+/// `entrypoint`, `env`. The same files give the same bytes. `ctr images import` and its like take the archive.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct PackArgs {
+    /// What goes in
+    #[arg(value_name = "SPECIFICATION")]
+    specification: PathBuf,
+    /// The archive to write
+    #[arg(value_name = "ARCHIVE")]
+    archive: PathBuf,
+}
+
 /// An image, as it is listed. Shape of `bellows image ls -o json` in `{"items":[…]}`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct ImageView {
@@ -104,6 +143,7 @@ pub(crate) async fn run(context: &Context, command: ImageCommand) -> Outcome {
         ImageCommand::Ls(args) => list(context, &args),
         ImageCommand::Rm(args) => remove(&args),
         ImageCommand::Gc(_) => collect(&context.state()?),
+        ImageCommand::Pack(args) => pack(&args),
     }
 }
 
@@ -117,7 +157,21 @@ pub(crate) fn store_dir() -> Outcome<PathBuf> {
     cache_dir().map(|dir| dir.join("store"))
 }
 
+/// A size in MiB, from 64 up, as recipes have it.
+fn disk_mib(text: &str) -> Result<u32, String> {
+    const LEAST_AND_MOST: std::ops::RangeInclusive<u64> = 64..=1 << 20;
+    let quantity: Quantity = text.parse().map_err(|_| "not a size such as 2Gi")?;
+    let mib = quantity.as_u64().unwrap_or(0) >> 20;
+    if !LEAST_AND_MOST.contains(&mib) {
+        return Err("from 64Mi to 1Ti".to_owned());
+    }
+    u32::try_from(mib).map_err(|error| error.to_string())
+}
+
 fn build(args: &BuildArgs) -> Outcome {
+    if let (Some(from), Some(name)) = (&args.from, &args.name) {
+        return build_container(args, from, name);
+    }
     let recipes: Vec<Recipe> = args
         .recipes
         .iter()
@@ -131,28 +185,72 @@ fn build(args: &BuildArgs) -> Outcome {
             refresh: args.refresh,
             mirror: args.mirror.clone(),
         };
-        let mut progress = Progress::new();
-        let image = vm_images::build(&store, recipe, &inputs, &mut |step| {
-            progress.say(&step_text(&recipe.name, &step));
-        })
-        .map_err(|error| explain_build(&recipe.name, &error))?;
-        let seconds = progress.elapsed().as_secs_f64();
-        progress.clear();
-        if matches!(args.output, Format::Table | Format::Wide) {
-            out(&format!(
-                "{} {} ({seconds:.1} s)",
-                recipe.name,
-                image.digest.short()
-            ));
-        }
+        let image = follow(args, &recipe.name, |say| {
+            vm_images::build(&store, recipe, &inputs, say)
+        })?;
         built.push(view(&image));
     }
+    print_built(args, &built)
+}
+
+fn build_container(args: &BuildArgs, from: &Path, name: &str) -> Outcome {
+    let spec = args.spec.as_deref().map(ImageSpec::load).transpose();
+    let spec = spec.map_err(|error| Fail::usage(telemetry::chain(&error)))?;
+    let wanted = ContainerBuild {
+        name: name.to_owned(),
+        source: from.to_owned(),
+        tag: args.tag.clone(),
+        spec: spec.unwrap_or_default(),
+        disk_mib: args.disk_size,
+    };
+    let inputs = Inputs {
+        guest_binaries: Some(guest_programs(name, &["vm-monitor", "neonvmd"], args)?),
+        refresh: args.refresh,
+        mirror: args.mirror.clone(),
+    };
+    let store = store()?;
+    let image = follow(args, name, |say| {
+        vm_images::container::build(&store, &wanted, &inputs, say)
+    })?;
+    print_built(args, &[view(&image)])
+}
+
+/// Builds with a line of progress, and says what came of it.
+fn follow(
+    args: &BuildArgs,
+    name: &str,
+    build: impl FnOnce(&mut dyn FnMut(vm_images::Progress)) -> Result<Image, BuildError>,
+) -> Outcome<Image> {
+    let mut progress = Progress::new();
+    let image = build(&mut |step| progress.say(&step_text(name, &step)))
+        .map_err(|error| explain_build(name, &error))?;
+    let seconds = progress.elapsed().as_secs_f64();
+    progress.clear();
+    if matches!(args.output, Format::Table | Format::Wide) {
+        out(&format!("{name} {} ({seconds:.1} s)", image.digest.short()));
+    }
+    Ok(image)
+}
+
+fn print_built(args: &BuildArgs, built: &[ImageView]) -> Outcome {
     match args.output {
         Format::Json | Format::Yaml => {
             print_value(args.output, &serde_json::json!({"items": built}))
         }
         Format::Table | Format::Wide => Ok(()),
     }
+}
+
+fn pack(args: &PackArgs) -> Outcome {
+    let path = args.specification.display();
+    let text = std::fs::read(&args.specification)
+        .map_err(|error| Fail::missing(format!("{path} cannot be read: {error}")))?;
+    let image: OciImage = serde_json::from_slice(&text)
+        .map_err(|error| Fail::usage(format!("{path} is no specification: {error}")))?;
+    let digest = oci::write(&image, &args.archive)
+        .map_err(|error| Fail::missing(telemetry::chain(&error)))?;
+    out(&format!("{} sha256:{}", image.reference, digest.as_str()));
+    Ok(())
 }
 
 fn step_text(name: &str, step: &vm_images::Progress) -> String {
@@ -182,15 +280,18 @@ fn guest_binaries(recipe: &Recipe, args: &BuildArgs) -> Outcome<Option<PathBuf>>
     if wanted.is_empty() {
         return Ok(None);
     }
+    guest_programs(&recipe.name, &wanted, args).map(Some)
+}
+
+fn guest_programs(image: &str, wanted: &[&str], args: &BuildArgs) -> Outcome<PathBuf> {
     let beside = std::env::current_exe().ok().and_then(|exe| beside(&exe));
     choose_guest_binaries(
-        &recipe.name,
-        &wanted,
+        image,
+        wanted,
         args.guest_bin_dir.as_deref(),
         std::env::var_os(GUEST_BIN_VARIABLE),
         beside,
     )
-    .map(Some)
 }
 
 /// `../lib/bellows/guest` of the directory that holds the program.
@@ -402,7 +503,10 @@ pub(crate) fn explain_store(error: &StoreError) -> Fail {
 
 fn explain_build(name: &str, error: &BuildError) -> Fail {
     let exit = match error {
-        BuildError::Recipe(_) | BuildError::Packages { .. } => Exit::Config,
+        BuildError::Recipe(_)
+        | BuildError::Packages { .. }
+        | BuildError::Merge(_)
+        | BuildError::Spec(_) => Exit::Config,
         BuildError::Network { .. } => Exit::TryAgain,
         _ => Exit::Dependency,
     };

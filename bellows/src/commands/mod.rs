@@ -7,6 +7,7 @@ pub(crate) mod history;
 pub(crate) mod image;
 pub(crate) mod journal;
 pub(crate) mod kubectl;
+pub(crate) mod migrate;
 pub(crate) mod resizes;
 pub(crate) mod runner;
 pub(crate) mod ssh;

@@ -2,10 +2,13 @@
 
 use clap::Args;
 use hyper::http::Method;
+use serde::Serialize;
+use serde_json::Value;
 use telemetry::clock::Clock;
 
 use crate::api::Kind;
 use crate::cli::VmArgs;
+use crate::cluster;
 use crate::context::Context;
 use crate::fail::{Fail, Outcome};
 use crate::get;
@@ -37,13 +40,28 @@ pub(crate) async fn run(context: &Context, args: &WhyArgs) -> Outcome {
     let object = api.get(Kind::Vm, namespace, name).await?;
     let pods = api.list(Kind::Pod, Some(namespace)).await?;
     // Without the agent there is no answer: this one must be there.
-    context.admin(Method::GET, "/v1/status", None).await?;
+    let scheduler = if context.asks_cluster() {
+        cluster::agents(&api, object["status"]["node"].as_str()).await?;
+        cluster::scheduler(&api).await
+    } else {
+        context.admin(Method::GET, "/v1/status", None).await?;
+        let state = context.admin(Method::GET, "/v1/state", None).await;
+        state.map_or(Value::Null, |mut state| state["scheduler"].take())
+    };
     let mut views = get::vms(context, &[object], &pods, Clock::new().wall()).await;
     let view = views.remove(0);
+    // What the scheduler has to say is in addition: a VM that got what it asked for is not in it.
+    let refused = scheduler["refused"][view.key()].clone();
     match args.output {
-        Format::Json | Format::Yaml => print_value(args.output, &view)?,
+        Format::Json | Format::Yaml => {
+            let answer = Answer {
+                view: &view,
+                refused: (!refused.is_null()).then_some(&refused),
+            };
+            print_value(args.output, &answer)?;
+        }
         Format::Table | Format::Wide => {
-            for line in lines(&view) {
+            for line in lines(&view).into_iter().chain(refusal(&refused)) {
                 out(&line);
             }
         }
@@ -58,6 +76,48 @@ pub(crate) async fn run(context: &Context, args: &WhyArgs) -> Outcome {
         )));
     }
     Ok(())
+}
+
+/// Shape of `-o json`: the view of the VM, and the scheduler's words on the last increase that it did not grant whole.
+#[derive(Serialize)]
+struct Answer<'a> {
+    #[serde(flatten)]
+    view: &'a VmView,
+    #[serde(rename = "refused", skip_serializing_if = "Option::is_none")]
+    refused: Option<&'a Value>,
+}
+
+/// What kept the last increase that was asked for from being granted whole, by resource. Nothing if it was.
+fn refusal(refused: &Value) -> Vec<String> {
+    use crate::view::vm::{cores, memory};
+    let limits = refused["limits"].as_array().map(Vec::as_slice);
+    let node = refused["decision"]["node"].as_str().unwrap_or("?");
+    let line = |limit: &Value| {
+        let resource = limit[0].as_str()?;
+        let verdict = &refused["decision"]["verdicts"][resource];
+        let amount = |of: &str| {
+            let amount = verdict[of].as_u64()?;
+            Some(match resource {
+                "cpu" => format!("{} CPU", cores(u32::try_from(amount).unwrap_or(u32::MAX))),
+                _ => memory(amount),
+            })
+        };
+        let (asked, permit, room) = (amount("asked")?, amount("permit")?, amount("room")?);
+        let why = match limit[1].as_str()? {
+            "no_room" => format!("node {node} has room for {room} more"),
+            "fair_share" => format!("others on node {node} want what is left too, and are smaller"),
+            "priority" => format!("VMs of a higher priority on node {node} want what is left"),
+            "growth_rate" => "it or its node grew as fast as it may".into(),
+            "migrating" => "it is being moved to another node".into(),
+            "claim" => "its agent says it was permitted more than is written".into(),
+            "node_missing" => format!("node {node} is not known any more"),
+            other => other.replace('_', " "),
+        };
+        Some(format!(
+            "The scheduler was asked for {asked} and permitted {permit}: {why}."
+        ))
+    };
+    limits.unwrap_or_default().iter().filter_map(line).collect()
 }
 
 /// The answer in words.
@@ -110,4 +170,28 @@ fn lines(view: &VmView) -> Vec<String> {
         ));
     }
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_the_scheduler_cut_is_said_by_resource() {
+        let verdict = |asked: u64, permit: u64, room: u64| json!({"asked": asked, "held": permit, "permit": permit, "room": room});
+        let refused = json!({"limits": [["cpu", "no_room"], ["mem", "growth_rate"]],
+            "decision": {"node": "n1", "verdicts": {"cpu": verdict(5_000, 3_500, 500),
+                "mem": verdict(8 << 30, 4 << 30, 64 << 30)}}});
+        assert_eq!(
+            refusal(&refused),
+            [
+                "The scheduler was asked for 5 CPU and permitted 3.5 CPU: node n1 has room for 0.5 CPU more.",
+                "The scheduler was asked for 8Gi and permitted 4Gi: it or its node grew as fast as it may.",
+            ]
+        );
+        assert_eq!(refusal(&Value::Null), [""; 0]);
+        let odd = json!({"limits": [["cpu"], 7, ["mem", "no_room"]], "decision": 3});
+        assert_eq!(refusal(&odd), [""; 0], "what cannot be read is left out");
+    }
 }

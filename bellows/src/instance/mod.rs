@@ -215,16 +215,9 @@ fn kubernetes_name(text: &str) -> String {
 }
 
 fn write_durably(path: &Path, instance: &Instance) -> Outcome {
-    use std::io::Write;
-    let write = || -> std::io::Result<()> {
-        let dir = path.parent().unwrap_or(Path::new("."));
-        let mut file = tempfile::NamedTempFile::new_in(dir)?;
-        file.write_all(serde_json::to_string_pretty(instance)?.as_bytes())?;
-        file.as_file().sync_all()?;
-        file.persist(path).map_err(|error| error.error)?;
-        std::fs::File::open(dir)?.sync_all()
-    };
-    write().map_err(|error| {
+    let text = serde_json::to_vec_pretty(instance).map_err(std::io::Error::from);
+    let written = text.and_then(|text| telemetry::durable::replace(path, &text));
+    written.map_err(|error| {
         Fail::missing(format!("{} cannot be written: {error}", path.display()))
             .fix("make room or mend the rights of the state directory")
     })

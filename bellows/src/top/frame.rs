@@ -109,7 +109,8 @@ impl Source {
         let pods = pods?;
         let vms = get::vms(&self.context, &vms?, &pods, at).await;
         let pods = node::pods(&pods, at);
-        let has_parts = resizes.is_object();
+        // Of a cluster's resizes nobody keeps a list.
+        let has_parts = resizes.is_object() || self.context.asks_cluster();
         let mut resizes: Vec<Resize> =
             serde_json::from_value(resizes["resizes"].clone()).unwrap_or_default();
         resizes.reverse();

@@ -64,6 +64,7 @@ pub(crate) async fn start(
         config,
         client: client.clone(),
         permit_listener: listen(permits, "the permit server").await?,
+        extender_listener: None,
         metrics_listener: Some(listen(metrics, "the scheduler's metrics server").await?),
         embedded_bind: true,
         count_plugged: true,

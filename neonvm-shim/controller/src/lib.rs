@@ -5,8 +5,12 @@
 
 #![forbid(unsafe_code)]
 
+pub mod args;
 pub mod core;
 pub mod shell;
 
+pub use core::overlay::Overlay;
 pub use core::{AffinityStyle, Settings};
-pub use shell::{Metrics, Params, RunError, StateHandle, run};
+pub use shell::{
+    Metrics, Params, RunError, StateHandle, Webhook, WebhookNames, offers_resize, overlay, run,
+};

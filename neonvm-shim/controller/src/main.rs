@@ -1,81 +1,37 @@
 //! `neonvm-controller`: the controller alone. `bellows up` runs the same in one process with the other parts.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use anyhow::Context;
 use axum::Json;
 use axum::routing::get;
 use clap::Parser;
-use neonvm_controller::{Metrics, Params, Settings, StateHandle};
+use leases::core::elect::ElectRule;
+use leases::{LeaseName, Led, LostLead, while_leading};
+use neonvm_controller::args::{Args, TrueRequests};
+use neonvm_controller::core::review::Excused;
+use neonvm_controller::{
+    Metrics, Params, Settings, StateHandle, Webhook, WebhookNames, offers_resize,
+};
 use prometheus_client::registry::Registry;
-use protocol::vm::CpuScalingMode;
+use protocol::time::Span;
 use telemetry::admin::Admin;
 use telemetry::clock::Clock;
 use telemetry::exit::Exit;
 use telemetry::{StageLog, logging, shutdown};
 use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 
 /// Resize stages kept.
 const STAGES_KEPT: usize = 4096;
-
-/// Controller of VirtualMachine objects. Finds its API server by KUBECONFIG or, in a pod, by its service account.
-#[derive(Debug, Parser)]
-#[command(version)]
-struct Args {
-    /// Directory in which runners keep `vms/<namespace>_<pod>/control.sock`.
-    #[arg(long, default_value = "/var/lib/bellows")]
-    state_dir: PathBuf,
-    /// Address of / (state), /metrics, /healthz, /readyz and /debug/state; port 0 picks one.
-    #[arg(long, default_value = "127.0.0.1:7778")]
-    listen: std::net::SocketAddr,
-    /// Only runners of pods on this node are reached.
-    #[arg(long)]
-    node_name: Option<String>,
-    /// Mode of VMs that name none: `QmpScaling` or `SysfsScaling`.
-    #[arg(long, default_value = "QmpScaling", value_parser = mode)]
-    default_cpu_scaling_mode: CpuScalingMode,
-    /// Image of runner pods; its presence selects the settings for a cluster.
-    #[arg(long, env = "VM_RUNNER_IMAGE")]
-    runner_image: Option<String>,
-    /// Runners leave cgroups alone.
-    #[arg(long)]
-    disable_runner_cgroup: bool,
-    /// Restart a VM only once its old pod is gone.
-    #[arg(long)]
-    at_most_one_pod: bool,
-    /// Drive options of runners.
-    #[arg(long)]
-    qemu_disk_cache_settings: Option<String>,
-    /// Share of movable memory among hot-plugged memory.
-    #[arg(long)]
-    memhp_auto_movable_ratio: Option<String>,
-}
-
-fn mode(text: &str) -> Result<CpuScalingMode, String> {
-    serde_json::from_value(text.into()).map_err(|_| "QmpScaling or SysfsScaling".into())
-}
-
-impl Args {
-    fn settings(&self) -> Settings {
-        let mut settings = match &self.runner_image {
-            Some(image) => Settings::cluster(image),
-            None => Settings::one_machine(),
-        };
-        settings.default_cpu_scaling_mode = self.default_cpu_scaling_mode;
-        settings.local_node.clone_from(&self.node_name);
-        settings.skip_cgroup_management |= self.disable_runner_cgroup;
-        settings.at_most_one_pod |= self.at_most_one_pod;
-        if let Some(cache) = &self.qemu_disk_cache_settings {
-            settings.qemu_disk_cache_settings.clone_from(cache);
-        }
-        if let Some(ratio) = &self.memhp_auto_movable_ratio {
-            settings.memhp_auto_movable_ratio.clone_from(ratio);
-        }
-        settings
-    }
-}
+/// Time-out of a call about the Lease.
+const LEASE_CALL: Duration = Duration::from_secs(2);
+/// A new leader begins when calls of the last one have landed or never will.
+const SETTLE: Span = Span::from_secs(3);
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -84,7 +40,13 @@ async fn main() -> ExitCode {
         Ok(()) => Exit::Drained.into(),
         Err(error) => {
             tracing::error!(error = format!("{error:#}"), "stopped");
-            Exit::Dependency.into()
+            let lost = error.downcast_ref::<LostLead>().is_some();
+            let exit = if lost {
+                Exit::TryAgain
+            } else {
+                Exit::Dependency
+            };
+            exit.into()
         }
     }
 }
@@ -96,44 +58,136 @@ async fn run(args: Args) -> anyhow::Result<()> {
     let client = kube::Client::try_default()
         .await
         .context("no API server is configured")?;
-    let listener = TcpListener::bind(args.listen)
-        .await
-        .with_context(|| format!("could not listen on {}", args.listen))?;
-    tracing::info!(address = %listener.local_addr()?, "admin server listens");
     let (clock, mut registry) = (Clock::new(), Registry::default());
     let metrics = Metrics::register(&mut registry);
     let state = StateHandle::new(clock);
-    let (shown, synced, root) = (state.clone(), state.clone(), state.clone());
-    let admin = Admin::new(Arc::new(registry))
-        .log(log)
-        .state(move || shown.dump())
-        .ready(move || {
-            if synced.is_synced() {
-                Ok(())
-            } else {
-                Err("lists are not synced".into())
-            }
-        });
-    let router = admin
-        .router()
-        .route("/", get(async move || Json(root.dump())));
-    let stop = cancel.clone().cancelled_owned();
-    let server = tokio::spawn(
-        axum::serve(listener, router)
-            .with_graceful_shutdown(stop)
-            .into_future(),
-    );
-    let settings = args.settings();
+    let election = args
+        .election(client.default_namespace(), SETTLE, clock.wall())
+        .context("no name for this replica")?;
+    let webhook = webhook(&args, &client, clock).await?;
+    let waits = Waits {
+        // A replica that waits for the lead is as ready as it can be.
+        for_lead: Arc::new(AtomicBool::new(election.is_some())),
+        // Objects are refused while nobody answers for them: whoever waits for this replica waits for its webhook too.
+        is_asked: webhook.as_ref().map(|webhook| Arc::clone(&webhook.ready)),
+    };
+    let admin = waits.admin(Admin::new(Arc::new(registry)).log(log), &state);
+    let server = serve_admin(&args, admin, &state, &cancel).await?;
+    let webhook = webhook.map(|webhook| tokio::spawn(webhook.serve(cancel.clone())));
     let params = Params {
+        settings: settings(&args, &client).await?,
         client,
         state_dir: args.state_dir,
-        settings,
         clock,
         stages: StageLog::new(STAGES_KEPT),
         metrics,
         state,
     };
-    neonvm_controller::run(params, cancel).await?;
+    work(params, election, &waits.for_lead, &cancel).await?;
     server.await??;
+    if let Some(webhook) = webhook {
+        webhook.await??;
+    }
+    Ok(())
+}
+
+/// What this replica is not ready before.
+struct Waits {
+    for_lead: Arc<AtomicBool>,
+    is_asked: Option<Arc<AtomicBool>>,
+}
+
+impl Waits {
+    fn admin(&self, admin: Admin, state: &StateHandle) -> Admin {
+        let (shown, synced) = (state.clone(), state.clone());
+        let (for_lead, is_asked) = (Arc::clone(&self.for_lead), self.is_asked.clone());
+        let is_set = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
+        admin.state(move || shown.dump()).ready(move || {
+            if is_asked.as_deref().is_some_and(|asked| !is_set(asked)) {
+                Err("the webhook does not serve yet, or API servers do not trust it yet".into())
+            } else if is_set(&for_lead) || synced.is_synced() {
+                Ok(())
+            } else {
+                Err("lists are not synced".into())
+            }
+        })
+    }
+}
+
+async fn serve_admin(
+    args: &Args,
+    admin: Admin,
+    state: &StateHandle,
+    cancel: &CancellationToken,
+) -> anyhow::Result<JoinHandle<std::io::Result<()>>> {
+    let listener = TcpListener::bind(args.listen).await;
+    let listener = listener.with_context(|| format!("could not listen on {}", args.listen))?;
+    tracing::info!(address = %listener.local_addr()?, "admin server listens");
+    let root = state.clone();
+    let router = admin.router();
+    let router = router.route("/", get(async move || Json(root.dump())));
+    let served = axum::serve(listener, router);
+    let served = served.with_graceful_shutdown(cancel.clone().cancelled_owned());
+    Ok(tokio::spawn(served.into_future()))
+}
+
+/// Every replica serves it, whoever leads.
+async fn webhook(
+    args: &Args,
+    client: &kube::Client,
+    clock: Clock,
+) -> anyhow::Result<Option<Webhook>> {
+    let Some(address) = args.webhook_listen else {
+        return Ok(None);
+    };
+    let listener = TcpListener::bind(address).await;
+    let listener = listener.with_context(|| format!("could not listen on {address}"))?;
+    tracing::info!(address = %listener.local_addr()?, "webhook listens");
+    Ok(Some(Webhook {
+        client: client.clone(),
+        listener,
+        names: WebhookNames::deployed(client.default_namespace()),
+        excused: Excused::of(args.skip_update_validation_for.iter().map(String::as_str)),
+        clock,
+        ready: Arc::default(),
+    }))
+}
+
+async fn settings(args: &Args, client: &kube::Client) -> anyhow::Result<Settings> {
+    let mut settings = args.settings();
+    if args.true_requests == TrueRequests::Auto {
+        let offers = offers_resize(client).await;
+        settings.true_requests = offers.context("whether the API server resizes pods")?;
+    }
+    if let Some((namespace, name)) = args.overlay() {
+        let found = neonvm_controller::overlay(client, namespace, name).await;
+        settings.overlay = Some(found.context("the overlay's addresses")?);
+    }
+    Ok(settings)
+}
+
+/// Works, if there is an election while this replica leads.
+async fn work(
+    params: Params,
+    election: Option<(LeaseName, ElectRule)>,
+    waits: &AtomicBool,
+    cancel: &CancellationToken,
+) -> anyhow::Result<()> {
+    let Some((lease, rule)) = election else {
+        return Ok(neonvm_controller::run(params, cancel.clone()).await?);
+    };
+    let led = Led {
+        client: params.client.clone(),
+        clock: params.clock,
+        lease,
+        rule,
+        timeout: LEASE_CALL,
+        writer: "neonvm-controller".into(),
+    };
+    let on_turn = |leads: bool| waits.store(!leads, Ordering::Relaxed);
+    let work = async |stop: CancellationToken| neonvm_controller::run(params, stop).await;
+    let done = while_leading(led, cancel.clone(), on_turn, work).await;
+    cancel.cancel();
+    done?.transpose()?;
     Ok(())
 }

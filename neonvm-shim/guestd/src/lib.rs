@@ -14,7 +14,7 @@
 //! 1. CPU 0 is never touched (`core::cpus::tests::cpu_zero_is_never_switched`).
 //! 2. A CPU that appeared, however and whenever, is online within the sweep unless a target says less
 //!    (`shell::keeper::tests::a_cpu_that_appeared_unannounced_is_onlined_by_the_sweep`).
-//! 3. A reader of `/files` sees either all old or all new content (`shell::files::tests`).
+//! 3. A reader of `/files` sees either all old or all new content (`neonvm_files::projected::tests`).
 
 pub mod core;
 pub mod shell;

@@ -37,8 +37,21 @@ pub struct RunnerConfig {
     pub cpu_quota_percent: u32,
     /// Cgroup under which QEMU gets one of its own; `None` leaves QEMU where the runner is, without a quota.
     pub cgroup_parent: Option<String>,
+    /// Number of the guest's vsock device; none without.
+    #[serde(default)]
+    pub vsock_cid: Option<u32>,
     /// A line of `authorized_keys` to be let into the guest by ssh.
     pub ssh_public_key: Option<String>,
+    /// Where the pod's volumes are, each where it is mounted in the guest; `mounts` in the runner's directory unless said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mounts: Option<PathBuf>,
+    /// File with the token that whoever gives orders at the pod's address must show. Without one no orders are taken there but
+    /// those that NeonVM's runner takes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub control_token: Option<PathBuf>,
+    /// Boot nothing: wait for a guest that runs elsewhere.
+    #[serde(default)]
+    pub receive: bool,
 }
 
 /// Programs a runner executes.

@@ -12,6 +12,7 @@
 //!
 //! * [`shell::run`] runs one runner on a directory: starts QEMU, or adopts the one that is there.
 //! * [`node::run`] is the small kubelet: pods of this node become runners.
+//! * [`container::run`] is the runner as a container of a real kubelet's pod.
 //! * [`accel::probe`] finds out whether KVM really boots a guest here.
 //!
 //! Invariants:
@@ -24,6 +25,7 @@
 pub mod accel;
 pub mod cli;
 pub mod config;
+pub mod container;
 pub mod core;
 pub mod node;
 pub mod shell;

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use neonvm_runner::accel;
 use neonvm_runner::cli::{NodeArgs, run_detached, run_node};
+use neonvm_runner::container;
 use neonvm_runner::shell::supervisor::OnCancel;
 use telemetry::exit::Exit;
 
@@ -40,6 +41,13 @@ enum Command {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<ExitCode> {
+    let words: Vec<String> = std::env::args().collect();
+    if container::is_container(&words) {
+        // Told what to run as NeonVM's runner is.
+        let _logs = telemetry::logging::init("runner")?;
+        let cancel = telemetry::shutdown::on_signal()?;
+        return Ok(container::run(&words, cancel).await);
+    }
     let args = Args::parse();
     let _logs = telemetry::logging::init("runner")?;
     let cancel = telemetry::shutdown::on_signal()?;

@@ -29,6 +29,10 @@ pub struct SystemSample {
     pub load5: f64,
     pub usage: f64,
     pub cached: f64,
+    /// What the guest's monitor takes for its working set, bytes; only where that has a vote.
+    pub estimate: Option<f64>,
+    /// Share of time in which some tasks waited for memory, percent; only where that has a vote.
+    pub pressure: Option<f64>,
 }
 
 /// File cache metrics of a guest.
@@ -96,11 +100,32 @@ impl Scale {
     }
 }
 
-/// Last scaled values, per field: load1, load5, usage, cached, hits, misses, writes, then the windows.
+/// Last scaled values, per field: load1, load5, usage, cached, hits, misses, writes, estimate, pressure, then the windows.
 #[derive(Default)]
 struct Memory {
-    fields: [i64; 7],
+    fields: [i64; 9],
     windows: Vec<i64>,
+}
+
+/// What a monitor adds to a sample: each bit of the kind byte beyond [`WITH_SIGNALS`] stands for one of them.
+const SIGNALS: [(u8, usize, Scale); 2] = [(1, 7, Scale::Kibi), (2, 8, Scale::Hundredths)];
+/// Kinds above this one are samples with signals.
+const WITH_SIGNALS: u8 = 5;
+
+impl SystemSample {
+    fn signals(&self) -> [Option<f64>; 2] {
+        [self.estimate, self.pressure]
+    }
+
+    /// The kind byte: 1 for a plain sample.
+    fn kind(&self) -> u8 {
+        let bits: u8 = SIGNALS
+            .iter()
+            .zip(self.signals())
+            .filter_map(|((bit, ..), value)| value.map(|_| bit))
+            .sum();
+        if bits == 0 { 1 } else { WITH_SIGNALS + bits }
+    }
 }
 
 const SYSTEM_SCALES: [Scale; 4] = [
@@ -148,7 +173,7 @@ pub fn pack(block: &Block) -> Vec<u8> {
     for (at, step) in &block.0 {
         out.push(match step {
             Step::Tick => 0,
-            Step::System(_) => 1,
+            Step::System(sample) => sample.kind(),
             Step::Lfc(_) => 2,
             Step::Renewed => 3,
             Step::Again(None) => 4,
@@ -161,6 +186,11 @@ pub fn pack(block: &Block) -> Vec<u8> {
                 let values = [sample.load1, sample.load5, sample.usage, sample.cached];
                 for (index, (value, scale)) in values.into_iter().zip(SYSTEM_SCALES).enumerate() {
                     put_field(&mut out, &mut memory.fields[index], scale, value);
+                }
+                for ((_, index, scale), value) in SIGNALS.into_iter().zip(sample.signals()) {
+                    if let Some(value) = value {
+                        put_field(&mut out, &mut memory.fields[index], scale, value);
+                    }
                 }
             }
             Step::Lfc(sample) => {
@@ -220,6 +250,30 @@ impl Cursor<'_> {
         *last = last.checked_add(difference).ok_or(PackError)?;
         Ok(scale.join(*last as f64))
     }
+
+    /// A sample with the signals of these bits.
+    fn sample(&mut self, memory: &mut Memory, bits: u8) -> Result<SystemSample, PackError> {
+        let mut values = [0.0; 4];
+        for (index, scale) in SYSTEM_SCALES.into_iter().enumerate() {
+            values[index] = self.field(&mut memory.fields[index], scale)?;
+        }
+        let mut signals = [None; 2];
+        for (signal, (bit, index, scale)) in signals.iter_mut().zip(SIGNALS) {
+            if bits & bit != 0 {
+                *signal = Some(self.field(&mut memory.fields[index], scale)?);
+            }
+        }
+        let [load1, load5, usage, cached] = values;
+        let [estimate, pressure] = signals;
+        Ok(SystemSample {
+            load1,
+            load5,
+            usage,
+            cached,
+            estimate,
+            pressure,
+        })
+    }
 }
 
 /// The block of these bytes, whose first step was at `start`.
@@ -239,19 +293,8 @@ pub fn unpack(start: u64, bytes: &[u8]) -> Result<Block, PackError> {
         at = at.checked_add(cursor.varint()?).ok_or(PackError)?;
         let step = match kind {
             0 => Step::Tick,
-            1 => {
-                let mut values = [0.0; 4];
-                for (index, scale) in SYSTEM_SCALES.into_iter().enumerate() {
-                    values[index] = cursor.field(&mut memory.fields[index], scale)?;
-                }
-                let [load1, load5, usage, cached] = values;
-                Step::System(SystemSample {
-                    load1,
-                    load5,
-                    usage,
-                    cached,
-                })
-            }
+            1 => Step::System(cursor.sample(&mut memory, 0)?),
+            6..=8 => Step::System(cursor.sample(&mut memory, kind - WITH_SIGNALS)?),
             2 => {
                 let mut values = [0.0; 3];
                 for (index, value) in values.iter_mut().enumerate() {

@@ -6,6 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::checkpoint::{Checkpoint, Stamped};
 use super::pack::Sampled;
+use crate::mode::Mode;
 use crate::monitor_v2::AskReason;
 use crate::units::Resources;
 
@@ -305,6 +306,12 @@ pub struct Scaling {
     pub downscale_cooldown_seconds: u32,
     #[serde(default, skip_serializing_if = "is_default")]
     pub upscale_cooldown_seconds: u32,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub enable_monitor_estimate: bool,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub memory_pressure_hold_percent: Decimal,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub mode: Mode,
 }
 
 /// How much less a monitor is asked to agree to at once. Journals older than the setting say nothing, and mean one unit.
@@ -433,7 +440,7 @@ pub struct Decision {
     pub to: Option<Amount>,
     /// The VM's number.
     pub vm: u32,
-    /// Who asked for how much: `cpu`, `memory`, `working_set`.
+    /// Who asked for how much: `cpu`, `memory`, `working_set`, `monitor_estimate`, `memory_pressure`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub votes: BTreeMap<String, Milli>,
     /// What the metrics alone ask for, compute units.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
+use std::sync::LazyLock;
 
 use protocol::annotations::{
     ANNOTATION_APPROVED, ANNOTATION_REQUESTED, ANNOTATION_SCALING_UNIT, pointer_escape,
@@ -10,12 +11,16 @@ use protocol::permit::{AgentRequest, NamespacedName, PermitRefusal, PluginRespon
 use protocol::time::Timestamp;
 use protocol::units::Resources;
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::decide::Decision;
+use super::extend::{Ask, Told};
 use super::lease::LeaseSeen;
+use super::migrate::{MigrationView, NewMigration, NodeNote, Picked};
+use super::pressure::Pressure;
 use super::remarks::Remark;
 use super::view::{NodeView, PodView, VmView};
+use super::warm::{Kind, Reach};
 
 /// Names one HTTP request that waits for an answer; chosen by the shell, never used twice.
 pub type TicketId = u64;
@@ -43,6 +48,14 @@ pub enum Event {
     VmApplied(VmView),
     /// The VM of this name and uid is gone.
     VmDeleted(NamespacedName, String),
+    /// A consistent list of all migrations; what is not in it is gone.
+    MigrationsListed(Vec<MigrationView>),
+    /// A migration appeared or changed.
+    MigrationApplied(MigrationView),
+    /// The migration of this name and uid is gone.
+    MigrationDeleted(NamespacedName, String),
+    /// A watch has told all of this kind up to there; nothing: it cannot be said how far.
+    Reached(Kind, Option<Reach>),
     /// An agent asks.
     Permit(TicketId, AgentRequest),
     /// A [`Action::WriteVm`] ended.
@@ -51,8 +64,25 @@ pub enum Event {
     ReadDone(CallId, CallOutcome),
     /// A [`Action::Bind`] ended.
     BindDone(CallId, BindOutcome),
+    /// A [`Action::CreateMigration`] or [`Action::DeleteMigration`] ended.
+    MigrationDone(CallId, MigrationOutcome),
     /// The Lease as it is.
     Lease(LeaseSeen),
+    /// A kube-scheduler asks; exactly one [`Action::Tell`] follows.
+    Asked(TicketId, Ask),
+    /// A [`Action::ReadPod`] ended.
+    PodRead(CallId, PodSeen),
+}
+
+/// How a read of a pod ended.
+#[derive(Debug, Clone, PartialEq)]
+pub enum PodSeen {
+    /// It is this.
+    Pod(Box<PodView>),
+    /// There is none of that name.
+    Gone,
+    /// Nobody knows.
+    Unclear(String),
 }
 
 /// How a write or a read of a VM object ended.
@@ -83,6 +113,41 @@ pub enum BindOutcome {
     Unclear(String),
 }
 
+/// How the creation or deletion of a migration ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MigrationOutcome {
+    /// It is there, or gone, as was asked; also when it was so already.
+    Done,
+    /// Refused: this attempt did not and will not change anything.
+    Refused(String),
+    /// It may have happened or may happen yet.
+    Unclear(String),
+}
+
+/// Why a migration is deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RemovalCause {
+    /// It is over, and the VM runs elsewhere.
+    Succeeded,
+    /// It is over, and the VM runs where it was.
+    Failed,
+    /// It makes no progress.
+    Stuck,
+}
+
+impl RemovalCause {
+    /// The word for metric labels and logs.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Succeeded => "succeeded",
+            Self::Failed => "failed",
+            Self::Stuck => "stuck",
+        }
+    }
+}
+
 /// Something to do.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub enum Action {
@@ -108,7 +173,22 @@ pub enum Action {
         /// The node.
         node: String,
     },
-    /// A term of leading begins: take all lists anew, from reads that begin after this. Nothing needs to follow but them.
+    /// Read a pod; exactly one [`Event::PodRead`] must follow.
+    ReadPod {
+        /// Names the call.
+        id: CallId,
+        /// The pod.
+        pod: NamespacedName,
+    },
+    /// Answer a kube-scheduler.
+    Tell {
+        /// Its request.
+        ticket: TicketId,
+        /// The answer.
+        told: Told,
+    },
+    /// Take all lists anew, from reads that begin after this: a term of leading begins, or a time of waiting for one. Nothing needs
+    /// to follow but them, and what watches tell from then on.
     List,
     /// Say on a pod that no node has room for it. Nothing needs to follow.
     Unschedulable {
@@ -118,6 +198,15 @@ pub enum Action {
         uid: String,
         /// Why, for people.
         message: String,
+    },
+    /// Change an unbound pod's object a little, so that kube-scheduler takes it up again. Nothing needs to follow.
+    RoomAppeared {
+        /// The pod.
+        pod: NamespacedName,
+        /// Its uid.
+        uid: String,
+        /// A node that has room for it now.
+        node: String,
     },
     /// Say on a pod what people should know about it. Nothing needs to follow.
     Remark {
@@ -135,6 +224,42 @@ pub enum Action {
         /// What was decided.
         decision: Box<Decision>,
     },
+    /// Create a migration; exactly one [`Event::MigrationDone`] must follow.
+    CreateMigration {
+        /// Names the call.
+        id: CallId,
+        /// What to create.
+        migration: NewMigration,
+    },
+    /// Delete a migration; exactly one [`Event::MigrationDone`] must follow.
+    DeleteMigration {
+        /// Names the call.
+        id: CallId,
+        /// The migration.
+        migration: NamespacedName,
+        /// Its uid, without which it must not be deleted.
+        uid: String,
+        /// Why.
+        cause: RemovalCause,
+    },
+    /// Say on a VM that it is being moved, and why. Nothing needs to follow.
+    MigrationTriggered {
+        /// The VM's uid, if the VM is known.
+        vm_uid: Option<String>,
+        /// The node it leaves.
+        node: String,
+        /// The pressure there.
+        pressure: Pressure,
+        /// Who leaves.
+        picked: Box<Picked>,
+    },
+    /// Say of a node what people should know. Nothing needs to follow.
+    NodeNote {
+        /// The node.
+        node: String,
+        /// What.
+        note: NodeNote,
+    },
 }
 
 impl Action {
@@ -143,7 +268,12 @@ impl Action {
     pub const fn is_call(&self) -> bool {
         matches!(
             self,
-            Self::WriteVm(_) | Self::ReadVm { .. } | Self::Bind { .. }
+            Self::WriteVm(_)
+                | Self::ReadVm { .. }
+                | Self::Bind { .. }
+                | Self::ReadPod { .. }
+                | Self::CreateMigration { .. }
+                | Self::DeleteMigration { .. }
         )
     }
 }
@@ -208,27 +338,63 @@ impl VmWrite {
     /// The JSON patch. The test of the version makes it apply once or never, however late it arrives: without it a
     /// write given up as lost could still raise the approved size after the room was granted to another VM.
     #[must_use]
-    pub fn operations(&self) -> Value {
-        let at = |key: &str| format!("/metadata/annotations/{}", pointer_escape(key));
-        let mut operations = vec![
-            json!({"op": "test", "path": "/metadata/resourceVersion", "value": self.base.to_string()}),
-        ];
+    pub fn patch(&self) -> Vec<u8> {
+        let (version, [unit, requested, approved]) = (self.base.to_string(), &*PATHS);
+        let mut operations = Vec::with_capacity(6);
+        operations.push(Operation::Test {
+            path: "/metadata/resourceVersion",
+            value: &version,
+        });
         if let Some(before) = &self.approved_before {
-            operations
-                .push(json!({"op": "test", "path": at(ANNOTATION_APPROVED), "value": before}));
+            let (path, value) = (approved.as_str(), before.as_str());
+            operations.push(Operation::Test { path, value });
         }
         if !self.has_annotations {
-            operations.push(json!({"op": "add", "path": "/metadata/annotations", "value": {}}));
+            let path = "/metadata/annotations";
+            let value = Added::Map {};
+            operations.push(Operation::Add { path, value });
         }
-        for (key, value) in [
-            (ANNOTATION_SCALING_UNIT, &self.unit),
-            (ANNOTATION_REQUESTED, &self.requested),
-            (ANNOTATION_APPROVED, &self.approved),
+        for (path, value) in [
+            (unit, &self.unit),
+            (requested, &self.requested),
+            (approved, &self.approved),
         ] {
-            operations.push(json!({"op": "add", "path": at(key), "value": value}));
+            let value = Added::Text(value);
+            operations.push(Operation::Add { path, value });
         }
-        Value::Array(operations)
+        // Texts alone: there is nothing in it that could fail to encode.
+        serde_json::to_vec(&operations).unwrap_or_default()
     }
+
+    /// The same, for whoever carries it out without a wire.
+    #[must_use]
+    pub fn operations(&self) -> Value {
+        serde_json::from_slice(&self.patch()).unwrap_or_default()
+    }
+}
+
+/// Where the three annotations are, as JSON pointers.
+static PATHS: LazyLock<[String; 3]> = LazyLock::new(|| {
+    [
+        ANNOTATION_SCALING_UNIT,
+        ANNOTATION_REQUESTED,
+        ANNOTATION_APPROVED,
+    ]
+    .map(|key| format!("/metadata/annotations/{}", pointer_escape(key)))
+});
+
+#[derive(Serialize)]
+#[serde(tag = "op", rename_all = "lowercase")]
+enum Operation<'a> {
+    Test { path: &'a str, value: &'a str },
+    Add { path: &'a str, value: Added<'a> },
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Added<'a> {
+    Text(&'a str),
+    Map {},
 }
 
 /// Resources as they stand in an annotation: `{"vCPUs":"250m","mem":"1Gi"}`.
@@ -257,8 +423,14 @@ pub struct StateDump {
     pub vms_total: usize,
     /// Pods that wait for room, and bindings under way.
     pub placement: Value,
+    /// Bindings that a kube-scheduler asked for, by the pod's uid, and pods it was told there is no room for.
+    pub extender: Value,
     /// Requests, writes and reads under way.
     pub permits: Value,
+    /// By VM, the last increase that was not granted whole and what limited it, unless one was since.
+    pub refused: BTreeMap<String, Value>,
+    /// Migrations, and who is left alone for now.
+    pub migrations: Value,
 }
 
 #[cfg(test)]
@@ -292,7 +464,7 @@ mod tests {
             r#"[{"op":"test","path":"/metadata/resourceVersion","value":"41"},"#,
             r#"{"op":"add","path":"/metadata/annotations","value":{}},"#
         );
-        assert_eq!(write.operations().to_string(), format!("{first}{notes}"));
+        assert_eq!(write.patch(), format!("{first}{notes}").into_bytes());
         let again = VmWrite {
             approved_before: Some("x".into()),
             has_annotations: true,
@@ -302,6 +474,6 @@ mod tests {
             r#"[{"op":"test","path":"/metadata/resourceVersion","value":"41"},"#,
             r#"{"op":"test","path":"/metadata/annotations/internal.autoscaling.neon.tech~1resources-approved","value":"x"},"#
         );
-        assert_eq!(again.operations().to_string(), format!("{first}{notes}"));
+        assert_eq!(again.patch(), format!("{first}{notes}").into_bytes());
     }
 }

@@ -1,6 +1,6 @@
 //! What a pod takes of its node: the pure function from a Pod object to numbers.
 //!
-//! Source: spec/scheduler.md §2.2, vectors 7.4. A plain pod takes the sum of its containers' requests. A VM's pod takes
+//! Source: spec/scheduler.md §2.2, vectors 7.4. A plain pod takes what it requests ([`super::requests`]). A VM's pod takes
 //! what is approved for it, or what the VM uses when nothing is. What does not parse is a [`PodProblem`]; such a pod is
 //! counted at the most it may be ([`PodView::fallback`]).
 
@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::amount::{Both, NO_OVERCOMMIT_MILLI, Resource};
+use super::requests;
 use super::view::{Unreadable, key_of, largest, metadata};
 
 /// Group of the objects that own VM pods.
@@ -98,6 +99,8 @@ pub struct PodView {
     pub role: PodRole,
     /// Whether the scheduler may migrate it.
     pub migratable: bool,
+    /// It must not be on a node with another pod of its VM: the target of a migration to another host.
+    pub apart: bool,
     /// A container of it may use more than it requests. Never of a VM's pod: what that may use is granted.
     pub may_burst: bool,
     /// Whether its status says that no node was found for it, so that this is said once.
@@ -131,7 +134,7 @@ impl PodView {
         });
         let opted_in =
             meta.label_is_true(LABEL_AUTO_MIGRATION) || meta.label_is_true(LABEL_ALWAYS_MIGRATE);
-        let requests = native_requests(object);
+        let requests = requests::of_pod(object);
         let node = text("/spec/nodeName");
         Ok(Self {
             key: key_of(&meta),
@@ -149,6 +152,7 @@ impl PodView {
             role,
             migratable: vm.is_some()
                 && (role == PodRole::Source || (opted_in && role != PodRole::Target)),
+            apart: role == PodRole::Target && is_apart(object),
             may_burst: vm.is_none() && may_burst(object),
             unschedulable_noted: unschedulable_noted(object),
             fallback: fallback(&meta, requests.as_ref().ok().copied()),
@@ -166,6 +170,14 @@ impl PodView {
 fn owner<'a>(meta: &'a ObjectMeta, kind: &str) -> Option<&'a protocol::object::OwnerReference> {
     let mut owners = meta.owner_references.iter();
     owners.find(|owner| owner.kind == kind && owner.api_version.starts_with(OWNER_GROUP))
+}
+
+/// Whether a pod says that it must not share its host with some others. Of a migration's target those are its VM's pods.
+fn is_apart(object: &Value) -> bool {
+    let terms = object
+        .pointer("/spec/affinity/podAntiAffinity/requiredDuringSchedulingIgnoredDuringExecution");
+    let mut terms = terms.and_then(Value::as_array).into_iter().flatten();
+    terms.any(|term| term["topologyKey"] == "kubernetes.io/hostname")
 }
 
 fn unschedulable_noted(object: &Value) -> bool {
@@ -187,35 +199,6 @@ fn plain_size(requests: Resources) -> PodSize {
         unit: Resources::default(),
         overcommit_milli: Both::same(NO_OVERCOMMIT_MILLI),
     }
-}
-
-/// Sum of the containers' requests; init containers, overhead and limits do not count.
-fn native_requests(object: &Value) -> Result<Resources, PodProblem> {
-    let Some(containers) = object.pointer("/spec/containers") else {
-        return Ok(Resources::default());
-    };
-    let containers = containers
-        .as_array()
-        .ok_or_else(|| PodProblem::Spec("containers is not a list".into()))?;
-    let sum = |name: &'static str, value: fn(&Quantity) -> i128| -> Result<u64, PodProblem> {
-        containers.iter().try_fold(0_u64, |sum, container| {
-            let Some(raw) = container
-                .pointer("/resources/requests")
-                .and_then(|map| map.get(name))
-            else {
-                return Ok(sum);
-            };
-            let quantity =
-                Quantity::from_json(raw).map_err(|error| PodProblem::Spec(error.to_string()))?;
-            let amount =
-                u64::try_from(value(&quantity)).map_err(|_| PodProblem::RequestRange(name))?;
-            sum.checked_add(amount)
-                .ok_or(PodProblem::RequestRange(name))
-        })
-    };
-    let cpu = sum("cpu", Quantity::milli_value)?;
-    u32::try_from(cpu).map_err(|_| PodProblem::RequestRange("cpu"))?;
-    Ok(Both::new(cpu, sum("memory", Quantity::value)?).to_resources())
 }
 
 /// Whether a container's limit is above its request. One without a request requests its limit.
@@ -331,7 +314,7 @@ mod tests {
     #[test]
     fn vectors_of_plain_pods_and_unscaled_vms() {
         let plain = json!({"metadata": {"name": "a", "namespace": "d", "uid": "1"}, "spec": {
-            "initContainers": [{"resources": {"requests": {"cpu": 8, "memory": "64Gi"}}}],
+            "initContainers": [{"resources": {"requests": {"cpu": "250m", "memory": "1Gi"}}}],
             "containers": [{"resources": {"requests": {"cpu": "250m", "memory": "256Mi"}}},
                 {"resources": {"requests": {"cpu": "500m", "memory": "1Gi"}, "limits": {"cpu": 9}}}]}});
         let got = size(&plain);

@@ -25,10 +25,12 @@
 //! * what a guest may still have stays counted (`tests::a_late_report_frees_nothing_a_guest_may_still_have`);
 //! * a hold outlives errors and time-outs (`tests::a_grant_hold_ends_only_when_a_later_version_is_seen`).
 
+mod digest;
 mod fit;
+mod places;
+mod table;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{Hash, Hasher};
 
 use protocol::permit::NamespacedName;
 use protocol::units::{Bytes, Resources};
@@ -40,6 +42,7 @@ use super::amount::{Both, NO_OVERCOMMIT_MILLI, shares};
 use super::fair::Fairness;
 use super::score::Curve;
 use super::view::{NodeView, PodRole, PodView, VmView};
+use table::{Index, Keyed, Table, digest};
 
 /// What pods take of one node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
@@ -140,6 +143,37 @@ pub struct PodEntry {
     charge: Option<Charge>,
 }
 
+/// The pods of a VM.
+#[derive(Debug, Clone)]
+struct VmPods {
+    vm: NamespacedName,
+    uids: BTreeSet<String>,
+}
+
+impl Keyed for VmEntry {
+    type Key = NamespacedName;
+
+    fn key(&self) -> &NamespacedName {
+        &self.view.key
+    }
+}
+
+impl Keyed for PodEntry {
+    type Key = String;
+
+    fn key(&self) -> &String {
+        &self.view.uid
+    }
+}
+
+impl Keyed for VmPods {
+    type Key = NamespacedName;
+
+    fn key(&self) -> &NamespacedName {
+        &self.vm
+    }
+}
+
 /// Rules of counting that the configuration sets.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Rules {
@@ -164,11 +198,15 @@ pub struct Ledger {
     rules: Rules,
     nodes: BTreeMap<String, NodeView>,
     loads: BTreeMap<String, Load>,
-    pods: BTreeMap<String, PodEntry>,
-    uids: BTreeMap<NamespacedName, String>,
-    vms: BTreeMap<NamespacedName, VmEntry>,
-    vm_pods: BTreeMap<NamespacedName, BTreeSet<String>>,
+    /// By uid.
+    pods: Table<PodEntry>,
+    /// Where in `pods` the pod of a name is.
+    names: Index,
+    vms: Table<VmEntry>,
+    vm_pods: Table<VmPods>,
+    on_node: BTreeMap<String, BTreeSet<String>>,
     touched: BTreeSet<String>,
+    unlooked: BTreeSet<String>,
     room_epoch: u64,
 }
 
@@ -180,11 +218,13 @@ impl Ledger {
             rules,
             nodes: BTreeMap::new(),
             loads: BTreeMap::new(),
-            pods: BTreeMap::new(),
-            uids: BTreeMap::new(),
-            vms: BTreeMap::new(),
-            vm_pods: BTreeMap::new(),
+            pods: Table::new(),
+            names: Index::default(),
+            vms: Table::new(),
+            vm_pods: Table::new(),
+            on_node: BTreeMap::new(),
             touched: BTreeSet::new(),
+            unlooked: BTreeSet::new(),
             room_epoch: 0,
         }
     }
@@ -199,14 +239,14 @@ impl Ledger {
 
     /// A node appeared or changed.
     pub fn node_applied(&mut self, node: NodeView) {
-        self.touched.insert(node.name.clone());
+        self.touch(&node.name);
         self.room_epoch += 1;
         self.nodes.insert(node.name.clone(), node);
     }
 
     /// A node is gone. Pods still bound to it stay counted under its name.
     pub fn node_deleted(&mut self, name: &str) {
-        self.touched.insert(name.to_owned());
+        self.touch(name);
         self.nodes.remove(name);
     }
 
@@ -249,52 +289,70 @@ impl Ledger {
     /// A pod appeared or changed.
     pub fn pod_applied(&mut self, view: PodView) {
         if let Some(old) = self
-            .uids
-            .get(&view.key)
-            .filter(|uid| **uid != view.uid)
-            .cloned()
+            .pod_named(&view.key)
+            .filter(|old| old.view.uid != view.uid)
         {
             // The name was given to a new pod, so the old one is gone whether or not we were told.
+            let old = old.view.uid.clone();
             self.pod_deleted(&old);
         }
-        let uid = view.uid.clone();
-        self.uids.insert(view.key.clone(), uid.clone());
-        let vm = vm_key(&view);
-        let entry = self.pods.entry(uid.clone()).or_insert_with(|| PodEntry {
-            view: view.clone(),
-            bind_hold: None,
-            orphan_floor: Resources::default(),
-            charge: None,
-        });
-        let old_vm = vm_key(&entry.view);
-        if view.node.is_some() || view.terminal {
-            entry.bind_hold = None;
-        }
-        entry.view = view;
-        if old_vm != vm {
-            self.unlink(old_vm, &uid);
+        let (uid, vm) = (view.uid.clone(), vm_key(&view));
+        match self.pods.slot(&uid) {
+            None => {
+                let name = digest(&view.key);
+                let slot = self.pods.insert(PodEntry {
+                    view,
+                    bind_hold: None,
+                    orphan_floor: Resources::default(),
+                    charge: None,
+                });
+                self.names.insert(name, slot);
+            }
+            Some(slot) => self.pod_changed(slot, view),
         }
         if let Some(vm) = vm {
-            self.vm_pods.entry(vm).or_default().insert(uid.clone());
+            match self.vm_pods.get_mut(&vm) {
+                Some(pods) => {
+                    pods.uids.insert(uid.clone());
+                }
+                None => {
+                    let uids = [uid.clone()].into();
+                    self.vm_pods.insert(VmPods { vm, uids });
+                }
+            }
         }
         self.recharge(&uid);
     }
 
-    /// A pod is gone.
-    pub fn pod_deleted(&mut self, uid: &str) {
-        let Some(entry) = self.pods.remove(uid) else {
+    fn pod_changed(&mut self, slot: u32, view: PodView) {
+        let Some(entry) = self.pods.get_mut(&view.uid) else {
             return;
         };
+        if view.node.is_some() || view.terminal {
+            entry.bind_hold = None;
+        }
+        let old = std::mem::replace(&mut entry.view, view);
+        let (vm, name) = (vm_key(&entry.view), digest(&entry.view.key));
+        if old.key != entry.view.key {
+            self.names.remove(digest(&old.key), slot);
+            self.names.insert(name, slot);
+        }
+        let old_vm = vm_key(&old);
+        if old_vm != vm {
+            self.unlink(old_vm, &old.uid);
+        }
+    }
+
+    /// A pod is gone.
+    pub fn pod_deleted(&mut self, uid: &str) {
+        let Some((slot, entry)) = self.pods.remove(uid) else {
+            return;
+        };
+        self.names.remove(digest(&entry.view.key), slot);
         if let Some(charge) = entry.charge {
             self.discharge(&charge);
+            self.unplace(&charge.node, uid);
             self.room_epoch += 1;
-        }
-        if self
-            .uids
-            .get(&entry.view.key)
-            .is_some_and(|known| known == uid)
-        {
-            self.uids.remove(&entry.view.key);
         }
         self.unlink(vm_key(&entry.view), uid);
     }
@@ -302,7 +360,8 @@ impl Ledger {
     /// The pod of that name.
     #[must_use]
     pub fn pod_named(&self, key: &NamespacedName) -> Option<&PodEntry> {
-        self.uids.get(key).and_then(|uid| self.pods.get(uid))
+        let is_it = |slot| self.pods.at(slot).is_some_and(|pod| pod.view.key == *key);
+        self.pods.at(self.names.find(digest(key), is_it)?)
     }
 
     /// The pod of that uid.
@@ -356,7 +415,7 @@ impl Ledger {
                     holds: Vec::new(),
                     legacy: Resources::default(),
                 };
-                self.vms.insert(key.clone(), entry);
+                self.vms.insert(entry);
             }
         }
         self.recharge_vm(&key);
@@ -371,9 +430,9 @@ impl Ledger {
         let counted = self
             .vms
             .remove(key)
-            .map(|entry| entry.counted())
+            .map(|(_, entry)| entry.counted())
             .unwrap_or_default();
-        for pod in self.vm_pods.get(key).cloned().unwrap_or_default() {
+        for pod in self.uids_of(key) {
             if let Some(entry) = self.pods.get_mut(&pod) {
                 entry.orphan_floor = entry.orphan_floor.field_max(counted);
             }
@@ -395,9 +454,7 @@ impl Ledger {
     /// The pods of a VM that have not ended.
     #[must_use]
     pub fn live_pods_of(&self, vm: &NamespacedName) -> usize {
-        let pods = self.vm_pods.get(vm).into_iter().flatten();
-        pods.filter(|uid| self.pods.get(*uid).is_some_and(|pod| !pod.view.terminal))
-            .count()
+        self.pods_of(vm).filter(|pod| !pod.view.terminal).count()
     }
 
     /// Records what an agent says beyond what is approved, or that it says nothing of the kind.
@@ -481,9 +538,14 @@ impl Ledger {
     }
 
     fn recharge_vm(&mut self, vm: &NamespacedName) {
-        for uid in self.vm_pods.get(vm).cloned().unwrap_or_default() {
+        for uid in self.uids_of(vm) {
             self.recharge(&uid);
         }
+    }
+
+    fn uids_of(&self, vm: &NamespacedName) -> Vec<String> {
+        let pods = self.vm_pods.get(vm);
+        pods.map_or_else(Vec::new, |pods| pods.uids.iter().cloned().collect())
     }
 
     fn recharge(&mut self, uid: &str) {
@@ -503,10 +565,11 @@ impl Ledger {
             return;
         }
         let old = std::mem::replace(&mut entry.charge, fresh.clone());
+        self.replace(uid, old.as_ref(), fresh.as_ref());
         if let Some(fresh) = &fresh {
             let load = self.loads.entry(fresh.node.clone()).or_default();
             *load = combine(*load, fresh.load, |sum, part| sum + part);
-            self.touched.insert(fresh.node.clone());
+            self.touch(&fresh.node);
         }
         if let Some(old) = &old {
             self.discharge(old);
@@ -515,7 +578,7 @@ impl Ledger {
     }
 
     fn discharge(&mut self, charge: &Charge) {
-        self.touched.insert(charge.node.clone());
+        self.touch(&charge.node);
         if let Some(load) = self.loads.get_mut(&charge.node) {
             // The charge was added before, so nothing can go below zero.
             *load = combine(*load, charge.load, |sum, part| sum - part);
@@ -528,8 +591,8 @@ impl Ledger {
     fn unlink(&mut self, vm: Option<NamespacedName>, uid: &str) {
         let Some(vm) = vm else { return };
         if let Some(pods) = self.vm_pods.get_mut(&vm) {
-            pods.remove(uid);
-            if pods.is_empty() {
+            pods.uids.remove(uid);
+            if pods.uids.is_empty() {
                 self.vm_pods.remove(&vm);
             }
         }
@@ -537,20 +600,10 @@ impl Ledger {
 
     // ---- book-keeping ----
 
-    /// See [`super::Core::digest`]. Sums and indexes follow from the rest.
-    pub(super) fn digest(&self, hasher: &mut impl Hasher) {
-        (&self.nodes, &self.pods, &self.vms).hash(hasher);
-    }
-
     /// Grows whenever room may have appeared somewhere.
     #[must_use]
     pub fn room_epoch(&self) -> u64 {
         self.room_epoch
-    }
-
-    /// Nodes whose figures changed since the last call.
-    pub fn take_touched(&mut self) -> BTreeSet<String> {
-        std::mem::take(&mut self.touched)
     }
 
     /// Recomputes every sum from the pods and compares it with what is kept. Always `Ok`; for tests.
@@ -562,6 +615,13 @@ impl Ledger {
         for entry in self.pods.values() {
             let node = entry.view.node.as_ref().or(entry.bind_hold.as_ref());
             if let Some(node) = node.filter(|_| !entry.view.terminal) {
+                if !self
+                    .on_node
+                    .get(node)
+                    .is_some_and(|uids| uids.contains(&entry.view.uid))
+                {
+                    return Err(vec![node.clone()]);
+                }
                 let load = fresh.entry(node.clone()).or_default();
                 *load = combine(*load, self.charge_of(&entry.view), |sum, part| sum + part);
             }

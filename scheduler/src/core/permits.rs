@@ -16,6 +16,7 @@
 //! Invariants: durable before said, and no room given twice (`tests/interleavings.rs`); every request is answered
 //! exactly once (`refusals::every_request_is_answered_once`).
 
+mod digest;
 mod tell;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -30,7 +31,8 @@ use serde_json::{Value, json};
 use super::decide::{Decision, Limit, decide};
 use super::event::{Action, Answer, CallId, CallOutcome, TicketId, VmWrite, annotation_text};
 use super::fair::Fair;
-use super::ledger::{GrantHold, Ledger, VmEntry, vm_key};
+use super::ledger::{GrantHold, Ledger, PodEntry, VmEntry, vm_key};
+use super::pressure::Wishes;
 use super::view::{Noted, PodView};
 
 /// Requests that may wait for one VM. An agent has one under way; more are repeats it has given up on.
@@ -161,6 +163,7 @@ pub(super) struct Permits {
 pub(super) struct Bench<'a> {
     pub(super) now: Timestamp,
     pub(super) ledger: &'a mut Ledger,
+    pub(super) wishes: &'a mut Wishes,
     pub(super) out: &'a mut VecDeque<Action>,
 }
 
@@ -185,33 +188,6 @@ impl Permits {
         self.timers.clear();
         self.fair = Fair::default();
         std::mem::take(&mut self.tickets).into_keys().collect()
-    }
-
-    /// See [`super::Core::digest`].
-    pub(super) fn digest(&self, hasher: &mut impl Hasher) {
-        (&self.tickets, &self.fair).hash(hasher);
-        for (vm, desk) in &self.desks {
-            // Which number a call got, and when what was told to people, decide nothing.
-            let flight = desk.flight.as_ref().map(|flight| match flight {
-                Flight::Write(sent, ticket) => (Some(sent), ticket.as_ref().map(|(id, _)| *id)),
-                Flight::Read(_, ticket) => (None, *ticket),
-            });
-            (vm, flight, &desk.waiting, &desk.unclear).hash(hasher);
-            desk.settle_attempts.hash(hasher);
-        }
-        for (at, timer) in &self.timers {
-            match timer {
-                Timer::Ticket(id) if self.tickets.contains_key(id) => (at, 0, id).hash(hasher),
-                Timer::Call(id) => {
-                    if let Some(vm) = self.calls.get(id) {
-                        (at, 1, vm).hash(hasher);
-                    }
-                }
-                Timer::Ticket(_) => {}
-                Timer::Settle(vm) => (at, 2, vm).hash(hasher),
-                Timer::Legacy(vm) => (at, 3, vm).hash(hasher),
-            }
-        }
     }
 
     /// See [`super::Core::is_drained`].
@@ -241,7 +217,7 @@ impl Permits {
     /// A request arrived.
     pub(super) fn request(&mut self, bench: &mut Bench<'_>, id: TicketId, request: AgentRequest) {
         let vm = match admit(bench.ledger, &request) {
-            Ok(vm) => vm,
+            Ok((_, vm)) => vm,
             Err((refusal, node)) => {
                 let answer = Answer {
                     ticket: id,
@@ -299,19 +275,11 @@ impl Permits {
         // Everything is looked up again: a wait may have changed any of it.
         let planned = match admit(ledger, &ticket.request) {
             Err((refusal, _)) => Err(Some(refusal)),
-            Ok(vm) if vm != ticket.vm => Err(Some(PermitRefusal::PodNotFound)),
-            Ok(vm) => {
-                let found = ledger.pod_named(&ticket.request.pod).zip(ledger.vm(&vm));
-                found.map_or(Err(None), |(pod, entry)| {
-                    plan(
-                        (ledger, &self.fair, bench.now),
-                        &pod.view,
-                        entry,
-                        &ticket.request,
-                    )
-                    .map_err(Some)
-                })
-            }
+            Ok((_, vm)) if vm != ticket.vm => Err(Some(PermitRefusal::PodNotFound)),
+            Ok((pod, vm)) => ledger.vm(&vm).map_or(Err(None), |entry| {
+                let ground = (ledger, &self.fair, bench.now);
+                plan(ground, &pod.view, entry, &ticket.request).map_err(Some)
+            }),
         };
         match planned {
             Ok(plan) => self.carry_out(bench, id, plan),
@@ -654,21 +622,22 @@ fn plan(
     })
 }
 
-/// The VM a request is about, or the refusal, with the node if it is known.
-fn admit(
-    ledger: &Ledger,
+/// The pod and the VM a request is about, or the refusal, with the node if it is known.
+fn admit<'a>(
+    ledger: &'a Ledger,
     request: &AgentRequest,
-) -> Result<NamespacedName, (PermitRefusal, Option<String>)> {
+) -> Result<(&'a PodEntry, NamespacedName), (PermitRefusal, Option<String>)> {
     request.validate().map_err(|refusal| (refusal, None))?;
     let pod = ledger
         .pod_named(&request.pod)
         .ok_or((PermitRefusal::PodNotFound, None))?;
-    let node = pod
-        .view
-        .node
-        .clone()
-        .ok_or((PermitRefusal::NodeUnknown, None))?;
-    vm_key(&pod.view).ok_or((PermitRefusal::NotAVm, Some(node)))
+    let Some(node) = &pod.view.node else {
+        return Err((PermitRefusal::NodeUnknown, None));
+    };
+    match vm_key(&pod.view) {
+        Some(vm) => Ok((pod, vm)),
+        None => Err((PermitRefusal::NotAVm, Some(node.clone()))),
+    }
 }
 
 #[cfg(test)]

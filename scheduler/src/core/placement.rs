@@ -19,7 +19,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::event::{Action, BindOutcome, CallId};
-use super::ledger::{Fit, Ledger};
+use super::ledger::{Fit, Ledger, vm_key};
 use super::permits::Bench;
 use super::view::PodView;
 
@@ -230,7 +230,7 @@ fn attempt(
 fn best_node(ledger: &Ledger, pod: &PodView) -> Result<String, String> {
     let open = ledger
         .nodes()
-        .filter(|node| !node.cordoned && node.problem.is_none());
+        .filter(|node| node.is_open() && !is_beside_itself(ledger, pod, &node.name));
     let mut best: Option<(u8, &str)> = None;
     for node in open {
         match ledger.fits(pod, &node.name) {
@@ -246,6 +246,17 @@ fn best_node(ledger: &Ledger, pod: &PodView) -> Result<String, String> {
     }
     best.map(|(_, name)| name.to_owned())
         .ok_or_else(|| NO_ROOM_MESSAGE.to_owned())
+}
+
+/// Whether a pod that must not be would be on a node with another pod of its VM.
+fn is_beside_itself(ledger: &Ledger, pod: &PodView, node: &str) -> bool {
+    let Some(vm) = vm_key(pod).filter(|_| pod.apart) else {
+        return false;
+    };
+    ledger.pods_of(&vm).any(|other| {
+        let is_there = other.view.node.as_deref() == Some(node);
+        other.view.uid != pod.uid && is_there && !other.view.terminal
+    })
 }
 
 #[cfg(test)]

@@ -4,6 +4,8 @@
 //! ([`PodProblem`], [`VmProblem`], [`NodeProblem`]) together with a safe value to count, so that one bad object neither
 //! stops a list nor hides what it may be using (spec/scheduler.md §8.5).
 
+mod quick;
+
 use std::collections::BTreeMap;
 
 use protocol::annotations::{
@@ -111,6 +113,8 @@ pub struct NodeView {
     pub labels: BTreeMap<String, String>,
     /// `spec.unschedulable`: nothing new is placed on it.
     pub cordoned: bool,
+    /// Its condition Ready is not `True`: nothing new is placed on it. A node that does not say is ready.
+    pub unready: bool,
     /// What is wrong with it.
     pub problem: Option<NodeProblem>,
 }
@@ -152,9 +156,25 @@ impl NodeView {
                 .pointer("/spec/unschedulable")
                 .and_then(Value::as_bool)
                 .unwrap_or(false),
+            unready: is_unready(object),
             problem,
         })
     }
+
+    /// Whether something new may be placed on it.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        !self.cordoned && !self.unready && self.problem.is_none()
+    }
+}
+
+fn is_unready(object: &Value) -> bool {
+    let conditions = object
+        .pointer("/status/conditions")
+        .and_then(Value::as_array);
+    let mut conditions = conditions.into_iter().flatten();
+    let ready = conditions.find(|condition| condition["type"] == "Ready");
+    ready.is_some_and(|condition| condition["status"] != "True")
 }
 
 /// Why a VirtualMachine cannot be granted anything.
@@ -225,6 +245,20 @@ pub enum Noted {
 }
 
 impl VmView {
+    /// Reads a VirtualMachine in JSON.
+    ///
+    /// # Errors
+    /// [`Unreadable`] when it is no JSON, or has no name.
+    pub fn read_text(text: &str) -> Result<Self, Unreadable> {
+        quick::read(text.as_bytes()).map_or_else(
+            || {
+                let object: Result<Value, _> = serde_json::from_str(text);
+                Self::read(&object.map_err(|error| Unreadable(error.to_string()))?)
+            },
+            Ok,
+        )
+    }
+
     /// Reads a VirtualMachine.
     ///
     /// # Errors
@@ -381,7 +415,14 @@ mod tests {
             "status": {"allocatable": {"cpu": "3800m", "memory": "16Gi"}}});
         let view = NodeView::read(&node).expect("has a name");
         assert_eq!(view.total, Both::new(3800, 16 << 30));
-        assert!(view.cordoned && view.problem.is_none());
+        assert!(view.cordoned && !view.unready && view.problem.is_none());
+        let mut unready = node.clone();
+        for (status, is_unready) in [("True", false), ("False", true), ("Unknown", true)] {
+            unready["status"]["conditions"] = json!([{"type": "DiskPressure", "status": "True"}, {"type": "Ready", "status": status}]);
+            unready["spec"]["unschedulable"] = json!(false);
+            let view = NodeView::read(&unready).expect("has a name");
+            assert_eq!((view.unready, view.is_open()), (is_unready, !is_unready));
+        }
         for bad in [
             json!({"cpu": "x", "memory": "1Gi"}),
             json!({"cpu": -1, "memory": "1Gi"}),

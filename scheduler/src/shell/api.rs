@@ -8,7 +8,9 @@ use k8s_openapi::api::core::v1::{Event as CoreEvent, EventSource, ObjectReferenc
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
-use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams, PostParams};
+use kube::api::{
+    Api, ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions,
+};
 use protocol::permit::NamespacedName;
 use protocol::time::{Timestamp as Moment, WallTime};
 use serde_json::{Value, json};
@@ -16,12 +18,16 @@ use telemetry::clock::Clock;
 
 use super::metrics::Metrics;
 use crate::core::decide::Decision;
-use crate::core::event::{BindOutcome, CallOutcome, VmWrite};
+use crate::core::event::{BindOutcome, CallOutcome, MigrationOutcome, PodSeen, VmWrite};
+use crate::core::migrate::NewMigration;
 use crate::core::remarks::Remark;
-use crate::core::view::VmView;
+use crate::core::view::{PodView, VmView};
 
 /// Name under which changes and events are recorded.
 const FIELD_MANAGER: &str = "autoscale-scheduler";
+
+/// The type of the condition on an unbound pod that has room somewhere by now.
+const CONDITION_ROOM: &str = "autoscaling.neon.tech/room-appeared";
 
 /// Why a call was not sent.
 const NOT_SENT: &str = "this replica's lead ran out before it was sent";
@@ -34,6 +40,15 @@ pub(super) fn virtual_machines() -> ApiResource {
         api_version: protocol::vm::API_VERSION.into(),
         kind: "VirtualMachine".into(),
         plural: "virtualmachines".into(),
+    }
+}
+
+/// The kind VirtualMachineMigration.
+pub(super) fn virtual_machine_migrations() -> ApiResource {
+    ApiResource {
+        kind: "VirtualMachineMigration".into(),
+        plural: "virtualmachinemigrations".into(),
+        ..virtual_machines()
     }
 }
 
@@ -67,16 +82,26 @@ impl Failure {
     }
 }
 
+impl From<Failure> for MigrationOutcome {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Status(code, message) if is_clear(code) => Self::Refused(message),
+            Failure::NotSent => Self::Refused(NOT_SENT.into()),
+            Failure::Status(_, message) | Failure::Unclear(message) => Self::Unclear(message),
+        }
+    }
+}
+
 impl Caller {
     async fn call<T>(
         &self,
-        op: (&str, &str),
+        op: (&'static str, &'static str),
         call: impl Future<Output = kube::Result<T>>,
     ) -> Result<T, Failure> {
         let left = self.until.map(|until| until.since(self.clock.now()));
         let timeout = left.map_or(self.timeout, |left| left.to_duration().min(self.timeout));
         if timeout.is_zero() {
-            self.metrics.k8s_op(op.0, op.1, &Failure::NotSent.outcome());
+            self.metrics.k8s_op_failed(op, &Failure::NotSent.outcome());
             return Err(Failure::NotSent);
         }
         let result = match tokio::time::timeout(timeout, call).await {
@@ -87,10 +112,10 @@ impl Caller {
             Ok(Err(error)) => Err(Failure::Unclear(telemetry::chain(&error))),
             Ok(Ok(value)) => Ok(value),
         };
-        let outcome = result
-            .as_ref()
-            .map_or_else(Failure::outcome, |_| "success".into());
-        self.metrics.k8s_op(op.0, op.1, &outcome);
+        match &result {
+            Ok(_) => self.metrics.k8s_op_done(op),
+            Err(failure) => self.metrics.k8s_op_failed(op, &failure.outcome()),
+        }
         result
     }
 
@@ -104,7 +129,7 @@ impl Caller {
         let request = Request::patch(path)
             .header(CONTENT_TYPE, "application/json-patch+json")
             .header(ACCEPT, "application/json")
-            .body(write.operations().to_string().into_bytes());
+            .body(write.patch());
         self.vm_call("Patch", request).await
     }
 
@@ -117,10 +142,14 @@ impl Caller {
         self.vm_call("Get", request.body(Vec::new())).await
     }
 
-    async fn vm_call(&self, op: &str, request: http::Result<Request<Vec<u8>>>) -> CallOutcome {
+    async fn vm_call(
+        &self,
+        op: &'static str,
+        request: http::Result<Request<Vec<u8>>>,
+    ) -> CallOutcome {
         match request {
             Ok(request) => {
-                let call = self.client.request::<Value>(request);
+                let call = self.client.request_text(request);
                 of_object(self.call((op, "VirtualMachine"), call).await)
             }
             Err(error) => CallOutcome::Refused(error.to_string()),
@@ -144,6 +173,22 @@ impl Caller {
                 BindOutcome::Unclear(message)
             }
         }
+    }
+
+    /// Reads a pod.
+    pub(super) async fn read_pod(&self, pod: &NamespacedName) -> PodSeen {
+        let kind = ApiResource::erase::<Pod>(&());
+        let pods: Api<DynamicObject> =
+            Api::namespaced_with(self.client.clone(), &pod.namespace, &kind);
+        let object = match self.call(("Get", "Pod"), pods.get_opt(&pod.name)).await {
+            Ok(Some(object)) => serde_json::to_value(object),
+            Ok(None) => return PodSeen::Gone,
+            Err(Failure::Status(_, why) | Failure::Unclear(why)) => return PodSeen::Unclear(why),
+            Err(Failure::NotSent) => return PodSeen::Unclear(NOT_SENT.into()),
+        };
+        let view = object.map_err(|error| error.to_string());
+        let view = view.and_then(|object| PodView::read(&object).map_err(|e| e.to_string()));
+        view.map_or_else(PodSeen::Unclear, |view| PodSeen::Pod(Box::new(view)))
     }
 
     /// Sets PodScheduled=False with reason Unschedulable, and an event that says the same.
@@ -172,6 +217,21 @@ impl Caller {
             .await;
     }
 
+    /// Says on a waiting pod that a node has room for it: any change of the object makes kube-scheduler take it up again.
+    pub(super) async fn room_appeared(&self, pod: &NamespacedName, uid: &str, node: &str) {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
+        let now = self.clock.wall();
+        // With the time in it no two are the same; the pod of another uid is a conflict.
+        let message = format!("node {node} has room since {}", now.to_micro_string());
+        let condition = json!({"type": CONDITION_ROOM, "status": "True", "reason": "RoomAppeared",
+            "message": message, "lastTransitionTime": now});
+        let patch = json!({"metadata": {"uid": uid}, "status": {"conditions": [condition]}});
+        let (params, patch) = (PatchParams::default(), Patch::Strategic(patch));
+        let call = pods.patch_status(&pod.name, &params, &patch);
+        // It is touched again if nothing follows.
+        let _told = self.call(("Patch", "Pod"), call).await;
+    }
+
     /// Says on a pod what people should know about it.
     pub(super) async fn remark(&self, pod: &NamespacedName, uid: &str, remark: Remark) {
         let about = ObjectReference {
@@ -194,8 +254,82 @@ impl Caller {
             .await;
     }
 
+    /// Says on a VM that it is being moved, and why.
+    pub(super) async fn migration_triggered(
+        &self,
+        vm: &NamespacedName,
+        uid: &str,
+        message: String,
+    ) {
+        let about = ObjectReference {
+            api_version: Some(protocol::vm::API_VERSION.into()),
+            kind: Some("VirtualMachine".into()),
+            ..reference(vm, uid)
+        };
+        self.event(about, "MigrationTriggered", message).await;
+    }
+
+    /// Says on a node that it has less than is reserved on it.
+    pub(super) async fn node_over_budget(&self, node: &str, message: String) {
+        // As a kubelet refers to its node: by its name for a uid, told in the default namespace.
+        let about = ObjectReference {
+            api_version: Some("v1".into()),
+            kind: Some("Node".into()),
+            name: Some(node.to_owned()),
+            uid: Some(node.to_owned()),
+            ..ObjectReference::default()
+        };
+        self.event(about, "NodeOverBudget", message).await;
+    }
+
+    /// Creates a migration. One of that name is as good.
+    pub(super) async fn create_migration(&self, migration: &NewMigration) -> MigrationOutcome {
+        let object = match serde_json::from_value::<DynamicObject>(migration.object()) {
+            Ok(object) => object,
+            Err(error) => return MigrationOutcome::Refused(error.to_string()),
+        };
+        let api = self.migrations(&migration.key.namespace);
+        let params = PostParams::default();
+        let call = api.create(&params, &object);
+        match self.call(("Create", "VirtualMachineMigration"), call).await {
+            Ok(_) | Err(Failure::Status(409, _)) => MigrationOutcome::Done,
+            Err(failure) => failure.into(),
+        }
+    }
+
+    /// Deletes the migration of that name if it has that uid.
+    pub(super) async fn delete_migration(
+        &self,
+        migration: &NamespacedName,
+        uid: &str,
+    ) -> MigrationOutcome {
+        let api = self.migrations(&migration.namespace);
+        let params = DeleteParams {
+            preconditions: Some(Preconditions {
+                uid: Some(uid.to_owned()),
+                resource_version: None,
+            }),
+            ..DeleteParams::default()
+        };
+        let call = api.delete(&migration.name, &params);
+        match self.call(("Delete", "VirtualMachineMigration"), call).await {
+            // It is gone, or its name is another's: this one is not there any more.
+            Ok(_) | Err(Failure::Status(404 | 409, _)) => MigrationOutcome::Done,
+            Err(failure) => failure.into(),
+        }
+    }
+
+    fn migrations(&self, namespace: &str) -> Api<DynamicObject> {
+        Api::namespaced_with(
+            self.client.clone(),
+            namespace,
+            &virtual_machine_migrations(),
+        )
+    }
+
     async fn event(&self, about: ObjectReference, reason: &str, message: String) {
-        let namespace = about.namespace.clone().unwrap_or_default();
+        let namespace = about.namespace.clone();
+        let namespace = namespace.unwrap_or_else(|| "default".into());
         let micros = self.clock.wall().0;
         let now = Time(Timestamp::from_microsecond(micros).unwrap_or(Timestamp::UNIX_EPOCH));
         let event = CoreEvent {
@@ -254,9 +388,9 @@ fn vm_path(vm: &NamespacedName) -> Option<String> {
     (is_name(namespace) && is_name(name)).then_some(path)
 }
 
-fn of_object(result: Result<Value, Failure>) -> CallOutcome {
+fn of_object(result: Result<String, Failure>) -> CallOutcome {
     match result {
-        Ok(object) => VmView::read(&object).map_or_else(
+        Ok(object) => VmView::read_text(&object).map_or_else(
             |error| CallOutcome::Unclear(error.to_string()),
             |view| CallOutcome::Done(Box::new(view)),
         ),

@@ -1,4 +1,8 @@
-//! Who may ask for permits: anyone, as in the deployed system, or whoever has a token of a file.
+//! Who may ask for permits: anyone, as in the deployed system, or whoever proves who it is.
+//!
+//! Up to three things may be asked for, all of them off by default: a client certificate that a given authority has signed, a
+//! token of a file, a token that the API server knows ([`super::review`]). A certificate is asked for beside a token; of tokens
+//! either kind will do. The file of tokens:
 //!
 //! ```text
 //! # one token a line; after it, the only node whose pods it may ask for
@@ -6,13 +10,17 @@
 //! 77ab90c41d2e8f35
 //! ```
 //!
-//! Several tokens are valid at once, so that they can be changed one by one.
+//! Several tokens are valid at once, so that they can be changed one by one. Files may be replaced at any time.
 
-use std::io::{self, Read};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use protocol::permit::PermitRefusal;
+use protocol::permit::{PermitRefusal, Unproved};
+use protocol::time::{Span, Timestamp};
+use telemetry::secret::{self, SecretError};
+use telemetry::tls::{Server, Stamp};
+
+use super::review::ReviewRule;
 
 /// Shortest token: what is shorter can be guessed.
 const MIN_TOKEN: usize = 16;
@@ -20,6 +28,8 @@ const MIN_TOKEN: usize = 16;
 const MAX_FILE: u64 = 1 << 20;
 /// Most tokens: each is compared with, whoever asks.
 const MAX_TOKENS: usize = 4096;
+/// How long after it was looked at a file is not looked at again.
+const LOOK_GAP: Span = Span::from_secs(1);
 
 /// What a caller may ask for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,33 +37,26 @@ pub(super) enum Scope {
     /// Pods of any node.
     AnyNode,
     /// Pods of this node.
-    Node(String),
+    Node(Arc<str>),
 }
 
-/// Who may ask. Tokens are never shown.
+/// Who may ask.
 #[derive(Default)]
-pub struct Callers(Option<Vec<(String, Scope)>>);
+pub struct Callers {
+    /// TLS on the permit port, and the authority of its clients.
+    pub tls: Option<Server>,
+    /// A file of tokens.
+    pub tokens: Option<TokenFile>,
+    /// Tokens that the API server reviews.
+    pub review: Option<ReviewRule>,
+}
 
 /// Why a file of tokens is not used.
 #[derive(Debug, thiserror::Error)]
 pub enum CallersError {
-    /// It cannot be read.
-    #[error("could not read {path}")]
-    Read {
-        /// Its path.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
-    /// Others than its owner may read it.
-    #[error("{path} has mode {mode:03o}; nobody but its owner may read it (0600)")]
-    Open {
-        /// Its path.
-        path: PathBuf,
-        /// Its permissions.
-        mode: u32,
-    },
+    /// It cannot be read, or others than its owner may.
+    #[error(transparent)]
+    File(#[from] SecretError),
     /// It says something else than tokens.
     #[error("{path}, line {line}: {why}")]
     Line {
@@ -69,51 +72,96 @@ pub enum CallersError {
 impl Callers {
     /// Anyone who reaches the port.
     #[must_use]
-    pub const fn anyone() -> Self {
-        Self(None)
+    pub fn anyone() -> Self {
+        Self::default()
     }
+}
 
-    /// Whoever has a token of this file.
+/// The tokens of a file. Never shown.
+pub struct TokenFile {
+    path: PathBuf,
+    kept: Mutex<Kept>,
+}
+
+struct Kept {
+    stamp: Stamp,
+    looked: Timestamp,
+    tokens: Arc<Vec<(String, Scope)>>,
+}
+
+impl TokenFile {
+    /// Reads it.
     ///
     /// # Errors
     /// [`CallersError`].
     pub fn load(path: &Path) -> Result<Self, CallersError> {
-        let failed = |source| CallersError::Read {
-            path: path.to_owned(),
-            source,
+        let kept = Kept {
+            stamp: Stamp::of([path]),
+            looked: Timestamp(0),
+            tokens: Arc::new(read(path)?),
         };
-        let file = std::fs::File::open(path).map_err(failed)?;
-        let mode = file.metadata().map_err(failed)?.permissions().mode() & 0o777;
-        if mode & 0o077 != 0 {
-            let path = path.to_owned();
-            return Err(CallersError::Open { path, mode });
-        }
-        let mut text = String::new();
-        file.take(MAX_FILE)
-            .read_to_string(&mut text)
-            .map_err(failed)?;
-        let tokens = parse(&text).map_err(|(line, why)| CallersError::Line {
+        Ok(Self {
             path: path.to_owned(),
-            line,
-            why,
-        })?;
-        Ok(Self(Some(tokens)))
+            kept: Mutex::new(kept),
+        })
     }
 
-    /// What the sender of this `Authorization` header may ask for.
-    pub(super) fn scope(&self, header: Option<&[u8]>) -> Result<Scope, PermitRefusal> {
-        let Some(tokens) = &self.0 else {
-            return Ok(Scope::AnyNode);
-        };
-        let given = header.and_then(|header| header.strip_prefix(b"Bearer "));
-        let given = given.ok_or(PermitRefusal::Unauthorized)?;
+    /// What whoever shows this token may ask for.
+    pub(super) fn scope(&self, now: Timestamp, given: &[u8]) -> Result<Scope, PermitRefusal> {
         // Every token is looked at, so that the time taken tells nothing of them.
+        let tokens = self.tokens(now);
         let found = tokens.iter().fold(None, |found, (token, scope)| {
             let same = is_same(token.as_bytes(), given);
             found.or(same.then_some(scope))
         });
-        found.cloned().ok_or(PermitRefusal::Unauthorized)
+        found
+            .cloned()
+            .ok_or(PermitRefusal::Unauthorized(Unproved::BadToken))
     }
+
+    /// Those of the file as it is now, or as it was when it could be used last.
+    fn tokens(&self, now: Timestamp) -> Arc<Vec<(String, Scope)>> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.looked + LOOK_GAP <= now {
+            kept.looked = now;
+            let stamp = Stamp::of([self.path.as_path()]);
+            if stamp != kept.stamp {
+                kept.stamp = stamp;
+                match read(&self.path) {
+                    Ok(tokens) => {
+                        tracing::info!("tokens have changed and are in use");
+                        kept.tokens = Arc::new(tokens);
+                    }
+                    Err(error) => {
+                        let error = telemetry::chain(&error);
+                        tracing::warn!(
+                            error,
+                            "tokens have changed and cannot be used: the ones before stay"
+                        );
+                    }
+                }
+            }
+        }
+        Arc::clone(&kept.tokens)
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<(String, Scope)>, CallersError> {
+    let content = secret::read(path, MAX_FILE)?;
+    let text = std::str::from_utf8(&content).map_err(|_| (0, "it is not text"));
+    text.and_then(parse)
+        .map_err(|(line, why)| CallersError::Line {
+            path: path.to_owned(),
+            line,
+            why,
+        })
+}
+
+/// The token of an `Authorization` header.
+pub(super) fn bearer(header: Option<&[u8]>) -> Result<&[u8], PermitRefusal> {
+    header
+        .and_then(|header| header.strip_prefix(b"Bearer "))
+        .ok_or(PermitRefusal::Unauthorized(Unproved::NoToken))
 }
 
 fn parse(text: &str) -> Result<Vec<(String, Scope)>, (usize, &'static str)> {
@@ -125,7 +173,7 @@ fn parse(text: &str) -> Result<Vec<(String, Scope)>, (usize, &'static str)> {
         };
         let scope = words
             .next()
-            .map_or(Scope::AnyNode, |node| Scope::Node(node.to_owned()));
+            .map_or(Scope::AnyNode, |node| Scope::Node(node.into()));
         if words.next().is_some() {
             return Err((number, "more than a token and a node"));
         }
@@ -152,32 +200,78 @@ fn is_same(token: &[u8], given: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     const FIRST: &str = "0123456789abcdef";
     const SECOND: &str = "fedcba9876543210";
 
+    const START: Timestamp = Timestamp(1_000_000);
+
+    /// Puts a file in place at once.
+    fn put(path: &Path, text: &str, mode: u32) {
+        let next = path.with_extension("next");
+        std::fs::write(&next, text).expect("writes");
+        std::fs::set_permissions(&next, PermissionsExt::from_mode(mode)).expect("sets");
+        std::fs::rename(next, path).expect("renames");
+    }
+
     #[test]
     fn a_token_says_what_may_be_asked_for() {
-        let text = format!("# ours\n{FIRST}\n\n  {SECOND}  node-7 \n");
-        let callers = Callers(Some(parse(&text).expect("is valid")));
-        let scope = |header: &str| callers.scope(Some(header.as_bytes()));
+        let dir = tempfile::tempdir().expect("makes a directory");
+        let path = dir.path().join("tokens");
+        put(
+            &path,
+            &format!("# ours\n{FIRST}\n\n  {SECOND}  node-7 \n"),
+            0o600,
+        );
+        let file = TokenFile::load(&path).expect("is valid");
+        let scope = |header: &str| {
+            bearer(Some(header.as_bytes())).and_then(|token| file.scope(START, token))
+        };
         assert_eq!(scope(&format!("Bearer {FIRST}")), Ok(Scope::AnyNode));
         let node = Scope::Node("node-7".into());
         assert_eq!(scope(&format!("Bearer {SECOND}")), Ok(node));
+        let bad = Err(PermitRefusal::Unauthorized(Unproved::BadToken));
         for wrong in [
-            "",
             "Bearer ",
-            FIRST,
             "Bearer 0123456789abcdeg",
             "Bearer 0123456789abcde",
             "Bearer 0123456789abcdeff",
-            "Basic 0123456789abcdef",
         ] {
-            assert_eq!(scope(wrong), Err(PermitRefusal::Unauthorized), "{wrong:?}");
+            assert_eq!(scope(wrong), bad, "{wrong:?}");
         }
-        assert_eq!(callers.scope(None), Err(PermitRefusal::Unauthorized));
-        assert_eq!(Callers::anyone().scope(None), Ok(Scope::AnyNode));
+        let none = Err(PermitRefusal::Unauthorized(Unproved::NoToken));
+        for wrong in ["", FIRST, "Basic 0123456789abcdef"] {
+            assert_eq!(scope(wrong), none, "{wrong:?}");
+        }
+        assert!(bearer(None).is_err());
+    }
+
+    #[test]
+    fn a_file_that_was_replaced_is_used_unless_it_is_wrong() {
+        let dir = tempfile::tempdir().expect("makes a directory");
+        let path = dir.path().join("tokens");
+        put(&path, FIRST, 0o600);
+        let file = TokenFile::load(&path).expect("is valid");
+        let may = |now, token: &str| file.scope(now, token.as_bytes()).is_ok();
+        assert!(may(START, FIRST) && !may(START, SECOND));
+        put(&path, SECOND, 0o600);
+        assert!(may(START, FIRST), "it was looked at just now");
+        let mut now = START + LOOK_GAP;
+        assert!(may(now, SECOND) && !may(now, FIRST));
+        for (text, mode) in [(FIRST, 0o644), ("short", 0o600)] {
+            put(&path, text, mode);
+            now = now + LOOK_GAP;
+            assert!(may(now, SECOND) && !may(now, FIRST), "{text} {mode:o}");
+        }
+        std::fs::remove_file(&path).expect("removes");
+        now = now + LOOK_GAP;
+        assert!(may(now, SECOND));
+        put(&path, FIRST, 0o600);
+        now = now + LOOK_GAP;
+        assert!(may(now, FIRST) && !may(now, SECOND));
     }
 
     #[test]
@@ -199,20 +293,20 @@ mod tests {
         let dir = tempfile::tempdir().expect("makes a directory");
         let path = dir.path().join("tokens");
         assert!(matches!(
-            Callers::load(&path),
-            Err(CallersError::Read { .. })
+            TokenFile::load(&path),
+            Err(CallersError::File(SecretError::Read { .. }))
         ));
         std::fs::write(&path, FIRST).expect("writes");
         let mode = |mode| std::fs::set_permissions(&path, PermissionsExt::from_mode(mode));
         for open in [0o644, 0o640, 0o604] {
             mode(open).expect("sets");
-            let error = Callers::load(&path).err().expect("is open");
+            let error = TokenFile::load(&path).err().expect("is open");
             assert!(
-                error.to_string().contains(&format!("mode {open:03o}")),
+                error.to_string().contains(&format!("mode {open:04o}")),
                 "{error}"
             );
         }
         mode(0o600).expect("sets");
-        assert!(Callers::load(&path).is_ok());
+        assert!(TokenFile::load(&path).is_ok());
     }
 }

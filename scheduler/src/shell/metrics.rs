@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -10,16 +11,23 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
 use crate::core::amount::{Both, Resource};
+use crate::core::event::RemovalCause;
+use crate::core::pressure::Pressure;
 use crate::core::remarks::Remark;
+use crate::core::view::NodeView;
 use crate::core::{Core, Oddities};
 
 /// Prefix of every name.
 const PREFIX: &str = "autoscaling_plugin";
 
+/// What is shown of a node.
+const AMOUNT_FIELDS: [&str; 5] = ["Total", "Reserved", "Committed", "Migrating", "Watermark"];
+
 /// A set of labels; label sets are small and their values come from closed sets or node names.
 pub(super) type Labels = Vec<(String, String)>;
 type Counters = Family<Labels, Counter>;
-type Amounts = Family<Labels, Gauge<f64, AtomicU64>>;
+type Amount = Gauge<f64, AtomicU64>;
+type Amounts = Family<Labels, Amount>;
 
 /// Handles of all metrics. Cheap to clone; clones count together.
 #[derive(Clone)]
@@ -40,10 +48,51 @@ pub(super) struct Metrics {
     oddities: Amounts,
     unreadable: Counters,
     connections_refused: Counter,
+    callers_refused: Counters,
+    reserve_should_deny: Counters,
     leads: Gauge,
     remarked: Amounts,
+    node_pressure: Amounts,
+    migrations_begun: Counters,
+    migrations_removed: Counters,
+    extension_calls: Counters,
+    extension_fails: Counters,
     pub(super) answer_seconds: Histogram,
-    nodes_shown: std::sync::Arc<std::sync::Mutex<BTreeMap<String, Vec<Labels>>>>,
+    nodes_shown: Arc<Mutex<BTreeMap<String, NodeShown>>>,
+    known: Arc<Mutex<Known>>,
+}
+
+/// Series that every permit counts in, so that their labels are not made anew each time.
+#[derive(Default)]
+struct Known {
+    requests: BTreeMap<u16, Counter>,
+    /// By node, then by status.
+    results: BTreeMap<String, BTreeMap<u16, Counter>>,
+    decisions: BTreeMap<(Resource, &'static str), Counter>,
+    succeeded: BTreeMap<(&'static str, &'static str), Counter>,
+}
+
+/// The series of a node.
+#[derive(Default)]
+struct NodeShown {
+    base: Labels,
+    amounts: Vec<(Labels, Both<Amount>)>,
+    pressure: Option<Pressure>,
+    pressures: Vec<Labels>,
+}
+
+/// A node and what of its labels the configuration wants.
+fn of_node(
+    name: &str,
+    node_labels: &BTreeMap<String, String>,
+    extra: &BTreeMap<String, String>,
+) -> Labels {
+    let mut base = labels(&[("node", name)]);
+    for (metric_label, node_label) in extra {
+        let value = node_labels.get(node_label).cloned().unwrap_or_default();
+        base.push((metric_label.clone(), value));
+    }
+    base
 }
 
 pub(super) fn labels(pairs: &[(&str, &str)]) -> Labels {
@@ -73,10 +122,18 @@ impl Metrics {
             oddities: Family::default(),
             unreadable: Family::default(),
             connections_refused: Counter::default(),
+            callers_refused: Family::default(),
+            reserve_should_deny: Family::default(),
             leads: Gauge::default(),
             remarked: Family::default(),
+            node_pressure: Family::default(),
+            migrations_begun: Family::default(),
+            migrations_removed: Family::default(),
+            extension_calls: Family::default(),
+            extension_fails: Family::default(),
             answer_seconds: Histogram::new(exponential_buckets(0.000_01, 4.0, 10)),
-            nodes_shown: std::sync::Arc::default(),
+            nodes_shown: Arc::default(),
+            known: Arc::default(),
         };
         let mut registry = Registry::with_prefix(PREFIX);
         metrics.register(&mut registry);
@@ -127,9 +184,39 @@ impl Metrics {
                 &self.denials,
             ),
             (
+                "extension_calls",
+                "Questions of kube-scheduler, by method",
+                &self.extension_calls,
+            ),
+            (
+                "extension_call_fails",
+                "Those that failed, by method and status",
+                &self.extension_fails,
+            ),
+            (
                 "unreadable_objects",
                 "Objects read with a problem, by kind",
                 &self.unreadable,
+            ),
+            (
+                "callers_refused",
+                "Requests and handshakes refused for who made them, by reason",
+                &self.callers_refused,
+            ),
+            (
+                "reserve_should_deny",
+                "Bindings made although the node had no room, as strictBind: false wants it",
+                &self.reserve_should_deny,
+            ),
+            (
+                "migrations_begun",
+                "VMs sent away, by the node they leave",
+                &self.migrations_begun,
+            ),
+            (
+                "migrations_removed",
+                "Migrations of ours deleted, by cause",
+                &self.migrations_removed,
             ),
         ];
         for (name, help, counter) in counters {
@@ -153,6 +240,12 @@ impl Metrics {
         );
         let remarked = "Pods that people should know about, by what is to be said";
         registry.register("remarked_pods_current", remarked, self.remarked.clone());
+        let pressure = "Pressure on a node, cores and bytes, by resource and kind (logical, capacity, accounted)";
+        registry.register(
+            "node_pressure_current",
+            pressure,
+            self.node_pressure.clone(),
+        );
         let leads = "Whether this replica leads; alone it always does";
         registry.register("leads_current", leads, self.leads.clone());
         let took = "From a permit request's arrival to its answer";
@@ -161,26 +254,59 @@ impl Metrics {
 
     /// An HTTP request was answered; `node` is given for decoded ones.
     pub(super) fn answered(&self, status: u16, node: Option<&str>) {
-        let code = status.to_string();
-        self.requests
-            .get_or_create(&labels(&[("code", &code)]))
-            .inc();
-        if let Some(node) = node {
-            self.results
-                .get_or_create(&labels(&[("code", &code), ("node", node)]))
+        let code = || status.to_string();
+        let mut known = self.known();
+        let requests = known.requests.entry(status).or_insert_with(|| {
+            let key = labels(&[("code", &code())]);
+            self.requests.get_or_create(&key).clone()
+        });
+        requests.inc();
+        let Some(node) = node else { return };
+        if let Some(results) = known.results.get(node).and_then(|by| by.get(&status)) {
+            results.inc();
+            return;
+        }
+        let key = labels(&[("code", &code()), ("node", node)]);
+        let results = self.results.get_or_create(&key).clone();
+        results.inc();
+        let of_node = known.results.entry(node.to_owned()).or_default();
+        of_node.insert(status, results);
+    }
+
+    pub(super) fn decided(
+        &self,
+        resource: Resource,
+        outcome: &'static str,
+        limit: Option<&'static str>,
+    ) {
+        let mut known = self.known();
+        let decisions = known
+            .decisions
+            .entry((resource, outcome))
+            .or_insert_with(|| {
+                let key = labels(&[("resource", resource.as_str()), ("outcome", outcome)]);
+                self.decisions.get_or_create(&key).clone()
+            });
+        decisions.inc();
+        drop(known);
+        if let Some(limit) = limit {
+            self.denials
+                .get_or_create(&labels(&[
+                    ("resource", resource.as_str()),
+                    ("limit", limit),
+                ]))
                 .inc();
         }
     }
 
-    pub(super) fn decided(&self, resource: Resource, outcome: &str, limit: Option<&str>) {
-        let resource = resource.as_str();
-        let key = labels(&[("resource", resource), ("outcome", outcome)]);
-        self.decisions.get_or_create(&key).inc();
-        if let Some(limit) = limit {
-            self.denials
-                .get_or_create(&labels(&[("resource", resource), ("limit", limit)]))
-                .inc();
-        }
+    fn known(&self) -> MutexGuard<'_, Known> {
+        // Counters are added one by one, so a panic elsewhere leaves nothing half done.
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn nodes_shown(&self) -> MutexGuard<'_, BTreeMap<String, NodeShown>> {
+        let shown = self.nodes_shown.lock();
+        shown.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How many pods there are of which this is to be said.
@@ -190,14 +316,54 @@ impl Metrics {
         self.remarked.get_or_create(&key).set(float(count));
     }
 
+    /// A VM is sent away from a node.
+    pub(super) fn migration_begun(&self, node: &str) {
+        let key = labels(&[("node", node)]);
+        self.migrations_begun.get_or_create(&key).inc();
+    }
+
+    /// A migration of ours is deleted.
+    pub(super) fn migration_removed(&self, cause: RemovalCause) {
+        let key = labels(&[("cause", cause.as_str())]);
+        self.migrations_removed.get_or_create(&key).inc();
+    }
+
     /// Whether this replica leads.
     pub(super) fn leads(&self, leads: bool) {
         self.leads.set(i64::from(leads));
     }
 
-    pub(super) fn k8s_op(&self, op: &str, kind: &str, outcome: &str) {
+    /// A call to the API failed.
+    pub(super) fn k8s_op_failed(&self, (op, kind): (&'static str, &'static str), outcome: &str) {
         let key = labels(&[("op", op), ("kind", kind), ("outcome", outcome)]);
         self.k8s_ops.get_or_create(&key).inc();
+    }
+
+    /// A call to the API succeeded.
+    pub(super) fn k8s_op_done(&self, (op, kind): (&'static str, &'static str)) {
+        let mut known = self.known();
+        let succeeded = known.succeeded.entry((op, kind)).or_insert_with(|| {
+            let key = labels(&[("op", op), ("kind", kind), ("outcome", "success")]);
+            self.k8s_ops.get_or_create(&key).clone()
+        });
+        succeeded.inc();
+    }
+
+    /// Kube-scheduler asked: by which method, which zone its pod wants, whether its namespace is ignored; and why that failed,
+    /// if so.
+    pub(super) fn extension_called(&self, call: (&str, &str, bool), failure: Option<&str>) {
+        let (method, zone, is_ignored) = call;
+        let is_ignored = if is_ignored { "true" } else { "false" };
+        let mut key = labels(&[
+            ("method", method),
+            ("desired_availability_zone", zone),
+            ("ignored_namespace", is_ignored),
+        ]);
+        self.extension_calls.get_or_create(&key).inc();
+        if let Some(failure) = failure {
+            key.extend(labels(&[("status", failure)]));
+            self.extension_fails.get_or_create(&key).inc();
+        }
     }
 
     pub(super) fn watch_alive(&self, instance: &str, alive: bool) {
@@ -244,6 +410,25 @@ impl Metrics {
         self.connections_refused.inc();
     }
 
+    /// A pod is bound to a node that has no room for it.
+    pub(super) fn reserve_should_deny(
+        &self,
+        node: &NodeView,
+        extra: &BTreeMap<String, String>,
+        is_ignored: bool,
+    ) {
+        let mut key = of_node(&node.name, &node.labels, extra);
+        let is_ignored = if is_ignored { "true" } else { "false" };
+        key.extend(labels(&[("ignored_namespace", is_ignored)]));
+        self.reserve_should_deny.get_or_create(&key).inc();
+    }
+
+    /// Somebody may not ask, or did not prove that it may.
+    pub(super) fn caller_refused(&self, reason: &str) {
+        let key = labels(&[("reason", reason)]);
+        self.callers_refused.get_or_create(&key).inc();
+    }
+
     pub(super) fn oddities(&self, oddities: Oddities) {
         let values = [
             ("overclaims", oddities.overclaims),
@@ -263,48 +448,102 @@ impl Metrics {
     /// Shows the figures of a node anew, or removes them when it is gone or its labels changed.
     pub(super) fn node(&self, core: &Core, name: &str, extra: &BTreeMap<String, String>) {
         let ledger = core.ledger();
-        let mut shown = self
-            .nodes_shown
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut all = self.nodes_shown();
         let Some(node) = ledger.node(name) else {
-            self.forget(shown.remove(name).unwrap_or_default());
+            let gone = all.remove(name).unwrap_or_default();
+            self.forget(gone);
             return;
         };
-        let mut base = labels(&[("node", name)]);
-        for (metric_label, node_label) in extra {
-            let value = node.labels.get(node_label).cloned().unwrap_or_default();
-            base.push((metric_label.clone(), value));
+        let is_labelled = |shown: &NodeShown| {
+            let of_node = |(_, label): (_, &String)| node.labels.get(label).map_or("", |it| it);
+            let due = extra.iter().map(of_node);
+            shown.base.iter().skip(1).map(|(_, it)| it.as_str()).eq(due)
+        };
+        if !all.get(name).is_some_and(is_labelled) {
+            if let Some(stale) = all.remove(name) {
+                self.forget(stale);
+            }
+            let fresh = self.node_series(name, &node.labels, extra);
+            all.insert(name.to_owned(), fresh);
         }
+        let Some(shown) = all.get_mut(name) else {
+            return;
+        };
         let load = ledger.load(name);
         let wide = |amount: Both<u64>| amount.map(|_, amount| u128::from(amount));
-        let fields = [
-            ("Total", wide(node.total)),
-            ("Reserved", load.reserved),
-            ("Committed", load.committed),
-            ("Migrating", load.migrating),
-            ("Watermark", wide(ledger.watermark(node))),
+        let amounts = [
+            wide(node.total),
+            load.reserved,
+            load.committed,
+            load.migrating,
+            wide(ledger.watermark(node)),
         ];
-        let mut fresh = Vec::with_capacity(fields.len());
-        for (field, amount) in fields {
-            let mut key = base.clone();
-            key.push(("field".into(), field.into()));
-            self.node_cpu
-                .get_or_create(&key)
-                .set(float(amount.cpu) / 1000.0);
-            self.node_mem.get_or_create(&key).set(float(amount.mem));
-            fresh.push(key);
+        for ((_, gauges), amount) in shown.amounts.iter().zip(amounts) {
+            gauges.cpu.set(float(amount.cpu) / 1000.0);
+            gauges.mem.set(float(amount.mem));
         }
-        let old = shown
-            .insert(name.to_owned(), fresh.clone())
-            .unwrap_or_default();
-        self.forget(old.into_iter().filter(|key| !fresh.contains(key)).collect());
+        // With every grant a node's amounts change, and its pressure seldom does.
+        let pressure = core.pressure(name);
+        if shown.pressure != Some(pressure) {
+            shown.pressures = self.pressure(&shown.base, &pressure);
+            shown.pressure = Some(pressure);
+        }
     }
 
-    fn forget(&self, keys: Vec<Labels>) {
-        for key in keys {
+    /// The series of a node with these labels.
+    fn node_series(
+        &self,
+        name: &str,
+        node_labels: &BTreeMap<String, String>,
+        extra: &BTreeMap<String, String>,
+    ) -> NodeShown {
+        let base = of_node(name, node_labels, extra);
+        let amounts = AMOUNT_FIELDS.map(|field| {
+            let mut key = base.clone();
+            key.push(("field".into(), field.into()));
+            let cpu = self.node_cpu.get_or_create(&key).clone();
+            let mem = self.node_mem.get_or_create(&key).clone();
+            (key, Both { cpu, mem })
+        });
+        NodeShown {
+            base,
+            amounts: amounts.into(),
+            ..NodeShown::default()
+        }
+    }
+
+    /// Shows the pressure on a node; its series.
+    fn pressure(&self, base: &Labels, pressure: &Pressure) -> Vec<Labels> {
+        let kinds = [
+            ("logical", pressure.logical),
+            ("capacity", pressure.capacity),
+            ("accounted", pressure.accounted),
+        ];
+        let mut fresh = Vec::with_capacity(kinds.len() * Resource::ALL.len());
+        for (kind, amount) in kinds {
+            for resource in Resource::ALL {
+                let unit = match resource {
+                    Resource::Cpu => 1000.0,
+                    Resource::Mem => 1.0,
+                };
+                let mut key = base.clone();
+                key.push(("resource".into(), resource.as_str().into()));
+                key.push(("kind".into(), kind.into()));
+                let gauge = self.node_pressure.get_or_create(&key).clone();
+                gauge.set(float(amount.get(resource)) / unit);
+                fresh.push(key);
+            }
+        }
+        fresh
+    }
+
+    fn forget(&self, shown: NodeShown) {
+        for (key, _) in shown.amounts {
             self.node_cpu.remove(&key);
             self.node_mem.remove(&key);
+        }
+        for key in shown.pressures {
+            self.node_pressure.remove(&key);
         }
     }
 }

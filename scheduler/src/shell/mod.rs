@@ -4,21 +4,28 @@
 //! [`Params::takeover_wait`], longer than any of its calls can last. Until all lists are there, permits answer 503 and
 //! `/readyz` says what is missing; nothing that does not parse delays that.
 //!
-//! Of several replicas the one that leads by [`Params::leadership`] does this at the beginning of each of its terms; the
-//! others watch nothing but the Lease, answer 503 and are not ready. End: the server stops, what is under way ends, the
+//! Of several replicas the one that leads by [`Params::leadership`] does this at the beginning of each of its terms, unless the
+//! last leader handed over and this one knows all it did ([`crate::core::warm`]); the others answer 503 and are not ready. End: the server stops, what is under way ends, the
 //! Lease is given up, and only then does the process go.
 
 mod api;
 mod callers;
+mod desk;
+mod door;
+mod extender;
+mod gate;
 mod lead;
 mod metrics;
 mod owner;
+mod review;
 mod server;
+mod told;
 mod watching;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use hyper_util::service::TowerToHyperService;
 use kube::Client;
 use protocol::time::Span;
 use serde_json::Value;
@@ -26,16 +33,21 @@ use telemetry::admin::Admin;
 use telemetry::clock::Clock;
 use telemetry::logging::LogHandle;
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
+use crate::core::elect::Leave;
 use crate::core::event::StateDump;
 use crate::core::{Core, Settings};
-pub use callers::{Callers, CallersError};
+pub use callers::{Callers, CallersError, TokenFile};
+pub use desk::runtime;
+pub use extender::MAX_EXTENDER_BODY_BYTES;
+pub use gate::{MAX_CONNECTIONS, MAX_CONNECTIONS_OF_ONE};
 pub use lead::{ANNOTATION_DRAINED, Leadership, LeaseName};
 use owner::Owner;
-pub use server::{MAX_BODY_BYTES, MAX_CONNECTIONS, MAX_CONNECTIONS_OF_ONE};
+pub use review::{REVIEW_LASTS, ReviewRule};
+pub use server::MAX_BODY_BYTES;
 
 /// Longest wait for what is under way when the lead is given up, and for giving it up.
 const HAND_OVER: Duration = Duration::from_secs(3);
@@ -50,6 +62,9 @@ pub struct Params {
     pub permit_listener: TcpListener,
     /// Who may ask for permits.
     pub callers: Callers,
+    /// Where a kube-scheduler beside this process asks where pods fit and has them bound; a loopback address, for whoever
+    /// reaches it may bind pods.
+    pub extender_listener: Option<TcpListener>,
     /// Where `/metrics`, `/healthz`, `/readyz` and `/debug/state` are served; port 9100 by convention.
     pub metrics_listener: Option<TcpListener>,
     /// Whether this process places pods itself, for a machine without kube-scheduler.
@@ -72,6 +87,9 @@ pub struct Params {
 /// Why a scheduler stopped without being told to.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
+    /// There is no thread to serve permits on.
+    #[error("no thread to serve permits on")]
+    Desk(#[source] std::io::Error),
     /// The metrics server failed.
     #[error("the metrics server failed")]
     Metrics(#[source] std::io::Error),
@@ -91,7 +109,7 @@ pub enum RunError {
 
 /// The state of a running scheduler, for people. Clones show the same one.
 #[derive(Debug, Clone, Default)]
-pub struct StateHandle(Arc<Mutex<Shown>>);
+pub struct StateHandle(Arc<Mutex<Shown>>, Arc<Notify>);
 
 #[derive(Debug, Default)]
 struct Shown {
@@ -111,11 +129,17 @@ impl StateHandle {
         shown.wanted = true;
         let dump = Arc::clone(&shown.dump);
         drop(shown);
+        self.1.notify_one();
         (*dump).clone()
     }
 
-    fn take_wanted(&self) -> bool {
-        std::mem::take(&mut self.lock().wanted)
+    fn is_wanted(&self) -> bool {
+        self.lock().wanted
+    }
+
+    /// Ends when somebody has looked since this ended last.
+    async fn looked(&self) {
+        self.1.notified().await;
     }
 
     /// Whether this replica leads and all lists are there.
@@ -141,7 +165,9 @@ impl StateHandle {
 
     fn publish(&self, dump: &StateDump) {
         let dump = serde_json::to_value(dump).unwrap_or_else(|error| error.to_string().into());
-        self.lock().dump = Arc::new(dump);
+        let mut shown = self.lock();
+        shown.dump = Arc::new(dump);
+        shown.wanted = false;
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Shown> {
@@ -155,6 +181,8 @@ impl StateHandle {
 /// # Errors
 /// [`RunError`] when a part of it fails; everything else is stopped then.
 pub async fn run(params: Params, cancel: CancellationToken) -> Result<(), RunError> {
+    let desk = desk::Desk::start().map_err(RunError::Desk)?;
+    let permit_listener = desk.adopt(params.permit_listener).map_err(RunError::Desk)?;
     let (metrics, registry) = metrics::Metrics::new();
     let (commands, inbox) = mpsc::channel(owner::COMMAND_QUEUE);
     let config = &params.config;
@@ -168,11 +196,12 @@ pub async fn run(params: Params, cancel: CancellationToken) -> Result<(), RunErr
     };
     let settings = Settings {
         lease: params.leadership.rule(),
+        keeps_warm: params.leadership.hands_over(),
         ..config.settings(params.embedded_bind, params.count_plugged)
     };
-    // Alone there is one term, from the start.
+    // Alone there is one round of watches, from the start.
     let alone = settings.lease.is_none();
-    let (terms, told) = watch::channel(alone.then_some(1));
+    let (rounds, told) = watch::channel(alone.then_some(1));
     let labels = config.node_metric_labels.clone();
     let owner = Owner::new(
         Core::new(settings),
@@ -180,20 +209,29 @@ pub async fn run(params: Params, cancel: CancellationToken) -> Result<(), RunErr
         params.state.clone(),
         labels,
         commands.clone(),
-        terms,
+        rounds,
     );
 
     // The server stops first; what answers it stops after it has drained.
     let inner = CancellationToken::new();
     let _stop_all = inner.clone().drop_guard();
-    let mut owner = tokio::spawn(owner.run(inbox, inner.clone()));
+    let mut owner = desk.handle.spawn(owner.run(inbox, inner.clone()));
     let watch = watching::Watch {
         client: params.client.clone(),
         commands: commands.clone(),
         metrics: metrics.clone(),
+        asks_version: params.leadership.hands_over().then_some(caller.timeout),
     };
     let wait = if alone { params.takeover_wait } else { Span(0) };
     let mut watches = tokio::spawn(watch.run(wait, told, inner.clone()));
+    let answering = server::Desk {
+        commands: commands.clone(),
+        metrics: metrics.clone(),
+        clock: params.clock,
+        door: params.callers.tls.map(door::Door::new),
+        tokens: params.callers.tokens,
+        reviewer: params.callers.review.map(|rule| reviewer(rule, &caller)),
+    };
     let mut lead = Lead::follow(caller, commands.clone(), params.leadership, inner.clone());
     let mut admin = tokio::spawn(serve_admin(
         params.metrics_listener,
@@ -203,24 +241,32 @@ pub async fn run(params: Params, cancel: CancellationToken) -> Result<(), RunErr
         inner.clone(),
     ));
     let stop = cancel.child_token();
+    let routes = extender::router(commands.clone(), metrics.clone(), &params.config);
+    let (bound, counts) = (params.extender_listener, metrics.clone());
+    let until = stop.clone();
+    let extender = async move {
+        if let Some(listener) = bound {
+            let routes = gate::Plain(TowerToHyperService::new(routes));
+            gate::serve(listener, routes, counts, until).await;
+        }
+    };
     let _stop_server = stop.clone().drop_guard();
-    let server = server::serve(
-        params.permit_listener,
-        commands.clone(),
-        metrics,
-        params.clock,
-        Arc::new(params.callers),
-        stop.clone(),
-    );
-    let mut server = tokio::spawn(server);
+    let permits = server::serve(permit_listener, answering, stop.clone());
+    let permits = desk.handle.spawn(permits);
+    // Neither ends before it is told to.
+    let mut server = tokio::spawn(async move {
+        let (permits, ()) = tokio::join!(permits, extender);
+        permits
+    });
     let late = config.startup_event_handling_timeout_seconds;
     warn_when_late(params.state, late, &inner, wait);
 
     tokio::select! {
         ended = &mut server => {
-            ended.map_err(|source| RunError::Crashed { part: "permit server", source })?;
+            let ended = ended.and_then(std::convert::identity);
+            ended.map_err(|source| RunError::Crashed { part: "server", source })?;
             if !cancel.is_cancelled() {
-                return Err(RunError::Ended("permit server"));
+                return Err(RunError::Ended("server"));
             }
             if !alone {
                 lead.hand_over(&commands).await;
@@ -237,10 +283,23 @@ pub async fn run(params: Params, cancel: CancellationToken) -> Result<(), RunErr
     }
 }
 
+fn reviewer(rule: ReviewRule, caller: &api::Caller) -> review::Reviewer {
+    review::Reviewer {
+        rule,
+        client: caller.client.clone(),
+        timeout: caller.timeout,
+        clock: caller.clock,
+        metrics: caller.metrics.clone(),
+        elsewhere: tokio::runtime::Handle::current(),
+        kept: Mutex::default(),
+        gate: review::Reviewer::gate(),
+    }
+}
+
 /// The task that follows the Lease, and how it is told to give it up.
 struct Lead {
     task: tokio::task::JoinHandle<()>,
-    leave: oneshot::Sender<bool>,
+    leave: oneshot::Sender<Leave>,
 }
 
 impl Lead {
@@ -250,7 +309,7 @@ impl Lead {
         leadership: Leadership,
         cancel: CancellationToken,
     ) -> Self {
-        let follower = lead::Follower {
+        let follower = lead::Following {
             client: caller.client,
             commands,
             metrics: caller.metrics,
@@ -271,9 +330,9 @@ impl Lead {
             commands.send(owner::Command::Retire(done)).await.ok()?;
             drained.await.ok()
         };
-        let is_drained = tokio::time::timeout(HAND_OVER, retired).await;
-        let is_drained = is_drained.ok().flatten().unwrap_or(false);
-        if self.leave.send(is_drained).is_ok()
+        let leave = tokio::time::timeout(HAND_OVER, retired).await;
+        let leave = leave.ok().flatten().unwrap_or_default();
+        if self.leave.send(leave).is_ok()
             && tokio::time::timeout(HAND_OVER, self.task).await.is_err()
         {
             tracing::warn!("the Lease could not be given up; it runs out by itself");

@@ -1,200 +1,216 @@
 //! The permit server: HTTP POST on any path. Source: spec/scheduler.md §2.4.
 //!
-//! Bounds: a body of 64 KiB, a time to send headers and body, a number of open connections, and of each address a part of
-//! them. A connection that is too slow is closed; one too many is closed at once, and the agent comes back. Who may ask is
-//! decided by [`Callers`].
+//! Bounds: those of [`super::gate`], a body of 64 KiB and a time to send it. Who may ask is decided by
+//! [`Callers`](super::Callers).
+//!
+//! This is the path every agent takes several times a minute, so nothing stands between the connection and the core but a
+//! queue: no router, no boxed body, and labels are looked up rather than made.
 
-use std::collections::BTreeMap;
-use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
-use axum::body::Body;
-use axum::extract::{Request, State};
-use axum::http::{HeaderValue, Method, StatusCode, header};
-use axum::response::{IntoResponse, Response};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
-use protocol::permit::{AgentRequest, PermitRefusal, PluginResponse};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Body as _, Bytes, Incoming};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use protocol::permit::{AgentRequest, PermitRefusal, PluginResponse, Unproved};
 use telemetry::clock::Clock;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
-use super::callers::{Callers, Scope};
+use super::callers::{Scope, TokenFile, bearer};
+use super::door::Door;
+use super::gate::{self, Serves};
 use super::metrics::Metrics;
 use super::owner::Command;
+use super::review::Reviewer;
 
 /// Longest request body. A real one has about 300 bytes.
 pub const MAX_BODY_BYTES: usize = 64 << 10;
-/// Time for a request's headers, idle time between requests included: above an agent's period of 15 s.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(20);
+/// What is taken in of a longer one and thrown away.
+const MAX_IGNORED_BYTES: usize = 16 << 20;
 /// Time for a request's body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(5);
-/// Open connections. Agents keep one each, so this is a cluster of a thousand nodes.
-pub const MAX_CONNECTIONS: usize = 1024;
-/// Open connections of one address, so that a single peer cannot take all places.
-pub const MAX_CONNECTIONS_OF_ONE: usize = MAX_CONNECTIONS / 4;
-/// Pause after accepting failed, for instance for lack of file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Time for open requests to end when the server stops.
-const DRAIN: Duration = Duration::from_secs(5);
 
-#[derive(Clone)]
-struct Desk {
-    commands: mpsc::Sender<Command>,
-    metrics: Metrics,
-    clock: Clock,
-    callers: Arc<Callers>,
-}
-
-/// How many connections each address has open.
-#[derive(Clone, Default)]
-struct Guests(Arc<Mutex<BTreeMap<IpAddr, usize>>>);
-
-/// One open connection of an address; given back when dropped.
-struct Seat(Guests, IpAddr);
-
-impl Guests {
-    /// Nothing when the address has its part already.
-    fn seat(&self, address: IpAddr) -> Option<Seat> {
-        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = open.entry(address).or_default();
-        if *count >= MAX_CONNECTIONS_OF_ONE {
-            return None;
-        }
-        *count += 1;
-        Some(Seat(self.clone(), address))
-    }
-}
-
-impl Drop for Seat {
-    fn drop(&mut self) {
-        let mut open = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = open.get_mut(&self.1) {
-            *count -= 1;
-            if *count == 0 {
-                open.remove(&self.1);
-            }
-        }
-    }
+/// Answers requests.
+pub(super) struct Desk {
+    pub(super) commands: mpsc::Sender<Command>,
+    pub(super) metrics: Metrics,
+    pub(super) clock: Clock,
+    /// TLS, where it is on.
+    pub(super) door: Option<Door>,
+    /// Tokens of a file, where they are asked for.
+    pub(super) tokens: Option<TokenFile>,
+    /// Tokens that the API server knows, where they are asked for.
+    pub(super) reviewer: Option<Reviewer>,
 }
 
 /// Serves until `cancel`, then lets open requests end for up to five seconds.
-pub(super) async fn serve(
-    listener: TcpListener,
-    commands: mpsc::Sender<Command>,
-    metrics: Metrics,
-    clock: Clock,
-    callers: Arc<Callers>,
-    cancel: CancellationToken,
-) {
-    let desk = Desk {
-        callers,
-        commands,
-        metrics: metrics.clone(),
-        clock,
+pub(super) async fn serve(listener: TcpListener, desk: Desk, cancel: CancellationToken) {
+    let metrics = desk.metrics.clone();
+    let desk = Arc::new(desk);
+    let served = gate::serve(
+        listener,
+        Permits(Arc::clone(&desk)),
+        metrics,
+        cancel.clone(),
+    );
+    let watched = async {
+        if let Some(door) = &desk.door {
+            door.watch(cancel).await;
+        }
     };
-    let router = Router::new().fallback(answer).with_state(desk);
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let (tracker, guests) = (TaskTracker::new(), Guests::default());
-    loop {
-        let accepted = tokio::select! {
-            () = cancel.cancelled() => break,
-            accepted = listener.accept() => accepted,
+    tokio::join!(served, watched);
+}
+
+#[derive(Clone)]
+struct Permits(Arc<Desk>);
+
+impl Serves for Permits {
+    async fn converse(self, stream: TcpStream, cancel: CancellationToken) {
+        let Some(door) = &self.0.door else {
+            let service = self.service(false);
+            return gate::serve_http(stream, service, cancel.cancelled()).await;
         };
-        match accepted {
-            Ok((stream, peer)) => {
-                let place = Arc::clone(&places).try_acquire_owned().ok();
-                let Some(place) = place.zip(guests.seat(peer.ip())) else {
-                    metrics.connection_refused();
-                    continue;
+        match door.enter(stream).await {
+            Ok(guest) => {
+                let service = self.service(guest.is_stranger);
+                let until = async {
+                    tokio::select! {
+                        () = cancel.cancelled() => {}
+                        () = guest.term.cancelled() => {}
+                    }
                 };
-                let (router, cancel) = (router.clone(), cancel.clone());
-                tracker.spawn(async move {
-                    converse(stream, router, cancel).await;
-                    drop(place);
-                });
+                gate::serve_http(guest.stream, service, until).await;
             }
-            Err(error) => {
-                tracing::warn!(
-                    error = telemetry::chain(&error),
-                    "accepting a connection failed"
-                );
-                tokio::select! {
-                    () = cancel.cancelled() => break,
-                    () = pause() => {}
-                }
+            Err(reason) => self.0.metrics.caller_refused(reason),
+        }
+    }
+}
+
+impl Permits {
+    fn service(
+        &self,
+        is_stranger: bool,
+    ) -> impl hyper::service::Service<
+        Request<Incoming>,
+        Response = Response<Full<Bytes>>,
+        Error = Infallible,
+        Future: Send,
+    > + use<> {
+        let desk = Arc::clone(&self.0);
+        service_fn(move |request| {
+            let desk = Arc::clone(&desk);
+            async move { Ok(desk.answer(request, is_stranger).await) }
+        })
+    }
+}
+
+impl Desk {
+    async fn answer(&self, request: Request<Incoming>, is_stranger: bool) -> Response<Full<Bytes>> {
+        let began = self.clock.now();
+        let admitted = match self.scope(&request, is_stranger).await {
+            Err(refusal) => Err(refusal),
+            Ok(scope) => decode(request).await.map(|request| (request, scope)),
+        };
+        let (node, result) = match admitted {
+            Err(refusal) => (None, Err(refusal)),
+            Ok((request, scope)) => {
+                let (node, result) = ask(&self.commands, request, scope).await;
+                (Some(node.unwrap_or_else(|| "<none>".into())), result)
             }
+        };
+        if let Err(refusal) = &result
+            && let Some(reason) = refusal.of_caller()
+        {
+            self.metrics.caller_refused(reason);
+        }
+        let status = result.as_ref().map_or_else(PermitRefusal::status, |_| 200);
+        self.metrics.answered(status, node.as_deref());
+        self.metrics
+            .answer_seconds
+            .observe(self.clock.now().since(began).as_secs_f64());
+        respond(result)
+    }
+
+    /// What the sender of a request may ask for.
+    async fn scope(
+        &self,
+        request: &Request<Incoming>,
+        is_stranger: bool,
+    ) -> Result<Scope, PermitRefusal> {
+        if is_stranger {
+            return Err(PermitRefusal::Unauthorized(Unproved::NoCertificate));
+        }
+        if self.tokens.is_none() && self.reviewer.is_none() {
+            return Ok(Scope::AnyNode);
+        }
+        let header = request.headers().get(AUTHORIZATION);
+        let token = bearer(header.map(HeaderValue::as_bytes))?;
+        let of_file = self.tokens.as_ref();
+        let of_file = of_file.map(|file| file.scope(self.clock.now(), token));
+        match (of_file, &self.reviewer) {
+            (Some(Ok(scope)), _) => Ok(scope),
+            (_, Some(reviewer)) => reviewer.scope(token).await,
+            (Some(refused), None) => refused,
+            (None, None) => Ok(Scope::AnyNode),
         }
     }
-    // Whoever connects from now on is told at once that nobody listens.
-    drop(listener);
-    tracker.close();
-    if tokio::time::timeout(DRAIN, tracker.wait()).await.is_err() {
-        tracing::warn!("connections still open are closed");
-    }
 }
 
-async fn pause() {
-    tokio::time::sleep(ACCEPT_PAUSE).await;
-}
-
-async fn converse(stream: TcpStream, router: Router, cancel: CancellationToken) {
-    // Answers are small and awaited.
-    let _set = stream.set_nodelay(true);
-    let mut builder = hyper::server::conn::http1::Builder::new();
-    builder
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_TIMEOUT);
-    let connection =
-        builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
-    let mut connection = std::pin::pin!(connection);
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = cancel.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
-    };
-    if let Err(error) = ended {
-        tracing::debug!(error = telemetry::chain(&error), "connection ended");
-    }
-}
-
-async fn answer(State(desk): State<Desk>, request: Request) -> Response {
-    let began = desk.clock.now();
-    let header = request.headers().get(header::AUTHORIZATION);
-    let scope = desk.callers.scope(header.map(HeaderValue::as_bytes));
-    let admitted = match scope {
-        Err(refusal) => Err(refusal),
-        Ok(scope) => decode(request).await.map(|request| (request, scope)),
-    };
-    let (node, result) = match admitted {
-        Err(refusal) => (None, Err(refusal)),
-        Ok((request, scope)) => {
-            let (node, result) = ask(&desk.commands, request, scope).await;
-            (Some(node.unwrap_or_else(|| "<none>".into())), result)
-        }
-    };
-    let status = result.as_ref().map_or_else(PermitRefusal::status, |_| 200);
-    desk.metrics.answered(status, node.as_deref());
-    desk.metrics
-        .answer_seconds
-        .observe(desk.clock.now().since(began).as_secs_f64());
-    respond(result)
-}
-
-async fn decode(request: Request) -> Result<AgentRequest, PermitRefusal> {
+async fn decode(request: Request<Incoming>) -> Result<AgentRequest, PermitRefusal> {
     if request.method() != Method::POST {
         return Err(PermitRefusal::MustBePost);
     }
-    let body = axum::body::to_bytes(request.into_body(), MAX_BODY_BYTES);
-    match tokio::time::timeout(BODY_TIMEOUT, body).await {
-        Ok(Ok(bytes)) => AgentRequest::decode(&bytes),
-        Ok(Err(_)) | Err(_) => Err(PermitRefusal::BadJson),
+    match tokio::time::timeout(BODY_TIMEOUT, read(request.into_body())).await {
+        Ok(Some(bytes)) => AgentRequest::decode(&bytes),
+        Ok(None) | Err(_) => Err(PermitRefusal::BadJson),
+    }
+}
+
+/// A whole body, unless it breaks off or is too long. One that came in one piece, as they do, is not copied.
+async fn read(mut body: Incoming) -> Option<Bytes> {
+    let (mut whole, mut joined) = (Bytes::new(), Vec::new());
+    while let Some(frame) = body.frame().await {
+        let Ok(piece) = frame.ok()?.into_data() else {
+            continue;
+        };
+        if whole.len().max(joined.len()) + piece.len() > MAX_BODY_BYTES {
+            tokio::spawn(tokio::time::timeout(BODY_TIMEOUT, discard(body)));
+            return None;
+        }
+        if whole.is_empty() {
+            whole = piece;
+        } else {
+            if joined.is_empty() {
+                joined.extend_from_slice(&whole);
+            }
+            joined.extend_from_slice(&piece);
+        }
+        if body.is_end_stream() {
+            break;
+        }
+    }
+    Some(if joined.is_empty() {
+        whole
+    } else {
+        joined.into()
+    })
+}
+
+/// Takes in the rest of a body that is refused, while the answer is on its way: whoever is still sending when a connection is
+/// closed may lose the answer.
+async fn discard(mut body: Incoming) {
+    let mut left = MAX_IGNORED_BYTES;
+    while let Some(Ok(frame)) = body.frame().await {
+        let length = frame.data_ref().map_or(0, Bytes::len);
+        if length > left {
+            return;
+        }
+        left -= length;
     }
 }
 
@@ -219,27 +235,44 @@ async fn ask(
     }
 }
 
-fn respond(result: Result<PluginResponse, PermitRefusal>) -> Response {
-    match result {
-        Ok(response) => axum::Json(response).into_response(),
+fn respond(result: Result<PluginResponse, PermitRefusal>) -> Response<Full<Bytes>> {
+    let (status, kind, text) = match result {
+        // Two sizes and fixed names: there is nothing in it that could fail to encode.
+        Ok(permit) => (
+            StatusCode::OK,
+            "application/json",
+            serde_json::to_vec(&permit).unwrap_or_default(),
+        ),
         Err(refusal) => {
-            let status =
-                StatusCode::from_u16(refusal.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-            let plain = [(header::CONTENT_TYPE, "text/plain; charset=utf-8")];
-            (status, plain, Body::from(refusal.to_string())).into_response()
+            let status = StatusCode::from_u16(refusal.status());
+            let (kind, text) = refusal.body();
+            (
+                status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
+                kind,
+                text.into_bytes(),
+            )
         }
-    }
+    };
+    let mut response = Response::new(Full::new(Bytes::from(text)));
+    *response.status_mut() = status;
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    async fn text(response: Response) -> (u16, String) {
+    async fn text(response: Response<Full<Bytes>>) -> (u16, String) {
         let status = response.status().as_u16();
-        let bytes = axum::body::to_bytes(response.into_body(), MAX_BODY_BYTES)
+        let bytes = response
+            .into_body()
+            .collect()
             .await
-            .expect("reads");
+            .expect("reads")
+            .to_bytes();
         (status, String::from_utf8(bytes.to_vec()).expect("is text"))
     }
 

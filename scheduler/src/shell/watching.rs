@@ -1,9 +1,14 @@
-//! Watches of nodes, pods and VMs. A list is handed to the core whole, so that what was deleted unseen is noticed; a
+//! Watches of nodes, pods, VMs and migrations. A list is handed to the core whole, so that what was deleted unseen is noticed; a
 //! stream that ends or is told "gone" lists anew. One object that does not read is counted and left out.
+//!
+//! How far a watch has come is told beside what it tells. A list's own version is not passed on by `kube`, and what is gone
+//! since has none: so before a list that a replica in waiting takes, the version of then is asked for; the list is no older.
+
+use std::time::Duration;
 
 use futures::StreamExt;
 use kube::Client;
-use kube::api::{Api, ApiResource, DynamicObject};
+use kube::api::{Api, ApiResource, DynamicObject, ListParams};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, watcher};
 use protocol::permit::NamespacedName;
@@ -12,37 +17,31 @@ use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::api::virtual_machines;
+use super::api::{virtual_machine_migrations, virtual_machines};
 use super::metrics::Metrics;
 use super::owner::Command;
 use crate::core::event::Event;
+use crate::core::migrate::MigrationView;
 use crate::core::view::{NodeProblem, NodeView, PodView, Unreadable, VmView};
+pub(super) use crate::core::warm::Kind;
+use crate::core::warm::Reach;
 
-/// What is watched.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
-    Nodes,
-    Pods,
-    VirtualMachines,
+/// The word for a kind in metrics and logs.
+pub(super) const fn word(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Nodes => "Nodes",
+        Kind::Pods => "Pods",
+        Kind::VirtualMachines => "VirtualMachines",
+        Kind::Migrations => "VirtualMachineMigrations",
+    }
 }
 
-impl Kind {
-    pub(super) const ALL: [Self; 3] = [Self::Nodes, Self::Pods, Self::VirtualMachines];
-
-    pub(super) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Nodes => "Nodes",
-            Self::Pods => "Pods",
-            Self::VirtualMachines => "VirtualMachines",
-        }
-    }
-
-    fn resource(self) -> ApiResource {
-        match self {
-            Self::Nodes => ApiResource::erase::<k8s_openapi::api::core::v1::Node>(&()),
-            Self::Pods => ApiResource::erase::<k8s_openapi::api::core::v1::Pod>(&()),
-            Self::VirtualMachines => virtual_machines(),
-        }
+fn resource(kind: Kind) -> ApiResource {
+    match kind {
+        Kind::Nodes => ApiResource::erase::<k8s_openapi::api::core::v1::Node>(&()),
+        Kind::Pods => ApiResource::erase::<k8s_openapi::api::core::v1::Pod>(&()),
+        Kind::VirtualMachines => virtual_machines(),
+        Kind::Migrations => virtual_machine_migrations(),
     }
 }
 
@@ -52,15 +51,17 @@ pub(super) struct Watch {
     pub(super) client: Client,
     pub(super) commands: mpsc::Sender<Command>,
     pub(super) metrics: Metrics,
+    /// Time-out of asking how new a list will be at least, if that is wanted.
+    pub(super) asks_version: Option<Duration>,
 }
 
 impl Watch {
-    /// Watches everything anew for each term that is told, from lists taken after that, until `cancel` or until nobody
-    /// listens; watches nothing while there is no term.
+    /// Watches everything anew for each round that is told, from lists taken after that, until `cancel` or until nobody
+    /// listens; watches nothing while there is none.
     pub(super) async fn run(
         self,
         wait: Span,
-        mut terms: watch::Receiver<Option<u64>>,
+        mut rounds: watch::Receiver<Option<u64>>,
         cancel: CancellationToken,
     ) {
         tokio::select! {
@@ -68,27 +69,27 @@ impl Watch {
             () = tokio::time::sleep(wait.to_duration()) => {}
         }
         loop {
-            let term = *terms.borrow_and_update();
+            let round = *rounds.borrow_and_update();
             let ended = async {
-                match term {
-                    Some(term) => self.term(term, &cancel).await,
+                match round {
+                    Some(round) => self.round(round, &cancel).await,
                     None => std::future::pending().await,
                 }
             };
             tokio::select! {
                 // Each ends only with `cancel` or with the owner.
                 () = ended => return,
-                told = terms.changed() => if told.is_err() { return },
+                told = rounds.changed() => if told.is_err() { return },
             }
         }
     }
 
-    /// One term. Dropping this future ends its watches.
-    async fn term(&self, term: u64, cancel: &CancellationToken) {
+    /// One round. Dropping this future ends its watches.
+    async fn round(&self, round: u64, cancel: &CancellationToken) {
         let end = cancel.child_token();
         let _end = end.clone().drop_guard();
         let watches =
-            Kind::ALL.map(|kind| tokio::spawn(one(kind, term, self.clone(), end.clone())));
+            Kind::ALL.map(|kind| tokio::spawn(one(kind, round, self.clone(), end.clone())));
         // A crash of one is passed on as our own.
         let (first, ..) = futures::future::select_all(watches).await;
         if let Err(error) = first
@@ -100,33 +101,33 @@ impl Watch {
 }
 
 /// Watches one kind until `cancel`, or until nobody listens.
-async fn one(kind: Kind, term: u64, watch: Watch, cancel: CancellationToken) {
-    watch.metrics.watch_alive(kind.as_str(), true);
+async fn one(kind: Kind, round: u64, watch: Watch, cancel: CancellationToken) {
+    watch.metrics.watch_alive(word(kind), true);
     tokio::select! {
         () = cancel.cancelled() => {}
-        () = follow(kind, term, &watch) => {}
+        () = follow(kind, round, &watch) => {}
     }
-    watch.metrics.watch_alive(kind.as_str(), false);
+    watch.metrics.watch_alive(word(kind), false);
 }
 
-async fn follow(kind: Kind, term: u64, watch: &Watch) {
-    let Watch {
-        client,
-        commands,
-        metrics,
-    } = watch;
-    let api: Api<DynamicObject> = Api::all_with(client.clone(), &kind.resource());
-    let stream = watcher(api, watcher::Config::default()).default_backoff();
+async fn follow(kind: Kind, round: u64, watch: &Watch) {
+    let (commands, metrics) = (&watch.commands, &watch.metrics);
+    let api: Api<DynamicObject> = Api::all_with(watch.client.clone(), &resource(kind));
+    let stream = watcher(api.clone(), watcher::Config::default()).default_backoff();
     let mut stream = std::pin::pin!(stream);
     let mut listed = Listed::default();
     let mut lists = 0_u64;
     while let Some(event) = stream.next().await {
-        metrics.watch_failing(kind.as_str(), event.is_err());
-        let event = match event {
+        metrics.watch_failing(word(kind), event.is_err());
+        let (event, reach) = match event {
             Ok(watcher::Event::Init) => {
-                listed = Listed::default();
-                metrics.watch_listed(kind.as_str(), lists > 0);
+                metrics.watch_listed(word(kind), lists > 0);
                 lists += 1;
+                // The list is asked for only when the stream is polled again.
+                listed = Listed {
+                    least: watch.version(&api).await,
+                    ..Listed::default()
+                };
                 continue;
             }
             Ok(watcher::Event::InitApply(object)) => {
@@ -134,34 +135,56 @@ async fn follow(kind: Kind, term: u64, watch: &Watch) {
                 continue;
             }
             Ok(watcher::Event::InitDone) => {
-                metrics.watch_event(kind.as_str(), "Listed");
-                tracing::debug!(kind = kind.as_str(), "listed");
-                Some(std::mem::take(&mut listed).into_event(kind))
+                metrics.watch_event(word(kind), "Listed");
+                tracing::debug!(kind = word(kind), "listed");
+                let reach = listed.reach();
+                (Some(std::mem::take(&mut listed).into_event(kind)), reach)
             }
             Ok(watcher::Event::Apply(object)) => {
-                metrics.watch_event(kind.as_str(), "Applied");
-                applied(kind, &object, metrics)
+                metrics.watch_event(word(kind), "Applied");
+                let reach = version_of(&object).map(|told| Reach { told, newest: told });
+                (applied(kind, &object, metrics), reach)
             }
             Ok(watcher::Event::Delete(object)) => {
-                metrics.watch_event(kind.as_str(), "Deleted");
-                deleted(kind, &object)
+                metrics.watch_event(word(kind), "Deleted");
+                let reach = version_of(&object).map(|told| Reach { told, newest: 0 });
+                (deleted(kind, &object), reach)
             }
             Err(error) => {
-                metrics.watch_error(kind.as_str(), source_of(&error));
+                metrics.watch_error(word(kind), source_of(&error));
                 let error = telemetry::chain(&error);
                 tracing::warn!(
-                    kind = kind.as_str(),
+                    kind = word(kind),
                     error,
                     "watch failed; it is taken up again"
                 );
-                None
+                continue;
             }
         };
-        let Some(event) = event else { continue };
-        if commands.send(Command::Told(term, event)).await.is_err() {
+        let told = Command::Told(round, event, (kind, reach));
+        if commands.send(told).await.is_err() {
             return;
         }
     }
+}
+
+impl Watch {
+    /// The version of now, if it is wanted and told; what is listed after this is no older.
+    async fn version(&self, api: &Api<DynamicObject>) -> u64 {
+        let Some(patience) = self.asks_version else {
+            return 0;
+        };
+        let least = ListParams::default().limit(1);
+        let found = tokio::time::timeout(patience, api.list(&least)).await;
+        let found = found.ok().and_then(Result::ok);
+        let version = found.and_then(|list| list.metadata.resource_version);
+        version.and_then(|text| text.parse().ok()).unwrap_or(0)
+    }
+}
+
+fn version_of(object: &DynamicObject) -> Option<u64> {
+    let version = object.metadata.resource_version.as_ref()?;
+    version.parse().ok().filter(|version| *version > 0)
 }
 
 fn source_of(error: &watcher::Error) -> &'static str {
@@ -191,10 +214,10 @@ fn view<T>(
     match read(&value) {
         Ok(view) => {
             if let Some(problem) = problem(&view) {
-                metrics.unreadable(kind.as_str());
+                metrics.unreadable(word(kind));
                 let object = name();
                 tracing::warn!(
-                    kind = kind.as_str(),
+                    kind = word(kind),
                     object,
                     problem,
                     "counted at the most it can be"
@@ -203,9 +226,9 @@ fn view<T>(
             Some(view)
         }
         Err(error) => {
-            metrics.unreadable(kind.as_str());
+            metrics.unreadable(word(kind));
             let (object, error) = (name(), error.to_string());
-            tracing::warn!(kind = kind.as_str(), object, error, "object left out");
+            tracing::warn!(kind = word(kind), object, error, "object left out");
             None
         }
     }
@@ -236,6 +259,16 @@ fn vm(object: &DynamicObject, metrics: &Metrics) -> Option<VmView> {
     )
 }
 
+fn migration(object: &DynamicObject, metrics: &Metrics) -> Option<MigrationView> {
+    view(
+        Kind::Migrations,
+        object,
+        metrics,
+        MigrationView::read,
+        |_| None,
+    )
+}
+
 /// A list while it comes. Only what the core needs is kept of each object: of a large cluster the objects themselves would
 /// take gigabytes.
 #[derive(Default)]
@@ -243,14 +276,33 @@ struct Listed {
     nodes: Vec<NodeView>,
     pods: Vec<PodView>,
     vms: Vec<VmView>,
+    migrations: Vec<MigrationView>,
+    /// Its version is no less.
+    least: u64,
+    /// The newest state in it.
+    newest: u64,
+    /// Something in it has no version that reads.
+    is_blind: bool,
 }
 
 impl Listed {
+    fn reach(&self) -> Option<Reach> {
+        (!self.is_blind).then_some(Reach {
+            told: self.least.max(self.newest),
+            newest: self.newest,
+        })
+    }
+
     fn push(&mut self, kind: Kind, object: &DynamicObject, metrics: &Metrics) {
+        match version_of(object) {
+            Some(version) => self.newest = self.newest.max(version),
+            None => self.is_blind = true,
+        }
         match kind {
             Kind::Nodes => self.nodes.extend(node(object, metrics)),
             Kind::Pods => self.pods.extend(pod(object, metrics)),
             Kind::VirtualMachines => self.vms.extend(vm(object, metrics)),
+            Kind::Migrations => self.migrations.extend(migration(object, metrics)),
         }
     }
 
@@ -259,6 +311,7 @@ impl Listed {
             Kind::Nodes => Event::NodesListed(self.nodes),
             Kind::Pods => Event::PodsListed(self.pods),
             Kind::VirtualMachines => Event::VmsListed(self.vms),
+            Kind::Migrations => Event::MigrationsListed(self.migrations),
         }
     }
 }
@@ -268,6 +321,7 @@ fn applied(kind: Kind, object: &DynamicObject, metrics: &Metrics) -> Option<Even
         Kind::Nodes => node(object, metrics).map(Event::NodeApplied),
         Kind::Pods => pod(object, metrics).map(Event::PodApplied),
         Kind::VirtualMachines => vm(object, metrics).map(Event::VmApplied),
+        Kind::Migrations => migration(object, metrics).map(Event::MigrationApplied),
     }
 }
 
@@ -277,9 +331,14 @@ fn deleted(kind: Kind, object: &DynamicObject) -> Option<Event> {
     Some(match kind {
         Kind::Nodes => Event::NodeDeleted(name),
         Kind::Pods => Event::PodDeleted(uid),
-        Kind::VirtualMachines => {
+        Kind::VirtualMachines | Kind::Migrations => {
             let namespace = meta.namespace.clone().unwrap_or_default();
-            Event::VmDeleted(NamespacedName { namespace, name }, uid)
+            let key = NamespacedName { namespace, name };
+            if kind == Kind::Migrations {
+                Event::MigrationDeleted(key, uid)
+            } else {
+                Event::VmDeleted(key, uid)
+            }
         }
     })
 }

@@ -76,9 +76,25 @@ impl Agents {
 
     /// The first increase permitted after `since`.
     pub(crate) async fn growth_after(&self, cluster: &Cluster, since: Instant) -> Growth {
+        self.growth_not_by(cluster, since, None).await
+    }
+
+    /// The first increase after `since` that a replica other than `gone` permitted.
+    ///
+    /// What one that is stopped or killed had answered just before may still be on its way.
+    pub(crate) async fn growth_without(
+        &self,
+        gone: &str,
+        cluster: &Cluster,
+        since: Instant,
+    ) -> Growth {
+        self.growth_not_by(cluster, since, Some(gone)).await
+    }
+
+    async fn growth_not_by(&self, cluster: &Cluster, since: Instant, gone: Option<&str>) -> Growth {
         let end = Instant::now() + PATIENCE;
         loop {
-            if let Some(growth) = self.first_after(since) {
+            if let Some(growth) = self.first_after(since, gone) {
                 return growth;
             }
             assert!(
@@ -90,10 +106,12 @@ impl Agents {
         }
     }
 
-    fn first_after(&self, since: Instant) -> Option<Growth> {
+    fn first_after(&self, since: Instant, gone: Option<&str>) -> Option<Growth> {
         let ledger = lock(&self.ledger);
         let mut growths = ledger.growths.iter();
-        growths.find(|growth| growth.at > since).cloned()
+        growths
+            .find(|growth| growth.at > since && gone != Some(growth.by.as_str()))
+            .cloned()
     }
 
     /// Recomputes what is given from the API's objects, and looks at what the agents saw.

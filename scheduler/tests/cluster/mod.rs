@@ -120,7 +120,7 @@ impl Cluster {
 
     pub(crate) fn api(&self, kind: &str) -> Api<DynamicObject> {
         let (group, namespace) = match kind {
-            "VirtualMachine" => ("vm.neon.tech", Some("default")),
+            "VirtualMachine" | "VirtualMachineMigration" => ("vm.neon.tech", Some("default")),
             "Lease" => ("coordination.k8s.io", Some("kube-system")),
             "Node" => ("", None),
             _ => ("", Some("default")),
@@ -175,6 +175,7 @@ impl Cluster {
             name: name.to_owned(),
             permits: format!("http://{}/", address("permits")),
             ready: format!("http://{}/readyz", address("metrics")),
+            metrics: format!("http://{}/metrics", address("metrics")),
             http: reqwest::Client::new(),
             child,
         }
@@ -198,6 +199,7 @@ pub(crate) struct Replica {
     pub(crate) name: String,
     pub(crate) permits: String,
     ready: String,
+    metrics: String,
     http: reqwest::Client,
     child: Child,
 }
@@ -234,6 +236,30 @@ impl Replica {
             assert!(Instant::now() < end, "{} never {what}: {text}", self.name);
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
+    }
+
+    /// Waits until it could take over without lists.
+    pub(crate) async fn until_listed(&self) {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let (_, text) = self.readiness().await;
+            if text.contains("all is listed for a hand-over") {
+                return;
+            }
+            assert!(Instant::now() < end, "{} never listed: {text}", self.name);
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Lists that it has taken.
+    pub(crate) async fn lists(&self) -> u64 {
+        let answer = self.http.get(&self.metrics).send().await.expect("answers");
+        let text = answer.text().await.expect("is text");
+        let lines = text
+            .lines()
+            .filter(|line| line.contains(r#"method="List""#));
+        let count = |line: &str| line.rsplit(' ').next()?.parse::<u64>().ok();
+        lines.filter_map(count).sum()
     }
 
     pub(crate) async fn signal(&self, signal: &str) {

@@ -342,6 +342,21 @@ async fn serve(State(api): State<FakeApi>, request: Request) -> Response {
             Method::PATCH,
             ["namespaces", namespace, kind, name] | ["namespaces", namespace, kind, name, "status"],
         ) => api.patch(owned(kind, namespace, name), &body),
+        (Method::POST, ["", "apis", "authentication.k8s.io", "v1", "tokenreviews"]) => {
+            let token = body["spec"]["token"].as_str().unwrap_or_default();
+            let known = api.get("tokens", "default", token);
+            let status_of = |known: Value| known["status"].clone();
+            let said = known.map_or(json!({"authenticated": false}), status_of);
+            if said == "fails" {
+                return status(500, "it fails");
+            }
+            let mut review = body;
+            let count = api.all("tokenreviews").len();
+            review["metadata"] = json!({"name": count.to_string(), "namespace": "default"});
+            review["status"] = said;
+            api.put("tokenreviews", review.clone());
+            (StatusCode::CREATED, axum::Json(review)).into_response()
+        }
         (Method::POST, ["namespaces", namespace, "pods", name, "binding"]) => {
             api.bind(namespace, name, &body)
         }
@@ -352,6 +367,31 @@ async fn serve(State(api): State<FakeApi>, request: Request) -> Response {
             event["metadata"]["namespace"] = json!(namespace);
             api.put("events", event.clone());
             (StatusCode::CREATED, axum::Json(event)).into_response()
+        }
+        (Method::POST, ["namespaces", namespace, "virtualmachinemigrations"]) => {
+            let name = body["metadata"]["name"]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned();
+            if api
+                .get("virtualmachinemigrations", namespace, &name)
+                .is_some()
+            {
+                return status(409, "already exists");
+            }
+            api.put("virtualmachinemigrations", body);
+            let made = api.get("virtualmachinemigrations", namespace, &name);
+            (StatusCode::CREATED, axum::Json(made)).into_response()
+        }
+        (Method::DELETE, ["namespaces", namespace, kind, name]) => {
+            let Some(object) = api.get(kind, namespace, name) else {
+                return status(404, "not found");
+            };
+            if body["preconditions"]["uid"] != object["metadata"]["uid"] {
+                return status(409, "another uid");
+            }
+            api.delete(kind, namespace, name);
+            axum::Json(json!({"kind": "Status", "status": "Success"})).into_response()
         }
         _ => status(404, "no such path"),
     }

@@ -83,6 +83,7 @@ pub(crate) fn http_client() -> reqwest::Client {
 pub(crate) struct Running {
     pub(crate) permits: SocketAddr,
     pub(crate) metrics: SocketAddr,
+    pub(crate) extender: SocketAddr,
     pub(crate) state: StateHandle,
     pub(crate) http: reqwest::Client,
     cancel: CancellationToken,
@@ -105,8 +106,32 @@ impl Running {
 
     /// Starts one that only these callers may ask.
     pub(crate) async fn start_for(api: &FakeApi, config: Config, callers: Callers) -> Self {
+        Self::start_with(api, config, callers, true).await
+    }
+
+    /// Starts one beside a kube-scheduler: it places nothing by itself.
+    pub(crate) async fn start_beside(api: &FakeApi) -> Self {
+        Self::start_beside_with(api, Config::default()).await
+    }
+
+    pub(crate) async fn start_beside_with(api: &FakeApi, config: Config) -> Self {
+        let running = Self::start_with(api, config, Callers::anyone(), false).await;
+        running
+            .until("ready", |running| running.state.ready().is_ok())
+            .await;
+        running
+    }
+
+    async fn start_with(
+        api: &FakeApi,
+        config: Config,
+        callers: Callers,
+        embedded_bind: bool,
+    ) -> Self {
         let listen = || async { TcpListener::bind("127.0.0.1:0").await.expect("binds") };
         let (permit_listener, metrics_listener) = (listen().await, listen().await);
+        let extender_listener = listen().await;
+        let extender = extender_listener.local_addr().expect("has an address");
         let permits = permit_listener.local_addr().expect("has an address");
         let metrics = metrics_listener.local_addr().expect("has an address");
         let (state, cancel) = (StateHandle::default(), CancellationToken::new());
@@ -114,8 +139,9 @@ impl Running {
             config,
             client: api.client(),
             permit_listener,
+            extender_listener: Some(extender_listener),
             metrics_listener: Some(metrics_listener),
-            embedded_bind: true,
+            embedded_bind,
             count_plugged: true,
             callers,
             leadership: Leadership::Alone,
@@ -128,6 +154,7 @@ impl Running {
         Self {
             permits,
             metrics,
+            extender,
             state,
             http: http_client(),
             cancel,
@@ -147,6 +174,22 @@ impl Running {
         tokio::time::timeout(PATIENCE, waiting)
             .await
             .unwrap_or_else(|_| panic!("never {what}: {}", state()));
+    }
+
+    /// Waits until the metrics page shows every one of these; what is counted is shown after what was answered.
+    pub(crate) async fn until_metrics(&self, lines: &[&str]) {
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        loop {
+            let (_, page) = self.get("/metrics").await;
+            let Some(missing) = lines.iter().find(|line| !page.contains(**line)) else {
+                return;
+            };
+            assert!(
+                tokio::time::Instant::now() < deadline,
+                "{missing} is never shown, but:\n{page}"
+            );
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
     }
 
     /// What a node carries by the state dump, thousandths and bytes.

@@ -6,19 +6,24 @@
 //! passes in ticks of a second. Sizes are counted in units.
 
 mod brain;
+mod state;
+mod twin;
 mod views;
 
-use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use protocol::permit::{AgentRequest, PROTO_VERSION};
 use protocol::time::{Span, Timestamp};
 use protocol::units::Resources;
-use scheduler::core::event::{Action as Order, Answer, CallId, CallOutcome, Event, VmWrite};
+use scheduler::core::event::{Action as Order, Answer, CallOutcome, Event, VmWrite};
 use scheduler::core::lease::{LeaseRule, LeaseSeen, Standing};
+use scheduler::core::warm::{Kind, Marks, Reach};
 use scheduler::core::{Core, Settings, Timing};
 
 use brain::Brain;
+pub(crate) use state::{Bounds, Cheat, Object, State, Step, Vm};
+use state::{Call, Replica};
+pub(crate) use twin::fingerprint;
 pub(crate) use views::Views;
 use views::{node_name, vm_of};
 
@@ -30,153 +35,6 @@ const LEASE_LASTS: u64 = 3;
 const STRAY: u64 = 1;
 /// The tick at which a run begins.
 const BEGIN: u64 = 10;
-
-/// What is left out of the rules, so that the model can be seen to fail.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Cheat {
-    /// Each replica acts as if it were alone.
-    NoLease,
-    /// A new leader lists at once.
-    NoSettle,
-    /// A write whose fate is not known is taken as refused.
-    ForgetUnclear,
-}
-
-/// How far the model goes.
-#[derive(Debug, Clone)]
-pub(crate) struct Bounds {
-    /// Virtual machines; VM `n` runs on node `n % nodes`.
-    pub(crate) vms: usize,
-    /// Nodes, each with room for its VMs' first unit each and one more.
-    pub(crate) nodes: usize,
-    /// What each agent wants, one after the other, in units; each begins with 1.
-    pub(crate) wishes: &'static [u32],
-    /// Ticks.
-    pub(crate) ticks: u64,
-    /// Crashes, and Leases that cannot be renewed any more.
-    pub(crate) faults: u8,
-    /// Calls whose answer is lost.
-    pub(crate) losses: u8,
-    /// Whether a replica that crashed starts again.
-    pub(crate) restarts: bool,
-    /// What is left out.
-    pub(crate) cheat: Option<Cheat>,
-}
-
-/// One state of a VM's object, in units.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Object {
-    /// What is approved, if anything is.
-    pub(crate) approved: Option<u32>,
-    /// What was asked last.
-    pub(crate) requested: u32,
-    /// What it uses.
-    pub(crate) used: u32,
-}
-
-/// A VM and its agent.
-#[derive(Debug, Clone, PartialEq, Hash)]
-pub(crate) struct Vm {
-    /// All states of its object; the version is the place, from 1.
-    pub(crate) history: Vec<Object>,
-    /// What its agent may use.
-    pub(crate) permit: Option<u32>,
-    /// Wishes it is done with.
-    pub(crate) wish: usize,
-    /// The replica its request waits at.
-    pub(crate) waits_for: Option<usize>,
-}
-
-impl Vm {
-    /// The newest state.
-    pub(crate) fn now(&self) -> Object {
-        *self.history.last().expect("there is a first state")
-    }
-
-    /// The most that is given to it.
-    pub(crate) fn given(&self) -> u32 {
-        let Object { approved, used, .. } = self.now();
-        approved.unwrap_or(0).max(used)
-    }
-}
-
-/// One of the two schedulers.
-#[derive(Debug, Clone, PartialEq, Hash)]
-pub(crate) struct Replica {
-    /// Its core, while it is up.
-    pub(crate) brain: Option<Brain>,
-    /// How many states of each VM its watch has shown.
-    seen: Vec<usize>,
-    /// It was told to list and has not.
-    lists: bool,
-    /// Its host cannot renew the Lease any more.
-    cut: bool,
-}
-
-/// A call at the API server.
-#[derive(Debug, Clone, PartialEq)]
-struct Call {
-    replica: usize,
-    write: Result<VmWrite, (CallId, usize)>,
-    /// The last tick at which it can take effect.
-    until: u64,
-    /// Somebody waits for its outcome.
-    heard: bool,
-}
-
-impl Hash for Call {
-    fn hash<H: Hasher>(&self, hasher: &mut H) {
-        // A replica waits for one call per VM, so that its number need not tell it apart.
-        let of = self.write.as_ref().map_err(|(_, vm)| vm);
-        (self.replica, of, self.until, self.heard).hash(hasher);
-    }
-}
-
-/// The whole system.
-#[derive(Debug, Clone, PartialEq, Hash)]
-pub(crate) struct State {
-    pub(crate) now: u64,
-    pub(crate) vms: Vec<Vm>,
-    pub(crate) replicas: [Replica; 2],
-    calls: Vec<Call>,
-    holder: usize,
-    renewed: u64,
-    faults: u8,
-    losses: u8,
-    /// A permit was answered that was not written.
-    pub(crate) said_too_early: bool,
-}
-
-/// A step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Step {
-    /// A second passes.
-    Tick,
-    /// A replica dies; its calls go on.
-    Crash(usize),
-    /// A replica's host cannot renew the Lease any more; the replica does not know.
-    Cut(usize),
-    /// A replica starts.
-    Start(usize),
-    /// A replica's host takes the Lease that ran out.
-    Take(usize),
-    /// A replica lists.
-    List(usize),
-    /// A replica's watch shows the next state of a VM.
-    Observe(usize, usize),
-    /// A VM's agent asks a replica.
-    Ask(usize, usize),
-    /// A VM's agent patches the size it may use or has to go down to.
-    Patch(usize),
-    /// A VM's agent leaves a wish.
-    GiveUp(usize),
-    /// A call takes effect and is answered.
-    Land(usize),
-    /// A call takes effect and its answer is lost.
-    LandUnheard(usize),
-    /// A caller gives up a call, which may take effect yet.
-    Abandon(usize),
-}
 
 /// Bounds, and what is made once.
 #[derive(Debug, Clone)]
@@ -212,9 +70,15 @@ impl System {
         }
     }
 
+    /// Whether replicas watch while another leads.
+    const fn keeps_warm(&self) -> bool {
+        self.bounds.hand_overs > 0
+    }
+
     fn core(&self, replica: usize) -> Core {
-        // No time-out falls into a run: silence is a step of its own.
-        let long = Span::from_secs(1_000);
+        // No time-out falls into a run: silence is a step of its own. Without an end, so that when something began tells no
+        // two states apart.
+        let long = Span(u64::MAX);
         let timing = Timing {
             request_budget: long,
             call_budget: long,
@@ -229,20 +93,34 @@ impl System {
         Core::new(Settings {
             timing,
             lease: (self.bounds.cheat != Some(Cheat::NoLease)).then_some(rule),
+            keeps_warm: self.keeps_warm(),
             ..settings
         })
     }
 
     /// One replica leads, the other follows; every agent has what it uses.
     pub(crate) fn first(&self) -> State {
+        let names: Vec<usize> = (0..self.bounds.vms).collect();
+        self.first_with(&names)
+    }
+
+    /// The same where VM `n` is called `names[n]`.
+    pub(crate) fn first_with(&self, names: &[usize]) -> State {
+        let number = |vm: usize| names.iter().position(|name| *name == vm).unwrap_or(vm);
         let replica = |of| Replica {
-            brain: Some(Brain::new(self.core(of))),
+            brain: Some(Brain::new(self.core(of), self.bounds.vms)),
             seen: vec![0; self.bounds.vms],
             lists: self.bounds.cheat == Some(Cheat::NoLease),
             cut: false,
         };
-        let vm = Vm {
+        let vm = |vm: usize| Vm {
+            node: vm % self.bounds.nodes,
             history: vec![Object {
+                version: if self.keeps_warm() {
+                    number(vm) as u64 + 1
+                } else {
+                    1
+                },
                 approved: Some(1),
                 requested: 1,
                 used: 1,
@@ -253,13 +131,15 @@ impl System {
         };
         let mut state = State {
             now: BEGIN - 1,
-            vms: vec![vm; self.bounds.vms],
+            vms: (0..self.bounds.vms).map(vm).collect(),
             replicas: [replica(0), replica(1)],
             calls: Vec::new(),
             holder: 0,
             renewed: BEGIN - 1,
             faults: 0,
             losses: 0,
+            hand_overs: 0,
+            lists_after_all: false,
             said_too_early: false,
         };
         self.renew(&mut state);
@@ -276,8 +156,12 @@ impl System {
 
     pub(crate) fn steps(&self, state: &State, steps: &mut Vec<Step>) {
         // Before anything fails, time changes nothing but the time.
-        if state.faults > 0 && state.now < BEGIN + self.bounds.ticks {
+        let is_upset = state.faults > 0 || state.hand_overs > 0;
+        if is_upset && state.now < BEGIN + self.bounds.ticks {
             steps.push(Step::Tick);
+        }
+        if state.hand_overs < self.bounds.hand_overs && self.can_hand_over(state) {
+            steps.push(Step::HandOver);
         }
         for (index, replica) in state.replicas.iter().enumerate() {
             self.steps_of_replica(state, index, replica, steps);
@@ -329,13 +213,22 @@ impl System {
         if replica.lists {
             steps.push(Step::List(index));
         }
+        let is_told = brain.core.may_permit(time(state.now)) || self.keeps_warm();
+        let next = |vm: usize| {
+            let unseen = state.vms[vm].history.get(replica.seen[vm])?;
+            // A watch tells nothing before its list.
+            Some(unseen.version).filter(|_| is_told && (replica.seen[vm] > 0))
+        };
+        let first = (0..state.vms.len()).filter_map(next).min();
+        for vm in 0..state.vms.len() {
+            if next(vm).is_some_and(|version| !self.keeps_warm() || Some(version) == first) {
+                steps.push(Step::Observe(index, vm));
+            }
+        }
         if !brain.core.may_permit(time(state.now)) {
             return;
         }
         for (vm, machine) in state.vms.iter().enumerate() {
-            if replica.seen[vm] < machine.history.len() {
-                steps.push(Step::Observe(index, vm));
-            }
             let wish = self.wish(machine);
             let used = machine.now().used;
             // What went down is told; what is to go up is asked for.
@@ -360,23 +253,18 @@ impl System {
             Step::Tick => self.tick(&mut state),
             Step::Crash(replica) => {
                 state.faults += 1;
-                state.replicas[replica].brain = None;
-                state.replicas[replica].lists = false;
-                state.replicas[replica].seen.fill(0);
-                for call in state.calls.iter_mut().filter(|c| c.replica == replica) {
-                    call.heard = false;
-                }
-                for vm in &mut state.vms {
-                    vm.waits_for = vm.waits_for.filter(|other| *other != replica);
-                }
+                Self::end(&mut state, replica);
             }
+            Step::HandOver => self.hand_over(&mut state),
             Step::Cut(replica) => {
                 state.faults += 1;
                 state.replicas[replica].cut = true;
             }
             Step::Start(replica) => {
-                state.replicas[replica].brain = Some(Brain::new(self.core(replica)));
+                state.replicas[replica].brain =
+                    Some(Brain::new(self.core(replica), self.bounds.vms));
                 state.replicas[replica].lists = self.bounds.cheat == Some(Cheat::NoLease);
+                self.drive(&mut state, replica);
             }
             Step::Take(replica) => {
                 state.holder = replica;
@@ -387,8 +275,10 @@ impl System {
             Step::Observe(replica, vm) => {
                 let at = state.replicas[replica].seen[vm];
                 state.replicas[replica].seen[vm] += 1;
-                let view = self.views.vm(vm, at + 1, state.vms[vm].history[at]);
+                let object = state.vms[vm].history[at];
+                let view = self.views.vm(vm, object.version, object);
                 self.tell(&mut state, replica, Event::VmApplied(view));
+                self.reached(&mut state, replica, object.version);
             }
             Step::Ask(vm, replica) => self.ask(&mut state, vm, replica),
             Step::Patch(vm) => self.patch(&mut state, vm),
@@ -403,10 +293,56 @@ impl System {
                 self.abandon(&mut state, call);
             }
         }
+        state.tidy();
         (state != *before).then_some(state)
     }
 
     // ---- time and leadership ----
+
+    /// A replica is no more; its calls go on.
+    fn end(state: &mut State, replica: usize) {
+        state.replicas[replica].brain = None;
+        state.replicas[replica].lists = false;
+        state.replicas[replica].seen.fill(0);
+        for call in state.calls.iter_mut().filter(|c| c.replica == replica) {
+            call.heard = false;
+        }
+        for vm in &mut state.vms {
+            vm.waits_for = vm.waits_for.filter(|other| *other != replica);
+        }
+    }
+
+    /// Whether the leader can say that nothing it began is under way, and somebody else is there.
+    fn can_hand_over(&self, state: &State) -> bool {
+        let [from, to] = [state.holder, 1 - state.holder].map(|replica| &state.replicas[replica]);
+        let is_drained = from
+            .brain
+            .as_ref()
+            .is_some_and(|brain| brain.core.is_drained());
+        is_drained && self.leads(state, state.holder) && to.brain.is_some() && !to.cut
+    }
+
+    fn hand_over(&self, state: &mut State) {
+        let from = state.holder;
+        let core = state.replicas[from].brain.as_ref().map(|brain| &brain.core);
+        let marks = core.and_then(|core| core.marks());
+        let marks = match self.bounds.cheat {
+            Some(Cheat::NoMarks) => Some(Marks::default()),
+            _ => marks,
+        };
+        Self::end(state, from);
+        state.hand_overs += 1;
+        state.lists_after_all = false;
+        state.holder = 1 - from;
+        state.renewed = state.now;
+        let seen = LeaseSeen {
+            holder: host(state.holder),
+            renewed: time(state.now),
+            settled: time(state.now),
+            note: marks.map(|marks| marks.to_string()),
+        };
+        self.tell(state, state.holder, Event::Lease(seen));
+    }
 
     fn tick(&self, state: &mut State) {
         state.now += 1;
@@ -436,6 +372,7 @@ impl System {
                     holder: format!("{holder}_scheduler"),
                     renewed,
                     settled: time(state.now) + self.settle(),
+                    note: None,
                 };
                 self.tell(state, replica, Event::Lease(seen));
             }
@@ -446,8 +383,9 @@ impl System {
         state.replicas[replica].lists = false;
         let vms = state.vms.iter().enumerate();
         let views =
-            vms.map(|(vm, machine)| self.views.vm(vm, machine.history.len(), machine.now()));
+            vms.map(|(vm, machine)| self.views.vm(vm, machine.now().version, machine.now()));
         let views = views.collect();
+        state.lists_after_all |= replica == state.holder;
         state.replicas[replica].seen = state.vms.iter().map(|vm| vm.history.len()).collect();
         for event in [
             Event::NodesListed(self.views.nodes.clone()),
@@ -456,6 +394,31 @@ impl System {
         ] {
             self.tell(state, replica, event);
         }
+        let newest = state.vms.iter().map(|vm| vm.now().version).max();
+        self.reached(state, replica, newest.unwrap_or(0));
+    }
+
+    /// A watch of VMs has told all up to a version.
+    fn reached(&self, state: &mut State, replica: usize, version: u64) {
+        if self.keeps_warm() {
+            let (told, newest) = (version, version);
+            let reach = Some(Reach { told, newest });
+            let event = Event::Reached(Kind::VirtualMachines, reach);
+            self.tell(state, replica, event);
+        }
+    }
+
+    /// Writes a VM's object.
+    fn put(&self, state: &mut State, vm: usize, object: Object) {
+        let all = state.vms.iter().map(|vm| vm.now().version).max();
+        let last = state.vms[vm].now().version;
+        let last = if self.keeps_warm() {
+            all.unwrap_or(last)
+        } else {
+            last
+        };
+        let version = last + 1;
+        state.vms[vm].history.push(Object { version, ..object });
     }
 
     // ---- agents ----
@@ -482,13 +445,10 @@ impl System {
 
     fn patch(&self, state: &mut State, vm: usize) {
         let wish = self.wish(&state.vms[vm]);
+        let now = state.vms[vm].now();
+        let used = wish.min(state.vms[vm].permit.unwrap_or(1).max(now.used));
+        self.put(state, vm, Object { used, ..now });
         let machine = &mut state.vms[vm];
-        let used = wish.min(machine.permit.unwrap_or(1).max(machine.now().used));
-        let object = Object {
-            used,
-            ..machine.now()
-        };
-        machine.history.push(object);
         if used == wish && machine.permit == Some(used) {
             machine.wish += 1;
         }
@@ -525,14 +485,14 @@ impl System {
             Err((_, vm)) => CallOutcome::Done(Box::new(self.view(state, *vm))),
             Ok(write) => {
                 let vm = vm_of(&write.vm.name);
-                let machine = &mut state.vms[vm];
-                if write.base == machine.history.len() as u64 {
+                let now = state.vms[vm].now();
+                if write.base == now.version {
                     let object = Object {
                         approved: Some(units(&write.approved)),
                         requested: units(&write.requested),
-                        ..machine.now()
+                        ..now
                     };
-                    machine.history.push(object);
+                    self.put(state, vm, object);
                     CallOutcome::Done(Box::new(self.view(state, vm)))
                 } else {
                     CallOutcome::Conflict
@@ -566,7 +526,7 @@ impl System {
 
     fn view(&self, state: &State, vm: usize) -> scheduler::core::view::VmView {
         let machine = &state.vms[vm];
-        self.views.vm(vm, machine.history.len(), machine.now())
+        self.views.vm(vm, machine.now().version, machine.now())
     }
 
     // ---- cores ----
@@ -607,24 +567,43 @@ impl System {
                     until,
                     heard: true,
                 }),
-                Order::List => state.replicas[replica].lists = true,
+                Order::List => {
+                    state.replicas[replica].lists = true;
+                    state.replicas[replica].seen.fill(0);
+                }
                 Order::Bind { .. }
                 | Order::Unschedulable { .. }
                 | Order::ScaleUpDenied { .. }
-                | Order::Remark { .. } => {}
+                | Order::Tell { .. }
+                | Order::RoomAppeared { .. }
+                | Order::ReadPod { .. }
+                | Order::Remark { .. }
+                | Order::NodeNote { .. } => {}
+                Order::CreateMigration { .. }
+                | Order::DeleteMigration { .. }
+                | Order::MigrationTriggered { .. } => {
+                    unreachable!("migrations are not told of here")
+                }
             }
         }
     }
 
     /// A watch that shows what the core knows already changes nothing: those steps are left out.
     fn skip_known(&self, state: &mut State, replica: usize) {
-        let replica = &mut state.replicas[replica];
+        let State { vms, replicas, .. } = state;
+        let replica = &mut replicas[replica];
         let Some(brain) = replica.brain.as_ref().filter(|brain| brain.core.is_ready()) else {
-            return replica.seen.fill(0);
+            // What it is told while another leads, it keeps.
+            if !self.keeps_warm() {
+                replica.seen.fill(0);
+            }
+            return;
         };
         for entry in brain.core.ledger().vms() {
-            let seen = &mut replica.seen[vm_of(&entry.view.key.name)];
-            *seen = (*seen).max(usize::try_from(entry.view.version).unwrap_or(0));
+            let vm = vm_of(&entry.view.key.name);
+            let known = |object: &&Object| object.version <= entry.view.version;
+            let known = vms[vm].history.iter().take_while(known).count();
+            replica.seen[vm] = replica.seen[vm].max(known);
         }
     }
 
@@ -664,8 +643,7 @@ impl System {
 
     /// Whether a call may take effect that nobody waits for.
     pub(crate) fn has_stray(&self, state: &State) -> bool {
-        let lands =
-            |write: &VmWrite| state.vms[vm_of(&write.vm.name)].history.len() as u64 == write.base;
+        let lands = |write: &VmWrite| state.vms[vm_of(&write.vm.name)].now().version == write.base;
         state
             .calls
             .iter()

@@ -1,5 +1,6 @@
 //! Objects as the core reads them, made once from what a cluster would serve.
 
+use protocol::permit::NamespacedName;
 use scheduler::core::event::annotation_text;
 use scheduler::core::view::{NodeView, Noted, PodView, VmView};
 use serde_json::json;
@@ -15,6 +16,29 @@ pub(crate) fn node_name(node: usize) -> String {
 pub(crate) fn vm_of(name: &str) -> usize {
     let number = name.strip_prefix("vm").and_then(|rest| rest.parse().ok());
     number.expect("a VM of this world")
+}
+
+/// The key of a VM.
+pub(super) fn vm_key(vm: usize) -> NamespacedName {
+    NamespacedName {
+        namespace: "d".into(),
+        name: Names::of(vm).vm,
+    }
+}
+
+/// What a VM and its pod are called; their uids are the same.
+pub(super) struct Names {
+    pub(super) vm: String,
+    pub(super) pod: String,
+}
+
+impl Names {
+    pub(super) fn of(vm: usize) -> Self {
+        Self {
+            vm: format!("vm{vm}"),
+            pod: format!("pod{vm}"),
+        }
+    }
 }
 
 /// See the module.
@@ -72,10 +96,10 @@ impl Views {
     }
 
     /// A VM in one of its states.
-    pub(crate) fn vm(&self, vm: usize, version: usize, object: Object) -> VmView {
+    pub(crate) fn vm(&self, vm: usize, version: u64, object: Object) -> VmView {
         let approved = object.approved.map(|units| UNIT.saturating_mul(units));
         VmView {
-            version: version as u64,
+            version,
             approved: approved.map_or(Noted::Absent, Noted::Value),
             approved_text: approved.map(annotation_text),
             requested_text: Some(annotation_text(UNIT.saturating_mul(object.requested))),

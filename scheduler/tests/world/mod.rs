@@ -439,9 +439,20 @@ impl World {
                     });
                 }
                 Action::Unschedulable { .. } => self.note("unschedulable"),
+                Action::RoomAppeared { .. } => {
+                    unreachable!("there is no kube-scheduler in this world")
+                }
                 Action::ScaleUpDenied { .. } => self.note("denied"),
-                Action::Remark { .. } => {}
+                Action::Remark { .. } | Action::NodeNote { .. } => {}
+                Action::CreateMigration { .. }
+                | Action::DeleteMigration { .. }
+                | Action::MigrationTriggered { .. } => {
+                    unreachable!("migrations are not told of here")
+                }
                 Action::List => unreachable!("there is no Lease in this world"),
+                Action::Tell { .. } | Action::ReadPod { .. } => {
+                    unreachable!("there is no kube-scheduler in this world")
+                }
             }
         }
     }

@@ -110,7 +110,9 @@ impl World {
             .unwrap_or_default();
         let cpu_fits = using.cpu >= low.cpu || free.cpu < UNIT.cpu;
         let mem_fits = using.mem >= low.mem || free.mem < UNIT.mem;
-        if cpu_fits && mem_fits && !using.has_field_above(high) {
+        // A monitor judges by memory alone: where its node leaves a VM short of that, it refuses a shrink of CPUs too.
+        let is_above = using.mem > high.mem || (using.cpu > high.cpu && using.mem == high.mem);
+        if cpu_fits && mem_fits && !is_above {
             return Ok(());
         }
         Err(format!(
@@ -129,7 +131,7 @@ impl World {
             load1: cpu,
             load5: cpu,
             memory_usage_bytes: used + KERNEL_ALLOWANCE_BYTES,
-            memory_cached_bytes: 0.0,
+            ..SystemMetrics::default()
         };
         let scaling = self.vms[vm]
             .desk
@@ -150,7 +152,7 @@ impl World {
     }
 
     fn held_on(&self, node: usize) -> (u128, u128) {
-        let core = self.scheduler.core.as_ref();
+        let core = self.leading_core();
         let held = core
             .map(|core| core.ledger().load(&node_name(node)).reserved)
             .unwrap_or_default();

@@ -12,6 +12,7 @@
 //! | 4 never shrink blind | [`World::shrinks_are_never_blind`] |
 //! | 5 level-triggered, N12 | [`World::heartbeats_are_never_missed`], [`World::all_is_where_it_should_be`] |
 //! | 7 guests outlive us | [`World::guests_never_restart_because_of_us`], [`World::never_two_pods`] |
+//! | N45 one scheduler of two | [`World::n45_one_leads`] |
 //! | the core's own faults | [`World::core_counts_no_fault`] |
 
 mod asked;
@@ -53,6 +54,8 @@ pub struct Truth {
     pub orphaned: bool,
     /// That happened to the present task.
     pub foreign: bool,
+    /// The size such a patch set. While it stands nobody living decided it, until a permit for it reaches a task.
+    pub stray: Option<Resources>,
 }
 
 /// The truth about all VMs, and who has to be looked at.
@@ -88,16 +91,21 @@ impl Checks {
         self.nodes = (0..self.node_count).collect();
     }
 
-    /// A task begins with what the object says.
-    pub(crate) fn desk_opened(&mut self, vm: usize) {
-        self.truth[vm].permitted = self.truth[vm].using;
-        self.truth[vm].orphaned = false;
-        self.truth[vm].foreign = false;
+    /// A task begins with a state of the object that says this size. While it is not the newest one, the change since
+    /// is nobody's to the task, as one that lands later would be.
+    pub(crate) fn desk_opened(&mut self, vm: usize, size: Resources) {
+        let truth = &mut self.truth[vm];
+        truth.permitted = size;
+        let is_behind = size != truth.using;
+        truth.orphaned &= is_behind;
+        truth.foreign = is_behind;
     }
 
     /// A permit reached its task.
     pub(crate) fn permitted(&mut self, vm: usize, permit: Resources) {
-        self.truth[vm].permitted = permit;
+        let truth = &mut self.truth[vm];
+        truth.permitted = permit;
+        truth.stray = truth.stray.filter(|size| size.has_field_above(permit));
     }
 
     /// A monitor read its machine's memory.
@@ -131,6 +139,9 @@ impl World {
             self.never_overcommit(node);
             self.n06_held_covers_actual(node);
         }
+        if self.schedulers.len() > 1 {
+            self.n45_one_leads();
+        }
         self.checks.violation.take().map_or(Ok(()), Err)
     }
 
@@ -143,4 +154,73 @@ impl World {
 /// Whether `at` is further back than `span` microseconds.
 fn is_older(now: Timestamp, at: Timestamp, span: protocol::time::Span) -> bool {
     now.since(at) > span
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::{Level, Options};
+    use crate::world::UNIT;
+
+    fn units(n: u32) -> Resources {
+        UNIT.saturating_mul(n)
+    }
+
+    /// A VM that uses and is permitted two units, and has a task.
+    fn world() -> World {
+        let mut world = World::new(Options::short(1, Level::None, 1));
+        let truth = &mut world.checks.truth[0];
+        (truth.using, truth.approved) = (units(2), Some(units(2)));
+        world.checks.desk_opened(0, units(2));
+        world
+    }
+
+    fn found(world: &mut World) -> Option<&'static str> {
+        world.checks.violation.take().map(|found| found.invariant)
+    }
+
+    /// A patch to three units of a task that is gone.
+    fn stray_patch(world: &mut World) {
+        world.patch_lands(0, u64::MAX, units(3));
+        world.checks.truth[0].using = units(3);
+    }
+
+    #[test]
+    fn a_stray_size_stays_nobodys_until_it_is_permitted() {
+        let mut world = world();
+        stray_patch(&mut world);
+        world.order_holds(0);
+        world.checks.desk_opened(0, units(3));
+        world.order_holds(0);
+        world.checks.permitted(0, units(2));
+        world.order_holds(0);
+        assert_eq!(found(&mut world), None, "somebody who is gone decided it");
+        world.checks.permitted(0, units(3));
+        world.order_holds(0);
+        let order = Some("order_use_within_permit");
+        assert_eq!(found(&mut world), order, "it is a living task's now");
+    }
+
+    #[test]
+    fn another_size_than_the_stray_one_is_somebodys() {
+        let mut world = world();
+        stray_patch(&mut world);
+        world.checks.truth[0].using = units(4);
+        world.order_holds(0);
+        assert_eq!(found(&mut world), Some("order_use_within_permit"));
+    }
+
+    #[test]
+    fn a_task_that_begins_behind_the_object_is_not_blamed_for_what_it_cannot_know() {
+        let mut world = world();
+        stray_patch(&mut world);
+        world.checks.desk_opened(0, units(2));
+        world.requests_never_report_less_than_is_used(0, units(2));
+        assert_eq!(found(&mut world), None);
+        // One that begins with what the object says is.
+        world.checks.desk_opened(0, units(3));
+        world.requests_never_report_less_than_is_used(0, units(2));
+        let report = Some("n05_requests_never_report_less_than_is_used");
+        assert_eq!(found(&mut world), report);
+    }
 }

@@ -34,13 +34,15 @@ impl World {
     }
 
     /// A patch takes effect. One whose task is gone is nobody's decision any more; what is held must cover it all the same.
-    pub(crate) fn patch_lands(&mut self, vm: usize, desk: u64) {
+    pub(crate) fn patch_lands(&mut self, vm: usize, desk: u64, size: Resources) {
         let is_ours = self.vms[vm].desk.as_ref().is_some_and(|now| now.id == desk);
         if !is_ours {
             self.tally.count("patch of a dead agent");
         }
-        self.checks.truth[vm].orphaned = !is_ours;
-        self.checks.truth[vm].foreign |= !is_ours;
+        let truth = &mut self.checks.truth[vm];
+        truth.orphaned = !is_ours;
+        truth.foreign |= !is_ours;
+        truth.stray = (!is_ours).then_some(size);
     }
 
     /// Takes in what the monitor of a VM counts on now.
@@ -73,7 +75,7 @@ impl World {
 
     /// What each VM of a node uses, and what the scheduler counts for its pods there, for messages.
     fn each_on(&self, node: usize) -> String {
-        let Some(core) = self.scheduler.core.as_ref() else {
+        let Some(core) = self.leading_core() else {
             return String::new();
         };
         let using = self
@@ -125,7 +127,7 @@ impl World {
 
     /// N06, and N16 after a restart: what the scheduler holds for a node covers what is in use there.
     pub(crate) fn n06_held_covers_actual(&mut self, node: usize) {
-        let Some(core) = self.scheduler.core.as_ref().filter(|core| core.is_ready()) else {
+        let Some(core) = self.leading_core() else {
             return;
         };
         let held = core.ledger().load(&node_name(node)).reserved;
@@ -149,7 +151,7 @@ impl World {
         let truth = self.checks.truth[vm];
         if let Some(approved) = truth.approved
             && truth.using.has_field_above(approved)
-            && !truth.orphaned
+            && truth.stray != Some(truth.using)
         {
             let text = format!("in use {}, permitted {approved}", truth.using);
             self.checks.fail("order_use_within_permit", Some(vm), text);

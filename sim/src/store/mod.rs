@@ -103,6 +103,8 @@ pub struct Change {
     pub object: Object,
     /// Whether it is gone.
     pub gone: bool,
+    /// The version of the change.
+    pub version: u64,
 }
 
 /// Why an operation was refused.
@@ -130,6 +132,12 @@ impl Store {
     pub fn get(&self, kind: Kind, name: &str) -> Option<&Object> {
         // The key needs an owned text; names are short and this is not the hot path.
         self.objects.get(&(kind, name.to_owned()))
+    }
+
+    /// The version of the newest change.
+    #[must_use]
+    pub const fn version(&self) -> u64 {
+        self.version
     }
 
     /// All objects of a kind, by name.
@@ -238,6 +246,7 @@ impl Store {
                 kind,
                 object,
                 gone: true,
+                version: self.version,
             });
         }
     }
@@ -264,6 +273,7 @@ impl Store {
             kind,
             object: Rc::clone(&object),
             gone: false,
+            version: self.version,
         });
         object
     }

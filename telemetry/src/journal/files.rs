@@ -5,6 +5,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use crate::durable::sync_folder_of;
 use protocol::journal::{Damage, MAX_LINE_BYTES, Scan, scan};
 
 /// Ending of a segment.
@@ -140,14 +141,6 @@ pub(super) fn pack(file: &SegmentFile) -> io::Result<()> {
     target.set_modified(file.modified)?;
     target.sync_all()?;
     fs::rename(&draft, &packed)?;
-    sync_folder(&file.path)?;
+    sync_folder_of(&file.path)?;
     fs::remove_file(&file.path)
-}
-
-/// Makes a new name in a folder last.
-pub(super) fn sync_folder(path: &Path) -> io::Result<()> {
-    match path.parent() {
-        Some(folder) => File::open(folder)?.sync_all(),
-        None => Ok(()),
-    }
 }

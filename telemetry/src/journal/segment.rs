@@ -10,6 +10,7 @@ use protocol::time::{Timestamp, WallTime};
 
 use super::Identity;
 use super::files::{self, SegmentFile};
+use crate::durable::sync_folder_of;
 
 /// What an earlier writer left.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -103,7 +104,7 @@ impl Segment {
             .open(&path)?;
         let begun = file
             .write_all(text.as_bytes())
-            .and_then(|()| files::sync_folder(&path));
+            .and_then(|()| sync_folder_of(&path));
         if let Err(error) = begun {
             let _ = fs::remove_file(&path);
             return Err(error);

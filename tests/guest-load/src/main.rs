@@ -2,7 +2,10 @@
 //! cache. It enters the group it is told to, does its one thing, and prints what it really did as one line of JSON,
 //! because a guest without hardware virtualisation is slower than what it is asked for.
 //!
-//! No dependency and no library: it is put into guests as one static file.
+//! And a relay from TCP to the guest's own AF_VSOCK, dialled as an agent dials it: where the host cannot reach the guest that way,
+//! this shows that a monitor there is served by it.
+//!
+//! It is put into guests as one static file.
 
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, reason = "its result")]
@@ -15,11 +18,14 @@ use std::time::{Duration, Instant};
 const USAGE: &str = "usage: guest-load GROUP climb BYTES BYTES_PER_SECOND HOLD_MS
        guest-load GROUP storm CHILDREN BYTES_OF_EACH HOLD_MS
        guest-load GROUP flood BYTES FILE
+       guest-load relay TCP_PORT VSOCK_PORT
 GROUP is the folder of a cgroup v2 group";
 
 /// What is allocated at once.
 const CHUNK: usize = 1 << 20;
 const PAGE: usize = 4096;
+/// A machine's own number (`VMADDR_CID_LOCAL`).
+const OWN_CID: u32 = 1;
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -43,6 +49,12 @@ fn main() -> ExitCode {
 /// The line to print, none if the words are no order.
 fn run(words: &[&str]) -> io::Result<Option<String>> {
     let number = |text: &str| text.parse::<u64>().ok();
+    if let ["relay", tcp, vsock] = words {
+        let (Ok(tcp), Ok(vsock)) = (tcp.parse(), vsock.parse()) else {
+            return Ok(None);
+        };
+        return relay(tcp, vsock).map(Some);
+    }
     let (group, rest) = match words {
         [group, rest @ ..] if !rest.is_empty() => (*group, rest),
         _ => return Ok(None),
@@ -73,6 +85,28 @@ fn run(words: &[&str]) -> io::Result<Option<String>> {
         }
         _ => Ok(None),
     }
+}
+
+/// Carries every connection to a TCP port to a port of AF_VSOCK of this machine. Ends only with an error.
+fn relay(tcp: u16, vsock: u32) -> io::Result<String> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let listener = tokio::net::TcpListener::bind(("0.0.0.0", tcp)).await?;
+        loop {
+            let (mut near, _) = listener.accept().await?;
+            tokio::spawn(async move {
+                let carried = async {
+                    let mut far = carrier::dial_vsock(OWN_CID, vsock).await?;
+                    tokio::io::copy_bidirectional(&mut near, &mut far).await
+                };
+                if let Err(error) = carried.await {
+                    eprintln!("guest-load: {error}");
+                }
+            });
+        }
+    })
 }
 
 fn three(a: Option<u64>, b: Option<u64>, c: Option<u64>) -> Option<(u64, u64, u64)> {

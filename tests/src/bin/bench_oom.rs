@@ -14,9 +14,20 @@ struct Cli {
     /// Runs of each load
     #[arg(long, default_value_t = 50)]
     repeats: u32,
+    /// Only these loads: flood, storm, leak, climb
+    #[arg(long, value_delimiter = ',', value_name = "LOAD,LOAD,…", value_parser = load)]
+    loads: Option<Vec<Load>>,
     /// Write the figures to FILE
     #[arg(long)]
     json: Option<PathBuf>,
+}
+
+fn load(name: &str) -> Result<Load, String> {
+    let found = LOADS.into_iter().find(|load| load.name() == name);
+    found.ok_or_else(|| {
+        let names = LOADS.map(Load::name).join(", ");
+        format!("there is no such load: one of {names}")
+    })
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -25,13 +36,15 @@ async fn main() -> Result<()> {
     let rig = Rig::new().await?;
     let mut figures = Vec::new();
     let mut killed = 0;
-    for load in LOADS {
+    for load in cli.loads.clone().unwrap_or_else(|| LOADS.to_vec()) {
         let mut runs = Vec::new();
         for number in 1..=cli.repeats {
             let run = rig.run(load).await;
             let run = run.with_context(|| format!("{} {number}", load.name()))?;
             if run.oom_kills > 0 || run.done.is_none() {
                 eprintln!("{} {number}: {run:?}", load.name());
+            } else {
+                eprintln!("{}", progress(load, number, cli.repeats, &run));
             }
             killed += run.oom_kills;
             runs.push(run);
@@ -46,6 +59,17 @@ async fn main() -> Result<()> {
     .show(cli.json.as_deref())?;
     ensure!(killed == 0, "{killed} tasks were killed for want of memory");
     Ok(())
+}
+
+/// One line of progress about a run that went well.
+fn progress(load: Load, number: u32, of: u32, run: &Run) -> String {
+    let seconds = run.done.as_ref().map_or(0, |done| done.took_ms / 1000);
+    format!(
+        "{} {number} of {of}: {seconds} s, {} requests, {} MiB in swap",
+        load.name(),
+        run.requests,
+        run.swapped >> 20
+    )
 }
 
 #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]

@@ -6,6 +6,7 @@
 
 use std::io;
 
+use carrier::sys::{self, Registered};
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use protocol::time::Timestamp;
@@ -13,7 +14,6 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::clock::Clock;
-use super::sys::{self, Registered};
 
 /// Waits for points in time, one at a time.
 #[derive(Debug)]

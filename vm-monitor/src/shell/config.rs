@@ -5,12 +5,12 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::carrier::Address;
 use crate::core::Setup;
 use crate::core::cache::CacheMode;
 use crate::core::decision::Watched;
 use crate::core::file_cache::Sizing;
 use crate::core::memory::Rules;
+use carrier::Address;
 
 /// Limit from accepting a connection to its completed handshake. Source: spec/monitor.md §1.
 pub const READY_LIMIT: Duration = Duration::from_secs(4);

@@ -7,7 +7,7 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, PROC_SUPER_MAGIC, fstatfs};
+use nix::sys::statfs::{CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, PROC_SUPER_MAGIC, fstatfs};
 use protocol::units::Bytes;
 
 use crate::core::decision::Watched;
@@ -103,12 +103,24 @@ impl Source {
         Some(self.with_swap(bound))
     }
 
-    /// Being moved to swap makes nothing less needed. A kernel without swap has no such file.
+    /// Being moved to swap makes nothing less needed.
     fn with_swap(&mut self, in_memory: Bytes) -> Bytes {
-        let parse = files::bytes_of_memory_current;
-        let swap = self.swap.as_mut();
-        let swap = swap.and_then(|kept| kept.read_parsed(&mut self.buffer, parse).ok());
-        Bytes(in_memory.0.saturating_add(swap.unwrap_or_default().0))
+        let Some(kept) = &mut self.swap else {
+            return in_memory;
+        };
+        let swap = match kept.read(&mut self.buffer) {
+            Ok(read) => files::bytes_of_memory_current(&self.buffer[..read]).unwrap_or_default(),
+            Err(error) => {
+                let group = self.use_of.file.as_ref();
+                let is_there = group.is_some_and(|file| read_open(file, &mut self.buffer).is_ok());
+                // A kernel without swap has the file in no group, and will not have it later.
+                if error.kind() == io::ErrorKind::NotFound && is_there {
+                    self.swap = None;
+                }
+                Bytes::default()
+            }
+        };
+        Bytes(in_memory.0.saturating_add(swap.0))
     }
 
     /// Memory in use now: what cannot be reclaimed, whether it is in memory or in swap.
@@ -184,7 +196,7 @@ pub(super) fn is_the_kernels(file: &File) -> bool {
     fstatfs(file).is_ok_and(|system| {
         matches!(
             system.filesystem_type(),
-            CGROUP2_SUPER_MAGIC | PROC_SUPER_MAGIC
+            CGROUP2_SUPER_MAGIC | CGROUP_SUPER_MAGIC | PROC_SUPER_MAGIC
         )
     })
 }
@@ -281,6 +293,22 @@ mod tests {
         put("memory.swap.current", "100\n");
         assert_eq!(source.sample(), Ok(Bytes(643)));
         assert_eq!(source.probe(), Some(Bytes(1000)), "still a bound");
+    }
+
+    #[test]
+    fn a_group_of_the_kernels_without_swap_is_asked_for_it_once() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| folder.path().join(name);
+        std::fs::write(path("memory.stat"), "active_anon 5\ninactive_anon 0\n").expect("written");
+        let mut source = Source::new(Watched::Cgroup, Some(folder.path()), Path::new("/proc"));
+        assert_eq!(source.sample(), Ok(Bytes(5)));
+        assert!(source.swap.is_some(), "ordinary files may still come");
+        // Any file of the kernel's stands for one of a real group's.
+        source.use_of.file = Some(File::open("/proc/meminfo").expect("Linux"));
+        assert_eq!(source.with_swap(Bytes(5)), Bytes(5));
+        assert!(source.swap.is_none());
+        std::fs::write(path("memory.swap.current"), "100\n").expect("written");
+        assert_eq!(source.with_swap(Bytes(5)), Bytes(5));
     }
 
     #[test]

@@ -2,7 +2,6 @@
 
 pub mod admin;
 pub mod alarm;
-pub mod carrier;
 pub mod cli;
 pub mod clock;
 pub mod config;
@@ -19,7 +18,6 @@ pub mod reclaim;
 pub mod render;
 pub mod render_pressure;
 pub mod runnable;
-mod sys;
 #[cfg(feature = "tls")]
 pub mod tls;
 pub mod upgrade;

@@ -11,6 +11,7 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use carrier::sys::{self, Registered};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
@@ -19,7 +20,6 @@ use tokio::task::JoinSet;
 use super::config::Config;
 use super::memory::{self, is_the_kernels};
 use super::owner::Inbox;
-use super::sys::{self, Registered};
 use crate::core::Event;
 use crate::core::files::{self, OomCounts};
 use crate::core::pressure::{Scope, Stall, Stalled};

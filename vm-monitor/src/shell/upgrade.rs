@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use carrier::Stream;
 use http_body_util::Empty;
 use hyper::body::Incoming;
 use hyper::header::{CONNECTION, HeaderName, HeaderValue, UPGRADE};
@@ -13,7 +14,6 @@ use protocol::monitor::PATH;
 use tokio::sync::mpsc;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
-use super::carrier::Stream;
 use crate::core::handshake::HandshakeFailure;
 
 /// Largest request head, bytes. hyper's least is 8 KiB.

@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use carrier::Stream;
 use futures::{SinkExt as _, StreamExt as _};
 use protocol::monitor::{AgentBody, AgentFrame, Allocation, MonitorBody, MonitorFrame};
 use protocol::monitor_v2::{
@@ -24,7 +25,6 @@ use tokio_tungstenite::tungstenite::{Error, Message};
 use tokio_tungstenite::{WebSocketStream, client_async};
 use tokio_util::sync::CancellationToken;
 use vm_monitor::core::decision::Watched;
-use vm_monitor::shell::carrier::Stream;
 use vm_monitor::{Bound, Config, RunError};
 
 /// No wait of a test is longer. Only a failure takes this long.

@@ -6,16 +6,28 @@ use serde_json::Value;
 use crate::shell;
 
 /// For each crate of the workspace, the crates of the workspace it may depend on. A crate that is not listed is a finding.
-const ARROWS: [(&str, &[&str]); 15] = [
+const ARROWS: [(&str, &[&str]); 19] = [
     ("protocol", &[]),
     ("telemetry", &["protocol"]),
-    ("vm-monitor", &["protocol"]),
-    ("neonvm-guestd", &["protocol"]),
-    ("agent", &["protocol", "telemetry"]),
-    ("scheduler", &["protocol", "telemetry"]),
+    ("carrier", &[]),
+    ("vm-monitor", &["carrier", "protocol", "test-authority"]),
+    ("neonvm-files", &["protocol"]),
+    ("neonvm-guestd", &["neonvm-files", "protocol"]),
+    (
+        "agent",
+        &["carrier", "protocol", "telemetry", "test-authority"],
+    ),
+    ("leases", &["protocol", "telemetry"]),
+    (
+        "scheduler",
+        &["leases", "protocol", "telemetry", "test-authority"],
+    ),
     ("neonvm-apiserver", &["protocol", "telemetry"]),
-    ("neonvm-controller", &["protocol", "telemetry"]),
-    ("neonvm-runner", &["protocol", "telemetry"]),
+    ("neonvm-controller", &["leases", "protocol", "telemetry"]),
+    (
+        "neonvm-runner",
+        &["carrier", "neonvm-files", "protocol", "telemetry"],
+    ),
     ("vm-images", &["protocol"]),
     // The one place where the rooms are put together in one process, by their public entries.
     (
@@ -43,8 +55,12 @@ const ARROWS: [(&str, &[&str]); 15] = [
             "vm-monitor",
         ],
     ),
-    ("bellows-tests", &["protocol", "telemetry"]),
-    ("guest-load", &[]),
+    (
+        "bellows-tests",
+        &["protocol", "telemetry", "test-authority"],
+    ),
+    ("guest-load", &["carrier"]),
+    ("test-authority", &[]),
     ("xtask", &[]),
 ];
 

@@ -13,6 +13,7 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use telemetry::durable;
 
 /// Size from which a new segment is begun, bytes.
 const SEGMENT_BYTES: u64 = 4 << 20;
@@ -312,20 +313,9 @@ impl EventLog {
     /// [`LogError`]; the old cursor is then still there.
     pub(crate) fn set_cursor(&self, receiver: &str, cursor: &Cursor) -> Result<(), LogError> {
         let path = self.cursor_path(receiver);
-        let beside = path.with_extension("cursor-new");
-        let write = || -> io::Result<()> {
-            let mut file = OpenOptions::new()
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .mode(0o600)
-                .open(&beside)?;
-            file.write_all(&serde_json::to_vec(cursor)?)?;
-            file.sync_all()?;
-            fs::rename(&beside, &path)?;
-            File::open(&self.folder)?.sync_all()
-        };
-        write().map_err(failed("write", &path))
+        let text = serde_json::to_vec(cursor).map_err(io::Error::from);
+        let written = text.and_then(|text| durable::replace(&path, &text));
+        written.map_err(failed("write", &path))
     }
 }
 

@@ -268,10 +268,7 @@ fn create(path: &Path) -> Result<(), DbError> {
         use std::os::unix::fs::PermissionsExt as _;
         std::fs::set_permissions(&beside, std::fs::Permissions::from_mode(0o600))?;
         std::fs::rename(&beside, path)?;
-        let parent = path
-            .parent()
-            .filter(|parent| !parent.as_os_str().is_empty());
-        std::fs::File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
+        telemetry::durable::sync_folder_of(path)
     };
     place().map_err(|error| io_error("create", path, error.into()))
 }

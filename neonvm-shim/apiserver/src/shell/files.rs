@@ -1,9 +1,9 @@
 //! The files the server keeps beside its store: private ones are 0600 and replaced whole.
 
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write as _};
+use std::fs;
+use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
@@ -51,25 +51,8 @@ pub fn make_private_dir(path: &Path) -> Result<(), FileError> {
 /// # Errors
 /// When any step fails; an older file is then untouched.
 pub fn write_private(path: &Path, text: &str) -> Result<(), FileError> {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".new");
-    let beside = PathBuf::from(beside);
-    let write = || -> io::Result<()> {
-        // An earlier crash may have left the file; its mode would be kept.
-        match fs::remove_file(&beside) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&beside)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&beside, path)
-    };
-    write().map_err(failed("write", path))
+    let written = telemetry::durable::replace(path, text.as_bytes());
+    written.map_err(failed("write", path))
 }
 
 /// Reads a file; `None` if there is none.

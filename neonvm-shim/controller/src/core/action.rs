@@ -7,8 +7,10 @@ use protocol::vm::{CpuScalingMode, VmStatus};
 use serde::Serialize;
 use serde_json::Value;
 
+use super::certificate::{Order, Step};
 use super::metadata::PatchOp;
 use super::note::Note;
+use super::overlay::Holder;
 
 /// Whom an action talks to. At most one action per peer is under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -18,6 +20,8 @@ pub enum Peer {
     Api,
     /// The runner of the VM.
     Runner,
+    /// The API server once more: an issuer may take its time, and nothing else of a VM waits for that.
+    Certificates,
 }
 
 /// One thing to do. Writes to the VM object carry the version they rest on, so that one based on an old state is
@@ -49,8 +53,22 @@ pub enum Action {
         /// Its name.
         name: String,
     },
+    /// See whether the migration the VM is taken for exists.
+    ReadTaker {
+        /// Its name.
+        name: String,
+        /// Its uid.
+        uid: String,
+    },
     /// See that the SSH key pair exists.
     EnsureSshSecret {
+        /// Name of the secret.
+        name: String,
+        /// The owner reference it gets.
+        owner: Value,
+    },
+    /// See that there is the token by which the VM's runners know us.
+    EnsureRunnerSecret {
         /// Name of the secret.
         name: String,
         /// The owner reference it gets.
@@ -65,6 +83,13 @@ pub enum Action {
     },
     /// JSON-patch labels and annotations of the pod.
     PatchPodMetadata {
+        /// Its name.
+        name: String,
+        /// The operations.
+        ops: Vec<PatchOp>,
+    },
+    /// JSON-patch what the pod requests, by its subresource.
+    ResizePod {
         /// Its name.
         name: String,
         /// The operations.
@@ -85,6 +110,23 @@ pub enum Action {
         name: String,
         /// Only this incarnation.
         uid: String,
+    },
+    /// See that the VM holds an address of the overlay.
+    TakeAddress {
+        /// The VM.
+        holder: Holder,
+    },
+    /// Give back what address the VM holds.
+    ReleaseAddress {
+        /// The VM.
+        holder: Holder,
+    },
+    /// Take one step to the guest's certificate.
+    Certificate {
+        /// Which.
+        step: Step,
+        /// What it is done with.
+        order: Box<Order>,
     },
     /// Tell the runner the size.
     SetSize {
@@ -116,11 +158,23 @@ pub enum Kind {
     WriteStatus,
     ReadVm,
     ReadPod,
+    ReadTaker,
     EnsureSshSecret,
+    EnsureRunnerSecret,
     CreatePod,
     PatchPodMetadata,
+    ResizePod,
     DeletePod,
     OrphanPod,
+    TakeAddress,
+    ReleaseAddress,
+    ReadCertificate,
+    MakeTlsKey,
+    AskCertificate,
+    AwaitCertificate,
+    StoreCertificate,
+    WithdrawRequest,
+    TidyCertificate,
     SetSize,
 }
 
@@ -133,11 +187,25 @@ impl Action {
             Self::WriteStatus { .. } => Kind::WriteStatus,
             Self::ReadVm => Kind::ReadVm,
             Self::ReadPod { .. } => Kind::ReadPod,
+            Self::ReadTaker { .. } => Kind::ReadTaker,
             Self::EnsureSshSecret { .. } => Kind::EnsureSshSecret,
+            Self::EnsureRunnerSecret { .. } => Kind::EnsureRunnerSecret,
             Self::CreatePod { .. } => Kind::CreatePod,
             Self::PatchPodMetadata { .. } => Kind::PatchPodMetadata,
+            Self::ResizePod { .. } => Kind::ResizePod,
             Self::DeletePod { .. } => Kind::DeletePod,
             Self::OrphanPod { .. } => Kind::OrphanPod,
+            Self::TakeAddress { .. } => Kind::TakeAddress,
+            Self::ReleaseAddress { .. } => Kind::ReleaseAddress,
+            Self::Certificate { step, .. } => match step {
+                Step::Read => Kind::ReadCertificate,
+                Step::MakeKey => Kind::MakeTlsKey,
+                Step::Ask => Kind::AskCertificate,
+                Step::Await { .. } => Kind::AwaitCertificate,
+                Step::Store => Kind::StoreCertificate,
+                Step::Withdraw { .. } => Kind::WithdrawRequest,
+                Step::Tidy => Kind::TidyCertificate,
+            },
             Self::SetSize { .. } => Kind::SetSize,
         }
     }
@@ -147,10 +215,16 @@ impl Kind {
     /// Whom it talks to.
     #[must_use]
     pub fn peer(self) -> Peer {
-        if self == Self::SetSize {
-            Peer::Runner
-        } else {
-            Peer::Api
+        match self {
+            Self::SetSize => Peer::Runner,
+            Self::ReadCertificate
+            | Self::MakeTlsKey
+            | Self::AskCertificate
+            | Self::AwaitCertificate
+            | Self::StoreCertificate
+            | Self::WithdrawRequest
+            | Self::TidyCertificate => Peer::Certificates,
+            _ => Peer::Api,
         }
     }
 }
@@ -162,11 +236,23 @@ impl fmt::Display for Kind {
             Self::WriteStatus => "write the status",
             Self::ReadVm => "read the VM object",
             Self::ReadPod => "read the pod",
+            Self::ReadTaker => "read the migration",
             Self::EnsureSshSecret => "create the SSH secret",
+            Self::EnsureRunnerSecret => "create the runner's secret",
             Self::CreatePod => "create the pod",
             Self::PatchPodMetadata => "sync the pod's labels and annotations",
+            Self::ResizePod => "resize what the pod requests",
             Self::DeletePod => "delete the pod",
             Self::OrphanPod => "release the pod",
+            Self::TakeAddress => "take an overlay address",
+            Self::ReleaseAddress => "release the overlay address",
+            Self::ReadCertificate => "read the certificate",
+            Self::MakeTlsKey => "make a key for the certificate",
+            Self::AskCertificate => "ask for the certificate",
+            Self::AwaitCertificate => "wait for the certificate",
+            Self::StoreCertificate => "store the certificate",
+            Self::WithdrawRequest => "withdraw the request for the certificate",
+            Self::TidyCertificate => "delete what the certificate was made with",
             Self::SetSize => "set the size",
         })
     }

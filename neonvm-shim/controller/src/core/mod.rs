@@ -22,24 +22,30 @@
 //! * A pod says how much its VM uses before the guest grows. `growth_waits_for_the_pods_annotations`
 //! * The restart count never falls. `plan_converges_and_never_has_two_pods`
 //! * A plan whose actions are carried out plans nothing more. `plan_converges_and_never_has_two_pods`
-//! * Phases PreMigrating and Migrating are somebody else's. `migrating_vms_are_left_alone`
+//! * Phases PreMigrating and Migrating are [`migration`]'s. `migrating_vms_are_left_alone`
 
 pub mod action;
 pub mod announce;
+pub mod certificate;
 pub mod conditions;
 pub mod failing;
 pub mod metadata;
+pub mod migration;
 pub mod note;
 pub mod observe;
+pub mod overlay;
 pub mod pace;
 pub mod phases;
 pub mod plan;
 pub mod pod;
 pub mod problem;
+pub mod refusal;
+pub mod requests;
+pub mod review;
 pub mod settings;
 pub mod stages;
 pub mod vm;
-mod volumes;
+pub mod volumes;
 
 #[cfg(test)]
 pub(crate) mod testing;
@@ -48,6 +54,7 @@ pub use action::{Action, Kind, Peer};
 pub use note::Note;
 pub use plan::Moment;
 pub use problem::Problem;
+pub use refusal::Refusal;
 pub use settings::{AffinityStyle, Settings};
-pub use vm::{Event, Refusal, Reply, VmCore};
+pub use vm::{Event, Reply, VmCore};
 pub use volumes::{SSH_PRIVATE, SSH_PUBLIC};

@@ -7,6 +7,7 @@ use protocol::units::Resources;
 use protocol::vm::VmPhase;
 use serde::Serialize;
 
+use super::migration::Reason;
 use super::problem::Problem;
 
 /// One happening.
@@ -65,6 +66,41 @@ pub enum Note {
         /// Why.
         problem: Problem,
     },
+    /// The guest is being sent to another pod.
+    Migrating {
+        /// The pod it is in.
+        from: String,
+        /// The pod it goes to.
+        to: String,
+    },
+    /// It runs in another pod.
+    Migrated {
+        /// The pod it was in.
+        from: String,
+        /// The pod it is in.
+        to: String,
+        /// Milliseconds in all, by QEMU's account.
+        total_ms: Option<u64>,
+        /// Milliseconds of downtime, by QEMU's account.
+        downtime_ms: Option<u64>,
+        /// Milliseconds between its stop and its going on, where one clock saw both.
+        pause_ms: Option<u64>,
+    },
+    /// It was taken for a migration that is not there any more, and runs on where it is.
+    TakenBack {
+        /// The migration's name.
+        migration: String,
+    },
+    /// A migration failed.
+    MigrationFailed {
+        /// Why.
+        reason: Reason,
+    },
+    /// A change that breaks a rule was let pass, because the VM is excused.
+    SkippedValidation {
+        /// Which rules.
+        broken: String,
+    },
 }
 
 impl Note {
@@ -83,6 +119,11 @@ impl Note {
             Self::Restarted { .. } => "Restarted",
             Self::Succeeded { .. } => "Succeeded",
             Self::Failed { .. } => "Failed",
+            Self::Migrating { .. } => "Migrating",
+            Self::Migrated { .. } => "Migrated",
+            Self::TakenBack { .. } => "TakenBack",
+            Self::MigrationFailed { .. } => "MigrationFailed",
+            Self::SkippedValidation { .. } => "SkippedValidation",
         }
     }
 
@@ -91,7 +132,12 @@ impl Note {
     pub fn is_warning(&self) -> bool {
         matches!(
             self,
-            Self::Problem { .. } | Self::Failed { .. } | Self::Unreadable { .. }
+            Self::Problem { .. }
+                | Self::Failed { .. }
+                | Self::Unreadable { .. }
+                | Self::TakenBack { .. }
+                | Self::MigrationFailed { .. }
+                | Self::SkippedValidation { .. }
         )
     }
 }
@@ -116,6 +162,25 @@ impl fmt::Display for Note {
             }
             Self::Succeeded { reason } if reason.is_empty() => f.write_str("guest has ended"),
             Self::Succeeded { reason } => write!(f, "guest has ended: {reason}"),
+            Self::Migrating { from, to } => write!(f, "guest of pod {from} is sent to pod {to}"),
+            Self::Migrated {
+                from,
+                to,
+                total_ms,
+                downtime_ms,
+                ..
+            } => {
+                write!(f, "guest moved from pod {from} to pod {to}")?;
+                match (total_ms, downtime_ms) {
+                    (Some(total), Some(down)) => write!(f, " in {total} ms, downtime {down} ms"),
+                    _ => Ok(()),
+                }
+            }
+            Self::TakenBack { migration } => {
+                write!(f, "taken for migration {migration}, which is gone")
+            }
+            Self::MigrationFailed { reason } => write!(f, "migration failed: {reason}"),
+            Self::SkippedValidation { broken } => f.write_str(broken),
         }
     }
 }

@@ -1,12 +1,15 @@
 //! What a pod and a runner say, reduced to what the phases ask.
 
+use std::net::SocketAddr;
+
 use protocol::object::Pod;
 use protocol::runner::{ResizeReport, RunnerState, SizeOrder};
 use protocol::time::WallTime;
 use protocol::units::{Bytes, MilliCpu, Resources};
+use protocol::vm::VirtualMachine;
 use serde::Serialize;
 
-use super::pod::CONTAINER;
+use super::pod::{CONTAINER, INIT_CONTAINER};
 
 /// A pod whose deletion was asked this long ago counts as failed, whatever its phase says: a node that does not answer
 /// must not hold a VM for ever. Microseconds.
@@ -48,6 +51,51 @@ fn runner_is_ready(pod: &Pod) -> bool {
         .container_statuses
         .iter()
         .any(|status| status.name == CONTAINER && status.ready)
+}
+
+/// Where the runner of a pod listens, once that is known.
+#[must_use]
+pub fn runner_address(vm: &VirtualMachine, pod: &Pod) -> Option<SocketAddr> {
+    let port = u16::try_from(vm.spec.runner_port).ok()?;
+    Some(SocketAddr::new(pod.status.pod_ip.parse().ok()?, port))
+}
+
+/// The very image of the guest's disk in a pod, as its kubelet resolved it; `None` where nobody says it.
+#[must_use]
+pub fn disk_image(pod: &Pod) -> Option<&str> {
+    let mut all = pod.status.init_container_statuses.iter();
+    let init = all.find(|status| status.name == INIT_CONTAINER)?;
+    Some(init.image_id.as_str()).filter(|id| !id.is_empty())
+}
+
+/// What a container that does not run yet says when it is on its way.
+const ON_ITS_WAY: [&str; 3] = ["", "ContainerCreating", "PodInitializing"];
+
+/// Why a pod that was made does not start: no node takes it, or an image is not to be had, or the like. `None` while there is nothing
+/// unusual to be said.
+#[must_use]
+pub fn held_up(pod: &Pod) -> Option<String> {
+    let mut conditions = pod.status.conditions.iter();
+    let unplaced = conditions.find(|one| one.kind == "PodScheduled" && one.status == "False");
+    let words = |reason: &str, message: &str| {
+        let both = [reason, message]
+            .into_iter()
+            .filter(|text| !text.is_empty());
+        both.collect::<Vec<_>>().join(": ")
+    };
+    if let Some(refusal) = unplaced {
+        return Some(words("no node takes it", &refusal.message));
+    }
+    let status = &pod.status;
+    let mut all = status
+        .init_container_statuses
+        .iter()
+        .chain(&status.container_statuses);
+    all.find_map(|container| {
+        let waiting = container.state.waiting.as_ref()?;
+        (!ON_ITS_WAY.contains(&waiting.reason.as_str()))
+            .then(|| words(&waiting.reason, &waiting.message))
+    })
 }
 
 /// How long ago the deletion of the pod was asked, microseconds.

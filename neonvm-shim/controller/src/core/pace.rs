@@ -5,8 +5,6 @@ use std::collections::BTreeMap;
 use protocol::time::{Span, Timestamp};
 use serde::Serialize;
 
-use super::action::Kind;
-
 /// First pause after a failure.
 pub const RETRY_FIRST: Span = Span::from_millis(5);
 /// Longest pause: nothing is left alone for longer than this after a failure.
@@ -21,7 +19,7 @@ const RESTART_FIRST: Span = Span::from_secs(1);
 const RESTART_CAP: Span = Span::from_secs(60);
 
 /// Doubling pauses, `first` to `cap`. `times` counts from 1; 0 gives no pause.
-fn doubling(first: Span, cap: Span, times: u32) -> Span {
+pub(super) fn doubling(first: Span, cap: Span, times: u32) -> Span {
     let Some(doublings) = times.checked_sub(1) else {
         return Span(0);
     };
@@ -30,9 +28,17 @@ fn doubling(first: Span, cap: Span, times: u32) -> Span {
 }
 
 /// Failures in a row of each kind of action, and when each may be tried again.
-#[derive(Debug, Clone, Default, Serialize)]
-pub struct Pace {
-    kinds: BTreeMap<Kind, Strikes>,
+#[derive(Debug, Clone, Serialize)]
+pub struct Pace<K: Ord> {
+    kinds: BTreeMap<K, Strikes>,
+}
+
+impl<K: Ord> Default for Pace<K> {
+    fn default() -> Self {
+        Self {
+            kinds: BTreeMap::new(),
+        }
+    }
 }
 
 /// Failures in a row of one kind.
@@ -42,9 +48,9 @@ struct Strikes {
     not_before: Timestamp,
 }
 
-impl Pace {
+impl<K: Ord + Copy> Pace<K> {
     /// It failed. Returns how often in a row.
-    pub fn failed(&mut self, kind: Kind, now: Timestamp) -> u32 {
+    pub fn failed(&mut self, kind: K, now: Timestamp) -> u32 {
         let strikes = self.kinds.entry(kind).or_insert(Strikes {
             in_a_row: 0,
             not_before: now,
@@ -55,13 +61,13 @@ impl Pace {
     }
 
     /// It worked.
-    pub fn worked(&mut self, kind: Kind) {
+    pub fn worked(&mut self, kind: K) {
         self.kinds.remove(&kind);
     }
 
     /// When it may be tried again, if not now.
     #[must_use]
-    pub fn waits(&self, kind: Kind, now: Timestamp) -> Option<Timestamp> {
+    pub fn waits(&self, kind: K, now: Timestamp) -> Option<Timestamp> {
         self.kinds
             .get(&kind)
             .map(|strikes| strikes.not_before)
@@ -74,7 +80,7 @@ impl Pace {
     }
 
     /// The same for some kinds.
-    pub fn hurry_only(&mut self, now: Timestamp, which: impl Fn(Kind) -> bool) {
+    pub fn hurry_only(&mut self, now: Timestamp, which: impl Fn(K) -> bool) {
         for (_, strikes) in self.kinds.iter_mut().filter(|(kind, _)| which(**kind)) {
             strikes.not_before = strikes.not_before.min(now);
         }
@@ -118,6 +124,7 @@ impl RestartPace {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::Kind;
 
     const NOW: Timestamp = Timestamp(1_000_000);
 

@@ -14,20 +14,20 @@ use protocol::revision::RevisionWithTime;
 use protocol::runner::{ExitReport, RunnerPhase, RunnerState, SizeOrder};
 use protocol::time::{Span, Timestamp, WallTime};
 use protocol::trace::TraceId;
-use protocol::vm::{RestartPolicy, VmPhase};
+use protocol::vm::{RestartPolicy, TakenBy, VmPhase};
 use serde_json::Value;
 
-use super::action::Action;
+use super::action::{Action, Kind};
 use super::conditions::whole_seconds;
 use super::note::Note;
 use super::observe::{
-    DELETED_COUNTS_AS_FAILED_US, Fit, PodState, deletion_age_us, end_of, fit, grows, pod_state,
-    size_of,
+    DELETED_COUNTS_AS_FAILED_US, Fit, PodState, deletion_age_us, end_of, fit, grows, held_up,
+    pod_state, size_of,
 };
 use super::plan::{Draft, PodView, RunnerView};
 use super::problem::{Problem, peer_text};
 use super::settings::SLOT_ALIGNMENT_BYTES;
-use super::{metadata, pod};
+use super::{metadata, pod, requests, volumes};
 
 /// A runner that has not answered for this long is reported.
 pub const SILENCE_REPORTED: Span = Span::from_secs(5);
@@ -41,6 +41,33 @@ enum End {
 }
 
 impl Draft<'_> {
+    /// A controller's write can land after its end, when the migration it was for is gone as well: the VM would be taken for ever.
+    /// Whether it is taken back. No other migration takes it without a newer version of the object.
+    pub(super) fn take_back(&mut self) -> bool {
+        let Some(taker) = self.stored.migration.clone() else {
+            return false;
+        };
+        match self.input.ask_taker_at {
+            None => {
+                self.status.phase = VmPhase::Running;
+                self.status.migration = None;
+                self.notes.push(Note::TakenBack {
+                    migration: taker.name,
+                });
+                true
+            }
+            Some(at) if at > self.input.at.now => {
+                self.wake_at(at);
+                false
+            }
+            Some(_) => {
+                let TakenBy { name, uid } = taker;
+                self.actions.push(Action::ReadTaker { name, uid });
+                false
+            }
+        }
+    }
+
     /// Pending: a name first, then the pod, then wait for its runner.
     pub(super) fn pending(&mut self) {
         if self.status.pod_name.is_empty() {
@@ -74,10 +101,31 @@ impl Draft<'_> {
             });
             return;
         }
+        // The pod mounts the certificate: without one it would not start.
+        if !self.has_runner_secret() || !self.certified || !self.has_address() {
+            return;
+        }
+        if self.status.extra_net_ip != self.stored.extra_net_ip {
+            // Written first: the pod is told of it.
+            return;
+        }
         self.actions.push(Action::CreatePod {
             name: self.status.pod_name.clone(),
             pod: pod::build(self.vm, &self.status, self.input.settings),
         });
+    }
+
+    /// Whether runners of the VM find the token by which they know us. It is made if it is not there, also for a VM that is
+    /// older than it: a pod that a migration makes asks for it.
+    pub(super) fn has_runner_secret(&mut self) -> bool {
+        let is_there = !self.input.settings.runners_at_pods || self.input.runner_secret_ready;
+        if !is_there {
+            self.actions.push(Action::EnsureRunnerSecret {
+                name: volumes::runner_secret(&self.vm.metadata.name),
+                owner: pod::owner(self.vm),
+            });
+        }
+        is_there
     }
 
     /// Checks what admission does not, or did not when the object was made.
@@ -100,9 +148,6 @@ impl Draft<'_> {
                 field: ".spec.guest.memorySlots",
             });
         }
-        if self.vm.spec.tls.is_some() {
-            self.problems.push(Problem::TlsUnsupported);
-        }
         self.problems.len() == before
     }
 
@@ -112,6 +157,12 @@ impl Draft<'_> {
             return self.finish(end);
         }
         self.sync_and_size(pod);
+        if let Some(why) = held_up(pod) {
+            self.problems.push(Problem::PodWaits {
+                pod: pod.metadata.name.clone(),
+                why: peer_text(&why),
+            });
+        }
         if pod_state(pod, self.input.at.wall) == PodState::Running {
             self.status.phase = VmPhase::Running;
             self.available(true, &format!("pod {} runs", pod.metadata.name));
@@ -157,6 +208,8 @@ impl Draft<'_> {
                 self.located(pod);
                 self.sync_and_size(pod);
                 match self.input.runner {
+                    // A guest that has just moved says what it has when it goes on.
+                    RunnerView::Known(state) if state.phase == RunnerPhase::Receiving => {}
                     RunnerView::Known(state) => self.sized(state),
                     RunnerView::Silent { since, error } => self.silent(pod, since, error),
                     RunnerView::NoLink => self.elsewhere(pod),
@@ -233,7 +286,8 @@ impl Draft<'_> {
         }
         let wanted = self.vm.spec.guest.in_use();
         let ops = metadata::expected(self.vm, self.input.settings).patch(&pod.metadata);
-        let in_sync = ops.is_empty();
+        let resize = self.requests(pod);
+        let in_sync = ops.is_empty() && !resize.as_ref().is_some_and(|resize| resize.grows);
         if let RunnerView::Known(state) = self.input.runner
             && self.fit(state) == Fit::Unordered
             && (in_sync || !grows(wanted, state))
@@ -254,13 +308,39 @@ impl Draft<'_> {
         let only_shrinks = matches!(self.input.runner, RunnerView::Known(state)
             if self.fit(state) != Fit::Reached && !grows(wanted, state));
         let can_wait = only_shrinks && self.may_be_quick();
-        if !in_sync && !can_wait {
-            let name = pod.metadata.name.clone();
-            self.actions.push(Action::PatchPodMetadata { name, ops });
+        let name = || pod.metadata.name.clone();
+        if !ops.is_empty() && !can_wait {
+            self.actions
+                .push(Action::PatchPodMetadata { name: name(), ops });
+        }
+        if let Some(resize) = resize {
+            let ops = resize.ops;
+            self.actions.push(Action::ResizePod { name: name(), ops });
         }
         if self.overlay_is_wanted() && self.input.settings.network_attachment.is_none() {
             self.problems.push(Problem::NoOverlay);
         }
+    }
+
+    /// What is to change in what the pod requests. An API server or a node that will not have it is told of and holds nobody up:
+    /// what a node has room for is the scheduler's to know, and it has permitted the size.
+    fn requests(&mut self, pod: &Pod) -> Option<requests::Change> {
+        if !self.input.settings.true_requests {
+            return None;
+        }
+        if let Some(message) = requests::pending(pod) {
+            self.problems.push(Problem::RequestsPending {
+                pod: pod.metadata.name.clone(),
+                message: peer_text(message),
+            });
+        }
+        let has = match self.input.runner {
+            RunnerView::Known(state) => Some(size_of(state)),
+            RunnerView::NoLink | RunnerView::Silent { .. } => None,
+        };
+        let mut change = requests::change(self.vm, pod, has)?;
+        change.grows &= !self.input.failures.contains_key(&Kind::ResizePod);
+        Some(change)
     }
 
     /// Whether the resize may be done before it is worth a write that it is under way; then to be looked at again.
@@ -293,7 +373,7 @@ impl Draft<'_> {
             .map_or(0, |target| target.revision.value)
     }
 
-    fn overlay_is_wanted(&self) -> bool {
+    pub(super) fn overlay_is_wanted(&self) -> bool {
         let extra = self.vm.spec.extra_network.as_ref();
         extra
             .and_then(|extra| extra.get("enable"))

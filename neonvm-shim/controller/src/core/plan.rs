@@ -3,6 +3,7 @@
 //! been carried out plans nothing more.
 
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 
 use protocol::annotations::FINALIZER;
 use protocol::object::Pod;
@@ -14,8 +15,10 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::action::{Action, Kind, VmEdit, merge_difference};
+use super::certificate::Course;
 use super::conditions;
 use super::note::Note;
+use super::overlay::Holder;
 use super::problem::Problem;
 use super::settings::Settings;
 
@@ -75,6 +78,16 @@ pub struct Input<'a> {
     pub failures: &'a BTreeMap<Kind, Problem>,
     /// Whether the SSH secret is known to exist.
     pub ssh_secret_ready: bool,
+    /// Whether the token for the VM's runners is known to exist.
+    pub runner_secret_ready: bool,
+    /// The address of the overlay that the VM is known to hold, and its mask.
+    pub address: Option<(Ipv4Addr, Ipv4Addr)>,
+    /// Whether it is known to hold none any more.
+    pub address_released: bool,
+    /// What is known of the guest's certificate.
+    pub certificate: &'a Course,
+    /// When to ask whether the migration exists that the VM is taken for; `None` once it is known not to.
+    pub ask_taker_at: Option<Timestamp>,
     /// Five characters for the next pod name.
     pub suffix: &'a str,
     /// Not before this may a finished VM be started again.
@@ -123,11 +136,19 @@ pub fn plan(input: &Input<'_>) -> Plan {
         return draft.done();
     }
     match draft.status.phase {
-        // These two belong to the migration reconciler.
-        VmPhase::PreMigrating | VmPhase::Migrating => return draft.done(),
+        // These two belong to the migration, as long as there is one.
+        VmPhase::PreMigrating | VmPhase::Migrating => {
+            if !draft.take_back() {
+                return draft.done();
+            }
+        }
         phase => {
             draft.prepare();
+            if phase == VmPhase::Pending || phase.is_alive() {
+                draft.certificate();
+            }
             match phase {
+                VmPhase::New if !draft.has_address() => {}
                 VmPhase::New => draft.status.phase = VmPhase::Pending,
                 VmPhase::Pending => draft.pending(),
                 VmPhase::Running | VmPhase::Scaling => draft.alive(),
@@ -136,6 +157,9 @@ pub fn plan(input: &Input<'_>) -> Plan {
         }
     }
     draft.conclude();
+    if draft.stored.phase.is_alive() {
+        draft.has_runner_secret();
+    }
     draft.done()
 }
 
@@ -153,6 +177,8 @@ pub(super) struct Draft<'a> {
     pub(super) look_again: Option<Timestamp>,
     pub(super) problems: Vec<Problem>,
     pub(super) notes: Vec<Note>,
+    /// Whether the guest's certificate is there, or none is asked for.
+    pub(super) certified: bool,
 }
 
 impl<'a> Draft<'a> {
@@ -167,6 +193,7 @@ impl<'a> Draft<'a> {
             look_again: None,
             problems: Vec::new(),
             notes: Vec::new(),
+            certified: true,
         }
     }
 
@@ -239,10 +266,45 @@ impl<'a> Draft<'a> {
             waiting = true;
         }
         if !waiting || age > patience_us {
-            self.edit(VmEdit::DropFinalizer);
+            self.let_go();
         } else {
             self.wake_when_older(age, patience_us);
         }
+    }
+
+    /// The last of a VM: its address first, for whoever comes next.
+    fn let_go(&mut self) {
+        let settings = self.input.settings;
+        let may_hold = settings.overlay.is_some() && self.vm.spec.extra_network.is_some();
+        if may_hold && !self.input.address_released {
+            let holder = self.holder();
+            self.actions.push(Action::ReleaseAddress { holder });
+        } else {
+            self.edit(VmEdit::DropFinalizer);
+        }
+    }
+
+    fn holder(&self) -> Holder {
+        Holder {
+            id: self.vm.metadata.key(),
+            uid: self.vm.metadata.uid.clone(),
+        }
+    }
+
+    /// Whether the VM has its address of the overlay, or needs none.
+    pub(super) fn has_address(&mut self) -> bool {
+        let gives = self.input.settings.overlay.is_some();
+        if !gives || !self.overlay_is_wanted() || !self.status.extra_net_ip.is_empty() {
+            return true;
+        }
+        let Some((address, mask)) = self.input.address else {
+            let holder = self.holder();
+            self.actions.push(Action::TakeAddress { holder });
+            return false;
+        };
+        self.status.extra_net_ip = address.to_string();
+        self.status.extra_net_mask = mask.to_string();
+        true
     }
 
     /// Whether a pod is this VM's. A pod released by [`Action::OrphanPod`] is known by its name.
@@ -278,6 +340,29 @@ impl<'a> Draft<'a> {
         }
         if self.vm.spec.tls.is_some() && self.status.tls_secret_name.is_empty() {
             self.status.tls_secret_name = format!("tls-neonvm-{name}");
+        }
+    }
+
+    /// Goes on with the guest's certificate. What is wrong with `spec.tls` is told, and a VM without a pod gets none before it is right.
+    fn certificate(&mut self) {
+        let Some(tls) = &self.vm.spec.tls else {
+            return;
+        };
+        let (course, secret) = (self.input.certificate, &self.status.tls_secret_name);
+        let outlook = match course.outlook(self.vm, secret, tls, self.input.at) {
+            Ok(outlook) => outlook,
+            Err(fault) => {
+                self.certified = false;
+                return self.problems.push(Problem::Tls { fault });
+            }
+        };
+        self.certified = outlook.ready;
+        self.actions.extend(outlook.action);
+        let trouble = outlook.trouble;
+        self.problems
+            .extend(trouble.map(|trouble| Problem::Certificate { trouble }));
+        if let Some(at) = outlook.look_again {
+            self.wake_at(at);
         }
     }
 

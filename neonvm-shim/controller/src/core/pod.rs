@@ -10,10 +10,12 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::settings::{AffinityStyle, Settings};
-use super::{metadata, volumes};
+use super::{metadata, requests, volumes};
 
 /// Name of the container that owns QEMU.
 pub const CONTAINER: &str = "neonvm-runner";
+/// Name of the init container that brings the guest's disk.
+pub const INIT_CONTAINER: &str = "init";
 /// User and group of the files a guest's disks are made of (`qemu:kvm` in the runner's image).
 const QEMU_UID: u32 = 36;
 const QEMU_GID: u32 = 34;
@@ -160,7 +162,7 @@ fn init_containers(vm: &VirtualMachine) -> Vec<Value> {
     let images = json!([{"name": "virtualmachineimages", "mountPath": "/vm/images"}]);
     let disk = "/vm/images/rootdisk.qcow2";
     let mut all = vec![json!({
-        "name": "init",
+        "name": INIT_CONTAINER,
         "image": vm.spec.guest.root_disk.image,
         "imagePullPolicy": vm.spec.guest.root_disk.image_pull_policy,
         "securityContext": {"privileged": true},
@@ -280,6 +282,9 @@ fn resources(vm: &VirtualMachine, settings: &Settings) -> Value {
         Some(Value::Object(members)) => members,
         _ => Map::new(),
     };
+    if settings.true_requests {
+        requests::insert(&mut resources, vm);
+    }
     if settings.device_limits {
         let limits = resources.entry("limits").or_insert_with(|| json!({}));
         if let Some(limits) = limits.as_object_mut() {

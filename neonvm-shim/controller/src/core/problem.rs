@@ -5,6 +5,8 @@ use std::fmt;
 use protocol::runner::ResizeProblem;
 use serde::Serialize;
 
+use super::certificate::{TlsFault, Trouble};
+
 /// Longest text of a peer that is kept, bytes.
 const PEER_TEXT_LIMIT: usize = 512;
 
@@ -22,8 +24,23 @@ pub enum Problem {
         /// Which member, by its path.
         field: &'static str,
     },
-    /// `spec.tls` needs certificates that nothing here can ask for.
-    TlsUnsupported,
+    /// `spec.tls` cannot be used.
+    Tls {
+        /// Which member, and why.
+        fault: TlsFault,
+    },
+    /// The guest's certificate.
+    Certificate {
+        /// What stands in its way.
+        trouble: Trouble,
+    },
+    /// The node of the pod does not set aside what it requests.
+    RequestsPending {
+        /// Name of the pod.
+        pod: String,
+        /// The node's words.
+        message: String,
+    },
     /// `spec.extraNetwork` is enabled where there is no overlay; the VM runs without it.
     NoOverlay,
     /// The API server refused a write or could not be reached.
@@ -67,6 +84,13 @@ pub enum Problem {
         /// The reason it carries; empty if none.
         reason: String,
     },
+    /// The pod finds no node, or one of its containers does not start.
+    PodWaits {
+        /// Its name.
+        pod: String,
+        /// In the words of the scheduler or of the kubelet.
+        why: String,
+    },
     /// A pod of the chosen name belongs to somebody else.
     NameTaken {
         /// The name.
@@ -81,7 +105,15 @@ impl Problem {
         match self {
             Self::SlotSize { .. } => "slot_size",
             Self::Bounds { .. } => "bounds",
-            Self::TlsUnsupported => "tls_unsupported",
+            Self::Tls { .. } => "tls",
+            Self::Certificate { trouble } => match trouble {
+                Trouble::Awaited { .. } => "certificate_awaited",
+                Trouble::Refused { .. } => "certificate_refused",
+                Trouble::Unfit { .. } => "certificate_unfit",
+                Trouble::Expired { .. } => "certificate_expired",
+                Trouble::Taken { .. } => "certificate_taken",
+            },
+            Self::RequestsPending { .. } => "requests_pending",
             Self::NoOverlay => "no_overlay",
             Self::Api { .. } => "api",
             Self::Runner { .. } => "runner",
@@ -89,6 +121,7 @@ impl Problem {
             Self::RunnerElsewhere { .. } => "runner_elsewhere",
             Self::PodGone { .. } => "pod_gone",
             Self::PodFailed { .. } => "pod_failed",
+            Self::PodWaits { .. } => "pod_waits",
             Self::NameTaken { .. } => "name_taken",
             Self::Resize { problem } => match problem {
                 ResizeProblem::Qmp { .. } => "qmp",
@@ -96,6 +129,7 @@ impl Problem {
                 ResizeProblem::CpuStuck { .. } => "cpu_stuck",
                 ResizeProblem::GuestBlind { .. } => "guest_blind",
                 ResizeProblem::OutOfRange { .. } => "out_of_range",
+                ResizeProblem::Moving { .. } => "moving",
             },
         }
     }
@@ -121,11 +155,14 @@ impl fmt::Display for Problem {
             Self::Bounds { field } => {
                 write!(f, "{field}: must hold 0 < min <= use <= max")
             }
-            Self::TlsUnsupported => f.write_str(
-                ".spec.tls: certificates come from cert-manager, which this controller does not drive; remove it to start the VM",
-            ),
+            Self::Tls { fault } => fault.fmt(f),
+            Self::Certificate { trouble } => trouble.fmt(f),
             Self::NoOverlay => f.write_str(
                 ".spec.extraNetwork: there is no overlay network here, the VM runs without it",
+            ),
+            Self::RequestsPending { pod, message } => write!(
+                f,
+                "the node has not set aside what pod {pod} requests: {message}"
             ),
             Self::Api { action, message } => write!(f, "could not {action}: {message}"),
             Self::Runner { message } => write!(f, "the runner did not take the size: {message}"),
@@ -142,6 +179,7 @@ impl fmt::Display for Problem {
                 write!(f, "pod {pod} failed")
             }
             Self::PodFailed { pod, reason } => write!(f, "pod {pod} failed: {reason}"),
+            Self::PodWaits { pod, why } => write!(f, "pod {pod} cannot start: {why}"),
             Self::NameTaken { pod } => write!(f, "pod {pod} belongs to another owner"),
         }
     }
@@ -160,6 +198,9 @@ fn resize(f: &mut fmt::Formatter<'_>, problem: &ResizeProblem) -> fmt::Result {
         }
         ResizeProblem::GuestBlind { expected, seen } => {
             write!(f, "the guest should see {expected} and sees {seen}")
+        }
+        ResizeProblem::Moving { .. } => {
+            f.write_str("the guest moves to another pod; it is resized when it has")
         }
         ResizeProblem::OutOfRange { rule } => {
             write!(f, "this VM cannot have the size: {}", peer_text(rule))

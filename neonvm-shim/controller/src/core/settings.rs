@@ -4,6 +4,8 @@ use protocol::time::Span;
 use protocol::vm::CpuScalingMode;
 use serde::Serialize;
 
+use super::overlay::Overlay;
+
 /// Bytes a slot size must be a multiple of, again checked before a pod is made (spec/neonvm.md §1.3).
 pub const SLOT_ALIGNMENT_BYTES: u64 = protocol::vm::MEMORY_BLOCK_BYTES;
 
@@ -41,6 +43,8 @@ pub struct Settings {
     pub at_most_one_pod: bool,
     /// Asks for the device plugin's `neonvm/vhost-net` and `neonvm/kvm`.
     pub device_limits: bool,
+    /// Runner pods request what their VMs have, and are resized in place with them.
+    pub true_requests: bool,
     /// Seconds before the first readiness probe: a floor of the boot time seen.
     pub readiness_initial_delay_s: u32,
     /// How long a resize may take before the object says phase Scaling, and the pod that the VM shrinks.
@@ -49,8 +53,12 @@ pub struct Settings {
     pub affinity: AffinityStyle,
     /// Scheduler of VMs that name none; `None` leaves the choice to the cluster, whose own scheduler takes them.
     pub default_scheduler: Option<String>,
+    /// The addresses of the overlay; `None`: VMs get none.
+    pub overlay: Option<Overlay>,
     /// `namespace/name` of the network attachment of VMs with `extraNetwork.enable`.
     pub network_attachment: Option<String>,
+    /// Runners are reached at their pods' addresses, not by sockets of this machine.
+    pub runners_at_pods: bool,
     /// Only runners of pods bound to this node are reachable by their control socket; `None`: all are.
     pub local_node: Option<String>,
 }
@@ -69,11 +77,14 @@ impl Settings {
             use_virtio_console: true,
             at_most_one_pod: true,
             device_limits: false,
+            true_requests: false,
             readiness_initial_delay_s: 0,
             quick: QUICK,
             affinity: AffinityStyle::Joined,
             default_scheduler: Some("autoscale-scheduler".into()),
+            overlay: None,
             network_attachment: None,
+            runners_at_pods: false,
             local_node: None,
         }
     }
@@ -89,6 +100,7 @@ impl Settings {
             readiness_initial_delay_s: 5,
             affinity: AffinityStyle::Appended,
             default_scheduler: None,
+            runners_at_pods: true,
             ..Self::one_machine()
         }
     }

@@ -82,6 +82,8 @@ pub(crate) fn runner_at(milli_cpu: u32, gib: u64) -> RunnerState {
         resize: None,
         exit: None,
         quota: protocol::runner::QuotaState::default(),
+        outgoing: None,
+        incoming: None,
     }
 }
 

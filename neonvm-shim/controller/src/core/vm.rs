@@ -9,6 +9,7 @@ mod done;
 mod dump;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::{Ipv4Addr, SocketAddr};
 
 pub use dump::Dump;
 use protocol::object::Pod;
@@ -16,15 +17,17 @@ use protocol::runner::RunnerState;
 use protocol::time::{Span, Timestamp};
 use protocol::trace::StageRecord;
 use protocol::units::Resources;
-use protocol::vm::{VirtualMachine, VmPhase};
+use protocol::vm::{VirtualMachine, VmPhase, VmStatus};
 use serde::Serialize;
 
 use super::action::{Action, Kind, Peer};
+use super::certificate::{Course, Facts};
 use super::note::Note;
-use super::observe::{ordered, size_of};
+use super::observe::{ordered, runner_address, size_of};
 use super::pace::{Pace, RestartPace};
 use super::plan::{Input, Moment, Plan, PodView, RunnerView, plan};
 use super::problem::Problem;
+use super::refusal::Refusal;
 use super::settings::Settings;
 use super::stages::StageWatch;
 
@@ -32,6 +35,8 @@ use super::stages::StageWatch;
 pub const LOOK_AGAIN: Span = Span::from_secs(15);
 /// Whatever the watches say or not, a VM and its pod are read afresh after this long.
 pub const READ_AGAIN: Span = Span::from_secs(60);
+/// A VM that is taken for a migration is left to it this long before it is asked whether there is one.
+pub const TAKER_PATIENCE: Span = Span::from_secs(10);
 /// Notes kept for a shell that does not fetch them; the oldest fall out.
 const NOTES_LIMIT: usize = 64;
 /// What the random part of a pod name is made of: no vowels, no look-alikes.
@@ -92,26 +97,47 @@ pub enum Reply {
     Pod(Box<Pod>),
     /// The pod of this name is gone.
     PodGone(String),
+    /// The uid of the migration of that name, if there is one.
+    Taker(Option<String>),
     /// The secret exists.
     SecretReady,
+    /// The VM holds this address of the overlay.
+    Address {
+        /// The address.
+        address: Ipv4Addr,
+        /// Its network's mask.
+        mask: Ipv4Addr,
+    },
+    /// The VM holds no address of the overlay.
+    AddressReleased,
+    /// The objects of the guest's certificate.
+    Certificate(Box<Facts>),
     /// The runner holds the order.
     Runner(Box<RunnerState>),
 }
 
-/// Why an action did not work.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Refusal {
-    /// It rested on an old version.
-    Conflict,
-    /// The VM object does not exist.
-    VmGone,
-    /// Anything else.
-    Failed {
-        /// The peer's words.
-        message: String,
-        /// Whether the same request can never work (a 4xx).
-        permanent: bool,
-    },
+/// What is known of the migration the VM is taken for.
+#[derive(Debug, Clone, Default, Serialize)]
+struct Taker {
+    uid: Option<String>,
+    ask_at: Option<Timestamp>,
+}
+
+impl Taker {
+    fn saw(&mut self, status: Option<&VmStatus>, now: Timestamp) {
+        let uid = status.and_then(|status| Some(&status.migration.as_ref()?.uid));
+        if uid != self.uid.as_ref() {
+            self.uid = uid.cloned();
+            self.ask_at = Some(now + TAKER_PATIENCE);
+        }
+    }
+
+    /// The migration of the name it was taken for has this uid, or there is none.
+    fn found(&mut self, asked: &str, found: Option<&str>, now: Timestamp) {
+        if self.uid.as_deref() == Some(asked) {
+            self.ask_at = (found == Some(asked)).then(|| now + TAKER_PATIENCE);
+        }
+    }
 }
 
 /// What is known of the runner.
@@ -140,10 +166,15 @@ pub struct VmCore {
     absent: Option<String>,
     link: Link,
     busy: BTreeMap<Peer, Action>,
-    pace: Pace,
+    pace: Pace<Kind>,
     failures: BTreeMap<Kind, Problem>,
     restarts: RestartPace,
     ssh_secret_ready: bool,
+    runner_secret_ready: bool,
+    address: Option<(Ipv4Addr, Ipv4Addr)>,
+    address_released: bool,
+    certificate: Course,
+    taker: Taker,
     suffix: String,
     progress_at: Timestamp,
     scaling_from: Option<Resources>,
@@ -175,6 +206,11 @@ impl VmCore {
             failures: BTreeMap::new(),
             restarts: RestartPace::default(),
             ssh_secret_ready: false,
+            runner_secret_ready: false,
+            address: None,
+            address_released: false,
+            certificate: Course::default(),
+            taker: Taker::default(),
             suffix: String::new(),
             progress_at: Timestamp(0),
             scaling_from: None,
@@ -281,8 +317,20 @@ impl VmCore {
             .as_deref()
             .is_none_or(|local| local == node);
         let lives = matches!(status.phase, VmPhase::Pending) || status.phase.is_alive();
-        (lives && here && !node.is_empty() && !pod.is_terminal())
+        let reachable = !self.settings.runners_at_pods || self.link_address().is_some();
+        (lives && here && reachable && !node.is_empty() && !pod.is_terminal())
             .then_some(status.pod_name.as_str())
+    }
+
+    /// Where the runner of that pod listens; `None` where it has a socket on this machine, or no address yet.
+    #[must_use]
+    pub fn link_address(&self) -> Option<SocketAddr> {
+        if !self.settings.runners_at_pods {
+            return None;
+        }
+        let vm = self.vm.as_ref()?;
+        let pod = self.pods.get(&vm.status.as_ref()?.pod_name)?;
+        runner_address(vm, pod)
     }
 
     fn choose(&mut self, at: Moment) -> Option<Action> {
@@ -373,6 +421,11 @@ impl VmCore {
             runner,
             failures: &self.failures,
             ssh_secret_ready: self.ssh_secret_ready,
+            runner_secret_ready: self.runner_secret_ready,
+            address: self.address,
+            address_released: self.address_released,
+            certificate: &self.certificate,
+            ask_taker_at: self.taker.ask_at,
             suffix: &self.suffix,
             restart_at: self.restarts.not_before(),
             wished_at: self.stages.wished_at(),
@@ -424,7 +477,14 @@ impl VmCore {
             }
         }
         self.stages.wanted(vm.spec.guest.in_use(), at);
+        let status = vm.status.as_ref();
+        self.taker.saw(status, at.now);
+        let uses_the_suffix = status.is_some_and(|status| status.pod_name.ends_with(&self.suffix));
         self.vm = Some(vm);
+        if uses_the_suffix {
+            // However that was learnt: no later pod gets the name of this one.
+            self.next_suffix();
+        }
         if !self.link_holds() {
             self.link = Link::None;
         }
@@ -443,12 +503,12 @@ impl VmCore {
 
     fn saw_pod(&mut self, at: Moment, pod: Pod) {
         let name = pod.metadata.name.clone();
+        // Versions go on from one pod to the next of its name: what is known of the next is not undone by old news.
         let older = self.pods.get(&name).is_some_and(|held| {
-            held.metadata.uid == pod.metadata.uid
-                && is_older(
-                    &pod.metadata.resource_version,
-                    &held.metadata.resource_version,
-                )
+            is_older(
+                &pod.metadata.resource_version,
+                &held.metadata.resource_version,
+            )
         });
         if older {
             return;
@@ -456,8 +516,12 @@ impl VmCore {
         if self.absent.as_ref() == Some(&name) {
             self.absent = None;
         }
+        // What was read again and is as it was promises nothing: a patch that it led to would be refused again.
+        let is_news = self.pods.get(&name) != Some(&pod);
         self.pods.insert(name, pod);
-        self.pace.hurry(at.now);
+        if is_news {
+            self.pace.hurry(at.now);
+        }
     }
 
     fn lost_pod(&mut self, name: &str, uid: Option<&str>) {
@@ -494,25 +558,30 @@ impl VmCore {
         self.notes.push_back(note);
     }
 
-    /// Splitmix64: names need to differ, not to be secret.
     fn next_suffix(&mut self) {
-        self.suffix.clear();
-        for _ in 0..SUFFIX_LENGTH {
-            self.seed = self.seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
-            let mut mixed = self.seed;
-            mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-            mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-            mixed ^= mixed >> 31;
-            let count = u64::try_from(SUFFIX_ALPHABET.len()).unwrap_or(1);
-            let index = usize::try_from(mixed % count).unwrap_or(0);
-            self.suffix.push(char::from(SUFFIX_ALPHABET[index]));
-        }
+        self.suffix = suffix(&mut self.seed);
     }
+}
+
+/// Five characters for a pod's name, by Splitmix64: names need to differ, not to be secret.
+pub(super) fn suffix(seed: &mut u64) -> String {
+    let mut text = String::new();
+    for _ in 0..SUFFIX_LENGTH {
+        *seed = seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = *seed;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^= mixed >> 31;
+        let count = u64::try_from(SUFFIX_ALPHABET.len()).unwrap_or(1);
+        let index = usize::try_from(mixed % count).unwrap_or(0);
+        text.push(char::from(SUFFIX_ALPHABET[index]));
+    }
+    text
 }
 
 /// Whether a version is older than another. Versions are numbers on every known server; where they are not, nothing is
 /// older.
-fn is_older(version: &str, than: &str) -> bool {
+pub(super) fn is_older(version: &str, than: &str) -> bool {
     match (version.parse::<u64>(), than.parse::<u64>()) {
         (Ok(version), Ok(than)) => version < than,
         _ => false,

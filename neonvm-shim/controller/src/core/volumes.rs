@@ -9,10 +9,21 @@ use super::settings::Settings;
 pub const SSH_PUBLIC: &str = "ssh-publickey";
 /// Volume that holds the SSH private key, for people in the runner's container.
 pub const SSH_PRIVATE: &str = "ssh-privatekey";
+/// Volume that holds the token by which a runner knows its controller, and where that appears.
+pub const RUNNER_TOKEN: &str = "runner-token";
+/// The key of the token in its secret, and the file it appears as.
+pub const TOKEN: &str = "token";
+const TOKEN_PATH: &str = "/vm/control";
 /// Where guest mounts appear in the runner's container.
 const MOUNTS: &str = "/vm/mounts";
 /// Where TLS files appear in a guest unless `spec.tls.mountPath` says otherwise.
 const TLS_PATH: &str = "/var/tls";
+
+/// The name of the secret with that token.
+#[must_use]
+pub fn runner_secret(vm: &str) -> String {
+    format!("runner-neonvm-{vm}")
+}
 
 pub(super) fn volumes(vm: &VirtualMachine, status: &VmStatus, settings: &Settings) -> Vec<Value> {
     let mut all = vec![json!({"name": "virtualmachineimages", "emptyDir": {}})];
@@ -37,6 +48,12 @@ pub(super) fn volumes(vm: &VirtualMachine, status: &VmStatus, settings: &Setting
             "name": SSH_PUBLIC,
             "secret": secret("ssh-publickey", "authorized_keys", 0o644),
         }));
+    }
+    if settings.runners_at_pods {
+        all.push(json!({"name": RUNNER_TOKEN, "secret": {
+            "secretName": runner_secret(&vm.metadata.name),
+            "items": [{"key": TOKEN, "path": TOKEN, "mode": 0o400}],
+        }}));
     }
     if let Some(swap) = vm
         .spec
@@ -73,6 +90,9 @@ pub(super) fn mounts(vm: &VirtualMachine, settings: &Settings) -> Vec<Value> {
     if vm.spec.enable_ssh {
         all.push(json!({"name": SSH_PRIVATE, "mountPath": "/mnt/ssh"}));
         all.push(json!({"name": SSH_PUBLIC, "mountPath": "/vm/ssh"}));
+    }
+    if settings.runners_at_pods {
+        all.push(json!({"name": RUNNER_TOKEN, "mountPath": TOKEN_PATH, "readOnly": true}));
     }
     if vm
         .spec

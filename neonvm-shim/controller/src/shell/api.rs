@@ -1,17 +1,23 @@
 //! Actions of the core as requests to the API server.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Client;
 use kube::api::{DeleteParams, GetParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::{Request, request};
+use protocol::object::Pod;
 use serde_json::{Value, json};
 use telemetry::chain;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
+use super::certificate::{self, CertificateError};
 use super::decode::{self, DecodeError};
-use super::secret::{KeyError, ssh_secret};
+use super::overlay::Pools;
+use super::secret::{KeyError, is_owned, runner_secret, ssh_secret, token};
+use crate::core::requests::SUBRESOURCE;
+use crate::core::volumes;
 use crate::core::{Action, Refusal, Reply};
 
 /// Who writes, as the server's book-keeping of fields shows it.
@@ -39,11 +45,14 @@ pub enum ApiError {
     /// No key pair.
     #[error("SSH keys")]
     Key(#[source] KeyError),
+    /// A step to a certificate.
+    #[error("a guest's certificate")]
+    Certificate(#[source] CertificateError),
 }
 
 impl ApiError {
     /// The HTTP status of a refusal.
-    fn code(&self) -> Option<u16> {
+    pub(super) fn code(&self) -> Option<u16> {
         match self {
             Self::Kube(error) => match error.as_ref() {
                 kube::Error::Api(status) => Some(status.code),
@@ -53,7 +62,7 @@ impl ApiError {
         }
     }
 
-    fn refusal(&self) -> Refusal {
+    pub(super) fn refusal(&self) -> Refusal {
         let code = self.code();
         let message = match self {
             Self::Kube(error) => match error.as_ref() {
@@ -67,10 +76,25 @@ impl ApiError {
     }
 }
 
+/// What is known of a pod after a request about it; `None`: there is none of that name.
+pub(super) type Found = Result<Option<Box<Pod>>, Refusal>;
+
+/// Whether the API server has the subresource by which pods are resized in place.
+///
+/// # Errors
+/// When it cannot be asked.
+pub async fn offers_resize(client: &Client) -> Result<bool, kube::Error> {
+    let name = format!("pods/{SUBRESOURCE}");
+    let offered = client.list_core_api_resources("v1").await?;
+    Ok(offered.resources.iter().any(|it| it.name == name))
+}
+
 /// The API server as one VM's worker uses it.
 pub(super) struct KubeApi {
-    client: Client,
+    pub(super) client: Client,
     slots: Semaphore,
+    /// The addresses of the overlay, if there is one.
+    pub(super) pools: Option<Arc<Pools>>,
 }
 
 impl KubeApi {
@@ -78,6 +102,7 @@ impl KubeApi {
         Self {
             client,
             slots: Semaphore::new(REQUESTS_AT_ONCE),
+            pools: None,
         }
     }
 
@@ -91,53 +116,56 @@ impl KubeApi {
         let vms = Request::new(format!(
             "/apis/vm.neon.tech/v1/namespaces/{namespace}/virtualmachines"
         ));
-        let pods = Request::new(format!("/api/v1/namespaces/{namespace}/pods"));
-        let (params, get) = (patch_params(), GetParams::default());
+        let params = patch_params();
+        let as_vm = |value| decode::vm(value).map(|vm| Reply::Vm(Box::new(vm)));
         match action {
-            Action::PatchVm { patch, .. } => vm_reply(
-                self.send(vms.patch(vm, &params, &Patch::Merge(patch)))
-                    .await,
-            ),
+            Action::PatchVm { patch, .. } => {
+                let request = vms.patch(vm, &params, &Patch::Merge(patch));
+                object(self.send(request).await, as_vm)
+            }
             Action::WriteStatus { patch, .. } => {
                 let patch = Patch::Merge(patch);
-                vm_reply(
-                    self.send(vms.patch_subresource("status", vm, &params, &patch))
-                        .await,
-                )
+                let request = vms.patch_subresource("status", vm, &params, &patch);
+                object(self.send(request).await, as_vm)
             }
-            Action::ReadVm => vm_reply(self.send(vms.get(vm, &get)).await),
-            Action::ReadPod { name } => pod_reply(&name, self.send(pods.get(&name, &get)).await),
+            Action::ReadVm => {
+                let request = vms.get(vm, &GetParams::default());
+                object(self.send(request).await, as_vm)
+            }
+            Action::ReadTaker { name, .. } => self.read_taker(namespace, &name).await,
             Action::EnsureSshSecret { name, owner } => {
-                self.ensure_secret(namespace, &name, &owner).await
+                let make = || ssh_secret(namespace, &name, &owner);
+                self.ensure_secret(namespace, &name, make, |_| true).await
             }
-            Action::CreatePod { name, pod } => self.create_pod(&pods, &name, &pod).await,
+            Action::EnsureRunnerSecret { name, owner } => {
+                let make = || Ok(runner_secret(namespace, &name, &owner));
+                // One that an earlier VM of the name left goes with it, and another's is not ours to use.
+                let fits = |secret: &Value| is_owned(secret, &owner) && token(secret).is_some();
+                self.ensure_secret(namespace, &name, make, fits).await
+            }
+            Action::ReadPod { name } => reply(self.read_pod(namespace, &name).await, name),
+            Action::CreatePod { name, pod } => {
+                reply(self.create_pod(namespace, &name, &pod).await, name)
+            }
             Action::PatchPodMetadata { name, ops } => {
-                let body = json_patch(&pods, &name, &json!(ops));
-                pod_reply(&name, self.send(body).await)
+                let ops = json!(ops);
+                reply(self.edit_pod(namespace, &name, &ops).await, name)
+            }
+            Action::ResizePod { name, ops } => {
+                reply(self.resize_pod(namespace, &name, &json!(ops)).await, name)
             }
             Action::DeletePod { name, uid, grace_s } => {
-                let params = DeleteParams {
-                    grace_period_seconds: Some(grace_s),
-                    preconditions: Some(Preconditions {
-                        uid: Some(uid),
-                        resource_version: None,
-                    }),
-                    ..DeleteParams::default()
-                };
-                match self.send(pods.delete(&name, &params)).await {
-                    // A bare "Success": what is left of it must be read.
-                    Ok(answer) if answer["kind"] == "Status" => {
-                        pod_reply(&name, self.send(pods.get(&name, &get)).await)
-                    }
-                    answer => pod_reply(&name, answer),
-                }
+                let left = self.delete_pod(namespace, &name, uid, grace_s).await;
+                reply(left, name)
             }
             Action::OrphanPod { name, uid } => {
-                let ops = json!([
-                    {"op": "test", "path": "/metadata/uid", "value": uid},
-                    {"op": "remove", "path": "/metadata/ownerReferences"},
-                ]);
-                pod_reply(&name, self.send(json_patch(&pods, &name, &ops)).await)
+                reply(self.orphan_pod(namespace, &name, &uid).await, name)
+            }
+            Action::TakeAddress { holder } => self.pools()?.take(self, &holder).await,
+            Action::ReleaseAddress { holder } => self.pools()?.give_back(self, &holder).await,
+            Action::Certificate { step, order } => {
+                let bench = certificate::Bench::new(self, namespace, vm, &order);
+                bench.take(&step).await
             }
             Action::SetSize { .. } => Err(Refusal::Failed {
                 message: "sizes are the runner's business".into(),
@@ -146,18 +174,94 @@ impl KubeApi {
         }
     }
 
-    async fn create_pod(&self, pods: &Request, name: &str, pod: &Value) -> Result<Reply, Refusal> {
-        match self
-            .send(pods.create(&post_params(), pod.to_string().into_bytes()))
-            .await
-        {
-            // Created before, by us or another: the core looks whose it is.
-            Err(error) if error.code() == Some(409) => {
-                pod_reply(name, self.send(pods.get(name, &GetParams::default())).await)
+    fn pools(&self) -> Result<&Pools, Refusal> {
+        self.pools.as_deref().ok_or_else(|| Refusal::Failed {
+            message: "there are no addresses to give".into(),
+            permanent: true,
+        })
+    }
+
+    /// The uid of the migration of that name, if there is one.
+    async fn read_taker(&self, namespace: &str, name: &str) -> Result<Reply, Refusal> {
+        let migrations = Request::new(format!(
+            "/apis/vm.neon.tech/v1/namespaces/{namespace}/virtualmachinemigrations"
+        ));
+        match self.send(migrations.get(name, &GetParams::default())).await {
+            Ok(found) => {
+                let uid = found["metadata"]["uid"].as_str();
+                Ok(Reply::Taker(uid.map(str::to_owned)))
             }
+            Err(error) if error.code() == Some(404) => Ok(Reply::Taker(None)),
+            Err(error) => Err(error.refusal()),
+        }
+    }
+
+    /// Takes the owners off the pod of this uid.
+    async fn orphan_pod(&self, namespace: &str, name: &str, uid: &str) -> Found {
+        let ops = json!([
+            {"op": "test", "path": "/metadata/uid", "value": uid},
+            {"op": "remove", "path": "/metadata/ownerReferences"},
+        ]);
+        self.edit_pod(namespace, name, &ops).await
+    }
+
+    /// Reads a pod.
+    pub(super) async fn read_pod(&self, namespace: &str, name: &str) -> Found {
+        let request = pods(namespace).get(name, &GetParams::default());
+        found(self.send(request).await)
+    }
+
+    /// Creates a pod; one of that name that is there already is what is found.
+    pub(super) async fn create_pod(&self, namespace: &str, name: &str, pod: &Value) -> Found {
+        let request = pods(namespace).create(&post_params(), pod.to_string().into_bytes());
+        match self.send(request).await {
+            // Created before, by us or another: the core looks whose it is.
+            Err(error) if error.code() == Some(409) => self.read_pod(namespace, name).await,
             // Not found is the namespace here, not the pod.
             Err(error) => Err(error.refusal()),
-            answer => pod_reply(name, answer),
+            answer => found(answer),
+        }
+    }
+
+    /// Applies a JSON patch to a pod.
+    pub(super) async fn edit_pod(&self, namespace: &str, name: &str, ops: &Value) -> Found {
+        let patch = Patch::Merge(ops);
+        let request = pods(namespace).patch(name, &patch_params(), &patch);
+        found(self.send(request.map(as_json_patch)).await)
+    }
+
+    /// Applies a JSON patch to what a pod requests. Not found is the subresource or the pod, so it says nothing of the pod.
+    async fn resize_pod(&self, namespace: &str, name: &str, ops: &Value) -> Found {
+        let patch = Patch::Merge(ops);
+        let pods = pods(namespace);
+        let request = pods.patch_subresource(SUBRESOURCE, name, &patch_params(), &patch);
+        match self.send(request.map(as_json_patch)).await {
+            Err(error) => Err(error.refusal()),
+            answer => found(answer),
+        }
+    }
+
+    /// Deletes the pod of this uid; finds what is left of it, which may be a pod that takes its time to end.
+    pub(super) async fn delete_pod(
+        &self,
+        namespace: &str,
+        name: &str,
+        uid: String,
+        grace_s: u32,
+    ) -> Found {
+        let params = DeleteParams {
+            grace_period_seconds: Some(grace_s),
+            preconditions: Some(Preconditions {
+                uid: Some(uid),
+                resource_version: None,
+            }),
+            ..DeleteParams::default()
+        };
+        let request = pods(namespace).delete(name, &params);
+        match self.send(request).await {
+            // A bare "Success": what is left of it must be read.
+            Ok(answer) if answer["kind"] == "Status" => self.read_pod(namespace, name).await,
+            answer => found(answer),
         }
     }
 
@@ -165,22 +269,46 @@ impl KubeApi {
         &self,
         namespace: &str,
         name: &str,
-        owner: &Value,
+        make: impl FnOnce() -> Result<Value, KeyError>,
+        fits: impl Fn(&Value) -> bool,
     ) -> Result<Reply, Refusal> {
         let secrets = Request::new(format!("/api/v1/namespaces/{namespace}/secrets"));
-        match self.send(secrets.get(name, &GetParams::default())).await {
-            Ok(_) => return Ok(Reply::SecretReady),
-            Err(error) if error.code() == Some(404) => {}
-            Err(error) => return Err(error.refusal()),
-        }
-        let secret = ssh_secret(namespace, name, owner).map_err(|e| ApiError::Key(e).refusal())?;
-        match self
-            .send(secrets.create(&post_params(), secret.to_string().into_bytes()))
-            .await
-        {
-            Ok(_) => Ok(Reply::SecretReady),
-            Err(error) if error.code() == Some(409) => Ok(Reply::SecretReady),
+        let found = match self.send(secrets.get(name, &GetParams::default())).await {
+            Err(error) if error.code() == Some(404) => {
+                let secret = make().map_err(|error| ApiError::Key(error).refusal())?;
+                let body = secret.to_string().into_bytes();
+                match self.send(secrets.create(&post_params(), body)).await {
+                    // Made by another meanwhile.
+                    Err(error) if error.code() == Some(409) => {
+                        self.send(secrets.get(name, &GetParams::default())).await
+                    }
+                    made => made,
+                }
+            }
+            found => found,
+        };
+        match found {
+            Ok(secret) if fits(&secret) => Ok(Reply::SecretReady),
+            Ok(_) => Err(Refusal::Failed {
+                message: format!("secret {name} is not this VM's"),
+                permanent: false,
+            }),
             Err(error) => Err(error.refusal()),
+        }
+    }
+
+    /// The token by which the runners of a VM know us; `None` if it has none: its pods are older than that.
+    pub(super) async fn runner_token(
+        &self,
+        namespace: &str,
+        vm: &str,
+    ) -> Result<Option<String>, ApiError> {
+        let secrets = Request::new(format!("/api/v1/namespaces/{namespace}/secrets"));
+        let name = volumes::runner_secret(vm);
+        match self.send(secrets.get(&name, &GetParams::default())).await {
+            Ok(secret) => Ok(token(&secret)),
+            Err(error) if error.code() == Some(404) => Ok(None),
+            Err(error) => Err(error),
         }
     }
 
@@ -205,7 +333,7 @@ impl KubeApi {
             .map(drop)
     }
 
-    async fn send(
+    pub(super) async fn send(
         &self,
         request: Result<hyper::Request<Vec<u8>>, request::Error>,
     ) -> Result<Value, ApiError> {
@@ -218,50 +346,58 @@ impl KubeApi {
     }
 }
 
-fn patch_params() -> PatchParams {
+pub(super) fn patch_params() -> PatchParams {
     PatchParams {
         field_manager: Some(FIELD_MANAGER.into()),
         ..PatchParams::default()
     }
 }
 
-fn post_params() -> PostParams {
+pub(super) fn post_params() -> PostParams {
     PostParams {
         field_manager: Some(FIELD_MANAGER.into()),
         ..PostParams::default()
     }
 }
 
-fn json_patch(
-    pods: &Request,
-    name: &str,
-    ops: &Value,
-) -> Result<hyper::Request<Vec<u8>>, request::Error> {
-    let mut request = pods.patch(name, &patch_params(), &Patch::Merge(ops))?;
+fn pods(namespace: &str) -> Request {
+    Request::new(format!("/api/v1/namespaces/{namespace}/pods"))
+}
+
+/// The library takes operations it has parsed itself; ours are data already.
+fn as_json_patch(mut request: hyper::Request<Vec<u8>>) -> hyper::Request<Vec<u8>> {
     request.headers_mut().insert(
         hyper::header::CONTENT_TYPE,
         hyper::header::HeaderValue::from_static("application/json-patch+json"),
     );
-    Ok(request)
+    request
 }
 
-fn vm_reply(answer: Result<Value, ApiError>) -> Result<Reply, Refusal> {
+/// The object an answer holds, read. That it is not there is [`Refusal::Gone`].
+pub(super) fn object<T>(
+    answer: Result<Value, ApiError>,
+    read: impl FnOnce(Value) -> Result<T, DecodeError>,
+) -> Result<T, Refusal> {
     let value = answer.map_err(|error| match error.code() {
-        Some(404) => Refusal::VmGone,
+        Some(404) => Refusal::Gone,
         Some(409) => Refusal::Conflict,
         _ => error.refusal(),
     })?;
-    let vm = decode::vm(value).map_err(|error| ApiError::Decode(error).refusal())?;
-    Ok(Reply::Vm(Box::new(vm)))
+    read(value).map_err(|error| ApiError::Decode(error).refusal())
 }
 
-fn pod_reply(name: &str, answer: Result<Value, ApiError>) -> Result<Reply, Refusal> {
+/// The pod an answer holds.
+fn found(answer: Result<Value, ApiError>) -> Found {
     match answer {
-        Ok(value) => {
-            let pod = decode::pod(value).map_err(|error| ApiError::Decode(error).refusal())?;
-            Ok(Reply::Pod(Box::new(pod)))
-        }
-        Err(error) if error.code() == Some(404) => Ok(Reply::PodGone(name.to_owned())),
+        Ok(value) => match decode::pod(value) {
+            Ok(pod) => Ok(Some(Box::new(pod))),
+            Err(error) => Err(ApiError::Decode(error).refusal()),
+        },
+        Err(error) if error.code() == Some(404) => Ok(None),
         Err(error) => Err(error.refusal()),
     }
+}
+
+fn reply(found: Found, name: String) -> Result<Reply, Refusal> {
+    Ok(found?.map_or_else(|| Reply::PodGone(name), Reply::Pod))
 }

@@ -1,7 +1,7 @@
 //! From what an API server sends to typed objects. One object that does not decode hurts itself only.
 
 use protocol::object::{Pod, without_nulls};
-use protocol::vm::VirtualMachine;
+use protocol::vm::{VirtualMachine, VirtualMachineMigration};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -22,6 +22,14 @@ pub struct DecodeError {
 /// [`DecodeError`] names the member that does not fit.
 pub(super) fn vm(value: Value) -> Result<VirtualMachine, DecodeError> {
     decode(value, "VirtualMachine")
+}
+
+/// Reads a migration.
+///
+/// # Errors
+/// [`DecodeError`] names the member that does not fit.
+pub(super) fn migration(value: Value) -> Result<VirtualMachineMigration, DecodeError> {
+    decode(value, "VirtualMachineMigration")
 }
 
 /// Reads what is needed of a pod.

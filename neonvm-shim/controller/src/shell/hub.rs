@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{Stream, StreamExt};
@@ -16,11 +17,13 @@ use tokio::task::{Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::events::Letter;
+use super::link::RunnerKey;
 use super::mailbox::Mailbox;
+use super::moves::{Ground, MOVER_PAUSE, Moves};
 use super::worker::{Common, Worker};
 use super::{RunError, decode, moment, pause};
 use crate::core::announce::{About, Announcer};
-use crate::core::{Event, Moment, Note, Settings, VmCore};
+use crate::core::{Event, Moment, Note, Settings, VmCore, migration};
 
 /// How often failing objects are counted and logged.
 const FAILING_REFRESH: Duration = Duration::from_secs(15);
@@ -28,12 +31,12 @@ const FAILING_REFRESH: Duration = Duration::from_secs(15);
 const WORKER_PAUSE: Duration = Duration::from_secs(1);
 
 /// Namespace and name.
-type Key = (String, String);
+pub(super) type Key = (String, String);
 /// What a watch yields.
-type Seen = Result<watcher::Event<DynamicObject>, watcher::Error>;
+pub(super) type Seen = Result<watcher::Event<DynamicObject>, watcher::Error>;
 
 struct Running {
-    mailbox: Mailbox,
+    mailbox: Mailbox<Event>,
     newest: Box<VirtualMachine>,
     received: Moment,
     cancel: CancellationToken,
@@ -56,6 +59,7 @@ pub(super) struct Hub {
     listed_vms: BTreeSet<Key>,
     listed_pods: BTreeSet<Key>,
     workers: JoinSet<()>,
+    moves: Moves,
     /// For objects that have no worker, because they cannot be read.
     announcer: Announcer,
 }
@@ -63,6 +67,7 @@ pub(super) struct Hub {
 impl Hub {
     pub(super) fn new(common: Common, settings: Settings) -> Self {
         Self {
+            moves: Moves::new(common.clone(), settings.clone()),
             common,
             settings,
             vms: BTreeMap::new(),
@@ -79,9 +84,10 @@ impl Hub {
         mut self,
         vms: impl Stream<Item = Seen>,
         pods: impl Stream<Item = Seen>,
+        moves: impl Stream<Item = Seen>,
         cancel: CancellationToken,
     ) -> Result<(), RunError> {
-        let (mut vms, mut pods) = (pin!(vms), pin!(pods));
+        let (mut vms, mut pods, mut moves) = (pin!(vms), pin!(pods), pin!(moves));
         let mut refresh = tokio::time::interval(FAILING_REFRESH);
         let ended = loop {
             tokio::select! {
@@ -96,6 +102,14 @@ impl Hub {
                     Some(Err(error)) => warn("Pods", &error),
                     None => break Err(RunError::WatchEnded("Pods")),
                 },
+                seen = moves.next() => match seen {
+                    Some(Ok(event)) => for vm in self.moves.event(event) {
+                        self.start_mover(vm, Duration::ZERO);
+                    },
+                    Some(Err(error)) => warn("VirtualMachineMigrations", &error),
+                    None => break Err(RunError::WatchEnded("VirtualMachineMigrations")),
+                },
+                vm = self.moves.died() => self.start_mover(vm, MOVER_PAUSE),
                 Some(ended) = self.workers.join_next_with_id() => self.worker_ended(ended),
                 _ = refresh.tick() => self.count_failing(),
             }
@@ -103,6 +117,7 @@ impl Hub {
         for running in self.vms.values() {
             running.cancel.cancel();
         }
+        self.moves.end().await;
         while self.workers.join_next().await.is_some() {}
         ended
     }
@@ -147,6 +162,7 @@ impl Hub {
             Err(error) => return self.left_alone(&key, &uid, chain(&error), received),
         };
         self.common.state.unreadable(&text, None);
+        self.moves.saw_vm(&key, &vm, received);
         if let Some(running) = self.vms.get_mut(&key) {
             running.newest = vm.clone();
             running.received = received;
@@ -185,6 +201,7 @@ impl Hub {
         if let Some(running) = self.vms.remove(key) {
             running.cancel.cancel();
         }
+        self.moves.lost_vm(key);
         self.common.state.forget(&text_of(key));
     }
 
@@ -238,6 +255,9 @@ impl Hub {
             }
         };
         let vm = (key.0.clone(), vm);
+        if let Event::Pod(pod) = &seen {
+            self.moves.saw_pod(&vm, pod, received);
+        }
         if let Some(running) = self.vms.get(&vm) {
             running.mailbox.put(received, seen.clone());
         }
@@ -256,6 +276,7 @@ impl Hub {
         let Some(pod) = self.pods.remove(key) else {
             return;
         };
+        self.moves.lost_pod(&pod.vm, &key.1, &pod.uid);
         if let Some(running) = self.vms.get(&pod.vm) {
             let gone = Event::PodGone {
                 name: key.1.clone(),
@@ -280,6 +301,7 @@ impl Hub {
             mailbox: mailbox.clone(),
             common: self.common.clone(),
             announcer: Announcer::default(),
+            key: Arc::new(RunnerKey::new(Arc::clone(&self.common.api), &key.0, &key.1)),
         };
         let stop = cancel.clone();
         let task = self.workers.spawn(async move {
@@ -296,6 +318,19 @@ impl Hub {
             task: task.id(),
         };
         self.vms.insert(key, running);
+    }
+
+    /// Starts the mover of a VM.
+    fn start_mover(&mut self, key: Key, after: Duration) {
+        let vm = self.vms.get(&key);
+        let vm = vm.map(|running| (running.received, running.newest.clone()));
+        let pods = self.pods.values().filter(|pod| pod.vm == key);
+        let pods = pods.filter_map(|pod| match &pod.seen {
+            Event::Pod(seen) => Some((pod.received, migration::Event::Pod(seen.clone()))),
+            _ => None,
+        });
+        let pods = pods.collect();
+        self.moves.start(key, Ground { vm, pods, after });
     }
 
     fn worker_ended(&mut self, ended: Result<(Id, ()), JoinError>) {
@@ -335,10 +370,10 @@ fn warn(kind: &str, error: &watcher::Error) {
     );
 }
 
-fn key_of(object: &DynamicObject) -> Key {
+pub(super) fn key_of(object: &DynamicObject) -> Key {
     (object.namespace().unwrap_or_default(), object.name_any())
 }
 
-fn text_of(key: &Key) -> String {
+pub(super) fn text_of(key: &Key) -> String {
     format!("{}/{}", key.0, key.1)
 }

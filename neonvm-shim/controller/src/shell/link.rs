@@ -1,29 +1,36 @@
-//! The link to a runner: HTTP/1 over the unix socket in its directory (types: `protocol::runner`).
+//! The link to a runner: HTTP/1 over the unix socket in its directory, or to its pod's address (types: `protocol::runner`).
 
+use std::io::ErrorKind;
+use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1::SendRequest;
+use hyper::header::HeaderValue;
 use hyper::{Method, Request, StatusCode, header};
 use hyper_util::rt::TokioIo;
+use protocol::migration::{IncomingOrder, OutgoingOrder};
 use protocol::runner::{RunnerState, SizeOrder};
 use telemetry::chain;
-use telemetry::clock::Clock;
-use tokio::net::UnixStream;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::Mutex;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::mailbox::Mailbox;
-use super::{moment, pause};
-use crate::core::Event;
+use super::api::{ApiError, KubeApi};
+use super::pause;
 
 /// How long a runner may hold a question for news.
 const LONG_POLL: Duration = Duration::from_secs(20);
 /// How long past that an answer may take.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a connection to a pod may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// First and longest pause between attempts to reach a runner. A refused connection to a unix socket costs
 /// microseconds, and a runner that has just come up should be found at once.
 const RETRY_FIRST: Duration = Duration::from_millis(10);
@@ -37,10 +44,10 @@ const SOCKET_PATH_LIMIT: usize = 100;
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
     /// No connection.
-    #[error("could not connect to {}", path.display())]
+    #[error("could not connect to {peer}")]
     Connect {
-        /// The socket.
-        path: PathBuf,
+        /// Where it listens.
+        peer: RunnerAddress,
         /// Why.
         #[source]
         source: std::io::Error,
@@ -65,30 +72,111 @@ pub enum LinkError {
     /// The answer is not a state.
     #[error("the runner's answer is not a state")]
     Decode(#[source] serde_json::Error),
+    /// The token it would ask for is not to be had.
+    #[error("could not read the runner's token")]
+    Token(#[source] Box<ApiError>),
 }
 
 impl LinkError {
     /// Whether the same request can never work.
     #[must_use]
     pub fn is_permanent(&self) -> bool {
-        matches!(self, Self::Refused { status, .. } if status.is_client_error())
+        // A token may have been made, or made anew.
+        matches!(self, Self::Refused { status, .. }
+            if status.is_client_error() && *status != StatusCode::UNAUTHORIZED)
+    }
+}
+
+/// Where a runner listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RunnerAddress {
+    /// On a socket of this machine.
+    Socket(PathBuf),
+    /// At its pod's address.
+    Pod(SocketAddr),
+}
+
+impl std::fmt::Display for RunnerAddress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Socket(path) => path.display().fmt(f),
+            Self::Pod(address) => address.fmt(f),
+        }
+    }
+}
+
+/// The token by which runners of one VM know us, read when it is first needed and kept until one of them refuses it.
+pub(super) struct RunnerKey {
+    api: Arc<KubeApi>,
+    namespace: String,
+    vm: String,
+    held: Mutex<Option<Option<HeaderValue>>>,
+}
+
+impl RunnerKey {
+    pub(super) fn new(api: Arc<KubeApi>, namespace: &str, vm: &str) -> Self {
+        Self {
+            api,
+            namespace: namespace.to_owned(),
+            vm: vm.to_owned(),
+            held: Mutex::new(None),
+        }
+    }
+
+    /// As it is sent; `None` if the VM has none.
+    async fn header(&self) -> Result<Option<HeaderValue>, LinkError> {
+        let mut held = self.held.lock().await;
+        if let Some(known) = &*held {
+            return Ok(known.clone());
+        }
+        let token = self.api.runner_token(&self.namespace, &self.vm).await;
+        let token = token.map_err(|error| LinkError::Token(Box::new(error)))?;
+        let header = token.and_then(|token| {
+            let mut value = HeaderValue::try_from(format!("Bearer {token}")).ok()?;
+            value.set_sensitive(true);
+            Some(value)
+        });
+        *held = Some(header.clone());
+        Ok(header)
+    }
+
+    /// It is not the right one any more, or there is one now.
+    async fn forget(&self) {
+        *self.held.lock().await = None;
+    }
+}
+
+impl std::fmt::Debug for RunnerKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "RunnerKey({}/{})", self.namespace, self.vm)
     }
 }
 
 /// One connection to one runner, made again when it broke. One request at a time.
 #[derive(Debug)]
 pub struct RunnerLink {
-    path: PathBuf,
+    peer: RunnerAddress,
+    key: Option<Arc<RunnerKey>>,
     connection: Option<SendRequest<Full<Bytes>>>,
 }
 
 impl RunnerLink {
-    /// A link over the socket at `path`; nothing is opened yet.
+    /// A link; nothing is opened yet.
     #[must_use]
-    pub fn new(path: PathBuf) -> Self {
+    pub fn new(peer: RunnerAddress) -> Self {
         Self {
-            path,
+            peer,
+            key: None,
             connection: None,
+        }
+    }
+
+    /// A link that says who it is where the runner's port is open to others.
+    pub(super) fn with_key(peer: RunnerAddress, key: &Arc<RunnerKey>) -> Self {
+        let asked = matches!(peer, RunnerAddress::Pod(_));
+        Self {
+            key: asked.then(|| Arc::clone(key)),
+            ..Self::new(peer)
         }
     }
 
@@ -130,6 +218,58 @@ impl RunnerLink {
             .await
     }
 
+    /// Has the guest held still or sent.
+    ///
+    /// # Errors
+    /// [`LinkError`]; giving the order again does no harm. So it is with those below.
+    pub async fn send_guest(&mut self, order: &OutgoingOrder) -> Result<RunnerState, LinkError> {
+        let body = serde_json::to_vec(order).map_err(LinkError::Decode)?;
+        self.exchange(Method::PUT, "/v1/outgoing", body.into(), ANSWER_TIMEOUT)
+            .await
+    }
+
+    /// Has it kept.
+    ///
+    /// # Errors
+    /// [`LinkError`].
+    pub async fn recall_guest(&mut self, id: &str) -> Result<RunnerState, LinkError> {
+        let uri = format!("/v1/outgoing/{id}");
+        self.exchange(Method::DELETE, &uri, Bytes::new(), ANSWER_TIMEOUT)
+            .await
+    }
+
+    /// Has the QEMU end that it has left.
+    ///
+    /// # Errors
+    /// [`LinkError`].
+    pub async fn quit(&mut self, id: &str) -> Result<RunnerState, LinkError> {
+        let uri = format!("/v1/outgoing/{id}/done");
+        self.exchange(Method::POST, &uri, Bytes::new(), ANSWER_TIMEOUT)
+            .await
+    }
+
+    /// Has a guest waited for.
+    ///
+    /// # Errors
+    /// [`LinkError`].
+    pub async fn receive_guest(&mut self, order: &IncomingOrder) -> Result<RunnerState, LinkError> {
+        let body = serde_json::to_vec(order).map_err(LinkError::Decode)?;
+        // The answer comes when there is a disk and a QEMU.
+        let limit = LONG_POLL + ANSWER_TIMEOUT;
+        self.exchange(Method::PUT, "/v1/incoming", body.into(), limit)
+            .await
+    }
+
+    /// Has the guest run that has come.
+    ///
+    /// # Errors
+    /// [`LinkError`].
+    pub async fn begin_guest(&mut self, id: &str) -> Result<RunnerState, LinkError> {
+        let uri = format!("/v1/incoming/{id}/begin");
+        self.exchange(Method::POST, &uri, Bytes::new(), ANSWER_TIMEOUT)
+            .await
+    }
+
     /// Sees that there is a connection.
     ///
     /// # Errors
@@ -143,12 +283,30 @@ impl RunnerLink {
             return Ok(());
         }
         self.connection = None;
-        let stream = open(&self.path)
-            .await
-            .map_err(|source| LinkError::Connect {
-                path: self.path.clone(),
-                source,
-            })?;
+        let refused = |source| LinkError::Connect {
+            peer: self.peer.clone(),
+            source,
+        };
+        match &self.peer {
+            RunnerAddress::Socket(path) => {
+                let stream = open(path).await.map_err(refused)?;
+                self.begin(stream).await
+            }
+            RunnerAddress::Pod(address) => {
+                let connecting = timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await;
+                let connected = connecting.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()));
+                let stream = connected.map_err(refused)?;
+                // An order is one small packet that should not wait for another.
+                let _ = stream.set_nodelay(true);
+                self.begin(stream).await
+            }
+        }
+    }
+
+    async fn begin<S>(&mut self, stream: S) -> Result<(), LinkError>
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
         let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .map_err(LinkError::Http)?;
@@ -185,13 +343,20 @@ impl RunnerLink {
         body: Bytes,
     ) -> Result<RunnerState, LinkError> {
         self.connect().await?;
-        let request = Request::builder()
+        let token = match &self.key {
+            Some(key) => key.header().await?,
+            None => None,
+        };
+        let mut request = Request::builder()
             .method(method)
             .uri(uri)
             .header(header::HOST, "runner")
             .header(header::CONTENT_TYPE, "application/json")
             .body(Full::new(body))
             .expect("method, path and headers are well formed");
+        if let Some(token) = token {
+            request.headers_mut().insert(header::AUTHORIZATION, token);
+        }
         let Some(connection) = self.connection.as_mut() else {
             return Err(LinkError::Timeout(Duration::ZERO));
         };
@@ -205,6 +370,11 @@ impl RunnerLink {
             .await
             .map_err(|error| LinkError::Body(error.to_string()))?
             .to_bytes();
+        if status == StatusCode::UNAUTHORIZED
+            && let Some(key) = &self.key
+        {
+            key.forget().await;
+        }
         if !status.is_success() {
             let text = crate::core::problem::peer_text(&String::from_utf8_lossy(&body));
             return Err(LinkError::Refused { status, text });
@@ -228,12 +398,10 @@ async fn open(path: &Path) -> std::io::Result<UnixStream> {
     UnixStream::connect(short).await
 }
 
-/// Keeps a question open at the runner of `pod` and puts every answer, and the first of every silence, into `mailbox`.
+/// Keeps a question open at a runner and tells of every answer and every silence, until `cancel`.
 pub(super) async fn follow(
     mut link: RunnerLink,
-    pod: String,
-    mailbox: Mailbox,
-    clock: Clock,
+    tell: impl Fn(Result<RunnerState, String>) + Send,
     cancel: CancellationToken,
 ) {
     let mut after = None;
@@ -249,20 +417,12 @@ pub(super) async fn follow(
                 // A lower generation is a new runner's: its state is news all the same.
                 if after != Some(state.generation) {
                     after = Some(state.generation);
-                    let event = Event::Runner {
-                        pod: pod.clone(),
-                        state: Box::new(state),
-                    };
-                    mailbox.put(moment(&clock), event);
+                    tell(Ok(state));
                 }
             }
             Err(error) => {
                 after = None;
-                let event = Event::RunnerSilent {
-                    pod: pod.clone(),
-                    error: chain(&error),
-                };
-                mailbox.put(moment(&clock), event);
+                tell(Err(chain(&error)));
                 tokio::select! {
                     () = cancel.cancelled() => return,
                     () = pause(retry) => {}

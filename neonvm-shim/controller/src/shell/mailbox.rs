@@ -1,43 +1,112 @@
-//! The way into a VM's worker: holds the newest of each thing and nothing older, so it is bounded by what exists, a slow
+//! The way into a worker: holds the newest of each thing and nothing older, so it is bounded by what exists, a slow
 //! worker never holds up the watches, and what is missed in between does not matter.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use protocol::runner::RunnerState;
 use tokio::sync::Notify;
 
-use crate::core::{Event, Moment};
+use crate::core::{Event, Moment, migration};
 
 /// One thing that can be told about, the newest wins.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Subject {
+pub(super) enum Subject {
     Vm,
+    Migration(String),
     Pod(String),
-    Runner,
+    Runner(String),
+}
+
+/// What can be told of something.
+pub(super) trait News: Sized {
+    /// What it is about; `None` is for nobody.
+    fn subject(&self) -> Option<Subject>;
+
+    /// What the runner of a pod said, or why it did not answer.
+    fn of_runner(pod: String, said: Result<RunnerState, String>) -> Self;
+}
+
+impl News for Event {
+    fn subject(&self) -> Option<Subject> {
+        Some(match self {
+            Self::Vm(_) | Self::VmGone { .. } => Subject::Vm,
+            Self::Pod(pod) => Subject::Pod(pod.metadata.name.clone()),
+            Self::PodGone { name, .. } => Subject::Pod(name.clone()),
+            // Of one runner at a time.
+            Self::Runner { .. } | Self::RunnerSilent { .. } => Subject::Runner(String::new()),
+            // The worker hears of its own actions directly.
+            Self::Done { .. } => return None,
+        })
+    }
+
+    fn of_runner(pod: String, said: Result<RunnerState, String>) -> Self {
+        match said.map(Box::new) {
+            Ok(state) => Self::Runner { pod, state },
+            Err(error) => Self::RunnerSilent { pod, error },
+        }
+    }
+}
+
+impl News for migration::Event {
+    fn subject(&self) -> Option<Subject> {
+        Some(match self {
+            Self::Vm(_) | Self::VmGone => Subject::Vm,
+            Self::Migration(migration) => Subject::Migration(migration.metadata.name.clone()),
+            Self::MigrationGone { name, .. } => Subject::Migration(name.clone()),
+            Self::Pod(pod) => Subject::Pod(pod.metadata.name.clone()),
+            Self::PodGone { name, .. } => Subject::Pod(name.clone()),
+            Self::Runner { pod, .. } | Self::RunnerSilent { pod, .. } => {
+                Subject::Runner(pod.clone())
+            }
+            Self::Done { .. } => return None,
+        })
+    }
+
+    fn of_runner(pod: String, said: Result<RunnerState, String>) -> Self {
+        match said.map(Box::new) {
+            Ok(state) => Self::Runner { pod, state },
+            Err(error) => Self::RunnerSilent { pod, error },
+        }
+    }
 }
 
 /// Coalescing mailbox; clones share it. The lock is held for one insertion or one swap, never across an await.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Mailbox {
-    shared: Arc<Shared>,
+#[derive(Debug)]
+pub(super) struct Mailbox<E> {
+    shared: Arc<Shared<E>>,
 }
 
-#[derive(Debug, Default)]
-struct Shared {
-    newest: Mutex<BTreeMap<Subject, (Moment, Event)>>,
+#[derive(Debug)]
+struct Shared<E> {
+    newest: Mutex<BTreeMap<Subject, (Moment, E)>>,
     changed: Notify,
 }
 
-impl Mailbox {
+impl<E> Clone for Mailbox<E> {
+    fn clone(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+        }
+    }
+}
+
+impl<E> Default for Mailbox<E> {
+    fn default() -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                newest: Mutex::new(BTreeMap::new()),
+                changed: Notify::new(),
+            }),
+        }
+    }
+}
+
+impl<E: News> Mailbox<E> {
     /// Puts an event in, over an older one about the same thing.
-    pub(super) fn put(&self, received: Moment, event: Event) {
-        let subject = match &event {
-            Event::Vm(_) | Event::VmGone { .. } => Subject::Vm,
-            Event::Pod(pod) => Subject::Pod(pod.metadata.name.clone()),
-            Event::PodGone { name, .. } => Subject::Pod(name.clone()),
-            Event::Runner { .. } | Event::RunnerSilent { .. } => Subject::Runner,
-            // The worker hears of its own actions directly.
-            Event::Done { .. } => return,
+    pub(super) fn put(&self, received: Moment, event: E) {
+        let Some(subject) = event.subject() else {
+            return;
         };
         let mut newest = self
             .shared
@@ -49,8 +118,8 @@ impl Mailbox {
         self.shared.changed.notify_one();
     }
 
-    /// Takes everything: the VM first, then pods, then the runner.
-    pub(super) fn take(&self) -> Vec<(Moment, Event)> {
+    /// Takes everything: the VM first, then migrations, pods, and runners.
+    pub(super) fn take(&self) -> Vec<(Moment, E)> {
         let mut newest = self
             .shared
             .newest

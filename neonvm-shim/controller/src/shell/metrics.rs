@@ -14,6 +14,8 @@ use crate::core::failing::{Degraded, Outcome};
 const SHORT_BUCKETS: [f64; 13] = [
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
 ];
+/// Bounds of `ipam_request_duration_seconds`.
+const IPAM_BUCKETS: [f64; 11] = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
 /// Bounds of the two boot times.
 const BOOT_BUCKETS: [f64; 20] = [
     1.0, 5.0, 10.0, 12.0, 14.0, 16.0, 18.0, 20.0, 25.0, 30.0, 40.0, 50.0, 60.0, 80.0, 100.0, 120.0,
@@ -44,6 +46,83 @@ struct FailingLabels {
     actively_retried: &'static str,
 }
 
+/// What is asked of a pool of addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+#[expect(
+    non_camel_case_types,
+    reason = "label values as the peers' dashboards spell them"
+)]
+pub(super) enum IpamAction {
+    acquire,
+    release,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct IpamOngoing {
+    action: IpamAction,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct IpamDone {
+    action: IpamAction,
+    outcome: OutcomeLabel,
+}
+
+/// Metrics of the pools of overlay addresses (spec/neonvm.md §2.11).
+#[derive(Debug, Clone)]
+pub(super) struct IpamMetrics {
+    ongoing: Family<IpamOngoing, Gauge>,
+    durations: Family<IpamDone, Histogram>,
+}
+
+/// A request under way, for as long as it lives.
+pub(super) struct Ongoing(Gauge);
+
+impl Drop for Ongoing {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+impl IpamMetrics {
+    fn register(registry: &mut Registry) -> Self {
+        let metrics = Self {
+            ongoing: Family::default(),
+            durations: Family::new_with_constructor(ipam as fn() -> Histogram),
+        };
+        registry.register(
+            "ipam_ongoing_requests",
+            "Requests for overlay addresses under way",
+            metrics.ongoing.clone(),
+        );
+        registry.register(
+            "ipam_request_duration_seconds",
+            "Time a request for an overlay address took",
+            metrics.durations.clone(),
+        );
+        metrics
+    }
+
+    /// A request begins.
+    pub(super) fn begins(&self, action: IpamAction) -> Ongoing {
+        let gauge = self.ongoing.get_or_create_owned(&IpamOngoing { action });
+        gauge.inc();
+        Ongoing(gauge)
+    }
+
+    /// A request ended.
+    pub(super) fn ended(&self, action: IpamAction, well: bool, took: Span) {
+        let outcome = if well {
+            OutcomeLabel::success
+        } else {
+            OutcomeLabel::failure
+        };
+        let labels = IpamDone { action, outcome };
+        let durations = self.durations.get_or_create(&labels);
+        durations.observe(took.as_secs_f64());
+    }
+}
+
 /// Metrics of the controller; clones share them.
 #[derive(Debug, Clone)]
 pub struct Metrics {
@@ -53,6 +132,7 @@ pub struct Metrics {
     runner_to_running: Histogram,
     vm_to_running: Histogram,
     restarts: Gauge,
+    pub(super) ipam: IpamMetrics,
 }
 
 impl Metrics {
@@ -66,6 +146,7 @@ impl Metrics {
             runner_to_running: Histogram::new(BOOT_BUCKETS),
             vm_to_running: Histogram::new(BOOT_BUCKETS),
             restarts: Gauge::default(),
+            ipam: IpamMetrics::register(registry),
         };
         registry.register(
             "reconcile_failing_objects",
@@ -158,6 +239,10 @@ impl Metrics {
     }
 }
 
+fn ipam() -> Histogram {
+    Histogram::new(IPAM_BUCKETS)
+}
+
 fn short() -> Histogram {
     Histogram::new(SHORT_BUCKETS)
 }
@@ -197,10 +282,19 @@ mod tests {
             idle: vec![],
         };
         metrics.degraded(&degraded, &Degraded::default());
+        let ongoing = metrics.ipam.begins(IpamAction::acquire);
+        drop(metrics.ipam.begins(IpamAction::release));
+        metrics
+            .ipam
+            .ended(IpamAction::acquire, true, Span::from_millis(20));
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).expect("encodes");
+        drop(ongoing);
         for line in [
             "vm_restarts_count 1",
+            r#"ipam_ongoing_requests{action="acquire"} 1"#,
+            r#"ipam_ongoing_requests{action="release"} 0"#,
+            r#"ipam_request_duration_seconds_bucket{le="0.025",action="acquire",outcome="success"} 1"#,
             r#"reconcile_duration_seconds_bucket{le="0.005",outcome="success"} 1"#,
             r#"reconcile_failing_objects{controller="virtualmachine",outcome="failure",actively_retried="true"} 1"#,
             r#"vm_creation_to_vm_running_duration_seconds_bucket{le="10.0"} 1"#,

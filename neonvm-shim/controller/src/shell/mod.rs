@@ -1,20 +1,28 @@
 //! The controller's shell: watches, workers, the runner links, metrics.
 //!
 //! ```text
-//! VMs ──watch─┐        ┌─ worker of VM a ─┬─► API server (patches, pods, secrets)
-//! Pods ─watch─┴─► hub ─┤   mailbox, core  └─► runner of a (PUT /v1/size)
-//!                      └─ worker of VM b        ▲ GET /v1/state?after=… kept open
+//! VMs ────────watch─┐        ┌─ worker of VM a ─┬─► API server (patches, pods, secrets)
+//! Pods ───────watch─┼─► hub ─┤   mailbox, core  └─► runner of a (PUT /v1/size)
+//! migrations ─watch─┘        │                       ▲ GET /v1/state?after=… kept open
+//!                            ├─ worker of VM b
+//!                            └─ mover of VM b: its migrations ─► API server, runners of source and target
 //! ```
 
 mod api;
+mod certificate;
 mod decode;
 mod events;
+mod held;
 mod hub;
 mod link;
 mod mailbox;
 mod metrics;
+mod mover;
+mod moves;
+mod overlay;
 mod secret;
 mod state;
+mod webhook;
 mod worker;
 
 use std::path::PathBuf;
@@ -31,12 +39,15 @@ use telemetry::StageLog;
 use telemetry::clock::Clock;
 use tokio_util::sync::CancellationToken;
 
-pub use api::ApiError;
+pub use api::{ApiError, offers_resize};
+pub use certificate::CertificateError;
 pub use decode::DecodeError;
-pub use link::{LinkError, RunnerLink};
+pub use link::{LinkError, RunnerAddress, RunnerLink};
 pub use metrics::Metrics;
+pub use overlay::{OverlayError, overlay};
 pub use secret::KeyError;
 pub use state::StateHandle;
+pub use webhook::{Names as WebhookNames, Webhook};
 
 use crate::core::{Moment, Settings};
 
@@ -82,7 +93,23 @@ pub async fn run(params: Params, cancel: CancellationToken) -> Result<(), RunErr
     let vms: Api<DynamicObject> = Api::all_with(params.client.clone(), &vms);
     let pods: Api<DynamicObject> =
         Api::all_with(params.client.clone(), &resource("", "Pod", "pods"));
-    let api = Arc::new(api::KubeApi::new(params.client.clone()));
+    let moves = resource(
+        "vm.neon.tech",
+        "VirtualMachineMigration",
+        "virtualmachinemigrations",
+    );
+    let moves: Api<DynamicObject> = Api::all_with(params.client.clone(), &moves);
+    let mut api = api::KubeApi::new(params.client.clone());
+    let pools = params.settings.overlay.clone().map(|overlay| {
+        let metrics = params.metrics.ipam.clone();
+        Arc::new(overlay::Pools::new(overlay, metrics, params.clock))
+    });
+    api.pools.clone_from(&pools);
+    let api = Arc::new(api);
+    let sweeper = pools.map(|pools| {
+        let sweep = pools.sweep(Arc::clone(&api), params.state.clone());
+        tokio::spawn(sweep)
+    });
     let (events, writer) = events::start(Arc::clone(&api), cancel.clone());
     let writer = tokio::spawn(writer);
     let common = worker::Common {
@@ -98,8 +125,12 @@ pub async fn run(params: Params, cancel: CancellationToken) -> Result<(), RunErr
     let vms = watcher(vms, watcher::Config::default()).backoff(WatchRetry::default());
     let pods = watcher(pods, watcher::Config::default().labels(LABEL_VM_NAME));
     let pods = pods.backoff(WatchRetry::default());
-    let ended = hub.run(vms, pods, cancel.clone()).await;
+    let moves = watcher(moves, watcher::Config::default()).backoff(WatchRetry::default());
+    let ended = hub.run(vms, pods, moves, cancel.clone()).await;
     writer.abort();
+    if let Some(sweeper) = sweeper {
+        sweeper.abort();
+    }
     ended
 }
 

@@ -1,9 +1,15 @@
-//! The SSH key pair of a VM (spec/neonvm.md §2.4).
+//! The secrets of a VM: its SSH key pair (spec/neonvm.md §2.4), and the token by which its runners know us.
 
 use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use serde_json::{Value, json};
-use ssh_key::{Algorithm, LineEnding, PrivateKey, rand_core::OsRng};
+use ssh_key::rand_core::{OsRng, RngCore};
+use ssh_key::{Algorithm, LineEnding, PrivateKey};
+
+use crate::core::volumes::TOKEN;
+
+/// Random bytes of a token.
+const TOKEN_BYTES: usize = 32;
 
 /// A key pair could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +39,35 @@ pub(super) fn ssh_secret(namespace: &str, name: &str, owner: &Value) -> Result<V
     }))
 }
 
+/// A new secret: type `Opaque`, key `token`. Not immutable: the file of one that is made anew is then replaced in its pods.
+pub(super) fn runner_secret(namespace: &str, name: &str, owner: &Value) -> Value {
+    let mut token = [0; TOKEN_BYTES];
+    OsRng.fill_bytes(&mut token);
+    json!({
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": name, "namespace": namespace, "ownerReferences": [owner]},
+        "type": "Opaque",
+        // Text in the file, so that it can be sent as it is.
+        "data": {TOKEN: STANDARD.encode(URL_SAFE_NO_PAD.encode(token))},
+    })
+}
+
+/// The token in such a secret.
+pub(super) fn token(secret: &Value) -> Option<String> {
+    let bytes = STANDARD.decode(secret["data"][TOKEN].as_str()?).ok()?;
+    String::from_utf8(bytes)
+        .ok()
+        .filter(|text| !text.is_empty())
+}
+
+/// Whether a secret is owned by whom `owner` names.
+pub(super) fn is_owned(secret: &Value, owner: &Value) -> bool {
+    let owners = secret["metadata"]["ownerReferences"].as_array();
+    let mut owners = owners.into_iter().flatten();
+    owners.any(|has| has["uid"] == owner["uid"])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -54,5 +89,18 @@ mod tests {
         assert!(text("ssh-publickey").starts_with("ssh-ed25519 "));
         let other = ssh_secret("default", "x", &json!({})).expect("makes");
         assert_ne!(other["data"], secret["data"]);
+    }
+
+    #[test]
+    fn no_two_tokens_are_alike_and_each_is_its_vms() {
+        let owner = json!({"uid": "u"});
+        let one = runner_secret("default", "runner-neonvm-a", &owner);
+        let other = runner_secret("default", "runner-neonvm-b", &owner);
+        let text = token(&one).expect("it has one");
+        assert_eq!(text.len(), 43, "256 bits in base64");
+        assert_ne!(Some(text), token(&other));
+        assert!(is_owned(&one, &owner) && !is_owned(&one, &json!({"uid": "v"})));
+        assert_eq!(token(&json!({"data": {"token": ""}})), None);
+        assert_eq!(token(&json!({})), None);
     }
 }

@@ -11,6 +11,7 @@ use telemetry::clock::Clock;
 
 use super::CONTROLLER;
 use crate::core::failing::{Degraded, FailureLag, Outcome};
+use crate::core::migration;
 use crate::core::vm::Dump;
 
 /// An object counts as failing after this long with failures only.
@@ -19,6 +20,8 @@ const FAILURE_PENDING: Span = Span::from_secs(60);
 const VMS: u8 = 1;
 /// The pods were listed.
 const PODS: u8 = 2;
+/// The migrations were listed.
+const MOVES: u8 = 4;
 
 /// A view of a running controller; clones share it. Give one to [`crate::run`] and keep another.
 #[derive(Debug, Clone)]
@@ -36,6 +39,7 @@ struct Shared {
 #[derive(Debug)]
 struct Book {
     vms: BTreeMap<String, Arc<Dump>>,
+    moves: BTreeMap<String, Arc<migration::Dump>>,
     unreadable: BTreeMap<String, String>,
     lag: FailureLag,
     panics: u64,
@@ -47,6 +51,7 @@ impl StateHandle {
     pub fn new(clock: Clock) -> Self {
         let book = Book {
             vms: BTreeMap::new(),
+            moves: BTreeMap::new(),
             unreadable: BTreeMap::new(),
             lag: FailureLag::new(FAILURE_PENDING),
             panics: 0,
@@ -60,22 +65,29 @@ impl StateHandle {
         }
     }
 
-    /// Whether VMs and pods have been listed once.
+    /// Whether VMs, pods and migrations have been listed once.
     #[must_use]
     pub fn is_synced(&self) -> bool {
-        self.shared.synced.load(Ordering::Acquire) == VMS | PODS
+        self.shared.synced.load(Ordering::Acquire) == VMS | PODS | MOVES
     }
 
-    /// `[{"controllerName","failing","conflicting", "vms", "unreadable", "workerPanics"}]`: the shape of spec/neonvm.md
+    /// Whether a VM of this `namespace/name` is being worked for.
+    pub(super) fn knows(&self, key: &str) -> bool {
+        let book = self.book();
+        book.vms.contains_key(key) || book.unreadable.contains_key(key)
+    }
+
+    /// `[{"controllerName","failing","conflicting", "vms", "migrations", "unreadable", "workerPanics"}]`: the shape of spec/neonvm.md
     /// §2.12, and every VM as its core sees it.
     #[must_use]
     pub fn dump(&self) -> Value {
         let now = self.clock.now();
-        let (vms, unreadable, panics, lists) = {
+        let (vms, moves, unreadable, panics, lists) = {
             let book = self.book();
             let lists = (book.lag.failing(now), book.lag.conflicting(now));
             (
                 book.vms.clone(),
+                book.moves.clone(),
                 book.unreadable.clone(),
                 book.panics,
                 lists,
@@ -86,11 +98,16 @@ impl StateHandle {
             .into_iter()
             .map(|(key, dump)| (key, serde_json::to_value(&*dump).unwrap_or(Value::Null)))
             .collect();
+        let moves: BTreeMap<String, Value> = moves
+            .into_iter()
+            .map(|(key, dump)| (key, serde_json::to_value(&*dump).unwrap_or(Value::Null)))
+            .collect();
         json!([{
             "controllerName": CONTROLLER,
             "failing": all(lists.0),
             "conflicting": all(lists.1),
             "vms": vms,
+            "migrations": moves,
             "unreadable": unreadable,
             "workerPanics": panics,
         }])
@@ -104,8 +121,22 @@ impl StateHandle {
         self.shared.synced.fetch_or(PODS, Ordering::AcqRel);
     }
 
+    pub(super) fn listed_moves(&self) {
+        self.shared.synced.fetch_or(MOVES, Ordering::AcqRel);
+    }
+
     pub(super) fn publish(&self, key: &str, dump: Dump) {
         self.book().vms.insert(key.to_owned(), Arc::new(dump));
+    }
+
+    pub(super) fn publish_moves(&self, key: &str, dump: migration::Dump) {
+        self.book().moves.insert(key.to_owned(), Arc::new(dump));
+    }
+
+    pub(super) fn forget_moves(&self, key: &str) {
+        let mut book = self.book();
+        book.moves.remove(key);
+        book.lag.forget(&format!("{key} (migrations)"));
     }
 
     pub(super) fn forget(&self, key: &str) {

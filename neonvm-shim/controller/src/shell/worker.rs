@@ -1,5 +1,6 @@
 //! One task per VM: feeds its core, carries out what it asks, one request per peer at a time.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -10,18 +11,18 @@ use protocol::runner::SizeOrder;
 use telemetry::clock::Clock;
 use telemetry::{StageLog, chain};
 use tokio::sync::Mutex;
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::sync::CancellationToken;
 
 use super::api::KubeApi;
 use super::events::{EventSink, Letter};
-use super::link::{self, RunnerLink};
+use super::held::Held;
+use super::link::{RunnerAddress, RunnerKey, RunnerLink};
 use super::mailbox::Mailbox;
 use super::metrics::Metrics;
 use super::state::StateHandle;
 use super::{moment, pause_until};
 use crate::core::announce::{About, Announcer};
-use crate::core::failing::Outcome;
-use crate::core::{Action, Event, Moment, Refusal, Reply, VmCore};
+use crate::core::{Action, Event, Moment, Note, Refusal, Reply, VmCore};
 
 /// What all workers share.
 #[derive(Clone)]
@@ -40,16 +41,38 @@ pub(super) struct Worker {
     pub(super) namespace: String,
     pub(super) name: String,
     pub(super) core: VmCore,
-    pub(super) mailbox: Mailbox,
+    pub(super) mailbox: Mailbox<Event>,
     pub(super) common: Common,
     pub(super) announcer: Announcer,
+    pub(super) key: Arc<RunnerKey>,
 }
 
-/// The link that is held for the VM's present pod.
-struct Held {
-    pod: String,
-    orders: Arc<Mutex<RunnerLink>>,
-    _follower: DropGuard,
+impl Common {
+    /// Where the runner of a pod listens: at the pod's address where it does so there, else on the socket in its directory.
+    pub(super) fn address(
+        &self,
+        namespace: &str,
+        pod: &str,
+        at: Option<SocketAddr>,
+    ) -> RunnerAddress {
+        at.map_or_else(
+            || RunnerAddress::Socket(RunnerLink::socket(&self.state_dir, namespace, pod)),
+            RunnerAddress::Pod,
+        )
+    }
+
+    /// Passes on what a core has to say to people: to the log, the metrics and the events.
+    pub(super) fn tell(&self, announcer: &mut Announcer, about: About<'_>, note: &Note) {
+        let (namespace, vm) = (about.namespace, about.name);
+        tracing::info!(vm, namespace, note = note.reason(), "{note}");
+        self.metrics.happened(note);
+        if let Some(what) = announcer.announce(note, about, moment(&self.clock)) {
+            self.events.send(Letter {
+                namespace: namespace.to_owned(),
+                what,
+            });
+        }
+    }
 }
 
 impl Worker {
@@ -85,11 +108,7 @@ impl Worker {
             result,
         } = &event
         {
-            let outcome = match result {
-                Ok(_) => Outcome::Success,
-                Err(Refusal::Conflict) => Outcome::Conflict,
-                Err(_) => Outcome::Failure,
-            };
+            let outcome = Refusal::outcome(result);
             self.common.metrics.ended(outcome, now.now.since(began.now));
             self.common.state.ended(key, outcome, now.now);
             if let Err(Refusal::Failed { message, permanent }) = result {
@@ -104,24 +123,16 @@ impl Worker {
     /// Holds a link to the runner the core wants to hear, and to no other.
     fn follow(&self, held: &mut Option<Held>) {
         let target = self.core.link_target();
-        if held.as_ref().map(|held| held.pod.as_str()) == target {
+        let at = self.core.link_address();
+        let address = target.map(|pod| self.common.address(&self.namespace, pod, at));
+        let target = target.zip(address);
+        if held.as_ref().map(|held| (held.pod.as_str(), &held.address))
+            == target.as_ref().map(|(pod, address)| (*pod, address))
+        {
             return;
         }
-        *held = target.map(|pod| {
-            let socket = RunnerLink::socket(&self.common.state_dir, &self.namespace, pod);
-            let cancel = CancellationToken::new();
-            tokio::spawn(link::follow(
-                RunnerLink::new(socket.clone()),
-                pod.to_owned(),
-                self.mailbox.clone(),
-                self.common.clock,
-                cancel.clone(),
-            ));
-            Held {
-                pod: pod.to_owned(),
-                orders: Arc::new(Mutex::new(RunnerLink::new(socket))),
-                _follower: cancel.drop_guard(),
-            }
+        *held = target.map(|(pod, address)| {
+            Held::open(pod, address, &self.key, &self.mailbox, self.common.clock)
         });
     }
 
@@ -163,30 +174,13 @@ impl Worker {
             self.common.stages.record(record);
         }
         while let Some(note) = self.core.poll_note() {
-            tracing::info!(
-                vm = self.name,
-                namespace = self.namespace,
-                note = note.reason(),
-                "{note}"
-            );
-            self.common.metrics.happened(&note);
-            let uid = self
-                .core
-                .vm()
-                .map(|vm| vm.metadata.uid.clone())
-                .unwrap_or_default();
+            let uid = self.core.vm().map(|vm| vm.metadata.uid.clone());
             let about = About {
                 namespace: &self.namespace,
                 name: &self.name,
-                uid: &uid,
+                uid: &uid.unwrap_or_default(),
             };
-            let at = moment(&self.common.clock);
-            if let Some(what) = self.announcer.announce(&note, about, at) {
-                self.common.events.send(Letter {
-                    namespace: self.namespace.clone(),
-                    what,
-                });
-            }
+            self.common.tell(&mut self.announcer, about, &note);
         }
     }
 }

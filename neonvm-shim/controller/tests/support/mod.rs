@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use api::FakeApi;
 
 /// Nothing that is waited for takes longer.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A controller that runs.
 pub(crate) struct Controller {
@@ -31,6 +31,14 @@ pub(crate) struct Controller {
 
 impl Controller {
     pub(crate) fn start(api: &FakeApi, state_dir: &std::path::Path) -> Self {
+        Self::start_with(api, state_dir, Settings::one_machine())
+    }
+
+    pub(crate) fn start_with(
+        api: &FakeApi,
+        state_dir: &std::path::Path,
+        settings: Settings,
+    ) -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let config = kube::Config::new(api.url().parse().expect("an address"));
         let client = kube::Client::try_from(config).expect("a client");
@@ -40,7 +48,7 @@ impl Controller {
         let params = Params {
             client,
             state_dir: state_dir.to_owned(),
-            settings: Settings::one_machine(),
+            settings,
             clock,
             stages: stages.clone(),
             metrics: Metrics::register(&mut Registry::default()),

@@ -62,6 +62,8 @@ impl FakeRunner {
                 resize: None,
                 exit: None,
                 quota: QuotaState::default(),
+                outgoing: None,
+                incoming: None,
             },
         )
     }

@@ -1,6 +1,5 @@
 //! The decisions of the guest daemon, without I/O.
 
-pub mod checksum;
 pub mod cpus;
 pub mod facts;
 pub mod flags;

@@ -14,6 +14,8 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use neonvm_files::checksum::checksum;
+use neonvm_files::projected::{self as files, FilesError};
 use protocol::runner::GuestState;
 use protocol::time::WallTime;
 use serde::Deserialize;
@@ -22,9 +24,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::files;
 use super::keeper::Request as KeeperRequest;
-use crate::core::checksum::checksum;
 
 /// Largest request body: a Kubernetes secret (1 MiB) in base64 with room for names.
 const MAX_BODY_BYTES: usize = 4 << 20;
@@ -257,7 +257,9 @@ async fn put_files(served: &Served, dir: &str, request: Request<Incoming>) -> An
             info!(dir = %dir.display(), files = content.len(), "files written");
             answer(StatusCode::OK, "")
         }
-        Err(error @ files::FilesError::Name(_)) => refuse(error.to_string()),
+        Err(error @ FilesError::Name(_)) => refuse(error.to_string()),
+        // Something that cannot be written is mounted there: trying again changes nothing.
+        Err(error) if error.is_read_only() => answer(StatusCode::CONFLICT, format!("{error}\n")),
         Err(error) => {
             let source = std::error::Error::source(&error).map(|s| format!(": {s}"));
             let text = format!("{error}{}\n", source.unwrap_or_default());

@@ -1,6 +1,5 @@
 //! Everything of the guest daemon that touches the machine: sysfs and procfs, kernel events, files, HTTP.
 
-pub mod files;
 pub mod http;
 pub mod keeper;
 pub mod system;

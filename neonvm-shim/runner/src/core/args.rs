@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use protocol::units::Bytes;
 use protocol::vm::MEMORY_BLOCK_BYTES;
 
+use super::disks::Drive;
 use super::shape::{CpuControl, Shape};
+use super::transfer::Manifest;
 use crate::config::{Accel, RunnerConfig};
 
 /// Guest ports that are always reachable at the pod's address: ssh, host metrics, the monitor.
@@ -85,6 +87,18 @@ impl Paths {
         self.dir.join("root.qcow2")
     }
 
+    /// A drive beside it.
+    #[must_use]
+    pub fn drive(&self, drive: &Drive) -> PathBuf {
+        self.dir.join(drive.file())
+    }
+
+    /// The volumes of the pod, each where it is mounted in the guest, unless somebody else mounts them elsewhere.
+    #[must_use]
+    pub fn mounts(&self) -> PathBuf {
+        self.dir.join("mounts")
+    }
+
     /// The runner's control socket.
     #[must_use]
     pub fn control(&self) -> PathBuf {
@@ -116,15 +130,24 @@ impl Paths {
     }
 }
 
-/// The command line without the program's own name.
+/// The command line without the program's own name; with the manifest of a guest that runs elsewhere, that of a QEMU of the
+/// same shape which waits for it.
 #[must_use]
-pub fn qemu_args(config: &RunnerConfig, shape: &Shape, accel: Accel, paths: &Paths) -> Vec<String> {
+pub fn qemu_args(
+    config: &RunnerConfig,
+    shape: &Shape,
+    accel: Accel,
+    paths: &Paths,
+    drives: &[Drive],
+    arrival: Option<&Manifest>,
+) -> Vec<String> {
     let mut args = Args(Vec::new());
     args.one(
         "-name",
         format!("{}/{},debug-threads=on", config.namespace, config.vm),
     );
-    args.one("-machine", "q35");
+    // A guest that comes brings its machine type; the plain name means another one in each QEMU.
+    args.one("-machine", arrival.map_or("q35", |from| &from.machine));
     args.one(
         "-accel",
         if accel == Accel::Tcg {
@@ -168,7 +191,7 @@ pub fn qemu_args(config: &RunnerConfig, shape: &Shape, accel: Accel, paths: &Pat
     args.one("-device", "pvpanic");
     args.one("-object", "rng-builtin,id=rng0");
     args.one("-device", "virtio-rng-pci,rng=rng0");
-    boot(&mut args, config, shape, accel);
+    boot(&mut args, config, shape, accel, arrival);
     args.one(
         "-drive",
         format!(
@@ -177,14 +200,37 @@ pub fn qemu_args(config: &RunnerConfig, shape: &Shape, accel: Accel, paths: &Pat
         ),
     );
     args.one("-device", "virtio-blk-pci,drive=root");
+    for drive in drives {
+        args.one(
+            "-drive",
+            format!(
+                "if=none,id={},file={},{}",
+                drive.id,
+                escaped(&paths.drive(drive)),
+                drive.options()
+            ),
+        );
+        args.one("-device", format!("virtio-blk-pci,drive={}", drive.id));
+    }
     args.one("-netdev", netdev(config));
     args.one(
         "-device",
         format!(
             "virtio-net-pci,netdev=net0,mac={},romfile=",
-            mac(config.pod_ip)
+            arrival.map_or_else(|| mac(config.pod_ip), |from| from.mac.clone())
         ),
     );
+    if let Some(cid) = config.vsock_cid {
+        args.one("-device", format!("vhost-vsock-pci,guest-cid={cid}"));
+    }
+    if let Some(from) = arrival {
+        for cpu in &from.cpus {
+            args.one("-device", cpu.device());
+        }
+        args.0.push("-S".to_owned());
+        args.one("-incoming", "defer");
+        return args.0;
+    }
     for socket in shape.boot_cpus..shape.boot_cpus + shape.early_cpus {
         args.one(
             "-device",
@@ -228,12 +274,22 @@ fn memory(args: &mut Args, shape: &Shape) {
     );
 }
 
-fn boot(args: &mut Args, config: &RunnerConfig, shape: &Shape, accel: Accel) {
+fn boot(
+    args: &mut Args,
+    config: &RunnerConfig,
+    shape: &Shape,
+    accel: Accel,
+    arrival: Option<&Manifest>,
+) {
     args.one("-kernel", path(&config.image.kernel));
     if let Some(initrd) = &config.image.initrd {
         args.one("-initrd", path(initrd));
     }
-    args.one("-append", cmdline(config, shape, accel));
+    let cmdline = arrival.map_or_else(
+        || cmdline(config, shape, accel),
+        |from| from.cmdline.clone(),
+    );
+    args.one("-append", cmdline);
 }
 
 /// The guest kernel's command line.
@@ -244,6 +300,8 @@ pub fn cmdline(config: &RunnerConfig, shape: &Shape, accel: Accel) -> String {
     add(&config.image.cmdline);
     if accel == Accel::Tcg {
         add(&config.image.cmdline_tcg);
+        // A kernel that boots panics if too few ticks of its timer come within a moment, as happens on a busy host.
+        add("no_timer_check");
     }
     if let Some(ratio) = &config.spec.guest.memhp_auto_movable_ratio {
         add("memory_hotplug.online_policy=auto-movable");
@@ -302,7 +360,8 @@ fn netdev(config: &RunnerConfig) -> String {
 }
 
 /// A MAC address of QEMU's range that is as unique as the pod's address.
-fn mac(ip: Ipv4Addr) -> String {
+#[must_use]
+pub fn mac(ip: Ipv4Addr) -> String {
     let [_, b, c, d] = ip.octets();
     format!("52:54:00:{b:02x}:{c:02x}:{d:02x}")
 }
@@ -320,6 +379,7 @@ fn escaped(path: &Path) -> String {
 pub(crate) mod tests {
     use super::*;
     use crate::config::{AccelChoice, BootImage, CONFIG_FORMAT, Programs};
+    use crate::core::disks::DriveKind;
     use crate::core::shape::{shape, tests::guest};
     use protocol::vm::{Port, VmSpec};
 
@@ -366,8 +426,24 @@ pub(crate) mod tests {
             knowledge_dir: "/s".into(),
             cpu_quota_percent: 100,
             cgroup_parent: Some("bellows".into()),
+            vsock_cid: None,
             ssh_public_key: None,
+            mounts: None,
+            control_token: None,
+            receive: false,
         }
+    }
+
+    fn drives() -> Vec<Drive> {
+        let drive = |id: &str, kind| Drive {
+            id: id.to_owned(),
+            kind,
+        };
+        vec![
+            drive("runtime", DriveKind::Files),
+            drive("swapdisk", DriveKind::FreedBlocks),
+            drive("disk-data", DriveKind::Blocks),
+        ]
     }
 
     fn lines(args: &[String]) -> String {
@@ -386,7 +462,14 @@ pub(crate) mod tests {
     fn golden(control: CpuControl, accel: Accel, expected: &str) {
         let config = config();
         let shape = shape(&config.spec.guest, control, accel).expect("sound");
-        let args = lines(&qemu_args(&config, &shape, accel, &Paths::new("/run/vm,1")));
+        let args = lines(&qemu_args(
+            &config,
+            &shape,
+            accel,
+            &Paths::new("/run/vm,1"),
+            &drives(),
+            None,
+        ));
         assert_eq!(args, expected);
     }
 
@@ -403,7 +486,15 @@ pub(crate) mod tests {
     fn cpus_beyond_the_smallest_size_are_removable_from_the_start() {
         let config = config();
         let shape = shape(&config.spec.guest, CpuControl::Plug, Accel::Kvm).expect("sound");
-        let args = qemu_args(&config, &shape, Accel::Kvm, &Paths::new("/run/vm")).join(" ");
+        let args = qemu_args(
+            &config,
+            &shape,
+            Accel::Kvm,
+            &Paths::new("/run/vm"),
+            &[],
+            None,
+        )
+        .join(" ");
         assert!(args.contains("-smp cpus=1,maxcpus=4,"), "{args}");
         let cpu = "-device max-x86_64-cpu,id=cpu1,socket-id=1,core-id=0,thread-id=0";
         assert!(args.ends_with(cpu), "{args}");
@@ -418,6 +509,22 @@ pub(crate) mod tests {
         );
     }
 
+    /// The command line of a configuration by TCG, without drives of its own.
+    fn line_of(config: &RunnerConfig) -> String {
+        let shape = shape(&config.spec.guest, CpuControl::Plug, Accel::Tcg).expect("sound");
+        let paths = Paths::new("/run/vm");
+        qemu_args(config, &shape, Accel::Tcg, &paths, &[], None).join(" ")
+    }
+
+    #[test]
+    fn n31_a_vsock_device_has_the_number_it_was_given() {
+        let mut config = config();
+        config.vsock_cid = Some(71);
+        let args = line_of(&config);
+        let device = "-device vhost-vsock-pci,guest-cid=71";
+        assert!(args.contains(device), "{args}");
+    }
+
     #[test]
     fn fixed_memory_has_no_device() {
         let mut config = config();
@@ -426,8 +533,7 @@ pub(crate) mod tests {
             r#use: 2,
             max: 2,
         };
-        let shape = shape(&config.spec.guest, CpuControl::Plug, Accel::Tcg).expect("sound");
-        let args = qemu_args(&config, &shape, Accel::Tcg, &Paths::new("/run/vm")).join(" ");
+        let args = line_of(&config);
         assert!(
             args.contains("-m size=1024M -") && !args.contains("virtio-mem"),
             "{args}"

@@ -31,6 +31,8 @@ pub struct Evidence {
     pub was_up: bool,
     /// A stop was ordered.
     pub stop_ordered: bool,
+    /// The guest had moved to another QEMU.
+    pub moved: bool,
     /// Force was used.
     pub forced: bool,
     /// `GUEST_PANICKED` came.
@@ -49,7 +51,10 @@ pub struct Evidence {
 #[must_use]
 pub fn classify(evidence: &Evidence) -> ExitReport {
     let reason = reason(evidence);
-    let success = matches!(reason, ExitReason::GuestShutdown | ExitReason::Requested);
+    let success = matches!(
+        reason,
+        ExitReason::GuestShutdown | ExitReason::Requested | ExitReason::Moved
+    );
     let console_speaks = reason == ExitReason::GuestPanic;
     let text = if console_speaks {
         panic_text(&evidence.console_tail)
@@ -72,6 +77,10 @@ fn reason(evidence: &Evidence) -> ExitReason {
             otherwise
         }
     };
+    if evidence.moved {
+        // Whatever the console says is of a guest that is not here.
+        return ExitReason::Moved;
+    }
     let console_panic = evidence.console_tail.contains(PANIC_MARK);
     if evidence.panicked || evidence.shutdown == Some(ShutdownReason::GuestPanic) {
         return ExitReason::GuestPanic;

@@ -3,6 +3,7 @@
 pub mod addresses;
 pub mod args;
 pub mod budget;
+pub mod disks;
 pub mod exit;
 pub mod packed;
 pub mod pod;
@@ -10,3 +11,4 @@ pub mod quota;
 pub mod shape;
 pub mod sizer;
 pub mod stop;
+pub mod transfer;

@@ -49,7 +49,7 @@ pub fn vm_spec(args: &[String]) -> Result<VmSpec, PackedError> {
 }
 
 /// The value of a flag in any of Go's spellings: one dash or two, `=` or the next argument.
-fn argument<'a>(args: &'a [String], name: &str) -> Option<&'a str> {
+pub(crate) fn argument<'a>(args: &'a [String], name: &str) -> Option<&'a str> {
     let mut words = args.iter();
     while let Some(word) = words.next() {
         let Some(flag) = word.strip_prefix("--").or_else(|| word.strip_prefix('-')) else {

@@ -248,6 +248,7 @@ pub fn word(reason: ExitReason) -> &'static str {
         ExitReason::GuestReset => "GuestReset",
         ExitReason::StartFailed => "StartFailed",
         ExitReason::QemuDied => "QemuDied",
+        ExitReason::Moved => "Moved",
     }
 }
 
@@ -262,6 +263,7 @@ pub fn summary(report: &ExitReport) -> String {
         ExitReason::GuestReset => "the guest reset itself",
         ExitReason::StartFailed => "the VM could not be started",
         ExitReason::QemuDied => "QEMU died",
+        ExitReason::Moved => "the guest runs elsewhere",
     };
     // A start failure is told whole; of a death the last line tells, of a panic the first.
     let mut lines = report

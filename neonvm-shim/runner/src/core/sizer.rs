@@ -93,6 +93,8 @@ pub struct Sizer {
     told_at: Option<Timestamp>,
     booting_since: Option<Timestamp>,
     quota: Option<MilliCpu>,
+    /// The migration during which nothing is changed.
+    held_for: Option<String>,
     pending: Vec<Action>,
 }
 
@@ -140,6 +142,7 @@ impl Sizer {
             told_at: None,
             booting_since,
             quota: None,
+            held_for: None,
             pending: Vec::new(),
             shape,
         }
@@ -198,6 +201,7 @@ impl Sizer {
             }
             Event::GuestTold => self.telling = false,
             Event::Guest(state) => self.see_guest(now, state),
+            Event::Hold(migration) => self.hold(now, migration),
         }
         self.looked |= self.slots.is_some() && self.device.is_some();
         self.judge(now);
@@ -255,6 +259,31 @@ impl Sizer {
             at = at.min(quota_at);
         }
         at
+    }
+
+    fn hold(&mut self, now: Timestamp, migration: Option<String>) {
+        if self.held_for == migration {
+            return;
+        }
+        self.held_for = migration;
+        self.memory_moved = now;
+        if self.held_for.is_none() {
+            self.cpu.expect(now);
+            self.memory.expect(now);
+        }
+        self.decide_cpus(now);
+        self.decide_memory(now);
+    }
+
+    /// Whether nothing of QEMU is being changed, nor will be before it is let go.
+    #[must_use]
+    pub fn is_still(&self) -> bool {
+        self.held_for.is_some()
+            && !self.cpu.busy
+            && !self.memory.busy
+            && !self.telling
+            && self.pending.is_empty()
+            && self.leaving.is_empty()
     }
 
     fn take(&mut self, now: Timestamp, order: SizeOrder) {
@@ -328,6 +357,16 @@ impl Sizer {
         if self.cpu.busy || !self.qmp || !self.slots_fresh || self.cpu.failure.is_some() {
             return;
         }
+        if self.held_for.is_some() {
+            let gone: Vec<String> = self
+                .leaving
+                .keys()
+                .filter(|id| !self.has_device(id))
+                .cloned()
+                .collect();
+            self.leaving.retain(|id, _| !gone.contains(id));
+            return self.cpu.rest(now);
+        }
         let (Some(wanted), Some(plugged)) = (self.wanted_cpus(), self.plugged()) else {
             return;
         };
@@ -342,6 +381,11 @@ impl Sizer {
         } else {
             self.unplug(now, plugged - wanted);
         }
+    }
+
+    fn has_device(&self, id: &str) -> bool {
+        let mut slots = self.slots.iter().flatten();
+        slots.any(|slot| slot.removable() == Some(id))
     }
 
     /// Whether the guest still boots on one CPU (see [`super::shape`]).
@@ -427,6 +471,9 @@ impl Sizer {
     }
 
     fn decide_memory(&mut self, now: Timestamp) {
+        if self.held_for.is_some() && !self.memory.busy {
+            return self.memory.rest(now);
+        }
         if self.memory.busy
             || !self.qmp
             || self.memory.failure.is_some()
@@ -527,7 +574,7 @@ impl Sizer {
     fn guest_to_be_told(&self, now: Timestamp) -> Option<(u32, Timestamp)> {
         let (guest, wanted) = (self.guest.as_ref()?, self.wanted_cpus()?);
         let (matched, _) = self.matches();
-        if self.telling || !matched || guest.cpus_online == wanted {
+        if self.held_for.is_some() || self.telling || !matched || guest.cpus_online == wanted {
             return None;
         }
         let inside = self

@@ -153,7 +153,8 @@ impl Store {
     }
 }
 
-fn boot_image(dir: &Path, guest: GuestContent) -> BootImage {
+/// What a manifest in `dir` says of a guest.
+pub(crate) fn boot_image(dir: &Path, guest: GuestContent) -> BootImage {
     BootImage {
         kernel: dir.join(guest.kernel),
         kernel_version: guest.kernel_version,

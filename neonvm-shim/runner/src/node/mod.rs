@@ -11,12 +11,13 @@
 //! directory. When it ends, and however it ends, runners and guests go on; [`stop_all`] is the only way to end them all.
 
 mod api;
-mod images;
+pub(crate) mod images;
 mod link;
 mod object;
 mod params;
 mod prepare;
 mod stop;
+mod volumes;
 mod watch;
 mod worker;
 

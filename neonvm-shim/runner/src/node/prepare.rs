@@ -4,6 +4,8 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 use std::sync::Arc;
 
+use protocol::annotations::{ANNOTATION_VSOCK_CID, VsockCidError, vsock_cid};
+use protocol::migration::RECEIVE_MIGRATION;
 use protocol::object::Pod;
 use protocol::vm::VmSpec;
 use serde::{Deserialize, Serialize};
@@ -12,12 +14,17 @@ use tokio::sync::Mutex;
 use super::api::{PodId, ssh_key};
 use super::images::{ImageError, Store};
 use super::params::NodeParams;
+use super::volumes::{self, VolumeError};
 use crate::config::{CONFIG_FORMAT, RunnerConfig};
 use crate::core::addresses::Addresses;
 use crate::core::args::Paths;
+use crate::core::disks::{self, DiskProblem};
 use crate::core::packed::{PackedError, vm_spec};
 use crate::core::pod::CONTAINER;
 use crate::shell::record::{RecordError, private_dir, read_json, write_json};
+
+/// What QEMU opens for a vsock device.
+const VHOST_VSOCK: &str = "/dev/vhost-vsock";
 
 /// Why a pod cannot be started now.
 #[derive(Debug, thiserror::Error)]
@@ -34,6 +41,20 @@ pub(super) enum PrepareError {
     /// No image.
     #[error(transparent)]
     Image(#[from] ImageError),
+    /// No number of a device.
+    #[error(transparent)]
+    Vsock(#[from] VsockCidError),
+    /// No device.
+    #[error(
+        "the VM asks for a vsock device, and this node has no {VHOST_VSOCK}: load the module vhost_vsock, or take the annotation {ANNOTATION_VSOCK_CID} away"
+    )]
+    NoVsock,
+    /// What the spec says of disks.
+    #[error(transparent)]
+    Disks(#[from] DiskProblem),
+    /// A volume.
+    #[error(transparent)]
+    Volume(#[from] VolumeError),
     /// No address.
     #[error("all addresses of the instance's loopback block are taken")]
     NoAddress,
@@ -48,8 +69,11 @@ impl PrepareError {
         match self {
             Self::Image(ImageError::Missing(_) | ImageError::Name(_)) => "ErrImageNeverPull",
             Self::Image(_) => "ImageInspectError",
-            Self::NoContainer | Self::NoVm | Self::Spec(_) => "CreateContainerConfigError",
-            Self::NoAddress | Self::Directory(_) => "CreateContainerError",
+            Self::NoContainer | Self::NoVm | Self::Spec(_) | Self::Vsock(_) | Self::Disks(_) => {
+                "CreateContainerConfigError"
+            }
+            Self::Volume(_) => "FailedMount",
+            Self::NoVsock | Self::NoAddress | Self::Directory(_) => "CreateContainerError",
         }
     }
 }
@@ -134,6 +158,11 @@ pub(super) async fn prepare(
         .get(protocol::annotations::LABEL_VM_NAME);
     let vm = label.ok_or(PrepareError::NoVm)?.clone();
     let spec: VmSpec = vm_spec(&container.args)?;
+    disks::plan(&spec, None)?;
+    let vsock_cid = vsock_cid(&pod.metadata.annotations)?;
+    if vsock_cid.is_some() && !Path::new(VHOST_VSOCK).exists() {
+        return Err(PrepareError::NoVsock);
+    }
     let store = Store::new(&params.store_dir);
     let image = store.guest(&spec.guest.root_disk.image)?;
     let programs = match &params.programs {
@@ -151,6 +180,7 @@ pub(super) async fn prepare(
         grace_ms: grace_ms(pod),
     };
     write_json(&dir.join("pod.json"), &record)?;
+    volumes::write_all(params, &id.namespace, pod, dir).await?;
     let config = RunnerConfig {
         format: CONFIG_FORMAT,
         namespace: id.namespace.clone(),
@@ -164,10 +194,20 @@ pub(super) async fn prepare(
         knowledge_dir: params.state_dir.clone(),
         cpu_quota_percent: params.cpu_quota_percent,
         cgroup_parent: params.cgroup_parent.clone(),
+        vsock_cid,
         ssh_public_key: keys,
+        mounts: None,
+        control_token: None,
+        receive: receives(container),
     };
     write_json(&Paths::new(dir).config(), &config)?;
     Ok(())
+}
+
+/// Whether the pod is the target of a migration.
+fn receives(container: &protocol::object::Container) -> bool {
+    let mut env = container.env.iter();
+    env.any(|variable| variable.name == RECEIVE_MIGRATION && variable.value == "true")
 }
 
 async fn authorized_keys(

@@ -8,12 +8,14 @@ use protocol::object::Pod;
 use protocol::runner::{ExitReason, ExitReport, RunnerPhase};
 use serde_json::Value;
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tracing::{info, warn};
 
 use super::api::{self, PodId};
 use super::link::{self, Link};
 use super::params::NodeParams;
 use super::prepare::{AddressBook, PodRecord, prepare};
+use super::volumes;
 use crate::core::args::Paths;
 use crate::core::pod::{CONTAINER, Desired, Local, StatusInput, Step, View, next, status, summary};
 use crate::shell::process::ProcessId;
@@ -66,6 +68,8 @@ struct Seen {
     retry: Option<Duration>,
     respawn: Option<Duration>,
     respawn_at: Option<tokio::time::Instant>,
+    /// Those who keep the pod's volumes, while the pod is to run.
+    keepers: Option<JoinSet<()>>,
 }
 
 impl Worker {
@@ -85,6 +89,7 @@ impl Worker {
             if self.take(step, &wish, &mut seen).await {
                 return;
             }
+            self.keep_volumes(&wish, &mut seen);
             self.publish(&wish, &mut seen).await;
             let pause = seen.retry.unwrap_or(LOOK_AGAIN);
             tokio::select! {
@@ -95,6 +100,17 @@ impl Worker {
                 () = state_changed(seen.link.as_mut()) => {}
                 () = tokio::time::sleep(pause) => {}
             }
+        }
+    }
+
+    /// Keeps the volumes of a pod that was prepared and shall run.
+    fn keep_volumes(&self, wish: &Wish, seen: &mut Seen) {
+        if wish.desired != Desired::Run || seen.end.is_some() {
+            seen.keepers = None;
+        } else if seen.keepers.is_none() && Paths::new(&self.dir).config().exists() {
+            let namespace = &self.id.namespace;
+            let keepers = volumes::keep_all(&self.params, namespace, &wish.pod, &self.dir);
+            seen.keepers = Some(keepers);
         }
     }
 

@@ -1,22 +1,26 @@
 //! The two HTTP servers of a runner: the private one on its control socket ([`protocol::runner`]) and the one at the
 //! pod's address (spec/neonvm.md §3.6).
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use axum::extract::{Query, State};
-use axum::http::StatusCode;
+use axum::extract::{Path as UrlPath, Query, Request, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{any, get, post, put};
+use axum::routing::{any, delete, get, post, put};
 use axum::{Json, Router};
+use protocol::migration::{IncomingOrder, OutgoingOrder};
 use protocol::runner::{CpuState, RunnerPhase, RunnerState, SizeOrder, StopOrder};
 use protocol::units::MilliCpu;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::supervisor::Input;
+use super::transfer::Ask;
 
 /// Longest wait of a long-poll, whatever was asked.
 const MAX_WAIT: Duration = Duration::from_secs(60);
@@ -49,11 +53,7 @@ pub fn bind_private(path: &Path) -> std::io::Result<UnixListener> {
 
 /// Serves the control routes until cancelled.
 pub async fn serve_private(listener: UnixListener, handle: Handle, cancel: CancellationToken) {
-    let routes = Router::new()
-        .route("/v1/state", get(state))
-        .route("/v1/size", put(size))
-        .route("/v1/stop", post(stop))
-        .with_state(handle);
+    let routes = control().with_state(handle);
     let ended = cancel.clone().cancelled_owned();
     // Open long-polls do not hold up the end: the runner's process ends after this.
     tokio::select! {
@@ -62,17 +62,94 @@ pub async fn serve_private(listener: UnixListener, handle: Handle, cancel: Cance
     }
 }
 
-/// Serves the pod's routes until cancelled.
-pub async fn serve_pod(listener: TcpListener, handle: Handle, cancel: CancellationToken) {
-    let routes = Router::new()
-        .route("/cpu_change", any(bad_method).post(cpu_change))
-        .route("/cpu_current", any(bad_method).get(cpu_current))
-        .route("/ready", any(ready))
-        .with_state(handle);
+/// What a controller says to a runner.
+fn control() -> Router<Handle> {
+    Router::new()
+        .route("/v1/state", get(state))
+        .route("/v1/size", put(size))
+        .route("/v1/stop", post(stop))
+        .route("/v1/outgoing", put(send))
+        .route("/v1/outgoing/{id}", delete(recall))
+        .route("/v1/outgoing/{id}/done", post(quit))
+        .route("/v1/incoming", put(receive))
+        .route("/v1/incoming/{id}/begin", post(begin))
+}
+
+/// The file with what whoever gives orders at the pod's address must show. It is read each time: the kubelet replaces it when the
+/// secret is made anew.
+#[derive(Debug, Clone)]
+pub struct Token(PathBuf);
+
+impl Token {
+    /// That of a file, which must be there and not empty.
+    ///
+    /// # Errors
+    /// As the system says.
+    pub fn new(path: &Path) -> std::io::Result<Self> {
+        let token = Self(path.to_owned());
+        token.digest().map(|_| token)
+    }
+
+    fn digest(&self) -> std::io::Result<[u8; 32]> {
+        match std::fs::read_to_string(&self.0)?.trim() {
+            // Nobody knows nothing.
+            "" => Err(std::io::ErrorKind::InvalidData.into()),
+            token => Ok(Sha256::digest(token).into()),
+        }
+    }
+
+    /// Compared by their digests, so that the time it takes says nothing of the token.
+    fn is_shown(&self, headers: &HeaderMap) -> bool {
+        let shown = headers.get(header::AUTHORIZATION);
+        let shown = shown.and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
+        let shown = shown.map(|token| <[u8; 32]>::from(Sha256::digest(token)));
+        shown.is_some() && self.digest().ok() == shown
+    }
+}
+
+/// Serves the pod's routes until cancelled. Who has the token of a cluster's controller may do here what is done on the control
+/// socket; and where there is one, nobody without it changes anything. Without one there are the routes of NeonVM's runner, open as
+/// they are there. A loopback address is everybody's on the machine: there the controller has its socket.
+pub async fn serve_pod(
+    listener: TcpListener,
+    handle: Handle,
+    token: Option<Token>,
+    cancel: CancellationToken,
+) {
+    let is_loopback = listener
+        .local_addr()
+        .is_ok_and(|address| address.ip().is_loopback());
+    let routes = pod(token, is_loopback).with_state(handle);
     tokio::select! {
         () = cancel.cancelled_owned() => {}
         _ = axum::serve(listener, routes) => {}
     }
+}
+
+fn pod(token: Option<Token>, is_loopback: bool) -> Router<Handle> {
+    let open = Router::new()
+        .route("/cpu_current", any(bad_method).get(cpu_current))
+        .route("/ready", any(ready));
+    let orders = Router::new().route("/cpu_change", any(bad_method).post(cpu_change));
+    match token {
+        None => open.merge(orders),
+        Some(_) if is_loopback => open.merge(orders),
+        Some(token) => {
+            let guard = middleware::from_fn_with_state(token, admit);
+            open.merge(orders.merge(control()).route_layer(guard))
+        }
+    }
+}
+
+async fn admit(State(token): State<Token>, request: Request, next: Next) -> Response {
+    if token.is_shown(request.headers()) {
+        return next.run(request).await;
+    }
+    (
+        StatusCode::UNAUTHORIZED,
+        "only this VM's controller is listened to\n",
+    )
+        .into_response()
 }
 
 /// `?after=GEN&wait_ms=MS`.
@@ -102,6 +179,38 @@ async fn size(State(handle): State<Handle>, Json(order): Json<SizeOrder>) -> Res
 async fn stop(State(handle): State<Handle>, Json(order): Json<StopOrder>) -> Response {
     match handle.inputs.send(Input::Stop(order)).await {
         Ok(()) => StatusCode::ACCEPTED.into_response(),
+        Err(_) => gone(),
+    }
+}
+
+async fn send(State(handle): State<Handle>, Json(order): Json<OutgoingOrder>) -> Response {
+    transfer(&handle, Ask::Send(order)).await
+}
+
+async fn recall(State(handle): State<Handle>, UrlPath(id): UrlPath<String>) -> Response {
+    transfer(&handle, Ask::Recall(id)).await
+}
+
+async fn quit(State(handle): State<Handle>, UrlPath(id): UrlPath<String>) -> Response {
+    transfer(&handle, Ask::Quit(id)).await
+}
+
+async fn receive(State(handle): State<Handle>, Json(order): Json<IncomingOrder>) -> Response {
+    transfer(&handle, Ask::Receive(Box::new(order))).await
+}
+
+async fn begin(State(handle): State<Handle>, UrlPath(id): UrlPath<String>) -> Response {
+    transfer(&handle, Ask::Begin(id)).await
+}
+
+async fn transfer(handle: &Handle, ask: Ask) -> Response {
+    let (reply, answer) = oneshot::channel();
+    if handle.inputs.send(Input::Ask(ask, reply)).await.is_err() {
+        return gone();
+    }
+    match answer.await {
+        Ok(Ok(state)) => Json(state).into_response(),
+        Ok(Err(why)) => (StatusCode::CONFLICT, format!("{why}\n")).into_response(),
         Err(_) => gone(),
     }
 }
@@ -197,5 +306,96 @@ mod tests {
         };
         assert_eq!(reported(fewer, true), MilliCpu(1000));
         assert_eq!(reported(fewer, false), MilliCpu(1500));
+    }
+
+    /// The status a request is answered with.
+    async fn status(at: std::net::SocketAddr, request: &str, token: Option<&str>) -> u16 {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let shown = token.map_or(String::new(), |token| format!("Authorization: {token}\r\n"));
+        let text = format!("{request} HTTP/1.0\r\nContent-Length: 0\r\n{shown}\r\n");
+        let mut stream = tokio::net::TcpStream::connect(at).await.unwrap();
+        stream.write_all(text.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer.split(' ').nth(1).unwrap().parse().unwrap()
+    }
+
+    /// A pod's server with or without a token, and the supervisor's end of it.
+    async fn server(token: Option<Token>) -> (std::net::SocketAddr, mpsc::Receiver<Input>) {
+        let (inputs, taken) = mpsc::channel(4);
+        let state = crate::shell::run::waiting_state();
+        let (sender, state) = watch::channel(state);
+        let handle = Handle {
+            inputs,
+            state,
+            guest_counts: false,
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at = listener.local_addr().unwrap();
+        let routes = pod(token, false);
+        tokio::spawn(async move {
+            let _held = sender;
+            axum::serve(listener, routes.with_state(handle)).await
+        });
+        (at, taken)
+    }
+
+    const ORDERS: [&str; 8] = [
+        "GET /v1/state",
+        "PUT /v1/size",
+        "POST /v1/stop",
+        "PUT /v1/outgoing",
+        "DELETE /v1/outgoing/x",
+        "POST /v1/outgoing/x/done",
+        "PUT /v1/incoming",
+        "POST /v1/incoming/x/begin",
+    ];
+
+    #[tokio::test]
+    async fn nobody_gives_orders_at_a_pod_without_its_token() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "right").unwrap();
+        let token = Token::new(file.path()).unwrap();
+        let (at, _taken) = server(Some(token)).await;
+        for shown in [None, Some("Bearer wrong"), Some("right"), Some("Bearer ")] {
+            for request in ORDERS.into_iter().chain(["POST /cpu_change"]) {
+                assert_eq!(status(at, request, shown).await, 401, "{request} {shown:?}");
+            }
+            assert_eq!(status(at, "GET /ready", shown).await, 503);
+            assert_eq!(status(at, "GET /cpu_current", shown).await, 200);
+        }
+        let shown = Some("Bearer right");
+        assert_eq!(status(at, "GET /v1/state", shown).await, 200);
+        // Let in, and then found to have no body.
+        assert_eq!(status(at, "POST /cpu_change", shown).await, 400);
+    }
+
+    #[tokio::test]
+    async fn without_a_token_a_pod_has_the_routes_of_neonvms_runner_alone() {
+        let (at, _taken) = server(None).await;
+        for request in ORDERS {
+            assert_eq!(status(at, request, None).await, 404, "{request}");
+        }
+        assert_eq!(status(at, "GET /cpu_current", None).await, 200);
+        assert_eq!(status(at, "POST /cpu_change", None).await, 400);
+    }
+
+    #[test]
+    fn an_empty_token_is_none_and_a_new_one_is_taken_up() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert!(Token::new(file.path()).is_err());
+        std::fs::write(file.path(), "abc\n").unwrap();
+        let token = Token::new(file.path()).unwrap();
+        let shown = |text: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::AUTHORIZATION, text.parse().unwrap());
+            token.is_shown(&headers)
+        };
+        assert!(!token.is_shown(&HeaderMap::new()));
+        assert!(shown("Bearer abc") && !shown("Bearer new"));
+        std::fs::write(file.path(), "new").unwrap();
+        assert!(!shown("Bearer abc") && shown("Bearer new"));
+        std::fs::write(file.path(), "").unwrap();
+        assert!(!shown("Bearer ") && !shown("Bearer new"));
     }
 }

@@ -1,4 +1,4 @@
-//! The writable layer over an image's root disk.
+//! The writable layer over an image's root disk, and programs that make disks.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -8,7 +8,7 @@ use tokio::process::Command;
 
 use crate::config::RunnerConfig;
 
-/// qemu-img writes a few hundred kilobytes; this much time means that the disk hangs.
+/// Such a program writes a few megabytes; this much time means that the disk hangs.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Why there is no disk.
@@ -18,11 +18,11 @@ pub enum DiskError {
     #[error("cannot execute {0}")]
     Execute(std::path::PathBuf, #[source] std::io::Error),
     /// It refused.
-    #[error("qemu-img: {0}")]
-    Refused(String),
+    #[error("{0}: {1}")]
+    Refused(String, String),
     /// It did not come back.
-    #[error("qemu-img did not end within {} s", TIMEOUT.as_secs())]
-    Hung,
+    #[error("{0} did not end within {seconds} s", seconds = TIMEOUT.as_secs())]
+    Hung(String),
 }
 
 /// Size of the overlay: what the spec asks for, never less than the image.
@@ -43,32 +43,51 @@ pub fn overlay_bytes(config: &RunnerConfig) -> u64 {
 /// # Errors
 /// [`DiskError`], for example when the disk is full.
 pub async fn make_overlay(config: &RunnerConfig, overlay: &Path) -> Result<(), DiskError> {
-    let program = &config.programs.qemu_img;
+    make_overlay_of(config, overlay, overlay_bytes(config)).await
+}
+
+/// The same with a size that was decided elsewhere.
+///
+/// # Errors
+/// [`DiskError`], for example when the disk is full.
+pub async fn make_overlay_of(
+    config: &RunnerConfig,
+    overlay: &Path,
+    bytes: u64,
+) -> Result<(), DiskError> {
+    let format = &config.image.root_disk_format;
+    let words = ["create", "-q", "-f", "qcow2", "-F", format, "-b"];
+    let mut words = words.map(str::to_owned).to_vec();
+    let place = |path: &Path| path.display().to_string();
+    words.extend([
+        place(&config.image.root_disk),
+        place(overlay),
+        bytes.to_string(),
+    ]);
+    run(&config.programs.qemu_img, &words).await
+}
+
+/// Runs a program that makes a disk to its end.
+///
+/// # Errors
+/// [`DiskError`], with the program's own words.
+pub async fn run(program: &Path, words: &[String]) -> Result<(), DiskError> {
+    let name = || {
+        let name = program.file_name().unwrap_or_default();
+        name.to_string_lossy().into_owned()
+    };
     let mut command = Command::new(program);
-    command
-        .args([
-            "create",
-            "-q",
-            "-f",
-            "qcow2",
-            "-F",
-            &config.image.root_disk_format,
-            "-b",
-        ])
-        .arg(&config.image.root_disk)
-        .arg(overlay)
-        .arg(overlay_bytes(config).to_string())
-        .stdin(Stdio::null())
-        .kill_on_drop(true);
+    command.args(words).stdin(Stdio::null()).kill_on_drop(true);
     let output = tokio::time::timeout(TIMEOUT, command.output())
         .await
-        .map_err(|_| DiskError::Hung)?
-        .map_err(|error| DiskError::Execute(program.clone(), error))?;
+        .map_err(|_| DiskError::Hung(name()))?
+        .map_err(|error| DiskError::Execute(program.to_owned(), error))?;
     if output.status.success() {
         return Ok(());
     }
     let text = String::from_utf8_lossy(&output.stderr);
-    Err(DiskError::Refused(text.trim().chars().take(500).collect()))
+    let text = text.trim().chars().take(500).collect();
+    Err(DiskError::Refused(name(), text))
 }
 
 #[cfg(test)]

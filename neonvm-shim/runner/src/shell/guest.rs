@@ -12,7 +12,7 @@ use serde_json::json;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use tracing::debug;
+use tracing::{debug, info, warn};
 
 use super::http::{HttpError, Link};
 
@@ -34,6 +34,11 @@ const LONG_POLL_LIMIT: Duration = Duration::from_secs(15);
 const CPU_LIMIT: Duration = Duration::from_secs(15);
 /// Longest wait for files to be written.
 const FILES_LIMIT: Duration = Duration::from_secs(10);
+/// Where the guest's sshd looks for keys.
+const SSH_DIR: &str = "/mnt/ssh";
+/// Pause between two tries at pushing the key, and how many there are.
+const KEY_AGAIN: Duration = Duration::from_secs(1);
+const KEY_TRIES: u32 = 60;
 
 async fn connect(address: SocketAddrV4, limit: Duration) -> Result<Link, HttpError> {
     let stream = tokio::time::timeout(limit, TcpStream::connect(address))
@@ -110,6 +115,17 @@ pub async fn set_cpus(address: SocketAddrV4, cpus: u32) -> Result<(), HttpError>
         .map(drop)
 }
 
+/// The checksum of a directory of the guest.
+///
+/// # Errors
+/// [`HttpError`], with a status when there is no such directory.
+pub async fn checksum(address: SocketAddrV4, dir: &str) -> Result<String, HttpError> {
+    let mut link = connect(address, FILES_LIMIT).await?;
+    let path = format!("/files{dir}");
+    let text = link.send(Method::GET, &path, "", FILES_LIMIT).await?;
+    Ok(String::from_utf8_lossy(&text).trim().to_owned())
+}
+
 /// Writes the whole content of a directory of the guest.
 ///
 /// # Errors
@@ -128,4 +144,25 @@ pub async fn put_files(
     link.send(Method::PUT, &format!("/files{dir}"), body, FILES_LIMIT)
         .await
         .map(drop)
+}
+
+/// Lets a key into the guest. One that has it on a drive does not take it.
+pub async fn push_key(address: SocketAddrV4, key: String, has_drive: bool) {
+    let content = format!("{}\n", key.trim_end()).into_bytes();
+    let files = BTreeMap::from([("authorized_keys".to_owned(), content)]);
+    for attempt in 1..=KEY_TRIES {
+        match put_files(address, SSH_DIR, &files).await {
+            Ok(()) => return info!("ssh key is in the guest"),
+            Err(HttpError::Status(..)) if has_drive => {
+                return info!("the guest has the ssh key from its drive");
+            }
+            Err(error) if attempt == KEY_TRIES => {
+                warn!(
+                    error = telemetry::chain(&error),
+                    "ssh key not taken by the guest"
+                );
+            }
+            Err(_) => tokio::time::sleep(KEY_AGAIN).await,
+        }
+    }
 }

@@ -36,6 +36,12 @@ pub enum QmpEvent {
     Shutdown(ShutdownReason),
     /// The guest's kernel panicked.
     Panicked,
+    /// The guest was stopped; microseconds since 1970.
+    Stopped(i64),
+    /// It runs on.
+    Resumed(i64),
+    /// A migration or a copy of a disk got further.
+    Transfer,
     /// Something was lost or not understood: look at everything.
     Unclear,
 }
@@ -118,6 +124,13 @@ fn translate(event: &qmp::Event) -> Option<QmpEvent> {
         E::MEMORY_DEVICE_SIZE_CHANGE { .. } => QmpEvent::Memory,
         E::DEVICE_UNPLUG_GUEST_ERROR { .. } => QmpEvent::UnplugRefused,
         E::GUEST_PANICKED { .. } => QmpEvent::Panicked,
+        E::STOP { timestamp, .. } => QmpEvent::Stopped(unix_us(timestamp)),
+        E::RESUME { timestamp, .. } => QmpEvent::Resumed(unix_us(timestamp)),
+        E::MIGRATION { .. }
+        | E::BLOCK_JOB_READY { .. }
+        | E::BLOCK_JOB_COMPLETED { .. }
+        | E::BLOCK_JOB_CANCELLED { .. }
+        | E::BLOCK_JOB_ERROR { .. } => QmpEvent::Transfer,
         E::SHUTDOWN { data, .. } => QmpEvent::Shutdown(match data.reason {
             C::guest_shutdown => ShutdownReason::GuestShutdown,
             C::guest_reset => ShutdownReason::GuestReset,
@@ -129,8 +142,17 @@ fn translate(event: &qmp::Event) -> Option<QmpEvent> {
     })
 }
 
+/// The crate keeps the parts of a timestamp to itself.
+fn unix_us(timestamp: &qapi::Timestamp) -> i64 {
+    let parts = serde_json::to_value(timestamp).unwrap_or_default();
+    let part = |name: &str| parts[name].as_i64().unwrap_or(0);
+    part("seconds")
+        .saturating_mul(1_000_000)
+        .saturating_add(part("microseconds"))
+}
+
 impl Qmp {
-    async fn execute<C>(&self, command: C) -> Result<C::Ok, QmpFailure>
+    pub(super) async fn execute<C>(&self, command: C) -> Result<C::Ok, QmpFailure>
     where
         C: qmp::QmpCommand,
     {

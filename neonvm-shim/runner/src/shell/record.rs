@@ -1,8 +1,8 @@
 //! What a runner writes down about its QEMU, so that the next runner of the directory finds it.
 
 use std::fs;
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
 
 use protocol::runner::SizeOrder;
@@ -12,7 +12,9 @@ use serde::{Deserialize, Serialize};
 use super::process::ProcessId;
 use crate::config::Accel;
 use crate::core::budget::PlugBudget;
+use crate::core::disks::Drive;
 use crate::core::shape::Shape;
+use crate::core::transfer::{Arrival, Leaving};
 
 /// `runner.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,12 +34,24 @@ pub struct Record {
     pub started_unix_us: i64,
     /// Milliseconds from then to the guest daemon's first answer, if it came.
     pub boot_ms: Option<u64>,
+    /// Its drives beside the root disk, in order.
+    #[serde(default)]
+    pub drives: Vec<Drive>,
     /// The newest order.
     pub order: Option<SizeOrder>,
     /// A stop was ordered.
     pub stop_ordered: bool,
     /// The cgroup QEMU is in, if any.
     pub cgroup: Option<String>,
+    /// The migration its guest leaves by.
+    #[serde(default)]
+    pub leaving: Option<Leaving>,
+    /// The migration its guest came, or is to come, by.
+    #[serde(default)]
+    pub arrival: Option<Arrival>,
+    /// The guest runs elsewhere: QEMU's end is no loss.
+    #[serde(default)]
+    pub moved: bool,
 }
 
 /// A file of the runner's directory that could not be read or written.
@@ -75,19 +89,10 @@ pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, RecordEr
 /// [`RecordError::Write`].
 pub fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), RecordError> {
     let write = || -> io::Result<()> {
-        let next = path.with_extension("json.new");
-        // A leftover of a killed writer must not keep its mode.
-        let _ = fs::remove_file(&next);
-        let mut options = fs::OpenOptions::new();
-        let mut file = options
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&next)?;
         let mut bytes = serde_json::to_vec_pretty(value).map_err(io::Error::other)?;
         bytes.push(b'\n');
-        file.write_all(&bytes)?;
-        fs::rename(&next, path)
+        // What is kept here is about processes, and they end with the machine.
+        telemetry::durable::replace_lazily(path, &bytes)
     };
     write().map_err(|error| RecordError::Write(path.display().to_string(), error))
 }

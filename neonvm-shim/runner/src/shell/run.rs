@@ -1,6 +1,5 @@
 //! One runner, from its directory to QEMU's end.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::net::SocketAddrV4;
 use std::path::{Path, PathBuf};
@@ -8,8 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::fcntl::{Flock, FlockArg};
+use protocol::migration::{IncomingOrder, IncomingReport, IncomingStage};
 use protocol::runner::{
-    CpuState, ExitReport, MemoryState, QuotaState, RunnerPhase, RunnerState, SizeOrder,
+    CpuState, ExitReason, ExitReport, MemoryState, QuotaState, RunnerPhase, RunnerState, SizeOrder,
 };
 use protocol::time::Timestamp;
 use protocol::trace::TraceId;
@@ -22,17 +22,22 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::cgroup::QuotaGroup;
-use super::control::{Handle, bind_private, serve_pod, serve_private};
+use super::control::{Handle, Token, bind_private, serve_pod, serve_private};
+use super::drives::{self, DriveError};
 use super::process::{self, ProcessId};
 use super::record::{Record, RecordError, private_dir, read_json, write_json};
 use super::supervisor::{INPUT_BACKLOG, Input, OnCancel, Seen, Supervisor};
+use super::transfer::{self, Ask};
 use super::{console, disk, guest, qmp};
 use crate::accel::{self, knowledge};
-use crate::config::{AccelChoice, RunnerConfig};
-use crate::core::args::{GUESTD_FORWARD, Paths, qemu_args};
+use crate::config::{Accel, AccelChoice, RunnerConfig};
+use crate::core::args::{Paths, qemu_args};
+use crate::core::budget::PlugBudget;
+use crate::core::disks::{self, DiskProblem, Drive};
 use crate::core::exit::{Evidence, classify};
-use crate::core::shape::{self, ShapeError};
-use crate::core::sizer::Sizer;
+use crate::core::shape::{self, Shape, ShapeError};
+use crate::core::sizer::{Event, Sizer};
+use crate::core::transfer::{Arrival, Incoming, Manifest, Outgoing, Unfit};
 
 /// Longest path of a unix socket that every kernel takes, less the longest of our file names.
 const MAX_DIR_BYTES: usize = 107 - "/qmp-manual.sock".len();
@@ -46,11 +51,6 @@ const QMP_QUICK_TRIES: u32 = 250;
 const ALIVE_EVERY: Duration = Duration::from_millis(200);
 /// How long the end is readable on the control socket before the process goes.
 const LINGER: Duration = Duration::from_millis(300);
-/// Where the guest's sshd looks for keys.
-const SSH_DIR: &str = "/mnt/ssh";
-/// Pause between two tries at pushing the key, and how many there are.
-const KEY_AGAIN: Duration = Duration::from_secs(1);
-const KEY_TRIES: u32 = 60;
 
 /// Why a runner could not begin.
 #[derive(Debug, thiserror::Error)]
@@ -73,12 +73,21 @@ pub enum RunError {
     /// The spec.
     #[error("no QEMU can be built for this spec")]
     Shape(#[from] ShapeError),
+    /// The controller's token.
+    #[error("cannot read the token in {0}")]
+    Token(PathBuf, #[source] std::io::Error),
     /// An address or socket is taken.
     #[error("cannot serve on {0}")]
     Bind(String, #[source] std::io::Error),
     /// The disk.
     #[error("cannot make the root disk")]
     Disk(#[from] disk::DiskError),
+    /// What the spec says of disks, swap and settings.
+    #[error("the VM's spec cannot be carried out")]
+    Plan(#[from] DiskProblem),
+    /// The drives beside it.
+    #[error("cannot make the VM's drives")]
+    Drives(#[from] DriveError),
     /// QEMU's program.
     #[error("cannot execute {0}")]
     Qemu(PathBuf, #[source] std::io::Error),
@@ -122,6 +131,9 @@ pub async fn run(
     let pod = TcpListener::bind(address)
         .await
         .map_err(|error| RunError::Bind(address.to_string(), error))?;
+    let read =
+        |path: &PathBuf| Token::new(path).map_err(|error| RunError::Token(path.clone(), error));
+    let token = config.control_token.as_ref().map(read).transpose()?;
     let control = bind_private(&paths.control())
         .map_err(|error| RunError::Bind(paths.control().display().to_string(), error))?;
     let runner = Runner {
@@ -130,12 +142,44 @@ pub async fn run(
         clock,
         on_cancel,
     };
-    let (record, child) = match runner.find()? {
-        Found::Running(record) => (record, None),
-        Found::Ended(report) => return Ok(End::Exited(report)),
-        Found::Nothing => runner.start().await?,
+    let found = runner.find()?;
+    if let Found::Ended(report) = found {
+        return Ok(End::Exited(report));
+    }
+    let (inputs, taken) = mpsc::channel(INPUT_BACKLOG);
+    let mut desk = Desk {
+        inputs,
+        taken,
+        state: watch::channel(waiting_state()).0,
+        stop: CancellationToken::new(),
     };
-    Ok(runner.supervise(record, child, pod, control, cancel).await)
+    let guest_counts = runner.config.spec.cpu_scaling_mode == Some(CpuScalingMode::SysfsScaling);
+    let handle = Handle {
+        inputs: desk.inputs.clone(),
+        state: desk.state.subscribe(),
+        guest_counts,
+    };
+    tokio::spawn(serve_private(control, handle.clone(), desk.stop.clone()));
+    tokio::spawn(serve_pod(pod, handle, token, desk.stop.clone()));
+    let (record, child) = match found {
+        Found::Running(record) => (*record, None),
+        Found::Nothing if runner.config.receive => {
+            match runner.receive(&mut desk, &cancel).await? {
+                Ok(started) => started,
+                Err(end) => return Ok(end),
+            }
+        }
+        _ => runner.start().await?,
+    };
+    Ok(runner.supervise(record, child, desk, cancel).await)
+}
+
+/// Where orders come in and the state goes out.
+struct Desk {
+    inputs: mpsc::Sender<Input>,
+    taken: mpsc::Receiver<Input>,
+    state: watch::Sender<RunnerState>,
+    stop: CancellationToken,
 }
 
 fn lock(paths: &Paths) -> Result<Flock<File>, RunError> {
@@ -147,7 +191,7 @@ fn lock(paths: &Paths) -> Result<Flock<File>, RunError> {
 
 /// What an earlier runner left.
 enum Found {
-    Running(Record),
+    Running(Box<Record>),
     Ended(ExitReport),
     Nothing,
 }
@@ -174,7 +218,7 @@ impl Runner {
             info!(pid = process.pid, "adopting the QEMU that is there");
             record.qemu = Some(process);
             write_json(&self.paths.record(), &record)?;
-            return Ok(Found::Running(record));
+            return Ok(Found::Running(Box::new(record)));
         }
         if record.qemu.is_none() {
             // The earlier runner died before QEMU was up: nothing has happened yet.
@@ -183,6 +227,7 @@ impl Runner {
         let report = classify(&Evidence {
             was_up: record.boot_ms.is_some(),
             stop_ordered: record.stop_ordered,
+            moved: record.moved,
             console_tail: process::file_tail(&self.paths.console_log(), 16 << 10),
             qemu_tail: process::file_tail(&self.paths.qemu_log(), 16 << 10),
             ..Evidence::default()
@@ -206,24 +251,31 @@ impl Runner {
 
     async fn start(&self) -> Result<(Record, Option<Child>), RunError> {
         let config = &self.config;
-        let accel = if config.spec.enable_acceleration {
-            let knowledge = Some(config.knowledge_dir.as_path());
-            accel::resolve(config.accel, &config.programs.qemu_system, knowledge)
-                .await
-                .accel
-        } else {
-            accel::resolve(AccelChoice::Tcg, &config.programs.qemu_system, None)
-                .await
-                .accel
-        };
+        let accel = self.accel().await;
         let blind = knowledge::is_blind(&config.knowledge_dir, &config.image.kernel_version, accel);
         let control = shape::control(config.spec.cpu_scaling_mode, blind);
         let shape = shape::shape(&config.spec.guest, control, accel)?;
+        let plan = disks::plan(&config.spec, config.ssh_public_key.as_deref())?;
         disk::make_overlay(config, &self.paths.overlay()).await?;
-        for log in [self.paths.console_log(), self.paths.qemu_log()] {
-            console::prepare(&log).map_err(|error| RunError::Dir(log, error))?;
-        }
-        let mut record = Record {
+        let drives = drives::make_all(config, &self.paths, &plan).await?;
+        self.launch(self.new_record(accel, shape, drives), None)
+    }
+
+    /// What to run with here.
+    async fn accel(&self) -> Accel {
+        let (config, qemu) = (&self.config, &self.config.programs.qemu_system);
+        let knowledge = Some(config.knowledge_dir.as_path());
+        let resolved = if config.spec.enable_acceleration {
+            accel::resolve(config.accel, qemu, knowledge).await
+        } else {
+            accel::resolve(AccelChoice::Tcg, qemu, None).await
+        };
+        resolved.accel
+    }
+
+    fn new_record(&self, accel: Accel, shape: Shape, drives: Vec<Drive>) -> Record {
+        let config = &self.config;
+        Record {
             host_boot_id: process::host_boot_id(),
             qemu: None,
             accel,
@@ -231,17 +283,33 @@ impl Runner {
             shape,
             started_unix_us: self.clock.wall().0,
             boot_ms: None,
+            drives,
             order: None,
             stop_ordered: false,
             cgroup: config
                 .cgroup_parent
                 .as_ref()
                 .map(|parent| format!("{parent}/{}_{}", config.namespace, config.pod)),
-        };
+            leaving: None,
+            arrival: None,
+            moved: false,
+        }
+    }
+
+    fn launch(
+        &self,
+        mut record: Record,
+        from: Option<&Manifest>,
+    ) -> Result<(Record, Option<Child>), RunError> {
+        for log in [self.paths.console_log(), self.paths.qemu_log()] {
+            console::prepare(&log).map_err(|error| RunError::Dir(log, error))?;
+        }
         // Before QEMU: whatever happens next, the next runner knows what kind of QEMU it may find.
         write_json(&self.paths.record(), &record)?;
-        let args = qemu_args(config, &record.shape, accel, &self.paths);
-        let program = &config.programs.qemu_system;
+        let accel = record.accel;
+        let (config, shape) = (&self.config, &record.shape);
+        let args = qemu_args(config, shape, accel, &self.paths, &record.drives, from);
+        let program = &self.config.programs.qemu_system;
         let child = process::start(program, &args, &self.paths.dir, &self.paths.qemu_log())
             .map_err(|error| RunError::Qemu(program.clone(), error))?;
         record.qemu = child.id().and_then(ProcessId::of);
@@ -250,22 +318,163 @@ impl Runner {
         Ok((record, Some(child)))
     }
 
+    /// Waits to be told which guest is to come, and starts a QEMU of its shape. `Err` is an end without one.
+    async fn receive(
+        &self,
+        desk: &mut Desk,
+        cancel: &CancellationToken,
+    ) -> Result<Result<(Record, Option<Child>), End>, RunError> {
+        info!("waiting for a guest");
+        loop {
+            let input = tokio::select! {
+                () = cancel.cancelled() => return Ok(Err(End::Left)),
+                input = desk.taken.recv() => input,
+            };
+            match input {
+                Some(Input::Ask(Ask::Receive(order), answer)) => {
+                    let id = order.id.clone();
+                    match self.build_like(*order).await {
+                        Ok(Ok(started)) => {
+                            let mut state = first_state(&started.0);
+                            state.generation = desk.state.borrow().generation + 1;
+                            desk.state.send_replace(state.clone());
+                            let _ = answer.send(Ok(state));
+                            return Ok(Ok(started));
+                        }
+                        Ok(Err(unfit)) => {
+                            let why = unfit.to_string();
+                            warn!(migration = id, why, "the guest cannot come here");
+                            desk.state.send_modify(|state| {
+                                state.generation += 1;
+                                state.incoming = Some(IncomingReport {
+                                    id,
+                                    stage: IncomingStage::Failed,
+                                    destination: None,
+                                    problem: Some(why),
+                                    began_unix_us: None,
+                                });
+                            });
+                            let _ = answer.send(Ok(desk.state.borrow().clone()));
+                        }
+                        Err(error) => return Err(error),
+                    }
+                }
+                Some(Input::Ask(_, answer)) => {
+                    let _ = answer.send(Err("there is no guest here".to_owned()));
+                }
+                Some(Input::Stop(_)) => {
+                    let report = ExitReport {
+                        success: true,
+                        reason: ExitReason::Requested,
+                        code: None,
+                        message: "no guest came".to_owned(),
+                    };
+                    write_json(&self.paths.exit(), &report)?;
+                    return Ok(Err(End::Exited(report)));
+                }
+                Some(_) => {}
+                // We hold a sender ourselves.
+                None => return Ok(Err(End::Left)),
+            }
+        }
+    }
+
+    /// A QEMU of the shape of another one.
+    async fn build_like(
+        &self,
+        order: IncomingOrder,
+    ) -> Result<Result<(Record, Option<Child>), Unfit>, RunError> {
+        let from = match transfer::manifest(&self.config, &order) {
+            Ok(from) => from,
+            Err(unfit) => return Ok(Err(unfit)),
+        };
+        let accel = self.accel().await;
+        if accel != from.accel {
+            return Ok(Err(Unfit::Accel {
+                here: accel.as_str(),
+                there: from.accel.as_str(),
+            }));
+        }
+        let shares_disk = transfer::make_disk(&self.config, &self.paths, &order, &from).await?;
+        let drives = transfer::make_drives(&self.config, &self.paths, &from, shares_disk).await;
+        let drives = match drives {
+            Ok(drives) => drives,
+            Err(unfit) => return Ok(Err(unfit)),
+        };
+        info!(
+            migration = order.id,
+            shares_disk, "building a QEMU like the guest's"
+        );
+        let plugged = u32::try_from(from.cpus.len()).unwrap_or(u32::MAX);
+        let shape = Shape {
+            // A new QEMU has all its vCPU threads before it, but for those it starts with.
+            budget: from.shape.budget.map(|_| {
+                PlugBudget::new(
+                    from.shape.sockets,
+                    from.shape.boot_cpus.saturating_add(plugged),
+                )
+            }),
+            ..from.shape.clone()
+        };
+        let record = Record {
+            boot_ms: from.boot_ms,
+            order: from.order.clone(),
+            arrival: Some(Arrival {
+                order,
+                shares_disk,
+                listening: false,
+                begun: false,
+                ran: false,
+            }),
+            ..self.new_record(accel, shape, drives)
+        };
+        self.launch(record, Some(&from)).map(Ok)
+    }
+
     async fn supervise(
         self,
         record: Record,
         child: Option<Child>,
-        pod: TcpListener,
-        control: tokio::net::UnixListener,
+        desk: Desk,
         cancel: CancellationToken,
     ) -> End {
-        let (inputs, taken) = mpsc::channel(INPUT_BACKLOG);
-        let (state_tx, state) = watch::channel(first_state(&record));
+        let Desk {
+            inputs,
+            taken,
+            state,
+            stop,
+        } = desk;
+        state.send_modify(|state| {
+            let generation = state.generation + 1;
+            *state = RunnerState {
+                generation,
+                ..first_state(&record)
+            };
+        });
         let (group, quota) = self.join_group(&record);
         let now = self.clock.now();
-        // A guest that has answered an earlier runner does not boot any more.
-        let booting = (child.is_some() && record.boot_ms.is_none()).then_some(now);
+        // A guest that has answered an earlier runner, or another QEMU, does not boot any more.
+        let comes = record.arrival.is_some();
+        let booting = (child.is_some() && record.boot_ms.is_none() && !comes).then_some(now);
+        let mut sizer = self.sizer(&record, booting, now);
+        let outgoing = record.leaving.clone().map(Outgoing::found);
+        let incoming = record
+            .arrival
+            .clone()
+            // Only a guest that has run here can leave.
+            .map(|arrival| Arrival {
+                ran: arrival.ran || record.leaving.is_some(),
+                ..arrival
+            })
+            .map(|arrival| (transfer::destination(&self.config, &arrival), arrival))
+            .map(|(at, arrival)| Incoming::new(arrival, at));
+        let waits = incoming.as_ref().filter(|at| !at.is_begun());
+        let held = waits
+            .map(Incoming::id)
+            .or(outgoing.as_ref().map(Outgoing::id));
+        sizer.handle(now, Event::Hold(held.map(str::to_owned)));
         let supervisor = Supervisor {
-            sizer: self.sizer(&record, booting, now),
+            sizer,
             config: self.config.clone(),
             paths: self.paths.clone(),
             clock: self.clock,
@@ -274,30 +483,15 @@ impl Runner {
             group,
             quota,
             inputs: inputs.clone(),
-            state: state_tx,
+            state,
             on_cancel: self.on_cancel,
+            outgoing,
+            incoming,
+            stop: stop.clone(),
         };
-        let stop = CancellationToken::new();
         let process = supervisor.record.qemu;
         tokio::spawn(watch_process(child, process, inputs.clone(), stop.clone()));
-        tokio::spawn(follow_monitor(
-            self.paths.qmp(),
-            inputs.clone(),
-            stop.clone(),
-        ));
-        tokio::spawn(follow_guest(
-            SocketAddrV4::new(self.config.pod_ip, GUESTD_FORWARD),
-            inputs.clone(),
-            stop.clone(),
-        ));
-        let guest_counts = self.config.spec.cpu_scaling_mode == Some(CpuScalingMode::SysfsScaling);
-        let handle = Handle {
-            inputs,
-            state,
-            guest_counts,
-        };
-        tokio::spawn(serve_private(control, handle.clone(), stop.clone()));
-        tokio::spawn(serve_pod(pod, handle, stop.clone()));
+        tokio::spawn(follow_monitor(self.paths.qmp(), inputs, stop.clone()));
         let end = supervisor.run(taken, cancel).await;
         if end.is_some() {
             tokio::time::sleep(LINGER).await;
@@ -354,21 +548,52 @@ impl Runner {
     }
 }
 
-fn first_state(record: &Record) -> RunnerState {
+/// What a runner without a QEMU says.
+pub(super) fn waiting_state() -> RunnerState {
     RunnerState {
         generation: 1,
-        phase: RunnerPhase::Booting,
-        qemu_pid: record.qemu.map(|process| process.pid),
+        phase: RunnerPhase::Receiving,
+        qemu_pid: None,
         qemu_version: None,
-        accel: record.accel.as_str().to_owned(),
+        accel: String::new(),
         boot_id: None,
         guest_kernel: None,
-        boot_ms: record.boot_ms,
+        boot_ms: None,
         cpus: CpuState::default(),
         memory: MemoryState::default(),
         resize: None,
         exit: None,
         quota: QuotaState::Unset,
+        outgoing: None,
+        incoming: Some(IncomingReport {
+            id: String::new(),
+            stage: IncomingStage::Waiting,
+            destination: None,
+            problem: None,
+            began_unix_us: None,
+        }),
+    }
+}
+
+fn first_state(record: &Record) -> RunnerState {
+    let arrival = record.arrival.as_ref();
+    RunnerState {
+        phase: if arrival.is_some() {
+            RunnerPhase::Receiving
+        } else {
+            RunnerPhase::Booting
+        },
+        qemu_pid: record.qemu.map(|process| process.pid),
+        accel: record.accel.as_str().to_owned(),
+        boot_ms: record.boot_ms,
+        incoming: arrival.map(|arrival| IncomingReport {
+            id: arrival.order.id.clone(),
+            stage: IncomingStage::Starting,
+            destination: None,
+            problem: None,
+            began_unix_us: None,
+        }),
+        ..waiting_state()
     }
 }
 
@@ -443,30 +668,16 @@ async fn follow_monitor(socket: PathBuf, inputs: mpsc::Sender<Input>, stop: Canc
     }
 }
 
-async fn follow_guest(address: SocketAddrV4, inputs: mpsc::Sender<Input>, stop: CancellationToken) {
+pub(super) async fn follow_guest(
+    address: SocketAddrV4,
+    inputs: mpsc::Sender<Input>,
+    stop: CancellationToken,
+) {
     let (news, mut states) = mpsc::channel(1);
     tokio::spawn(guest::watch(address, news, stop.clone()));
     while let Some(state) = states.recv().await {
         if inputs.send(Input::Guest(state)).await.is_err() {
             return;
-        }
-    }
-}
-
-/// Lets a key into the guest.
-pub(super) async fn push_key(address: SocketAddrV4, key: String) {
-    let content = format!("{}\n", key.trim_end()).into_bytes();
-    let files = BTreeMap::from([("authorized_keys".to_owned(), content)]);
-    for attempt in 1..=KEY_TRIES {
-        match guest::put_files(address, SSH_DIR, &files).await {
-            Ok(()) => return info!("ssh key is in the guest"),
-            Err(error) if attempt == KEY_TRIES => {
-                warn!(
-                    error = telemetry::chain(&error),
-                    "ssh key not taken by the guest"
-                );
-            }
-            Err(_) => tokio::time::sleep(KEY_AGAIN).await,
         }
     }
 }

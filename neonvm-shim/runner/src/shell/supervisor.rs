@@ -4,7 +4,7 @@ use std::net::SocketAddrV4;
 use std::sync::Arc;
 
 use protocol::runner::{
-    ExitReport, GuestState, QuotaState, RunnerPhase, RunnerState, SizeOrder, StopOrder,
+    ExitReason, ExitReport, GuestState, QuotaState, RunnerPhase, RunnerState, SizeOrder, StopOrder,
 };
 use protocol::time::{Span, Timestamp};
 use protocol::trace::TraceId;
@@ -20,13 +20,16 @@ use super::lanes::{Means, carry_out};
 use super::process::file_tail;
 use super::qmp::{Qmp, QmpEvent};
 use super::record::{Record, write_json};
+use super::transfer::{Answer, Ask, Transfer};
 use crate::accel::knowledge;
 use crate::config::RunnerConfig;
 use crate::core::args::{GUESTD_FORWARD, Paths};
+use crate::core::disks;
 use crate::core::exit::{Evidence, ShutdownReason, classify};
 use crate::core::shape::CpuControl;
 use crate::core::sizer::{Action, Event, Sizer};
 use crate::core::stop::{StopAction, Stopping};
+use crate::core::transfer::{Incoming, Outgoing};
 
 /// Inputs not yet taken. The supervisor does no slow thing itself.
 pub const INPUT_BACKLOG: usize = 64;
@@ -58,6 +61,10 @@ pub enum Input {
     CpuChange(MilliCpu, oneshot::Sender<RunnerState>),
     /// A stop order.
     Stop(StopOrder),
+    /// Something about a migration; answered when it is held.
+    Ask(Ask, Answer),
+    /// What came of a step of one.
+    Transfer(Transfer),
     /// QEMU is gone; its exit status, if it was our child.
     Ended(Option<i32>),
 }
@@ -88,6 +95,12 @@ pub struct Supervisor {
     pub(super) state: watch::Sender<RunnerState>,
     pub(super) on_cancel: OnCancel,
     pub(super) seen: Seen,
+    /// The migration the guest leaves by.
+    pub(super) outgoing: Option<Outgoing>,
+    /// The one it came, or is to come, by.
+    pub(super) incoming: Option<Incoming>,
+    /// Cancelled when the runner ends.
+    pub(super) stop: CancellationToken,
 }
 
 /// What was seen of QEMU and guest.
@@ -104,6 +117,7 @@ pub(super) struct Seen {
     exit: Option<ExitReport>,
     rotate_at: Timestamp,
     record_failed: bool,
+    follows_guest: bool,
 }
 
 impl Seen {
@@ -124,6 +138,9 @@ impl Supervisor {
         cancel: CancellationToken,
     ) -> Option<ExitReport> {
         let mut cancelled = false;
+        if self.incoming.as_ref().is_none_or(Incoming::is_begun) {
+            self.follow_guest();
+        }
         loop {
             self.turn();
             if let Some(report) = self.finished() {
@@ -148,9 +165,39 @@ impl Supervisor {
         }
     }
 
-    /// Does everything that is due, then publishes.
-    fn turn(&mut self) {
+    /// Listens to the guest's daemon from now on.
+    pub(super) fn follow_guest(&mut self) {
+        if !std::mem::replace(&mut self.seen.follows_guest, true) {
+            let (address, inputs) = (self.guest_address(), self.inputs.clone());
+            tokio::spawn(super::run::follow_guest(address, inputs, self.stop.clone()));
+        }
+    }
+
+    /// The monitor, if it is connected.
+    pub(super) fn qmp(&self) -> Option<Arc<Qmp>> {
+        self.seen.qmp.clone()
+    }
+
+    /// Whether a stop was ordered.
+    pub(super) fn seen_stopping(&self) -> bool {
+        self.seen.stopping.is_some()
+    }
+
+    /// Ends QEMU without asking a guest.
+    pub(super) fn quit(&mut self) {
         let now = self.clock.now();
+        match &mut self.seen.stopping {
+            Some(stop) => stop.hurry(now, Span(0)),
+            None => self.seen.stopping = Some(Stopping::new(now, Span(0))),
+        }
+    }
+
+    /// Does everything that is due, then publishes.
+    pub(super) fn turn(&mut self) {
+        let now = self.clock.now();
+        if self.seen.qmp.is_some() && self.seen.ended.is_none() {
+            self.turn_transfer(now);
+        }
         for _ in 0..MAX_ACTIONS_A_TURN {
             let Some(action) = self.sizer.poll_action(now) else {
                 break;
@@ -175,6 +222,19 @@ impl Supervisor {
     fn deadline(&self) -> Timestamp {
         let now = self.clock.now();
         let mut at = self.sizer.poll_deadline(now).min(self.seen.rotate_at);
+        if self.seen.qmp.is_some() && self.seen.ended.is_none() {
+            let (out, come) = (&self.outgoing, &self.incoming);
+            let moves = [
+                out.as_ref().map(Outgoing::poll_deadline),
+                come.as_ref().map(Incoming::poll_deadline),
+            ];
+            // What is under way is answered by an input; a look that is due waits for it.
+            let soon = now + Span::from_millis(20);
+            at = moves
+                .into_iter()
+                .flatten()
+                .fold(at, |at, due| at.min(due.max(soon)));
+        }
         if let Some(stop) = &self.seen.stopping {
             at = at.min(stop.poll_deadline());
         }
@@ -236,6 +296,12 @@ impl Supervisor {
             Input::QmpDown => {
                 self.seen.qmp = None;
                 self.sizer.handle(now, Event::QmpDown);
+                if let Some(at) = &mut self.outgoing {
+                    at.disconnected();
+                }
+                if let Some(at) = &mut self.incoming {
+                    at.disconnected();
+                }
             }
             Input::Qmp(event) => self.take_qmp(now, event),
             Input::Guest(state) => self.take_guest(now, state),
@@ -246,6 +312,8 @@ impl Supervisor {
                 self.take_order(now, SizeOrder { cpu, ..held }, reply);
             }
             Input::Stop(order) => self.stop(&order),
+            Input::Ask(ask, answer) => self.take_ask(now, ask, answer),
+            Input::Transfer(what) => self.take_transfer(now, what),
             Input::Ended(code) => {
                 info!(code, "QEMU has ended");
                 self.seen.ended = Some((code, now));
@@ -279,7 +347,21 @@ impl Supervisor {
                 warn!("the guest refused an unplug");
                 self.sizer.handle(now, Event::CpuHint);
             }
+            QmpEvent::Stopped(unix_us) => {
+                if let Some(at) = &mut self.outgoing {
+                    at.stopped(unix_us);
+                    at.hint(now);
+                }
+            }
+            QmpEvent::Resumed(unix_us) => {
+                if let Some(at) = &mut self.incoming {
+                    at.resumed(unix_us);
+                }
+                self.hint_transfer(now);
+            }
+            QmpEvent::Transfer => self.hint_transfer(now),
             QmpEvent::Unclear => {
+                self.hint_transfer(now);
                 self.sizer.handle(now, Event::CpuHint);
                 self.sizer.handle(now, Event::MemoryHint);
             }
@@ -294,6 +376,15 @@ impl Supervisor {
                     stop.heard();
                 }
             }
+        }
+    }
+
+    fn hint_transfer(&mut self, now: Timestamp) {
+        if let Some(at) = &mut self.outgoing {
+            at.hint(now);
+        }
+        if let Some(at) = &mut self.incoming {
+            at.hint(now);
         }
     }
 
@@ -337,12 +428,41 @@ impl Supervisor {
             }
         }
         if let Some(key) = self.config.ssh_public_key.clone() {
-            tokio::spawn(super::run::push_key(self.guest_address(), key));
+            let has_drive = self
+                .record
+                .drives
+                .iter()
+                .any(|drive| drive.id == disks::KEYS);
+            tokio::spawn(super::guest::push_key(self.guest_address(), key, has_drive));
         }
+        self.keep_files();
+    }
+
+    /// Keeps the guest's files the same as the pod's from now on.
+    fn keep_files(&self) {
+        // A spec that is refused starts no guest; one of an older runner may be.
+        let paths = disks::plan(&self.config.spec, None).map(|plan| plan.watched);
+        let paths = paths.unwrap_or_default();
+        if paths.is_empty() {
+            return;
+        }
+        let mounts = super::drives::mounts(&self.config, &self.paths);
+        let (clock, address) = (self.clock, self.guest_address());
+        tokio::spawn(super::sync::keep(
+            clock,
+            address,
+            mounts,
+            paths,
+            self.stop.clone(),
+        ));
     }
 
     fn stop(&mut self, order: &StopOrder) {
-        let (now, grace) = (self.clock.now(), Span::from_millis(order.grace_ms));
+        // A guest that is not here hears no power button.
+        let is_away = self.incoming.as_ref().is_some_and(|at| !at.is_begun())
+            || self.outgoing.as_ref().is_some_and(Outgoing::is_handed_over);
+        let grace_ms = if is_away { 0 } else { order.grace_ms };
+        let (now, grace) = (self.clock.now(), Span::from_millis(grace_ms));
         match &mut self.seen.stopping {
             Some(stop) => stop.hurry(now, grace),
             None => {
@@ -388,6 +508,7 @@ impl Supervisor {
         let report = classify(&Evidence {
             was_up: self.seen.was_up,
             stop_ordered: self.record.stop_ordered,
+            moved: self.record.moved,
             forced: self.seen.stopping.as_ref().is_some_and(Stopping::forced),
             panicked: self.seen.panicked,
             shutdown: self.seen.shutdown,
@@ -395,6 +516,7 @@ impl Supervisor {
             console_tail: file_tail(&self.paths.console_log(), CONSOLE_TAIL_BYTES),
             qemu_tail: file_tail(&self.paths.qemu_log(), CONSOLE_TAIL_BYTES),
         });
+        let report = self.arrival_failed().unwrap_or(report);
         info!(reason = ?report.reason, success = report.success, code, "the VM has ended");
         if let Err(error) = write_json(&self.paths.exit(), &report) {
             error!(
@@ -410,7 +532,21 @@ impl Supervisor {
         Some(report)
     }
 
-    fn save(&mut self) {
+    /// The end of a QEMU whose guest never came.
+    fn arrival_failed(&self) -> Option<ExitReport> {
+        let incoming = self.incoming.as_ref().filter(|at| !at.is_begun())?;
+        let (code, _) = self.seen.ended?;
+        let tail = file_tail(&self.paths.qemu_log(), CONSOLE_TAIL_BYTES);
+        let last = tail.lines().next_back().unwrap_or_default().to_owned();
+        Some(ExitReport {
+            success: false,
+            reason: ExitReason::StartFailed,
+            code,
+            message: incoming.report().problem.unwrap_or(last),
+        })
+    }
+
+    pub(super) fn save(&mut self) {
         match write_json(&self.paths.record(), &self.record) {
             Ok(()) => self.seen.record_failed = false,
             Err(error) => {
@@ -433,6 +569,7 @@ impl Supervisor {
         let phase = match (&seen.exit, &seen.stopping, &seen.guest) {
             (Some(_), ..) => RunnerPhase::Exited,
             (None, Some(_), _) => RunnerPhase::Stopping,
+            (None, None, None) if self.incoming.is_some() => RunnerPhase::Receiving,
             (None, None, Some(_)) if self.sizer.has_looked() => RunnerPhase::Running,
             (None, None, _) => RunnerPhase::Booting,
         };
@@ -458,6 +595,8 @@ impl Supervisor {
                 .report(now, |at| offset.saturating_add_unsigned(at.0)),
             exit: seen.exit.clone(),
             quota: self.quota.clone(),
+            outgoing: self.outgoing.as_ref().map(Outgoing::report),
+            incoming: self.incoming.as_ref().map(Incoming::report),
         };
         self.state.send_if_modified(|state| {
             let next = RunnerState {

@@ -20,7 +20,7 @@ use hyper::Method;
 use neonvm_runner::config::{AccelChoice, BootImage, CONFIG_FORMAT, Programs, RunnerConfig};
 use neonvm_runner::core::args::Paths;
 use neonvm_runner::node::Store;
-use neonvm_runner::shell::http::over_unix;
+use neonvm_runner::shell::http::{HttpError, over_unix};
 use neonvm_runner::shell::record::write_json;
 use protocol::quantity::Quantity;
 use protocol::runner::{ExitReport, RunnerPhase, RunnerState, SizeOrder};
@@ -120,7 +120,11 @@ impl Vm {
             knowledge_dir: std::env::temp_dir().join("bellows-test-knowledge"),
             cpu_quota_percent: 100,
             cgroup_parent: Some("bellows-test".into()),
+            vsock_cid: None,
+            mounts: None,
             ssh_public_key: None,
+            control_token: None,
+            receive: false,
         };
         change(&mut config);
         write_json(&Paths::new(dir.path()).config(), &config).expect("a configuration");
@@ -160,10 +164,20 @@ impl Vm {
     }
 
     async fn ask(&self, method: Method, path: &str, body: Vec<u8>) -> Option<RunnerState> {
+        self.say(method, path, body).await.ok()
+    }
+
+    /// One request to the runner, with its refusal.
+    pub async fn say(
+        &self,
+        method: Method,
+        path: &str,
+        body: Vec<u8>,
+    ) -> Result<RunnerState, HttpError> {
         let socket = self.paths().control();
         let limit = Duration::from_secs(10);
-        let bytes = over_unix(&socket, method, path, body, limit).await.ok()?;
-        serde_json::from_slice(&bytes).ok()
+        let bytes = over_unix(&socket, method, path, body, limit).await?;
+        serde_json::from_slice(&bytes).map_err(HttpError::Malformed)
     }
 
     pub async fn state(&self) -> Option<RunnerState> {

@@ -1,5 +1,7 @@
 //! Whether a pod has room on a node, and how well it would sit there.
 
+use std::collections::BTreeSet;
+
 use super::{Ledger, Load, combine, overcommit_of};
 use crate::core::amount::{Both, shares};
 use crate::core::score::score;
@@ -22,7 +24,7 @@ pub enum Fit {
 
 impl Ledger {
     /// What is counted for the pod itself on that node.
-    fn own(&self, pod: &PodView, node: &str) -> Load {
+    pub(super) fn own(&self, pod: &PodView, node: &str) -> Load {
         let entry = self.pods.get(&pod.uid);
         let charge = entry.and_then(|entry| entry.charge.as_ref());
         let here = charge.filter(|charge| charge.node == node);
@@ -40,6 +42,21 @@ impl Ledger {
     #[must_use]
     pub fn fits(&self, pod: &PodView, node: &str) -> Fit {
         let others = combine(self.load(node), self.own(pod, node), |sum, part| sum - part);
+        let others = others.reserved.zip(others.ignored).map(|_, (a, b)| a + b);
+        self.fits_beside(pod, node, others)
+    }
+
+    /// The same once those pods are gone; uids that are not counted there change nothing.
+    #[must_use]
+    pub fn fits_without(&self, pod: &PodView, node: &str, gone: &BTreeSet<String>) -> Fit {
+        let own = combine(self.load(node), self.own(pod, node), |sum, part| sum - part);
+        let gone = gone.iter().filter(|uid| **uid != pod.uid);
+        let charges = gone.filter_map(|uid| self.pods.get(uid)?.charge.as_ref());
+        let others = charges
+            .filter(|charge| charge.node == node)
+            .fold(own, |sum, charge| {
+                combine(sum, charge.load, |sum, part| sum - part)
+            });
         let others = others.reserved.zip(others.ignored).map(|_, (a, b)| a + b);
         self.fits_beside(pod, node, others)
     }

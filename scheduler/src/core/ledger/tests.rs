@@ -28,6 +28,7 @@ fn node(cpu: u64, gib: u64) -> NodeView {
         total: Both::new(cpu * 1000, gib * GIB),
         labels: BTreeMap::new(),
         cordoned: false,
+        unready: false,
         problem: None,
     }
 }
@@ -419,6 +420,22 @@ fn the_larger_node_wins_between_equally_full_ones() {
         (37, 75)
     );
     assert_eq!(ledger.score(&pod, "elsewhere"), 0);
+}
+
+/// The deployed plugin never forgets the largest node it saw, so that all scores stay low once it has left.
+#[test]
+fn scores_do_not_remember_a_larger_node_that_has_left() {
+    let pod = plain("default", "p", 1, 2, None);
+    let small = ledger(4, 16);
+    let mut ledger = small.clone();
+    let large = NodeView {
+        name: "large".into(),
+        ..node(64, 256)
+    };
+    ledger.node_applied(large);
+    assert!(ledger.score(&pod, "n") < small.score(&pod, "n"));
+    ledger.node_deleted("large");
+    assert_eq!(ledger.score(&pod, "n"), small.score(&pod, "n"));
 }
 
 /// A VM of so many slots whose runner reported so much, with the revisions wanted and reached.

@@ -7,9 +7,9 @@ use protocol::units::Resources;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::core::Core;
 use crate::core::event::{Event, annotation_text};
 use crate::core::view::{NodeView, VmView};
-use crate::core::{Core, Settings};
 
 pub(super) const GIB: u64 = 1 << 30;
 pub(super) const MS: fn(u64) -> Timestamp = |ms| Timestamp(10_000_000 + ms * 1000);
@@ -31,14 +31,9 @@ impl Rig {
     /// A node with `room` beside what the VM is counted at; the VM uses 500m / 2Gi.
     pub(super) fn new(room: Resources, approved: Option<Resources>) -> Self {
         let config = crate::config::Config::default();
-        let Settings { rules, timing, .. } = config.settings(false, true);
+        let settings = config.settings(false, true);
         let mut rig = Self {
-            core: Core::new(Settings {
-                rules,
-                timing,
-                places_pods: false,
-                lease: None,
-            }),
+            core: Core::new(settings),
             version: 100,
             annotations: BTreeMap::new(),
             labels: json!({"autoscaling.neon.tech/enabled": "true"}),

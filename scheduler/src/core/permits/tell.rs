@@ -21,6 +21,7 @@ impl Permits {
             return;
         };
         self.account(bench, &decision, ticket.request.compute_unit);
+        bench.wishes.decided(bench.now, bench.ledger, &decision);
         let granted = decision
             .verdicts
             .any(|verdict| matches!(verdict.outcome, Outcome::Granted | Outcome::Partial(_)));
@@ -70,7 +71,10 @@ impl Permits {
             .into_iter()
             .map(|(_, limit)| limit)
             .collect();
-        let Some(entry) = bench.ledger.vm(&decision.vm).filter(|_| !limits.is_empty()) else {
+        if limits.is_empty() {
+            return false;
+        }
+        let Some(entry) = bench.ledger.vm(&decision.vm) else {
             return false;
         };
         let uid = entry.view.uid.clone();

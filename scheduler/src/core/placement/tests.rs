@@ -1,36 +1,15 @@
 //! Placement on the whole core, with its bindings answered by hand.
 
 use protocol::permit::NamespacedName;
-use serde_json::json;
 
 use super::*;
 use crate::core::Core;
 use crate::core::event::Event;
+use crate::core::fixtures::{self, MS, pod};
 use crate::core::view::{NodeView, PodView};
 
-const MS: fn(u64) -> Timestamp = |ms| Timestamp(10_000_000 + ms * 1000);
-
 fn core(nodes: &[(&str, u64)]) -> Core {
-    let mut core = Core::new(crate::config::Config::default().settings(true, true));
-    let node = |(name, cpu): &(&str, u64)| {
-        NodeView::read(&json!({"metadata": {"name": name, "uid": name},
-            "status": {"allocatable": {"cpu": cpu, "memory": "40Gi"}}}))
-        .expect("reads")
-    };
-    core.handle(MS(0), Event::NodesListed(nodes.iter().map(node).collect()));
-    core.handle(MS(0), Event::PodsListed(vec![]));
-    core.handle(MS(0), Event::VmsListed(vec![]));
-    core
-}
-
-fn pod(name: &str, cpu: u64, node: &str) -> PodView {
-    PodView::read(
-        &json!({"metadata": {"name": name, "namespace": "d", "uid": format!("uid-{name}"),
-            "creationTimestamp": "2026-01-01T00:00:00Z"},
-        "spec": {"schedulerName": "autoscale-scheduler", "nodeName": node,
-            "containers": [{"resources": {"requests": {"cpu": cpu, "memory": "1Gi"}}}]}}),
-    )
-    .expect("reads")
+    fixtures::core(crate::config::Config::default().settings(true, true), nodes)
 }
 
 fn actions(core: &mut Core, at: u64) -> Vec<Action> {

@@ -5,6 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use bellows_tests::api::client_of;
 use bellows_tests::patience::wait_for;
 use bellows_tests::process::Process;
 use bellows_tests::site::vm_resource;
@@ -192,13 +193,6 @@ pub(super) fn name(n: usize) -> String {
 
 fn core(kind: &str) -> ApiResource {
     ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", kind))
-}
-
-async fn client_of(kubeconfig: &Path) -> Result<kube::Client> {
-    let kubeconfig = kube::config::Kubeconfig::read_from(kubeconfig)?;
-    let options = kube::config::KubeConfigOptions::default();
-    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await?;
-    Ok(kube::Client::try_from(config)?)
 }
 
 /// Creates an object, then its status.

@@ -1,8 +1,8 @@
 //! The static binary that goes into guests, as an agent sees it.
 //!
-//! One process watches a folder of files like a cgroup v2 group's, which the benchmark writes; another one watches this
-//! machine's own memory, for the cost of the kernel's real files. Nothing of the monitor is known here but its command
-//! line, its pages and its frames.
+//! One process watches a folder of files like a cgroup v2 group's, which the benchmark writes; two more watch a memory cgroup
+//! of this machine and the machine itself, for the cost of the kernel's real files. Nothing of the monitor is known here but
+//! its command line, its pages and its frames.
 
 mod client;
 mod files;
@@ -14,11 +14,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use bellows_tests::figures::{Bench, Figure, Machine, percentile};
+use bellows_tests::site::install_crypto;
 use clap::Parser;
 use serde_json::{Value, json};
 
 use client::Client;
-use files::Group;
+use files::{Group, RealGroup};
 use process::Monitor;
 
 /// What the figures are held against; the rows of SPECIFICATION.md.
@@ -72,6 +73,7 @@ struct Cli {
 
 fn main() -> Result<()> {
     let cli = Cli::parse();
+    install_crypto();
     let binary = cli.monitor;
     let size = std::fs::metadata(&binary)
         .with_context(|| format!("{}", binary.display()))?
@@ -85,7 +87,10 @@ fn main() -> Result<()> {
     let group = Group::new(TOTAL_MIB * MIB, CALM_MIB * MIB)?;
     let monitor = Monitor::start(&binary, &group.arguments())?;
     let machine = Monitor::start(&binary, &[])?;
-    figures.extend(idle(&monitor, &machine)?);
+    let real = RealGroup::new()?;
+    let of_group = Monitor::start(&binary, &real.arguments())?;
+    figures.extend(idle(&of_group, &machine)?);
+    drop(of_group);
     figures.extend(replies(&monitor)?);
     figures.extend(climbs(&monitor, &group, cli.repeats)?);
     Bench {

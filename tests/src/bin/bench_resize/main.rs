@@ -7,8 +7,12 @@
 //! The first time in a guest's life is slow, whoever asks (the kernel sets up what it keeps for later times), so each pair
 //! of steps is made once by hand before it is measured; what that took is shown beside the rest.
 //!
+//! With `--cluster` the guest is in a pod of a real cluster and the patch goes through a real API server to the deployed parts. This
+//! thread, the only one, is then on the nodes' network.
+//!
 //! Beside the whole time stands where it goes: how long the API took to answer the patch, and what the parts stamped.
 
+mod place;
 mod rig;
 
 use std::path::PathBuf;
@@ -17,6 +21,7 @@ use anyhow::Result;
 use bellows_tests::figures::{Bench, Figure, Machine, percentile, spread};
 use clap::{Parser, ValueEnum};
 
+use place::Place;
 use rig::{Rig, STAMPED, Took};
 
 /// CPUs of the "+N" step.
@@ -35,6 +40,9 @@ struct Cli {
     /// Measure these steps only (all when none is named)
     #[arg(long, value_enum, value_name = "STEPS", value_delimiter = ',')]
     steps: Vec<Which>,
+    /// In a cluster of one node, not under `bellows up`; needs root
+    #[arg(long)]
+    cluster: bool,
     /// Write the figures to FILE
     #[arg(long)]
     json: Option<PathBuf>,
@@ -90,7 +98,12 @@ const fn pair(names: (&'static str, &'static str), to: (u32, u32)) -> (Step, Ste
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<()> {
     let cli = Cli::parse();
-    let mut rig = Rig::new().await?;
+    let place = if cli.cluster {
+        Place::cluster().await?
+    } else {
+        Place::machine().await?
+    };
+    let mut rig = Rig::new(place).await?;
     let mut figures = Vec::new();
     for (which, (up, down)) in &STEPS {
         if !cli.steps.is_empty() && !cli.steps.contains(which) {
@@ -114,7 +127,7 @@ async fn main() -> Result<()> {
         figures.extend(figures_of(down.name, &ours.1, &raw.1, &first.1));
     }
     let bench = Bench {
-        bench: "resize".into(),
+        bench: rig.bench().into(),
         machine: Machine::here(&rig.accel)?,
         figures,
     };
@@ -139,7 +152,9 @@ fn figures_of(name: &str, ours: &[Took], raw: &[f64], first: &[f64]) -> Vec<Figu
     figures.push(ms("answer_ms_median", spread(&answered).1));
     for (index, (stage, _)) in STAMPED.iter().enumerate() {
         let stamped: Vec<f64> = ours.iter().filter_map(|took| took.stages[index]).collect();
-        figures.push(ms(&format!("{stage}_ms_median"), spread(&stamped).1));
+        if !stamped.is_empty() {
+            figures.push(ms(&format!("{stage}_ms_median"), spread(&stamped).1));
+        }
     }
     figures.push(Figure::lower(
         format!("{name}_ratio"),

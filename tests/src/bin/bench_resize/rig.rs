@@ -7,14 +7,15 @@ use anyhow::{Context as _, Result};
 use bellows_tests::guest::Guest;
 use bellows_tests::patience::wait_for;
 use bellows_tests::qmp::Qmp;
-use bellows_tests::site::{BOOT_PATIENCE, Site, postgres_vm};
+use bellows_tests::site::BOOT_PATIENCE;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use serde_json::Value;
 
+use super::place::Place;
 use super::{ONE_CPU, Step};
 
-const VM: &str = "bench";
+/// The VM that is measured.
+pub(crate) const VM: &str = "bench";
 /// How long one step may take.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Bytes of a slot.
@@ -46,7 +47,7 @@ pub(crate) struct Took {
 
 /// The guest measured now.
 pub(crate) struct Rig {
-    site: Site,
+    place: Place,
     guest: Guest,
     revision: i64,
     plugs: u32,
@@ -59,11 +60,10 @@ pub(crate) struct Rig {
 }
 
 impl Rig {
-    pub(crate) async fn new() -> Result<Self> {
-        let site = Site::fresh().await?;
-        let (guest, base_total, accel) = boot(&site).await?;
+    pub(crate) async fn new(place: Place) -> Result<Self> {
+        let (guest, base_total, accel) = boot(&place).await?;
         Ok(Self {
-            site,
+            place,
             guest,
             revision: 0,
             plugs: 0,
@@ -73,6 +73,11 @@ impl Rig {
         })
     }
 
+    /// The name of the benchmark.
+    pub(crate) fn bench(&self) -> &'static str {
+        self.place.bench()
+    }
+
     /// Sees to a guest that can make the pair of steps once more, and has made it before. A QEMU under TCG can plug only
     /// so many CPUs in its life, so that a worn guest is replaced. Returns what the first time took by hand, if this was
     /// it.
@@ -80,10 +85,8 @@ impl Rig {
         let for_memory = u32::from(up.from.1 != up.to.1);
         let plugs = 2 * (up.to.0 - up.from.0) + for_memory;
         if self.plugs + 2 * plugs > PLUGS_PER_GUEST {
-            self.site
-                .kubectl(&["delete", "neonvm", VM, "--wait=true"])
-                .await?;
-            (self.guest, self.base_total, self.accel) = boot(&self.site).await?;
+            self.place.end_guest().await?;
+            (self.guest, self.base_total, self.accel) = boot(&self.place).await?;
             self.plugs = 0;
             self.known.clear();
         }
@@ -116,7 +119,8 @@ impl Rig {
         let began = Instant::now();
         let milliseconds = || began.elapsed().as_secs_f64() * 1e3;
         let patch = async {
-            self.site
+            self.place
+                .vms()
                 .patch_size(VM, step.to.0 * 1000, step.to.1, self.revision)
                 .await?;
             Ok(milliseconds())
@@ -129,8 +133,9 @@ impl Rig {
         };
         let (answered_ms, visible_ms) = tokio::try_join!(patch, seen)?;
         let revision = self.revision;
-        self.site
-            .wait_vm(VM, "the revision in the status", PATIENCE, |vm| {
+        self.place
+            .vms()
+            .wait(VM, "the revision in the status", PATIENCE, |vm| {
                 vm.status
                     .as_ref()
                     .and_then(|status| status.current_revision)
@@ -146,8 +151,9 @@ impl Rig {
 
     /// What the parts stamped of the newest resize.
     async fn stages(&self) -> Result<[Option<f64>; STAMPED.len()]> {
-        let arguments = ["resizes", "--vm", VM, "--last", "200", "--output", "json"];
-        let answer: Value = serde_json::from_str(&self.site.bellows(&arguments).await?)?;
+        let Some(answer) = self.place.resizes().await? else {
+            return Ok([None; STAMPED.len()]);
+        };
         let rows = answer["resizes"].as_array().context("resizes")?;
         let row = rows
             .iter()
@@ -162,8 +168,8 @@ impl Rig {
 
     /// Milliseconds of the same two steps by raw QMP, with the runner stopped.
     pub(crate) async fn by_hand(&mut self, up: &Step, down: &Step) -> Result<(f64, f64)> {
-        let rundir = self.site.rundir(VM).await?;
-        let stopped = Stopped::runner_of(&rundir)?;
+        let rundir = self.place.rundir().await?;
+        let stopped = Stopped::of(self.place.runner_process().await?)?;
         let mut qmp = Qmp::connect(&rundir.join("qmp-manual.sock")).await?;
         let grow = self.timed(&mut qmp, up).await?;
         let shrink = self.timed(&mut qmp, down).await?;
@@ -186,9 +192,9 @@ impl Rig {
     /// A runner that stood still reads first what the guest said meanwhile. It sees the guest as it is before it is
     /// measured again: memory at rest, and a report made then, which one CPU more and less brings about.
     async fn let_the_runner_look(&mut self) -> Result<()> {
-        let (site, base_total) = (&self.site, self.base_total);
+        let (place, base_total) = (&self.place, self.base_total);
         wait_for("a runner that sees its guest", PATIENCE, || async {
-            let state = site.runner(VM).await.map_err(|error| error.to_string())?;
+            let state = place.runner().await.map_err(|error| error.to_string())?;
             let total = state.memory.guest_total.map_or(0, |total| total.0);
             if state.memory.plugged.0 == 0 && total.abs_diff(base_total) < 1 << 20 {
                 Ok(())
@@ -228,29 +234,9 @@ impl Rig {
 struct Stopped(Pid);
 
 impl Stopped {
-    fn runner_of(rundir: &std::path::Path) -> Result<Self> {
-        let wanted = rundir.to_string_lossy().into_owned();
-        for entry in std::fs::read_dir("/proc")?.flatten() {
-            let Some(pid) = entry
-                .file_name()
-                .to_str()
-                .and_then(|name| name.parse::<i32>().ok())
-            else {
-                continue;
-            };
-            let Ok(line) = std::fs::read(entry.path().join("cmdline")) else {
-                continue;
-            };
-            let words: Vec<String> = line
-                .split(|byte| *byte == 0)
-                .map(|w| String::from_utf8_lossy(w).into_owned())
-                .collect();
-            if words.contains(&wanted) && !words[0].contains("qemu") {
-                kill(Pid::from_raw(pid), Signal::SIGSTOP).context("stop the runner")?;
-                return Ok(Self(Pid::from_raw(pid)));
-            }
-        }
-        anyhow::bail!("no runner process for {wanted}")
+    fn of(runner: Pid) -> Result<Self> {
+        kill(runner, Signal::SIGSTOP).context("stop the runner")?;
+        Ok(Self(runner))
     }
 }
 
@@ -261,11 +247,11 @@ impl Drop for Stopped {
     }
 }
 
-async fn boot(site: &Site) -> Result<(Guest, u64, String)> {
-    site.create(&postgres_vm(VM, (1000, 1000, 4000), (1, 1, 4), false))
-        .await?;
-    let vm = site
-        .wait_vm(VM, "phase Running", BOOT_PATIENCE, |vm| {
+async fn boot(place: &Place) -> Result<(Guest, u64, String)> {
+    let vms = place.vms();
+    vms.create(&place.object()).await?;
+    let vm = vms
+        .wait(VM, "phase Running", BOOT_PATIENCE, |vm| {
             vm.status
                 .as_ref()
                 .is_some_and(|status| status.phase == protocol::vm::VmPhase::Running)
@@ -276,6 +262,6 @@ async fn boot(site: &Site) -> Result<(Guest, u64, String)> {
     let state = guest
         .wait("one CPU", BOOT_PATIENCE, |state| state.cpus_online == 1)
         .await?;
-    let accel = site.runner(VM).await?.accel;
+    let accel = place.runner().await?.accel;
     Ok((guest, state.mem_total.0, accel))
 }

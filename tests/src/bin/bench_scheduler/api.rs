@@ -1,12 +1,16 @@
-//! The API as far as a scheduler needs it for permits: lists of any length, made as they are read, watches that tell nothing,
-//! and conditional writes of a VM's annotations. As cheap as can be, because it shares the processors with what is measured.
+//! The API as far as a scheduler needs it for permits: lists of any length, made as they are read, watches that tell of writes
+//! where there are several replicas and of nothing else, and conditional writes of a VM's annotations. As cheap as can be, because it shares the processors with what is measured. Calls
+//! about Leases are handed on to a real API server, where there is one.
 
+use std::borrow::Cow;
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use anyhow::Result;
-use http_body_util::combinators::BoxBody;
+use anyhow::{Context as _, Result};
+use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::{Bytes, Frame, Incoming};
 use hyper::service::service_fn;
@@ -15,13 +19,16 @@ use hyper_util::rt::TokioIo;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 
 /// VMs on a node.
 const VMS_PER_NODE: usize = 100;
 const UNIT: &str = r#"{"vCPUs":"250m","mem":"1Gi"}"#;
+/// The same as a JSON text.
+const UNIT_TEXT: &str = r#""{\"vCPUs\":\"250m\",\"mem\":\"1Gi\"}""#;
 const GUEST: &str = r#"{"cpus":{"min":"250m","max":4,"use":"250m"},"memorySlotSize":"1Gi","memorySlots":{"min":1,"max":16,"use":1},"rootDisk":{"image":"x"}}"#;
 
-/// Version and annotations of one VM.
+/// Version and annotations of one VM, the latter as they stand in its JSON.
 struct Vm {
     version: u64,
     requested: String,
@@ -30,42 +37,63 @@ struct Vm {
 
 struct Objects {
     vms: Vec<Mutex<Vm>>,
+    /// The version of the last write; the first objects have 1.
+    version: watch::Sender<u64>,
+    /// Where watches tell of writes, each of them as it is told, in the order of their versions.
+    told: Option<Mutex<Vec<Bytes>>>,
+    /// Who keeps the Leases.
+    leases: Option<kube::Client>,
 }
 
 /// The running API.
 pub(super) struct PlayedApi {
     address: SocketAddr,
+    /// Where the kernel says what its thread used.
+    usage: PathBuf,
 }
 
-type Answer = Response<BoxBody<Bytes, Infallible>>;
+type Broken = Box<dyn std::error::Error + Send + Sync>;
+type Answer = Response<UnsyncBoxBody<Bytes, Broken>>;
 
 impl PlayedApi {
-    /// Serves `count` running VMs with their pods.
-    pub(super) async fn start(count: usize) -> Result<Self> {
+    /// Serves `count` running VMs with their pods, on one thread of its own until the process ends.
+    pub(super) async fn start(count: usize, leases: Option<kube::Client>) -> Result<Self> {
         let first = || Vm {
             version: 1,
-            requested: UNIT.into(),
-            approved: UNIT.into(),
+            requested: json!(UNIT).to_string(),
+            approved: json!(UNIT).to_string(),
         };
         let vms = (0..count).map(|_| Mutex::new(first())).collect();
-        let objects = Arc::new(Objects { vms });
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
-        let address = listener.local_addr()?;
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                let objects = Arc::clone(&objects);
-                // Answers are small and awaited.
-                let _set = stream.set_nodelay(true);
-                tokio::spawn(async move {
-                    let service = service_fn(|request| serve(Arc::clone(&objects), request));
-                    let connection = hyper::server::conn::http1::Builder::new()
-                        .serve_connection(TokioIo::new(stream), service);
-                    // The scheduler has gone; so has this.
-                    let _ended = connection.await;
-                });
-            }
+        let objects = Arc::new(Objects {
+            vms,
+            version: watch::channel(1).0,
+            told: leases.is_some().then(Mutex::default),
+            leases,
         });
-        Ok(Self { address })
+        let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let (told, usage) = std::sync::mpsc::channel();
+        std::thread::Builder::new()
+            .name("played-api".into())
+            .spawn(move || {
+                told.send(std::fs::read_link("/proc/thread-self")?)?;
+                runtime.block_on(accept(listener, objects))
+            })?;
+        let usage = Path::new("/proc").join(usage.recv()?).join("schedstat");
+        Ok(Self { address, usage })
+    }
+
+    /// Processor time its thread used.
+    pub(super) fn cpu(&self) -> Result<Duration> {
+        let text = std::fs::read_to_string(&self.usage)?;
+        let nanos = text.split_whitespace().next();
+        Ok(Duration::from_nanos(
+            nanos.context("empty schedstat")?.parse()?,
+        ))
     }
 
     /// How a scheduler finds it.
@@ -78,9 +106,29 @@ impl PlayedApi {
     }
 }
 
+async fn accept(listener: std::net::TcpListener, objects: Arc<Objects>) -> Result<()> {
+    let listener = TcpListener::from_std(listener)?;
+    loop {
+        let (stream, _) = listener.accept().await?;
+        let objects = Arc::clone(&objects);
+        // Answers are small and awaited.
+        let _set = stream.set_nodelay(true);
+        tokio::spawn(async move {
+            let service = service_fn(|request| serve(Arc::clone(&objects), request));
+            let connection = hyper::server::conn::http1::Builder::new()
+                .serve_connection(TokioIo::new(stream), service);
+            // The scheduler has gone; so has this.
+            let _ended = connection.await;
+        });
+    }
+}
+
 async fn serve(objects: Arc<Objects>, request: Request<Incoming>) -> Result<Answer, Infallible> {
     let path = request.uri().path().to_owned();
     let query = request.uri().query().unwrap_or_default().to_owned();
+    if path.starts_with("/apis/coordination.k8s.io/") {
+        return Ok(objects.hand_on(request).await);
+    }
     if *request.method() == Method::PATCH {
         let body = request.into_body().collect().await;
         let body = body
@@ -89,15 +137,66 @@ async fn serve(objects: Arc<Objects>, request: Request<Incoming>) -> Result<Answ
         return Ok(objects.patch(&path, &body));
     }
     if query.contains("watch=true") {
-        // Open, and silent.
-        let silence = futures::stream::pending::<Result<Frame<Bytes>, Infallible>>();
-        return Ok(Response::new(StreamBody::new(silence).boxed()));
+        let from = option(&query, "resourceVersion").unwrap_or(1);
+        return Ok(objects.watch(&path, from.max(1)));
     }
     let kind = path.rsplit('/').next().unwrap_or_default();
     Ok(objects.list(kind, &query))
 }
 
 impl Objects {
+    /// Has a call carried out elsewhere.
+    async fn hand_on(&self, request: Request<Incoming>) -> Answer {
+        let Some(client) = &self.leases else {
+            return plain(StatusCode::NOT_FOUND, b"{}".to_vec());
+        };
+        let (head, body) = request.into_parts();
+        let body = body.collect().await;
+        let body = body.map(http_body_util::Collected::to_bytes);
+        let mut onward = Request::new(kube::client::Body::from(body.unwrap_or_default().to_vec()));
+        *onward.method_mut() = head.method;
+        *onward.uri_mut() = head.uri;
+        for name in [hyper::header::CONTENT_TYPE, hyper::header::ACCEPT] {
+            if let Some(value) = head.headers.get(&name) {
+                onward.headers_mut().insert(name, value.clone());
+            }
+        }
+        match client.send(onward).await {
+            Ok(answer) => {
+                let (head, body) = answer.into_parts();
+                let mut answer = Response::new(body.map_err(Into::into).boxed_unsync());
+                *answer.status_mut() = head.status;
+                answer
+            }
+            Err(_) => plain(StatusCode::BAD_GATEWAY, b"{}".to_vec()),
+        }
+    }
+
+    /// All writes after a version, as they come.
+    fn watch(self: Arc<Self>, path: &str, from: usize) -> Answer {
+        if self.told.is_none() || !path.ends_with("/virtualmachines") {
+            // Open, and silent.
+            let silence = futures::stream::pending::<Result<Frame<Bytes>, Broken>>();
+            return Response::new(StreamBody::new(silence).boxed_unsync());
+        }
+        let versions = self.version.subscribe();
+        let changes = futures::stream::unfold((versions, from), move |(mut versions, from)| {
+            let objects = Arc::clone(&self);
+            async move {
+                let is_newer = |version: &u64| usize::try_from(*version).is_ok_and(|at| at > from);
+                versions.wait_for(is_newer).await.ok()?;
+                let told = objects.told.as_ref()?.lock();
+                // Version 2 is the first that is told.
+                let text = told
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .get(from - 1)?
+                    .clone();
+                Some((Ok::<_, Broken>(Frame::data(text)), (versions, from + 1)))
+            }
+        });
+        Response::new(StreamBody::new(changes).boxed_unsync())
+    }
+
     fn vm(&self, n: usize) -> Option<MutexGuard<'_, Vm>> {
         Some(
             self.vms
@@ -108,14 +207,11 @@ impl Objects {
     }
 
     fn list(&self, kind: &str, query: &str) -> Answer {
-        let option = |name: &str| {
-            let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
-            let mut found = pairs.filter(|(key, _)| *key == name);
-            found
-                .next()
-                .and_then(|(_, value)| value.parse::<usize>().ok())
-        };
-        let from = option("continue").unwrap_or(0);
+        // A page may be newer than its list and says the version of the first one: what came since is told once more.
+        let token = text_option(query, "continue").and_then(|token| token.split_once('.'));
+        let token =
+            token.and_then(|(from, version)| Some((from.parse().ok()?, version.parse().ok()?)));
+        let (from, version) = token.unwrap_or((0, *self.version.borrow()));
         let nodes = self.vms.len().div_ceil(VMS_PER_NODE);
         let (api, name, total) = match kind {
             "nodes" => ("v1", "Node", nodes),
@@ -123,7 +219,7 @@ impl Objects {
             "virtualmachines" => ("vm.neon.tech/v1", "VirtualMachine", self.vms.len()),
             _ => return plain(StatusCode::NOT_FOUND, b"{}".to_vec()),
         };
-        let to = option("limit").map_or(total, |limit| (from + limit).min(total));
+        let to = option(query, "limit").map_or(total, |limit| (from + limit).min(total));
         let items = (from..to).filter_map(|n| match name {
             "Node" => Some(node(n)),
             "Pod" => Some(pod(n)),
@@ -131,12 +227,12 @@ impl Objects {
         });
         let items = items.collect::<Vec<_>>().join(",");
         let more = if to < total {
-            format!(r#","continue":"{to}""#)
+            format!(r#","continue":"{to}.{version}""#)
         } else {
             String::new()
         };
         let text = format!(
-            r#"{{"apiVersion":"{api}","kind":"{name}List","metadata":{{"resourceVersion":"1"{more}}},"items":[{items}]}}"#
+            r#"{{"apiVersion":"{api}","kind":"{name}List","metadata":{{"resourceVersion":"{version}"{more}}},"items":[{items}]}}"#
         );
         plain(StatusCode::OK, text.into_bytes())
     }
@@ -149,13 +245,13 @@ impl Objects {
             .and_then(|n| n.parse::<usize>().ok());
         let found = index.and_then(|n| Some((n, self.vm(n)?)));
         let (Some((n, mut vm)), Ok(operations)) =
-            (found, serde_json::from_slice::<Vec<Operation>>(body))
+            (found, serde_json::from_slice::<Vec<Operation<'_>>>(body))
         else {
             return plain(StatusCode::NOT_FOUND, b"{}".to_vec());
         };
         for operation in operations {
             let key = operation.path.rsplit("~1").next().unwrap_or_default();
-            match (operation.op.as_str(), key) {
+            match (&*operation.op, key) {
                 ("test", "/metadata/resourceVersion")
                     if operation.value != json!(vm.version.to_string()) =>
                 {
@@ -165,33 +261,47 @@ impl Objects {
                         status.to_string().into_bytes(),
                     );
                 }
-                ("add", "resources-requested") => vm.requested = text(operation.value),
-                ("add", "resources-approved") => vm.approved = text(operation.value),
+                ("add", "resources-requested") => vm.requested = operation.value.to_string(),
+                ("add", "resources-approved") => vm.approved = operation.value.to_string(),
                 _ => {}
             }
         }
-        vm.version += 1;
-        plain(StatusCode::OK, vm_text(n, &vm).into_bytes())
+        vm.version = *self.version.borrow() + 1;
+        let text = vm_text(n, &vm);
+        if let Some(told) = &self.told {
+            let change = format!("{{\"type\":\"MODIFIED\",\"object\":{text}}}\n");
+            let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+            told.push(Bytes::from(change));
+        }
+        self.version.send_replace(vm.version);
+        plain(StatusCode::OK, text.into_bytes())
     }
 }
 
+fn text_option<'a>(query: &'a str, name: &str) -> Option<&'a str> {
+    let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+    let mut found = pairs.filter(|(key, _)| *key == name);
+    found.next().map(|(_, value)| value)
+}
+
+/// A number of a query.
+fn option(query: &str, name: &str) -> Option<usize> {
+    text_option(query, name)?.parse().ok()
+}
+
 #[derive(Deserialize)]
-struct Operation {
-    op: String,
-    path: String,
+struct Operation<'a> {
+    #[serde(borrow)]
+    op: Cow<'a, str>,
+    #[serde(borrow)]
+    path: Cow<'a, str>,
     #[serde(default)]
     value: Value,
 }
 
-fn text(value: Value) -> String {
-    match value {
-        Value::String(text) => text,
-        other => other.to_string(),
-    }
-}
-
 fn plain(status: StatusCode, text: Vec<u8>) -> Answer {
-    let mut answer = Response::new(Full::new(Bytes::from(text)).boxed());
+    let body = Full::new(Bytes::from(text)).map_err(|never| match never {});
+    let mut answer = Response::new(body.boxed_unsync());
     *answer.status_mut() = status;
     let json = hyper::header::HeaderValue::from_static("application/json");
     answer
@@ -219,8 +329,8 @@ fn pod(n: usize) -> String {
 }
 
 fn vm_text(n: usize, vm: &Vm) -> String {
-    let (name, unit) = (name(n), json!(UNIT));
-    let (requested, approved) = (json!(vm.requested), json!(vm.approved));
+    let (name, unit) = (name(n), UNIT_TEXT);
+    let (requested, approved) = (&vm.requested, &vm.approved);
     format!(
         r#"{{"apiVersion":"vm.neon.tech/v1","kind":"VirtualMachine","metadata":{{"name":"{name}","namespace":"default","uid":"v{n}","resourceVersion":"{version}","labels":{{"autoscaling.neon.tech/enabled":"true"}},"annotations":{{"autoscaling.neon.tech/scaling-unit":{unit},"internal.autoscaling.neon.tech/resources-requested":{requested},"internal.autoscaling.neon.tech/resources-approved":{approved}}}}},"spec":{{"schedulerName":"autoscale-scheduler","guest":{GUEST}}},"status":{{"phase":"Running","podName":"{name}-pod","cpus":"250m","memorySize":"1Gi"}}}}"#,
         version = vm.version,

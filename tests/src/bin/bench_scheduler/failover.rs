@@ -1,10 +1,13 @@
-//! Two replicas, the embedded API server, one Lease as it ships: how long no increase is permitted when the leader goes.
+//! Two replicas, the embedded API server, one Lease as it ships: how long no increase is permitted when the leader goes. With very
+//! many VMs known, these are played (`api`), and only the Lease is real.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
+use bellows_tests::api::client_of;
+use bellows_tests::patience::wait_for;
 use bellows_tests::process::Process;
 use bellows_tests::site::vm_resource;
 use kube::api::{
@@ -12,6 +15,8 @@ use kube::api::{
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
+
+use super::api::{PlayedApi, name};
 
 /// How the leader ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,8 +31,10 @@ pub(super) enum End {
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Between two attempts of the client.
 const PACE: Duration = Duration::from_millis(2);
-/// A follower that has just come is left alone for so long, as in a rolling update.
+/// A follower that has just come is left alone for so long, as in a rolling update, and until it has listed all.
 const SETTLE: Duration = Duration::from_secs(3);
+/// What a follower says then.
+const LISTED: &str = "all is listed for a hand-over";
 
 struct Site {
     dir: TempDir,
@@ -35,38 +42,53 @@ struct Site {
     http: reqwest::Client,
     started: usize,
     permit: u32,
+    kubeconfig: PathBuf,
+    /// The pod that is asked for.
+    pod: String,
     _api: Process,
 }
 
 struct Replica {
     process: Process,
     permits: String,
+    ready: String,
 }
 
-/// Milliseconds from each leader's end to the first increase permitted by the other.
-pub(super) async fn gaps(bin_dir: &Path, end: End, rounds: usize) -> Result<Vec<f64>> {
-    let mut site = Site::start(bin_dir).await?;
+/// What was measured.
+#[derive(Debug, Default)]
+pub(super) struct Gaps {
+    /// Milliseconds from each leader's end to the first increase permitted by the other.
+    pub(super) gaps: Vec<f64>,
+    /// Bytes resident in each follower that had listed all.
+    pub(super) waiting: Vec<u64>,
+}
+
+/// Ends leaders, with so many VMs known.
+pub(super) async fn gaps(bin_dir: &Path, end: End, rounds: usize, vms: usize) -> Result<Gaps> {
+    let mut site = Site::start(bin_dir, vms).await?;
     let mut leader = site.replica()?;
     site.grown(&leader, Instant::now()).await?;
     let mut follower = site.replica()?;
-    let mut gaps = Vec::new();
+    let mut found = Gaps::default();
     for _ in 0..rounds {
         tokio::time::sleep(SETTLE).await;
+        site.until_listed(&follower).await?;
+        found.waiting.push(follower.process.rss()?);
         site.grown(&leader, Instant::now()).await?;
         let began = Instant::now();
         match end {
             End::Kill => drop(leader),
             End::Term => leader.process.terminate()?,
         }
-        gaps.push(site.grown(&follower, began).await?);
+        found.gaps.push(site.grown(&follower, began).await?);
         leader = follower;
         follower = site.replica()?;
     }
-    Ok(gaps)
+    Ok(found)
 }
 
 impl Site {
-    async fn start(bin_dir: &Path) -> Result<Self> {
+    async fn start(bin_dir: &Path, vms: usize) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let mut api = Process::start(
             Command::new(bin_dir.join("neonvm-apiserver"))
@@ -76,11 +98,20 @@ impl Site {
             std::fs::File::create(dir.path().join("api.log"))?,
         )?;
         api.first_line()?;
-        let kubeconfig = kube::config::Kubeconfig::read_from(dir.path().join("kubeconfig"))?;
-        let options = kube::config::KubeConfigOptions::default();
-        let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await?;
-        populate(kube::Client::try_from(config)?).await?;
+        let mut path = dir.path().join("kubeconfig");
+        let client = client_of(&path).await?;
+        let pod = if vms == 1 {
+            populate(client).await?;
+            "vm-pod".to_owned()
+        } else {
+            let played = PlayedApi::start(vms, Some(client)).await?;
+            path = dir.path().join("played.kubeconfig");
+            std::fs::write(&path, played.kubeconfig())?;
+            format!("{}-pod", name(0))
+        };
         Ok(Self {
+            kubeconfig: path,
+            pod,
             dir,
             bin_dir: bin_dir.to_owned(),
             http: reqwest::Client::builder()
@@ -99,14 +130,25 @@ impl Site {
             Command::new(self.bin_dir.join("autoscale-scheduler"))
                 .args(["--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0"])
                 .args(["--lease", "own", "--lease-host", &name])
-                .env("KUBECONFIG", self.dir.path().join("kubeconfig")),
+                .env("KUBECONFIG", &self.kubeconfig),
             std::fs::File::create(self.dir.path().join(format!("{name}.log")))?,
         )?;
-        let (permits, _) = super::addresses(&process.first_line()?)?;
+        let (permits, ready) = super::addresses(&process.first_line()?)?;
         Ok(Replica {
             process,
+            ready,
             permits: format!("http://{permits}/"),
         })
+    }
+
+    async fn until_listed(&self, follower: &Replica) -> Result<()> {
+        wait_for("a follower that has listed all", PATIENCE, || async {
+            let answer = self.http.get(&follower.ready).send().await;
+            let answer = answer.map_err(|error| error.to_string())?;
+            let said = answer.text().await.unwrap_or_default();
+            said.contains(LISTED).then_some(()).ok_or(said)
+        })
+        .await
     }
 
     /// Asks one replica for one unit more, or less, until it permits more; milliseconds since `began`.
@@ -129,7 +171,7 @@ impl Site {
     async fn ask(&self, replica: &Replica, wish: u32) -> Result<Option<u32>> {
         let size =
             |units: u32| json!({"vCPUs": format!("{}m", 250 * units), "mem": format!("{units}Gi")});
-        let body = json!({"protoVersion": 7, "pod": {"namespace": "default", "name": "vm-pod"},
+        let body = json!({"protoVersion": 7, "pod": {"namespace": "default", "name": self.pod},
             "computeUnit": size(1), "resources": size(wish), "lastPermit": size(self.permit), "metrics": null});
         let Ok(answer) = self
             .http

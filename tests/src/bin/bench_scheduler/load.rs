@@ -31,13 +31,23 @@ pub(super) struct Load {
 }
 
 impl Load {
-    /// Asks for the `count` VMs in turn.
+    /// Asks for the `count` VMs in turn, on one thread of its own: more of them would only wake each other.
     pub(super) async fn run(
         address: SocketAddr,
         kind: Kind,
         count: usize,
         lasts: Duration,
     ) -> Result<Self> {
+        let load = move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()?;
+            runtime.block_on(Self::all(address, kind, count, lasts))
+        };
+        tokio::task::spawn_blocking(load).await?
+    }
+
+    async fn all(address: SocketAddr, kind: Kind, count: usize, lasts: Duration) -> Result<Self> {
         let began = Instant::now();
         let clients = (0..CONNECTIONS).map(|first| {
             let client = client(address, kind, (first, count), began + lasts);

@@ -2,11 +2,13 @@
 //! leader goes.
 //!
 //! For permits the API is played by this process (`api`), so that what is measured is the scheduler; it shares the processors
-//! with it, and with the clients. For the gaps everything is real: two replicas, the embedded API server, one Lease.
+//! with it, and with the clients. For the gaps everything is real: two replicas, the embedded API server, one Lease; with very many
+//! VMs known all but the Lease is played. For pods bound a second the API server and kube-scheduler are Kubernetes' own.
 
 mod api;
 mod failover;
 mod load;
+mod placing;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -29,6 +31,10 @@ const MOVE_TARGET: f64 = 20_000.0;
 const P99_TARGET_MS: f64 = 5.0;
 const KILL_TARGET_MS: f64 = 20_000.0;
 const TERM_TARGET_MS: f64 = 3_000.0;
+/// With more VMs than this, taking over is measured too.
+const MANY: usize = 10_000;
+/// How often at most: each of them lists everything.
+const MANY_ROUNDS: usize = 3;
 /// How long a scheduler may take to be ready.
 const START: Duration = Duration::from_secs(300);
 
@@ -38,12 +44,15 @@ struct Cli {
     /// Numbers of VMs known
     #[arg(long, value_delimiter = ',', default_value = "1000,200000")]
     vms: Vec<usize>,
-    /// A quarter as many leaders are killed, and as many told to go
+    /// A quarter as many leaders are killed, and as many told to go; 0 leaves it out
     #[arg(long, default_value_t = 20)]
     repeats: usize,
     /// Seconds of each load
     #[arg(long, default_value_t = 10)]
     seconds: u64,
+    /// Pods that kube-scheduler binds; 0 leaves it out
+    #[arg(long, default_value_t = 1000)]
+    pods: usize,
     /// Where the binaries are, if not beside this one
     #[arg(long)]
     bin_dir: Option<PathBuf>,
@@ -64,7 +73,13 @@ async fn main() -> Result<()> {
         figures.extend(permits(&cli, &bin_dir, *count).await?);
     }
     let rounds = cli.repeats.div_ceil(4);
-    figures.extend(gaps(&bin_dir, rounds).await?);
+    if rounds > 0 {
+        figures.extend(gaps(&bin_dir, rounds, 1).await?);
+        for count in cli.vms.iter().filter(|count| **count > MANY) {
+            figures.extend(gaps(&bin_dir, rounds.min(MANY_ROUNDS), *count).await?);
+        }
+    }
+    figures.extend(placed(&bin_dir, cli.pods).await?);
     Bench {
         bench: "scheduler".into(),
         machine: Machine::here("none")?,
@@ -76,7 +91,7 @@ async fn main() -> Result<()> {
 /// Permits with so many VMs known.
 async fn permits(cli: &Cli, bin_dir: &Path, count: usize) -> Result<Vec<Figure>> {
     tell(&format!("{count} VMs: start"));
-    let api = PlayedApi::start(count).await?;
+    let api = PlayedApi::start(count, None).await?;
     let dir = tempfile::tempdir()?;
     let kubeconfig = dir.path().join("kubeconfig");
     std::fs::write(&kubeconfig, api.kubeconfig())?;
@@ -102,9 +117,10 @@ async fn permits(cli: &Cli, bin_dir: &Path, count: usize) -> Result<Vec<Figure>>
         (Kind::UpAndDown, "up_down", MOVE_TARGET),
     ] {
         tell(&format!("{count} VMs: {word}"));
-        let spent = scheduler.cpu()?;
+        let (spent, played) = (scheduler.cpu()?, api.cpu()?);
         let load = Load::run(permits, kind, count, Duration::from_secs(cli.seconds)).await?;
         let spent = (scheduler.cpu()?.saturating_sub(spent)).as_secs_f64();
+        let played = (api.cpu()?.saturating_sub(played)).as_secs_f64();
         let answers = as_f64(load.took.len());
         let each = |name: &str| named(&format!("{name}_{word}"));
         figures.extend([
@@ -127,21 +143,32 @@ async fn permits(cli: &Cli, bin_dir: &Path, count: usize) -> Result<Vec<Figure>>
                 Some(P99_TARGET_MS),
             ),
             Figure::lower(each("cpu_us_per_permit"), spent / answers * 1e6, "us", None),
+            Figure::lower(
+                each("played_api_cpu_us_per_permit"),
+                played / answers * 1e6,
+                "us",
+                None,
+            ),
         ]);
     }
     Ok(figures)
 }
 
 /// How long no increase is permitted when the leader is killed, and when it is told to go.
-async fn gaps(bin_dir: &Path, rounds: usize) -> Result<Vec<Figure>> {
+async fn gaps(bin_dir: &Path, rounds: usize, vms: usize) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     for (word, signal, target) in [
         ("kill", failover::End::Kill, KILL_TARGET_MS),
         ("sigterm", failover::End::Term, TERM_TARGET_MS),
     ] {
-        tell(&format!("{rounds} leaders: {word}"));
-        let gaps = failover::gaps(bin_dir, signal, rounds).await?;
-        let name = |percent: usize| format!("failover_gap_ms_{word}_p{percent}");
+        tell(&format!("{rounds} leaders, {vms} VMs: {word}"));
+        let failover::Gaps { gaps, waiting } = failover::gaps(bin_dir, signal, rounds, vms).await?;
+        let known = if vms == 1 {
+            String::new()
+        } else {
+            format!("_{vms}_vms")
+        };
+        let name = |percent: usize| format!("failover_gap_ms_{word}_p{percent}{known}");
         figures.push(Figure::lower(name(50), percentile(&gaps, 50), "ms", None));
         figures.push(Figure::lower(
             name(100),
@@ -149,8 +176,30 @@ async fn gaps(bin_dir: &Path, rounds: usize) -> Result<Vec<Figure>> {
             "ms",
             Some(target),
         ));
+        let largest = waiting.into_iter().max().unwrap_or(0);
+        let name = format!("standby_rss_mib_{word}{known}");
+        figures.push(Figure::lower(name, mib(largest), "MiB", None));
     }
     Ok(figures)
+}
+
+/// How many pods a second are bound by a kube-scheduler, with us and without.
+async fn placed(bin_dir: &Path, pods: usize) -> Result<Vec<Figure>> {
+    if pods == 0 {
+        return Ok(Vec::new());
+    }
+    tell(&format!(
+        "{pods} pods: kube-scheduler with its extender, and alone"
+    ));
+    let Some((together, alone)) = placing::rates(bin_dir, pods).await? else {
+        tell("left out: `cargo xtask cluster build` builds what it needs");
+        return Ok(Vec::new());
+    };
+    let rate = |name: &str, value| Figure::higher(name, value, "1/s", None);
+    Ok(vec![
+        rate("pods_bound_per_s", together),
+        rate("pods_bound_per_s_without_us", alone),
+    ])
 }
 
 /// Where a scheduler answers permits, and where it says that it is ready.

@@ -318,6 +318,30 @@ fn volumes_and_mounts_belong_together() {
 }
 
 #[test]
+fn in_a_cluster_a_runner_finds_the_token_of_its_controller() {
+    let vm = sample_vm();
+    let pod = build(&vm, &status(), &Settings::cluster("r:1"));
+    let volumes = pod["spec"]["volumes"].as_array().expect("volumes");
+    let volume = volumes
+        .iter()
+        .find(|volume| volume["name"] == "runner-token");
+    assert_eq!(
+        volume.map(|volume| &volume["secret"]),
+        Some(&json!({"secretName": "runner-neonvm-example",
+            "items": [{"key": "token", "path": "token", "mode": 0o400}]}))
+    );
+    let mounts = pod["spec"]["containers"][0]["volumeMounts"].as_array();
+    let mut mounts = mounts.into_iter().flatten();
+    let mount = mounts.find(|mount| mount["name"] == "runner-token");
+    assert_eq!(
+        mount,
+        Some(&json!({"name": "runner-token", "mountPath": "/vm/control", "readOnly": true}))
+    );
+    let alone = one_machine(&vm);
+    assert!(!names(&alone["spec"]["volumes"]).contains(&"runner-token"));
+}
+
+#[test]
 fn volumes_that_are_not_wanted_are_left_out() {
     let mut vm = sample_vm();
     vm.spec.enable_ssh = false;

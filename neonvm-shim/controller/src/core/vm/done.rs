@@ -9,8 +9,9 @@ use crate::core::observe::{ordered, size_of};
 use crate::core::pace::TOLD_FROM;
 use crate::core::plan::Moment;
 use crate::core::problem::{Problem, peer_text};
+use crate::core::refusal::Refusal;
 
-use super::{Link, Refusal, Reply, VmCore};
+use super::{Link, Reply, VmCore};
 
 impl VmCore {
     pub(super) fn done(
@@ -38,7 +39,7 @@ impl VmCore {
                 self.pace.failed(kind, at.now);
                 self.must_read_vm = true;
             }
-            Err(Refusal::VmGone) => self.vm = None,
+            Err(Refusal::Gone) => self.vm = None,
             Err(Refusal::Failed { message, permanent }) => {
                 let times = self.pace.failed(kind, at.now);
                 if permanent || times >= TOLD_FROM {
@@ -47,7 +48,10 @@ impl VmCore {
                 match kind {
                     Kind::PatchVm | Kind::WriteStatus => self.must_read_vm = true,
                     // A patch or deletion that does not apply may rest on an old view of the pod.
-                    Kind::PatchPodMetadata | Kind::DeletePod | Kind::OrphanPod => {
+                    Kind::PatchPodMetadata
+                    | Kind::ResizePod
+                    | Kind::DeletePod
+                    | Kind::OrphanPod => {
                         self.reads_due.insert(Kind::ReadPod);
                     }
                     _ => {}
@@ -60,7 +64,9 @@ impl VmCore {
         let message = peer_text(message);
         let problem = match kind {
             // These cannot be told in a status that cannot be written, or say nothing about the VM.
-            Kind::WriteStatus | Kind::PatchVm | Kind::ReadVm | Kind::ReadPod => return,
+            Kind::WriteStatus | Kind::PatchVm | Kind::ReadVm | Kind::ReadPod | Kind::ReadTaker => {
+                return;
+            }
             Kind::SetSize => Problem::Runner { message },
             action => Problem::Api { action, message },
         };
@@ -96,6 +102,19 @@ impl VmCore {
             }
             (_, Reply::Pod(pod)) => self.saw_pod(at, *pod),
             (_, Reply::PodGone(name)) => self.lost_pod(&name, None),
+            (Action::ReadTaker { uid, .. }, Reply::Taker(found)) => {
+                self.taker.found(uid, found.as_deref(), at.now);
+            }
+            (_, Reply::Taker(_)) => {}
+            (_, Reply::Address { address, mask }) => self.address = Some((address, mask)),
+            (_, Reply::AddressReleased) => self.address_released = true,
+            (Action::Certificate { order, .. }, Reply::Certificate(facts)) => {
+                self.certificate.learnt(&order.wanted, *facts, at);
+            }
+            (_, Reply::Certificate(_)) => {}
+            (Action::EnsureRunnerSecret { .. }, Reply::SecretReady) => {
+                self.runner_secret_ready = true;
+            }
             (_, Reply::SecretReady) => self.ssh_secret_ready = true,
             (Action::SetSize { pod, order }, Reply::Runner(state)) => {
                 let before = self.ordered_from.take().unwrap_or_else(|| size_of(&state));
@@ -121,9 +140,10 @@ impl VmCore {
 
     fn wrote_status(&mut self, at: Moment, before: &VmStatus, now: &VmStatus) {
         if now.pod_name != before.pod_name {
-            self.next_suffix();
             self.absent = None;
             self.ssh_secret_ready = false;
+            self.certificate.doubt();
+            self.runner_secret_ready = false;
         }
         if now.phase == VmPhase::Scaling {
             self.progress_at = at.now;

@@ -6,6 +6,7 @@ use protocol::vm::VmPhase;
 use serde::Serialize;
 
 use crate::core::action::{Kind, Peer};
+use crate::core::certificate::Shown;
 use crate::core::pace::{Pace, RestartPace};
 use crate::core::problem::Problem;
 
@@ -25,7 +26,9 @@ pub struct Dump {
     current_revision: Option<i64>,
     runner: Link,
     under_way: Vec<(Peer, Kind)>,
-    retries: Pace,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    certificate: Option<Shown>,
+    retries: Pace<Kind>,
     restarts: RestartPace,
     problems: Vec<Problem>,
     look_again_at: Option<Timestamp>,
@@ -57,6 +60,7 @@ impl VmCore {
                 .iter()
                 .map(|(peer, action)| (*peer, action.kind()))
                 .collect(),
+            certificate: self.certificate.shown(),
             retries: self.pace.clone(),
             restarts: self.restarts,
             problems: self.problems.clone(),

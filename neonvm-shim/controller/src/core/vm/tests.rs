@@ -1,7 +1,10 @@
 //! The core against a world of its own making: phases by hand, then any world at all.
 
+mod certificate;
 mod convergence;
+mod overlay;
 mod phases;
 mod quick;
 mod resizing;
+mod taken;
 mod world;

@@ -26,7 +26,7 @@ impl CpuSlot {
     }
 
     /// The device id of a CPU that can be unplugged. A boot CPU has none.
-    pub(super) fn removable(&self) -> Option<&str> {
+    pub(crate) fn removable(&self) -> Option<&str> {
         self.qom_path
             .as_deref()?
             .strip_prefix("/machine/peripheral/")
@@ -88,6 +88,8 @@ pub enum Event {
     CpuHint,
     /// QEMU told of memory.
     MemoryHint,
+    /// The guest moves by the migration of this name: its size stays as it is. `None`: it does so no more.
+    Hold(Option<String>),
 }
 
 /// What to do.

@@ -25,6 +25,10 @@ impl Sizer {
             return Some(ResizeProblem::Qmp { command, message });
         }
         let (cpus_match, memory_match) = self.matches();
+        if let Some(id) = self.held_for.clone() {
+            let waits = !(cpus_match && memory_match);
+            return waits.then_some(ResizeProblem::Moving { id });
+        }
         self.cpu_problem(now, cpus_match)
             .or_else(|| self.memory_problem(now, memory_match))
             .or_else(|| self.sight_problem(now))

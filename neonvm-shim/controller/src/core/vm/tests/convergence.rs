@@ -1,6 +1,8 @@
 //! From any state, in a world that answers, the core comes to rest; on the way it never loses a restart and never has two
 //! pods for one VM.
 
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
 use protocol::runner::{MemoryState, RunnerPhase};
 use protocol::time::Span;
@@ -9,8 +11,9 @@ use protocol::vm::{RestartPolicy, VirtualMachine, VmPhase, VmStatus};
 use serde_json::json;
 
 use super::world::World;
+use crate::core::refusal::Refusal;
 use crate::core::testing::sample_vm;
-use crate::core::vm::{Event, Refusal};
+use crate::core::vm::Event;
 use crate::core::{Action, Kind, Reply, Settings};
 
 #[derive(Debug, Clone)]
@@ -273,4 +276,51 @@ fn a_runner_that_has_just_taken_over_says_nothing_of_sizes() {
     world.show_runner();
     world.settle();
     assert_eq!(world.status().memory_size, before);
+}
+
+/// Carries out what the core asks for; the watch tells of each write before its answer comes.
+fn settle_by_watch(world: &mut World) {
+    while let Some(action) = world.core.poll_action(world.at) {
+        let result = world.carry_out(&action);
+        world.show();
+        done(world, &action, result);
+    }
+}
+
+#[test]
+fn no_pod_gets_the_name_of_an_earlier_one_whoever_tells_first() {
+    let mut world = World::new(&sample_vm());
+    for _ in 0..3 {
+        settle_by_watch(&mut world);
+        let pod = world.status().pod_name;
+        world.start(&pod);
+        settle_by_watch(&mut world);
+        assert_eq!(world.phase(), VmPhase::Running);
+        world.pass(Span::from_secs(61));
+        world.end(&pod, "Failed", 1);
+        settle_by_watch(&mut world);
+        world.remove_pod(&pod);
+    }
+    let names: BTreeSet<&String> = world.created.iter().collect();
+    assert_eq!(names.len(), 3, "{:?}", world.created);
+}
+
+#[test]
+fn late_news_of_a_pod_never_hides_the_next_of_its_name() {
+    let mut world = World::new(&sample_vm());
+    world.settle();
+    let pod = world.status().pod_name;
+    world.end(&pod, "Failed", 1);
+    let old = world.pod(&pod);
+    let next = world.pods.get_mut(&pod).expect("the pod is there");
+    next["metadata"]["uid"] = json!("uid-next");
+    world.touch_pod(&pod);
+    world.start(&pod);
+    world.settle();
+    // It is told of late, over a watch that stood still.
+    world.core.handle(world.at, Event::Pod(Box::new(old)));
+    world.settle();
+    let status = world.status();
+    assert_eq!(status.pod_name, pod);
+    assert_eq!(world.pod(&pod).metadata.deletion_timestamp, None);
 }

@@ -10,7 +10,7 @@ use crate::core::problem::Problem;
 use crate::core::testing::sample_vm;
 use crate::core::{Action, Settings};
 
-fn condition(world: &World, kind: &str) -> (String, String) {
+pub(super) fn condition(world: &World, kind: &str) -> (String, String) {
     let found = world
         .status()
         .conditions
@@ -22,7 +22,7 @@ fn condition(world: &World, kind: &str) -> (String, String) {
     )
 }
 
-fn running(vm: &VirtualMachine) -> (World, String) {
+pub(super) fn running(vm: &VirtualMachine) -> (World, String) {
     let mut world = World::new(vm);
     world.settle();
     let pod = world.status().pod_name;
@@ -32,7 +32,7 @@ fn running(vm: &VirtualMachine) -> (World, String) {
     (world, pod)
 }
 
-fn notes(world: &mut World) -> Vec<&'static str> {
+pub(super) fn notes(world: &mut World) -> Vec<&'static str> {
     std::iter::from_fn(|| world.core.poll_note())
         .map(|note| note.reason())
         .collect()
@@ -147,7 +147,7 @@ fn bounds_out_of_order_and_tls_are_told() {
         ),
         (
             |vm| vm.spec.tls = Some(json!({"serverName": "x"})),
-            ".spec.tls",
+            ".spec.tls.certificateIssuer: must be set",
         ),
     ] {
         let mut vm = sample_vm();
@@ -251,6 +251,63 @@ fn in_a_cluster_a_stuck_pod_does_not_hold_up_the_restart() {
             .is_some()
     );
     assert_eq!(world.created.len(), 2);
+}
+
+#[test]
+fn in_a_cluster_a_token_is_there_before_the_pod_and_a_vm_older_than_it_gets_one() {
+    let mut world = World::with(&sample_vm(), Settings::cluster("r:1"));
+    let done = world.settle();
+    let place = |kind: &str| done.iter().position(|one| one == kind);
+    let (token, pod) = (place("EnsureRunnerSecret"), place("CreatePod"));
+    assert!(token.is_some() && token < pod, "{done:?}");
+    let first = world.status().pod_name;
+    world.start(&first);
+    world.settle();
+    // Another controller knows of none.
+    world.restart_controller();
+    let done = world.settle();
+    assert!(done.contains(&"EnsureRunnerSecret".to_owned()), "{done:?}");
+    assert!(!done.contains(&"CreatePod".to_owned()), "{done:?}");
+}
+
+#[test]
+fn a_pod_that_cannot_start_says_why_and_is_taken_at_its_word_when_it_does() {
+    let init = |reason: &str| {
+        json!({"phase": "Pending", "initContainerStatuses": [{"name": "init", "state": {"waiting":
+            {"reason": reason, "message": "no such image"}}}]})
+    };
+    let unplaced = json!({"phase": "Pending", "conditions": [{"type": "PodScheduled",
+        "status": "False", "message": "0/2 nodes are available"}]});
+    for (status, told) in [
+        (
+            init("ImagePullBackOff"),
+            Some("ImagePullBackOff: no such image"),
+        ),
+        (init("PodInitializing"), None),
+        (init("ContainerCreating"), None),
+        (unplaced, Some("no node takes it: 0/2 nodes are available")),
+    ] {
+        let mut world = World::new(&sample_vm());
+        world.settle();
+        let name = world.status().pod_name;
+        let pod = world.pods.get_mut(&name).expect("the pod is there");
+        pod["status"] = status;
+        world.touch_pod(&name);
+        world.show();
+        world.settle();
+        let degraded = |world: &World| {
+            let status = world.status();
+            let mut all = status.conditions.into_iter();
+            let found = all.find(|one| one.kind == "Degraded" && one.status == "True");
+            found.map(|one| one.message)
+        };
+        let expected = told.map(|why| format!("pod {name} cannot start: {why}"));
+        assert_eq!(degraded(&world), expected);
+        world.start(&name);
+        world.settle();
+        assert_eq!(world.phase(), VmPhase::Running);
+        assert_eq!(degraded(&world), None);
+    }
 }
 
 #[test]

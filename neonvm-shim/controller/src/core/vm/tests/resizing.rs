@@ -11,9 +11,10 @@ use serde_json::json;
 use super::world::World;
 use crate::core::note::Note;
 use crate::core::problem::Problem;
+use crate::core::refusal::Refusal;
 use crate::core::testing::sample_vm;
-use crate::core::vm::{Event, Refusal};
-use crate::core::{Action, Kind};
+use crate::core::vm::Event;
+use crate::core::{Action, Kind, Settings};
 
 fn running() -> (World, String) {
     let mut world = World::new(&sample_vm());
@@ -703,4 +704,125 @@ fn the_last_stage_is_stamped_though_the_next_resize_is_already_ordered() {
         .map(|r| (r.trace.revision, r.stage))
         .collect();
     assert_eq!(stages, [(6, Stage::Controller), (5, Stage::Status)]);
+}
+
+fn requesting() -> (World, String) {
+    let settings = Settings {
+        true_requests: true,
+        quick: Span(0),
+        ..Settings::one_machine()
+    };
+    let mut world = World::with(&sample_vm(), settings);
+    world.settle();
+    let pod = world.status().pod_name;
+    world.start(&pod);
+    world.settle();
+    (world, pod)
+}
+
+fn requested(world: &World, pod: &str) -> serde_json::Value {
+    world.pods[pod]["spec"]["containers"][0]["resources"]["requests"].clone()
+}
+
+#[test]
+fn n41_a_pod_requests_more_before_its_guest_grows_and_less_once_it_has_shrunk() {
+    let (mut world, pod) = requesting();
+    assert_eq!(
+        requested(&world, &pod),
+        json!({"cpu": "250m", "memory": "1Gi"})
+    );
+    world.edit(|vm| ask(vm, 2000, 4, 1, 1));
+    let kinds = world.settle();
+    assert_eq!(kinds[..2], ["PatchPodMetadata", "ResizePod"]);
+    assert!(kinds[2..].contains(&"SetSize".to_owned()), "{kinds:?}");
+    let large = json!({"cpu": "2", "memory": "4Gi"});
+    assert_eq!(requested(&world, &pod), large);
+    world.finish_resize(&pod);
+    world.settle();
+    world.edit(|vm| ask(vm, 500, 2, 2, 1));
+    world.settle();
+    assert_eq!(requested(&world, &pod), large, "the guest has it yet");
+    world.finish_resize(&pod);
+    assert!(world.settle().contains(&"ResizePod".to_owned()));
+    assert_eq!(
+        requested(&world, &pod),
+        json!({"cpu": "500m", "memory": "2Gi"})
+    );
+    assert!(world.settle().is_empty());
+}
+
+#[test]
+fn a_server_that_resizes_no_pods_holds_no_growth_up() {
+    let (mut world, pod) = requesting();
+    world.edit(|vm| ask(vm, 2000, 4, 1, 1));
+    let mut kinds = Vec::new();
+    for _ in 0..200 {
+        while let Some(action) = world.core.poll_action(world.at) {
+            let kind = action.kind();
+            kinds.push(kind);
+            let result = match kind {
+                Kind::ResizePod => Err(Refusal::Failed {
+                    message: "the server could not find the requested resource (404)".into(),
+                    permanent: true,
+                }),
+                _ => world.carry_out(&action),
+            };
+            let began = world.at;
+            let done = Event::Done {
+                kind,
+                began,
+                result,
+            };
+            world.core.handle(world.at, done);
+        }
+        if kinds.contains(&Kind::SetSize) {
+            break;
+        }
+        world.pass(Span::from_millis(100));
+    }
+    assert!(kinds.contains(&Kind::SetSize), "{kinds:?}");
+    assert_eq!(
+        requested(&world, &pod),
+        json!({"cpu": "250m", "memory": "1Gi"})
+    );
+    let conditions = world.status().conditions;
+    let told = conditions.iter().find(|c| c.kind == "Degraded");
+    let told = told.expect("told").message.clone();
+    assert!(
+        told.contains("could not resize what the pod requests"),
+        "{told}"
+    );
+}
+
+/// Reading the pod again after a refusal led to the next try at once: as fast as the server refused.
+#[test]
+fn a_patch_that_is_always_refused_is_not_tried_as_fast_as_the_server_answers() {
+    let (mut world, _) = running();
+    world.edit(|vm| {
+        vm.metadata.labels.insert("a".into(), "b".into());
+    });
+    let mut tries = 0;
+    for _ in 0..1000 {
+        let Some(action) = world.core.poll_action(world.at) else {
+            break;
+        };
+        let (kind, began) = (action.kind(), world.at);
+        let result = if kind == Kind::PatchPodMetadata {
+            tries += 1;
+            Err(Refusal::Failed {
+                message: "denied by a webhook (403)".into(),
+                permanent: true,
+            })
+        } else {
+            world.carry_out(&action)
+        };
+        let done = Event::Done {
+            kind,
+            began,
+            result,
+        };
+        world.core.handle(world.at, done);
+    }
+    assert_eq!(tries, 1, "in one instant");
+    assert_eq!(world.core.poll_action(world.at), None, "and then it waits");
 }

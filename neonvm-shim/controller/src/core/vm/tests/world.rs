@@ -10,11 +10,14 @@ use protocol::units::Bytes;
 use protocol::vm::{VirtualMachine, VmPhase, VmStatus};
 use serde_json::{Value, json};
 
+use crate::core::certificate::Step;
+use crate::core::certificate::testing::{Ca, Manner};
 use crate::core::metadata::PatchOp;
 use crate::core::pod::CONTAINER;
+use crate::core::refusal::Refusal;
 use crate::core::testing::{runner_at, wall};
-use crate::core::vm::{Event, Refusal, Reply, VmCore};
-use crate::core::{Action, Moment, Settings};
+use crate::core::vm::{Event, Reply, VmCore};
+use crate::core::{Action, Kind, Moment, Settings};
 
 pub(super) struct World {
     pub(super) core: VmCore,
@@ -24,6 +27,10 @@ pub(super) struct World {
     pub(super) log: Vec<Action>,
     pub(super) at: Moment,
     pub(super) settings: Settings,
+    /// Migrations that exist, by name, and their uids.
+    pub(super) migrations: BTreeMap<String, String>,
+    /// The objects of its certificate, and their issuer.
+    pub(super) ca: Ca,
     /// Pods ever created.
     pub(super) created: Vec<String>,
     /// The most pods alive at once.
@@ -53,6 +60,8 @@ impl World {
                 wall: wall(),
             },
             settings,
+            migrations: BTreeMap::new(),
+            ca: Ca::default(),
             created: Vec::new(),
             most_pods: 0,
             version: 100,
@@ -179,22 +188,49 @@ impl World {
                     .collect();
             };
             self.log.push(action.clone());
+            if self.is_pondered(&action) {
+                continue;
+            }
             let result = self.carry_out(&action);
             let (kind, began) = (action.kind(), self.at);
-            self.core.handle(
-                self.at,
-                Event::Done {
-                    kind,
-                    began,
-                    result,
-                },
-            );
+            self.is_done(kind, began, result);
             self.show();
         }
         panic!(
             "the core never rests: {:#?}",
             &self.log[self.log.len() - 6..]
         );
+    }
+
+    /// An action has ended, now.
+    pub(super) fn is_done(&mut self, kind: Kind, began: Moment, result: Result<Reply, Refusal>) {
+        self.core.handle(
+            self.at,
+            Event::Done {
+                kind,
+                began,
+                result,
+            },
+        );
+    }
+
+    /// An issuer that takes its time leaves the question under way.
+    fn is_pondered(&self, action: &Action) -> bool {
+        let step = match action {
+            Action::Certificate { step, .. } => step,
+            _ => return false,
+        };
+        matches!(step, Step::Await { .. }) && self.ca.manner == Manner::Ponders
+    }
+
+    /// The question to the issuer that is under way is answered.
+    pub(super) fn issuer_answers(&mut self) {
+        let mut all = self.log.iter().rev();
+        let asked = all.find(|action| action.kind() == Kind::AwaitCertificate);
+        let asked = asked.expect("it was asked").clone();
+        let result = self.carry_out(&asked);
+        let (kind, began) = (asked.kind(), self.at);
+        self.is_done(kind, began, result);
     }
 
     /// The same, without the reads.
@@ -295,7 +331,7 @@ impl World {
     pub(super) fn carry_out(&mut self, action: &Action) -> Result<Reply, Refusal> {
         match action {
             Action::PatchVm { patch, .. } | Action::WriteStatus { patch, .. } => {
-                let vm = self.vm.as_mut().ok_or(Refusal::VmGone)?;
+                let vm = self.vm.as_mut().ok_or(Refusal::Gone)?;
                 if patch["metadata"]["resourceVersion"] != vm["metadata"]["resourceVersion"] {
                     return Err(Refusal::Conflict);
                 }
@@ -303,15 +339,18 @@ impl World {
                 self.touch_vm();
                 Ok(Reply::Vm(Box::new(self.vm())))
             }
-            Action::ReadVm if self.vm.is_none() => Err(Refusal::VmGone),
+            Action::ReadVm if self.vm.is_none() => Err(Refusal::Gone),
             Action::ReadVm => Ok(Reply::Vm(Box::new(self.vm()))),
             Action::ReadPod { name } => Ok(self.pod_reply(name)),
-            Action::EnsureSshSecret { .. } => Ok(Reply::SecretReady),
+            Action::ReadTaker { name, .. } => Ok(Reply::Taker(self.migrations.get(name).cloned())),
+            Action::EnsureSshSecret { .. } | Action::EnsureRunnerSecret { .. } => {
+                Ok(Reply::SecretReady)
+            }
             Action::CreatePod { name, pod } => {
                 self.create_pod(name, pod);
                 Ok(self.pod_reply(name))
             }
-            Action::PatchPodMetadata { name, ops } => {
+            Action::PatchPodMetadata { name, ops } | Action::ResizePod { name, ops } => {
                 Ok(self.change_pod(name, |pod| apply(pod, ops)))
             }
             Action::DeletePod { name, .. } => {
@@ -324,6 +363,16 @@ impl World {
                     .expect("an object")
                     .remove("ownerReferences");
             })),
+            Action::TakeAddress { .. } => Ok(Reply::Address {
+                address: [10, 100, 128, 1].into(),
+                mask: [255, 255, 0, 0].into(),
+            }),
+            Action::ReleaseAddress { .. } => Ok(Reply::AddressReleased),
+            Action::Certificate { step, order } => Ok(Reply::Certificate(Box::new(self.ca.take(
+                step,
+                order,
+                self.at.wall,
+            )))),
             Action::SetSize { pod, order } => {
                 let Some(state) = self.runners.get_mut(pod) else {
                     return Err(Refusal::Failed {

@@ -1,0 +1,186 @@
+//! Connections to the scheduler: plain, or by TLS with files that may be replaced at any time.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::Uri;
+use hyper::body::Bytes;
+use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::{Connected, Connection};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use telemetry::tls::{ClientFiles, IdentityFiles, Stamp, TlsError};
+use tokio_rustls::TlsConnector;
+use tower_service::Service;
+
+use super::config::SchedulerTls;
+
+/// Idle connections kept per scheduler.
+const IDLE_CONNECTIONS: usize = 1;
+/// How long one is kept.
+const IDLE_LIMIT: Duration = Duration::from_secs(60);
+
+/// An HTTP client, with the connections it keeps.
+pub(super) type Http = Client<Connector, Full<Bytes>>;
+
+/// Gives the HTTP client to ask with.
+pub(super) enum Link {
+    /// Nothing is hidden from the network.
+    Plain(Http),
+    /// By TLS.
+    Tls(Box<TlsLink>),
+}
+
+/// A client by the files as they are.
+pub(super) struct TlsLink {
+    files: ClientFiles,
+    name: Option<ServerName<'static>>,
+    kept: Mutex<Option<(Stamp, Http)>>,
+}
+
+impl Link {
+    pub(super) fn new(tls: Option<&SchedulerTls>) -> Self {
+        let Some(tls) = tls else {
+            return Self::Plain(http(None));
+        };
+        let identity = tls.identity.as_ref().map(|own| IdentityFiles {
+            cert: own.cert_file.clone(),
+            key: own.key_file.clone(),
+        });
+        Self::Tls(Box::new(TlsLink {
+            files: ClientFiles {
+                authority: tls.ca_file.clone(),
+                identity,
+            },
+            name: tls.server_name.as_ref().map(|name| name.0.clone()),
+            kept: Mutex::new(None),
+        }))
+    }
+
+    /// A client of the files as they are now; its connections go with them. Files that cannot be used leave in force what was.
+    ///
+    /// # Errors
+    /// [`TlsError`] when they cannot be used and never could.
+    pub(super) fn http(&self) -> Result<Http, TlsError> {
+        match self {
+            Self::Plain(http) => Ok(http.clone()),
+            Self::Tls(link) => link.http(),
+        }
+    }
+}
+
+impl TlsLink {
+    fn http(&self) -> Result<Http, TlsError> {
+        let now = self.files.stamp();
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((then, http)) = &*kept
+            && *then == now
+        {
+            return Ok(http.clone());
+        }
+        let http = match (self.files.read(), &*kept) {
+            (Ok(config), _) => http(Some((config, self.name.clone()))),
+            (Err(error), Some((_, before))) => {
+                let error = telemetry::chain(&error);
+                tracing::warn!(
+                    error,
+                    "files for TLS with the scheduler cannot be used: the ones before stay"
+                );
+                before.clone()
+            }
+            (Err(error), None) => return Err(error),
+        };
+        *kept = Some((now, http.clone()));
+        Ok(http)
+    }
+}
+
+type Tls = (Arc<ClientConfig>, Option<ServerName<'static>>);
+
+fn http(tls: Option<Tls>) -> Http {
+    Client::builder(TokioExecutor::new())
+        .pool_max_idle_per_host(IDLE_CONNECTIONS)
+        .pool_idle_timeout(IDLE_LIMIT)
+        .build(Connector { tls })
+}
+
+/// Makes connections.
+#[derive(Clone)]
+pub(super) struct Connector {
+    tls: Option<Tls>,
+}
+
+impl Service<Uri> for Connector {
+    type Response = Carrier;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Carrier>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let tls = self.tls.clone();
+        Box::pin(async move { connect(&uri, tls).await })
+    }
+}
+
+async fn connect(uri: &Uri, tls: Option<Tls>) -> io::Result<Carrier> {
+    let bad = || io::Error::from(io::ErrorKind::InvalidInput);
+    let host = uri.host().ok_or_else(bad)?;
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let port = uri.port_u16().ok_or_else(bad)?;
+    let stream = carrier::dial_tcp((host, port)).await?;
+    let Some((config, name)) = tls else {
+        return Ok(Carrier(TokioIo::new(Box::new(stream))));
+    };
+    let name = match name {
+        Some(name) => name,
+        None => ServerName::try_from(host.to_owned()).map_err(|_| bad())?,
+    };
+    let stream = TlsConnector::from(config).connect(name, stream).await?;
+    Ok(Carrier(TokioIo::new(Box::new(stream))))
+}
+
+/// A connection, by TLS or not.
+pub(super) struct Carrier(TokioIo<carrier::Stream>);
+
+impl Connection for Carrier {
+    fn connected(&self) -> Connected {
+        Connected::new()
+    }
+}
+
+impl Read for Carrier {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, into)
+    }
+}
+
+impl Write for Carrier {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,122 @@
+//! The token that is shown to the scheduler, where one is asked for: a file that may be replaced at any time, as the
+//! tokens of service accounts are.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+use hyper::header::HeaderValue;
+use telemetry::secret::{self, SecretError};
+
+/// Longest file, bytes. A service account's token has about a thousand.
+const FILE_LIMIT_BYTES: u64 = 16 * 1024;
+
+/// Why there is no token to show.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum TokenError {
+    /// The file cannot be used.
+    #[error(transparent)]
+    File(#[from] SecretError),
+    /// It holds something else.
+    #[error("{} must hold one token, without spaces", .0.display())]
+    NoToken(PathBuf),
+}
+
+/// What changes when a file is replaced or written to; nobody can set it back.
+type Stamp = (u64, u64, i64, i64);
+
+/// A token file, and the header made of it.
+#[derive(Debug)]
+pub(super) struct Token {
+    path: PathBuf,
+    /// As long as the file is the same.
+    kept: Mutex<Option<(Stamp, HeaderValue)>>,
+}
+
+impl Token {
+    pub(super) const fn new(path: PathBuf) -> Self {
+        Self {
+            path,
+            kept: Mutex::new(None),
+        }
+    }
+
+    /// The value of `Authorization`; the file is read again if it has changed.
+    pub(super) fn header(&self) -> Result<HeaderValue, TokenError> {
+        let now = self.stamp();
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if let (Some(now), Some((then, header))) = (now, &*kept)
+            && now == *then
+        {
+            return Ok(header.clone());
+        }
+        *kept = None;
+        let header = self.read()?;
+        // Of before it was read: if it changed since, it is read again next time.
+        *kept = now.map(|now| (now, header.clone()));
+        Ok(header)
+    }
+
+    fn stamp(&self) -> Option<Stamp> {
+        let found = std::fs::metadata(&self.path).ok()?;
+        Some((found.ino(), found.size(), found.ctime(), found.ctime_nsec()))
+    }
+
+    fn read(&self) -> Result<HeaderValue, TokenError> {
+        let none = || TokenError::NoToken(self.path.clone());
+        let content = secret::read(&self.path, FILE_LIMIT_BYTES)?;
+        let token = content.trim_ascii();
+        if token.is_empty() || !token.iter().all(u8::is_ascii_graphic) {
+            return Err(none());
+        }
+        let value = HeaderValue::from_bytes(&[b"Bearer ", token].concat());
+        let mut value = value.map_err(|_| none())?;
+        // Never shown, and never in a table of compressed headers.
+        value.set_sensitive(true);
+        Ok(value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::path::Path;
+
+    use super::*;
+
+    fn put(path: &Path, content: &str) {
+        let next = path.with_extension("next");
+        fs::write(&next, content).expect("written");
+        fs::set_permissions(&next, Permissions::from_mode(0o600)).expect("set");
+        fs::rename(next, path).expect("renamed");
+    }
+
+    #[test]
+    fn the_newest_token_is_shown_and_none_that_is_gone_or_wrong() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("token");
+        let token = Token::new(path.clone());
+        let shown = || token.header().map_err(|error| error.to_string());
+        assert!(shown().is_err());
+        for name in ["first", "other"] {
+            put(&path, &format!("{name}\n"));
+            for _ in 0..2 {
+                let header = shown().expect("a token");
+                assert_eq!(header.as_bytes(), format!("Bearer {name}").as_bytes());
+                assert!(header.is_sensitive() && !format!("{header:?}").contains(name));
+            }
+        }
+        for wrong in ["", " \n", "two words", "line\nline", "\u{fc}ber"] {
+            put(&path, wrong);
+            let error = shown().expect_err(wrong);
+            assert!(error.contains("must hold one token"), "{error}");
+        }
+        put(&path, "third");
+        assert!(shown().is_ok());
+        fs::set_permissions(&path, Permissions::from_mode(0o644)).expect("set");
+        assert!(shown().expect_err("open").contains("0600"));
+        fs::remove_file(&path).expect("removed");
+        assert!(shown().is_err());
+    }
+}

@@ -1,0 +1,332 @@
+//! What carries the link between agent and monitor: TCP, or AF_VSOCK, the socket between a guest and its host that needs no
+//! network in the guest. The monitor listens, the agent dials.
+
+pub mod sys;
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+
+use nix::errno::Errno;
+use nix::sys::socket::{
+    self, AddressFamily, Backlog, SockFlag, SockProtocol, SockType, VsockAddr, getsockname,
+};
+use tokio::io::unix::AsyncFd;
+use tokio::io::{AsyncRead, AsyncWrite, Interest};
+use tokio::net::{TcpListener, TcpStream, ToSocketAddrs, UnixStream};
+
+use sys::Registered;
+
+/// Connections that wait to be accepted. Agents come one at a time.
+const BACKLOG: i32 = 16;
+
+/// Bytes both ways, whatever carries them.
+pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
+
+/// A connection of any carrier.
+pub type Stream = Box<dyn Duplex>;
+
+/// The smallest number a guest can have; those below are the hypervisor's, the machine's own and the host's.
+pub const FIRST_GUEST_CID: u32 = 3;
+
+/// Dials by TCP. What goes over it are short messages that are waited for, so none waits for the next.
+///
+/// # Errors
+/// What the system says: an address that cannot be found, a peer that refuses or is not there.
+pub async fn dial_tcp(to: impl ToSocketAddrs) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(to).await?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// Dials a port of the machine of a number.
+///
+/// # Errors
+/// What the kernel says: that it has no AF_VSOCK, that there is no such machine, that nobody listens there.
+pub async fn dial_vsock(cid: u32, port: u32) -> io::Result<UnixStream> {
+    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+    let none: Option<SockProtocol> = None;
+    let socket = socket::socket(AddressFamily::Vsock, SockType::Stream, flags, none);
+    let socket = socket.map_err(explained)?;
+    match socket::connect(socket.as_raw_fd(), &VsockAddr::new(cid, port)) {
+        Ok(()) => {}
+        Err(Errno::EINPROGRESS) => {
+            let waiting = sys::register(socket.try_clone()?, Interest::WRITABLE)?;
+            let _connected_or_failed = waiting.writable().await?;
+            let error = socket::getsockopt(&socket, socket::sockopt::SocketError)?;
+            if error != 0 {
+                return Err(explained(Errno::from_raw(error)));
+            }
+        }
+        Err(errno) => return Err(explained(errno)),
+    }
+    stream_of(socket)
+}
+
+/// Where agents dial: `0.0.0.0:10369`, `vsock:10369` or `vsock:3:10369`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Address {
+    /// An address and port.
+    Tcp(SocketAddr),
+    /// AF_VSOCK.
+    Vsock {
+        /// The machine's own number, [`Address::ANY`] for whichever it has.
+        cid: u32,
+        /// The port, [`Address::ANY`] for a free one.
+        port: u32,
+    },
+}
+
+impl Address {
+    /// Any machine number (`VMADDR_CID_ANY`), any port (`VMADDR_PORT_ANY`).
+    pub const ANY: u32 = u32::MAX;
+
+    /// Reads an address.
+    ///
+    /// # Errors
+    /// A sentence for whoever wrote it.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let Some(rest) = text.strip_prefix("vsock:") else {
+            return text.parse().map(Self::Tcp).map_err(|_| {
+                format!("{text:?} is no address such as 0.0.0.0:10369 or vsock:10369")
+            });
+        };
+        let number = |digits: &str| {
+            let parsed = digits.parse::<u32>().ok();
+            parsed.ok_or_else(|| format!("{text:?} is no vsock:PORT or vsock:CID:PORT"))
+        };
+        let (cid, port) = match rest.split_once(':') {
+            Some((cid, port)) => (number(cid)?, number(port)?),
+            None => (Self::ANY, number(rest)?),
+        };
+        // As with TCP, 0 asks for a free one.
+        let port = if port == 0 { Self::ANY } else { port };
+        Ok(Self::Vsock { cid, port })
+    }
+
+    /// Whether two addresses cannot both be listened to.
+    #[must_use]
+    pub fn is_taken_by(self, other: SocketAddr) -> bool {
+        matches!(self, Self::Tcp(own) if own == other && own.port() != 0)
+    }
+}
+
+impl From<SocketAddr> for Address {
+    fn from(addr: SocketAddr) -> Self {
+        Self::Tcp(addr)
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(addr) => addr.fmt(f),
+            Self::Vsock {
+                cid: Self::ANY,
+                port,
+            } => write!(f, "vsock:{port}"),
+            Self::Vsock { cid, port } => write!(f, "vsock:{cid}:{port}"),
+        }
+    }
+}
+
+/// A listener of either kind.
+#[derive(Debug)]
+pub enum Door {
+    /// TCP.
+    Tcp(TcpListener),
+    /// AF_VSOCK.
+    Vsock(Vsock),
+}
+
+impl Door {
+    /// Listens on an address.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub async fn open(address: Address) -> io::Result<Self> {
+        match address {
+            Address::Tcp(addr) => TcpListener::bind(addr).await.map(Self::Tcp),
+            Address::Vsock { cid, port } => Vsock::listen(cid, port).map(Self::Vsock),
+        }
+    }
+
+    /// The address it has, with the port it was given.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn address(&self) -> io::Result<Address> {
+        match self {
+            Self::Tcp(listener) => listener.local_addr().map(Address::Tcp),
+            Self::Vsock(listener) => listener.address(),
+        }
+    }
+
+    /// The next connection.
+    ///
+    /// # Errors
+    /// What the kernel says; the next call may succeed.
+    pub async fn accept(&self) -> io::Result<Stream> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, _) = listener.accept().await?;
+                // Frames are small and each one is an answer somebody waits for.
+                let _ = stream.set_nodelay(true);
+                Ok(Box::new(stream))
+            }
+            Self::Vsock(listener) => listener.accept().await,
+        }
+    }
+}
+
+/// A listener of AF_VSOCK.
+#[derive(Debug)]
+pub struct Vsock(AsyncFd<Registered<OwnedFd>>);
+
+impl Vsock {
+    fn listen(cid: u32, port: u32) -> io::Result<Self> {
+        let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+        let none: Option<SockProtocol> = None;
+        let socket = socket::socket(AddressFamily::Vsock, SockType::Stream, flags, none);
+        let socket = socket.map_err(explained)?;
+        socket::bind(socket.as_raw_fd(), &VsockAddr::new(cid, port)).map_err(explained)?;
+        socket::listen(&socket, Backlog::new(BACKLOG)?)?;
+        sys::register(socket, Interest::READABLE).map(Self)
+    }
+
+    fn address(&self) -> io::Result<Address> {
+        let address: VsockAddr = getsockname(self.0.get_ref().as_raw_fd())?;
+        Ok(Address::Vsock {
+            cid: address.cid(),
+            port: address.port(),
+        })
+    }
+
+    async fn accept(&self) -> io::Result<Stream> {
+        loop {
+            let mut ready = self.0.readable().await?;
+            match ready.try_io(sys::accept) {
+                Ok(socket) => return Ok(Box::new(stream_of(socket?)?)),
+                // Somebody was there, and has gone.
+                Err(_would_block) => {}
+            }
+        }
+    }
+}
+
+/// A connected socket as a stream. Reading, writing and shutting down are the same calls for every stream socket; of
+/// those that can be made from a descriptor, the Unix one asks for nothing else.
+fn stream_of(socket: OwnedFd) -> io::Result<UnixStream> {
+    UnixStream::from_std(std::os::unix::net::UnixStream::from(socket))
+}
+
+/// What to do about it, where the kernel's own words do not say.
+fn explained(errno: Errno) -> io::Error {
+    let why = match errno {
+        Errno::EAFNOSUPPORT => {
+            "this kernel has no AF_VSOCK: load its modules (vsock, and in a guest vmw_vsock_virtio_transport) or listen on \
+             TCP"
+        }
+        Errno::EADDRNOTAVAIL => {
+            "this machine does not have that number: leave it out (vsock:PORT), or give the VM a vsock device"
+        }
+        Errno::ENODEV => {
+            "no transport of AF_VSOCK leads there: load vhost_vsock on the host, and give the VM a vsock device of that number"
+        }
+        _ => return errno.into(),
+    };
+    io::Error::new(io::Error::from(errno).kind(), why)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+
+    /// Machine number of the machine itself, where there is a loopback transport.
+    const LOCAL: u32 = 1;
+
+    #[test]
+    fn n31_addresses_of_both_carriers_are_read_and_written_alike() {
+        for text in ["0.0.0.0:10369", "[::1]:1", "vsock:10369", "vsock:3:10301"] {
+            let address = Address::parse(text).expect(text);
+            assert_eq!(address.to_string(), text);
+        }
+        let any = Address::parse("vsock:0").expect("a free port");
+        let (cid, port) = (Address::ANY, Address::ANY);
+        assert_eq!(any, Address::Vsock { cid, port });
+        for bad in [
+            "",
+            "nowhere",
+            "10369",
+            "vsock",
+            "vsock:",
+            "vsock:-1",
+            "vsock:1:2:3",
+            "vsock:x:1",
+        ] {
+            let error = Address::parse(bad).expect_err(bad);
+            assert!(
+                error.contains("such as") || error.contains("vsock:CID:PORT"),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_kernel_without_it_is_told_what_to_load() {
+        let error = explained(Errno::EAFNOSUPPORT).to_string();
+        assert!(error.contains("vmw_vsock_virtio_transport"), "{error}");
+        assert!(
+            explained(Errno::EADDRNOTAVAIL)
+                .to_string()
+                .contains("vsock:PORT")
+        );
+        assert_eq!(
+            explained(Errno::EADDRINUSE).kind(),
+            io::ErrorKind::AddrInUse
+        );
+    }
+
+    /// The one uniform line of a test that this machine lacks something for.
+    fn skip(test: &str, what: &str) {
+        println!("SKIP(missing: {what}): {test}");
+    }
+
+    #[tokio::test]
+    async fn n31_a_vsock_door_has_a_port_and_carries_bytes_both_ways() {
+        const TEST: &str = "n31_a_vsock_door_has_a_port_and_carries_bytes_both_ways";
+        let address = Address::parse("vsock:0").expect("an address");
+        let door = match Door::open(address).await {
+            Ok(door) => door,
+            Err(error) => return skip(TEST, &format!("AF_VSOCK: {error}")),
+        };
+        let Ok(Address::Vsock { port, .. }) = door.address() else {
+            panic!("{:?}", door.address());
+        };
+        assert_ne!(port, Address::ANY, "a port of its own");
+        let taken = Door::open(Address::Vsock {
+            cid: Address::ANY,
+            port,
+        })
+        .await;
+        assert_eq!(taken.expect_err("taken").kind(), io::ErrorKind::AddrInUse);
+
+        let near = dial_vsock(LOCAL, port).await;
+        let mut near = match near {
+            Ok(near) => near,
+            Err(error) => return skip(TEST, &format!("a loopback transport of AF_VSOCK: {error}")),
+        };
+        let mut far = door.accept().await.expect("accepted");
+        near.write_all(b"there").await.expect("written");
+        let mut read = [0; 5];
+        far.read_exact(&mut read).await.expect("read");
+        far.write_all(&read).await.expect("written back");
+        near.read_exact(&mut read).await.expect("read back");
+        assert_eq!(&read, b"there");
+    }
+}

@@ -1,0 +1,223 @@
+//! The program's options. Names that the deployed controller has mean the same here.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Parser;
+use leases::LeaseName;
+use leases::core::elect::{ElectRule, MIN_LEASE};
+use protocol::time::{Span, WallTime};
+use protocol::vm::CpuScalingMode;
+
+use crate::Settings;
+
+/// The Lease of the deployed controller: on one cluster only one of both kinds works.
+pub const LEASE_NAME: &str = "a3b22509.neon.tech";
+/// Longest Lease that is taken, seconds.
+const MAX_LEASE_SECONDS: u64 = 3600;
+
+/// Controller of VirtualMachine objects. Finds its API server by KUBECONFIG or, in a pod, by its service account.
+#[derive(Debug, Parser)]
+#[command(name = "neonvm-controller", version)]
+pub struct Args {
+    /// Directory in which runners keep `vms/<namespace>_<pod>/control.sock`.
+    #[arg(long, default_value = "/var/lib/bellows")]
+    pub state_dir: PathBuf,
+    /// Address of / (state), /metrics, /healthz, /readyz and /debug/state; port 0 picks one.
+    #[arg(long, default_value = "127.0.0.1:7778")]
+    pub listen: SocketAddr,
+    /// Address of the webhook by which API servers ask about VM objects, as `0.0.0.0:9443`; without it none is served. Its service, the
+    /// secret of its certificate and its configurations have the names of the deployed ones, in this replica's namespace.
+    #[arg(long, value_name = "ADDRESS")]
+    pub webhook_listen: Option<SocketAddr>,
+    /// VMs whose changes pass although they break a rule, as NAMESPACE/NAME, or NAME in the namespace `default`; told by a warning and
+    /// an event SkippedValidation.
+    #[arg(long, value_delimiter = ',', value_name = "VMS")]
+    pub skip_update_validation_for: Vec<String>,
+    /// Only runners of pods on this node are reached.
+    #[arg(long)]
+    pub node_name: Option<String>,
+    /// Mode of VMs that name none: `QmpScaling` or `SysfsScaling`.
+    #[arg(long, default_value = "QmpScaling", value_parser = mode)]
+    pub default_cpu_scaling_mode: CpuScalingMode,
+    /// Image of runner pods; its presence selects the settings for a cluster.
+    #[arg(long, env = "VM_RUNNER_IMAGE")]
+    pub runner_image: Option<String>,
+    /// Runner pods ask for no devices of a device plugin: guests run without KVM where nothing else gives them its device.
+    #[arg(long)]
+    pub no_device_limits: bool,
+    /// Whether runner pods request what their VMs have, less by over-commit, and are resized in place with them (Kubernetes 1.33
+    /// and later): for cluster-autoscaler, other schedulers and quotas.
+    #[arg(long, value_enum, default_value_t = TrueRequests::Off)]
+    pub true_requests: TrueRequests,
+    /// Runners leave cgroups alone.
+    #[arg(long)]
+    pub disable_runner_cgroup: bool,
+    /// Restart a VM only once its old pod is gone.
+    #[arg(long)]
+    pub at_most_one_pod: bool,
+    /// Drive options of runners.
+    #[arg(long)]
+    pub qemu_disk_cache_settings: Option<String>,
+    /// Share of movable memory among hot-plugged memory.
+    #[arg(long)]
+    pub memhp_auto_movable_ratio: Option<String>,
+    /// Work only while holding a Lease, so that several replicas may run.
+    #[arg(long)]
+    pub leader_elect: bool,
+    /// How long after its last renewal a leader is replaced, as in `15s` or `1m`. It stops working after three quarters of it, and
+    /// tries to renew eight times in it.
+    #[arg(long, default_value = "15s", value_parser = lease_duration, value_name = "DURATION")]
+    pub leader_election_lease_duration: Span,
+    /// Name of the network attachment whose configuration says which overlay addresses there are; VMs with `extraNetwork` get one.
+    #[arg(long, env = "NAD_IPAM_NAME", requires = "nad_ipam_namespace")]
+    pub nad_ipam_name: Option<String>,
+    /// Its namespace, and that of the pools.
+    #[arg(long, env = "NAD_IPAM_NAMESPACE")]
+    pub nad_ipam_namespace: Option<String>,
+    /// Name of the network attachment that runner pods of such VMs get.
+    #[arg(long, env = "NAD_RUNNER_NAME", requires = "nad_runner_namespace")]
+    pub nad_runner_name: Option<String>,
+    /// Its namespace.
+    #[arg(long, env = "NAD_RUNNER_NAMESPACE")]
+    pub nad_runner_namespace: Option<String>,
+    /// Name of the Lease.
+    #[arg(long, default_value = LEASE_NAME)]
+    pub lease_name: String,
+    /// Namespace of the Lease; the one of the service account or of the kubeconfig if not given.
+    #[arg(long)]
+    pub lease_namespace: Option<String>,
+}
+
+/// When runner pods request what their VMs have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum TrueRequests {
+    /// Never, as deployed.
+    Off,
+    /// Always.
+    On,
+    /// Where the API server resizes pods, asked once at the start.
+    Auto,
+}
+
+fn mode(text: &str) -> Result<CpuScalingMode, String> {
+    serde_json::from_value(text.into()).map_err(|_| "QmpScaling or SysfsScaling".into())
+}
+
+/// Seconds and minutes as Go writes them.
+fn lease_duration(text: &str) -> Result<Span, String> {
+    let (number, unit) = match text.strip_suffix('m') {
+        Some(minutes) => (minutes, 60),
+        None => (text.strip_suffix('s').unwrap_or(text), 1),
+    };
+    let seconds = number.parse::<u64>().ok().and_then(|n| n.checked_mul(unit));
+    let least = MIN_LEASE.0 / 1_000_000;
+    let seconds = seconds.filter(|seconds| (least..=MAX_LEASE_SECONDS).contains(seconds));
+    let rule = || format!("must be from {least}s to {MAX_LEASE_SECONDS}s, as in 15s or 1m");
+    seconds.map(Span::from_secs).ok_or_else(rule)
+}
+
+impl Args {
+    /// What they set of the controller's work.
+    #[must_use]
+    pub fn settings(&self) -> Settings {
+        let mut settings = match &self.runner_image {
+            Some(image) => Settings::cluster(image),
+            None => Settings::one_machine(),
+        };
+        settings.default_cpu_scaling_mode = self.default_cpu_scaling_mode;
+        settings.local_node.clone_from(&self.node_name);
+        settings.skip_cgroup_management |= self.disable_runner_cgroup;
+        settings.device_limits &= !self.no_device_limits;
+        settings.true_requests = self.true_requests == TrueRequests::On;
+        settings.at_most_one_pod |= self.at_most_one_pod;
+        if let Some(cache) = &self.qemu_disk_cache_settings {
+            settings.qemu_disk_cache_settings.clone_from(cache);
+        }
+        if let Some(ratio) = &self.memhp_auto_movable_ratio {
+            settings.memhp_auto_movable_ratio.clone_from(ratio);
+        }
+        let runner = self.nad_runner_namespace.as_ref();
+        settings.network_attachment = runner
+            .zip(self.nad_runner_name.as_ref())
+            .map(|(namespace, name)| format!("{namespace}/{name}"));
+        settings
+    }
+
+    /// Namespace and name of the network attachment with the overlay's addresses.
+    #[must_use]
+    pub fn overlay(&self) -> Option<(&str, &str)> {
+        let namespace = self.nad_ipam_namespace.as_deref()?;
+        Some((namespace, self.nad_ipam_name.as_deref()?))
+    }
+
+    /// The Lease and the rule of its election, if there is one. `settle` is longer than a call to the API takes.
+    ///
+    /// # Errors
+    /// When this machine's name cannot be read.
+    pub fn election(
+        &self,
+        namespace: &str,
+        settle: Span,
+        now: WallTime,
+    ) -> std::io::Result<Option<(LeaseName, ElectRule)>> {
+        if !self.leader_elect {
+            return Ok(None);
+        }
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname")?;
+        let namespace = self.lease_namespace.as_deref().unwrap_or(namespace);
+        let lease = LeaseName {
+            namespace: namespace.to_owned(),
+            name: self.lease_name.clone(),
+        };
+        let rule = ElectRule {
+            // The next process of the same host is another one: what this one began may yet be under way.
+            identity: format!("{}_{}-{:x}", host.trim(), std::process::id(), now.0),
+            duration: self.leader_election_lease_duration,
+            settle,
+        };
+        Ok(Some((lease, rule)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(options: &[&str]) -> Result<Args, clap::Error> {
+        Args::try_parse_from([&["neonvm-controller"], options].concat())
+    }
+
+    #[test]
+    fn there_is_no_election_unless_it_is_asked_for() {
+        let election = |options: &[&str]| {
+            let args = args(options).expect("parses");
+            args.election("ns", Span::from_secs(2), WallTime(1))
+                .expect("a host")
+        };
+        assert_eq!(election(&[]), None);
+        let (lease, rule) = election(&["--leader-elect"]).expect("one");
+        let expected = LeaseName {
+            namespace: "ns".into(),
+            name: "a3b22509.neon.tech".into(),
+        };
+        assert_eq!((lease, rule.duration), (expected, Span::from_secs(15)));
+        let options = [
+            "--leader-elect",
+            "--leader-election-lease-duration=1m",
+            "--lease-namespace=other",
+        ];
+        let (lease, rule) = election(&options).expect("one");
+        assert_eq!(lease.namespace, "other");
+        assert_eq!(rule.duration, Span::from_secs(60));
+    }
+
+    #[test]
+    fn a_lease_too_short_or_too_long_is_refused() {
+        for text in ["3s", "2h", "", "s", "-5s", "61m", "1.5s"] {
+            let option = format!("--leader-election-lease-duration={text}");
+            let error = args(&[&option]).expect_err(text);
+            assert!(error.to_string().contains("from 4s to 3600s"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! What is remembered between two looks: the objects as last read, and how often an issuer has refused.
+
+use protocol::time::{Span, Timestamp};
+use protocol::vm::VirtualMachine;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{
+    Answer, Facts, Order, Request, Step, Stored, TlsFault, Trouble, Verdict, Wanted, decide,
+};
+use crate::core::action::Action;
+use crate::core::pace::doubling;
+use crate::core::plan::Moment;
+use crate::core::pod;
+
+/// Whatever is believed of the three objects, they are read again after this long.
+const READ_AGAIN: Span = Span::from_secs(300);
+/// The same while somebody else's object stands in the way.
+const TAKEN_READ_AGAIN: Span = Span::from_secs(15);
+/// A request that has failed is withdrawn and made anew after this long, at first.
+const RETRY_FIRST: Span = Span::from_secs(10);
+/// And at most after this long.
+const RETRY_CAP: Span = Span::from_secs(600);
+/// An issuer that takes longer over the first certificate is told of.
+const FIRST_TOLD: Span = Span::from_secs(5);
+/// The same for one to renew, while the old one is good.
+const RENEWAL_TOLD: Span = Span::from_secs(300);
+
+/// What is known of a VM's certificate.
+#[derive(Debug, Clone, Default)]
+pub struct Course {
+    facts: Option<Facts>,
+    read_at: Timestamp,
+    failed: Option<Failed>,
+    in_a_row: u32,
+    waiting_since: Option<(String, Timestamp)>,
+}
+
+/// A request that has failed.
+#[derive(Debug, Clone)]
+struct Failed {
+    uid: String,
+    withdraw_at: Timestamp,
+}
+
+/// What follows from it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outlook {
+    /// What to do, if anything.
+    pub action: Option<Action>,
+    /// Whether a guest can have it.
+    pub ready: bool,
+    /// What stands in the way of a certificate, or of the next.
+    pub trouble: Option<Trouble>,
+    /// When to look again though nothing happens.
+    pub look_again: Option<Timestamp>,
+}
+
+/// What `/debug/state` shows of it.
+#[derive(Debug, Clone, Serialize)]
+pub struct Shown {
+    stored: String,
+    request: String,
+    refused_in_a_row: u32,
+}
+
+impl Course {
+    /// What is to be done for a VM whose `spec.tls` is `tls`.
+    ///
+    /// # Errors
+    /// When that cannot be used.
+    pub fn outlook(
+        &self,
+        vm: &VirtualMachine,
+        secret: &str,
+        tls: &Value,
+        at: Moment,
+    ) -> Result<Outlook, TlsFault> {
+        let order = Order {
+            secret: secret.to_owned(),
+            wanted: Wanted::read(tls)?,
+            owner: pod::owner(vm),
+        };
+        let Some(facts) = self.facts.as_ref() else {
+            return Ok(Outlook {
+                action: Some(action(Step::Read, order)),
+                ready: false,
+                trouble: None,
+                look_again: None,
+            });
+        };
+        let verdict = decide(&order.wanted, facts, at.wall);
+        let look_again = self.look_again(&verdict, at);
+        let mut step = self.step(&verdict, at);
+        if at.now >= self.read_at && !matches!(step, Some(Step::Await { .. })) {
+            step = step.or(Some(Step::Read));
+        }
+        Ok(Outlook {
+            ready: matches!(facts.stored, Stored::Pair(_)),
+            trouble: self.trouble(&order.wanted, verdict, at),
+            action: step.map(|step| action(step, order)),
+            look_again,
+        })
+    }
+
+    fn step(&self, verdict: &Verdict, at: Moment) -> Option<Step> {
+        match verdict {
+            Verdict::Do(step) => Some(step.clone()),
+            Verdict::Failed { uid, .. } if self.withdraws(uid) <= at.now => {
+                Some(Step::Withdraw { uid: uid.clone() })
+            }
+            Verdict::Failed { .. } | Verdict::Stuck(_) | Verdict::Rest { .. } => None,
+        }
+    }
+
+    /// When the failed request of that uid is withdrawn.
+    fn withdraws(&self, uid: &str) -> Timestamp {
+        let failed = self.failed.as_ref().filter(|failed| failed.uid == uid);
+        failed.map_or(Timestamp(0), |failed| failed.withdraw_at)
+    }
+
+    fn look_again(&self, verdict: &Verdict, at: Moment) -> Option<Timestamp> {
+        let next = match verdict {
+            Verdict::Do(Step::Await { uid, .. }) => {
+                let known = self.waiting_since.as_ref().filter(|(of, _)| of == uid);
+                known.map_or(at.now, |(_, since)| *since) + self.told_after(at)
+            }
+            Verdict::Failed { uid, .. } => self.withdraws(uid),
+            Verdict::Rest { until } => {
+                let left = until.0.saturating_sub(at.wall.0);
+                at.now + Span(u64::try_from(left).unwrap_or(0))
+            }
+            Verdict::Do(_) | Verdict::Stuck(_) => self.read_at,
+        };
+        // What is past has been told or is being done.
+        let ahead = [next, self.read_at].into_iter();
+        ahead.filter(|time| *time > at.now).min()
+    }
+
+    /// How long an issuer may take before that is told.
+    fn told_after(&self, at: Moment) -> Span {
+        match self.facts.as_ref().map(|facts| &facts.stored) {
+            Some(Stored::Pair(pair)) if at.wall < pair.not_after => RENEWAL_TOLD,
+            _ => FIRST_TOLD,
+        }
+    }
+
+    fn trouble(&self, wanted: &Wanted, verdict: Verdict, at: Moment) -> Option<Trouble> {
+        match verdict {
+            Verdict::Failed { trouble, .. } | Verdict::Stuck(trouble) => return Some(trouble),
+            Verdict::Do(Step::Await { uid, .. }) => {
+                let known = self.waiting_since.as_ref().filter(|(of, _)| *of == uid);
+                let waited = known.map_or(Span(0), |(_, since)| at.now.since(*since));
+                if waited >= self.told_after(at) {
+                    let issuer = wanted.issuer.clone();
+                    let message = self.words();
+                    return Some(Trouble::Awaited { issuer, message });
+                }
+            }
+            Verdict::Do(_) | Verdict::Rest { .. } => {}
+        }
+        match self.facts.as_ref().map(|facts| &facts.stored) {
+            Some(Stored::Pair(pair)) if at.wall >= pair.not_after => {
+                let since = pair.not_after;
+                Some(Trouble::Expired { since })
+            }
+            _ => None,
+        }
+    }
+
+    /// What the issuer says to its taking time.
+    fn words(&self) -> String {
+        match self.facts.as_ref().map(|facts| &facts.request) {
+            Some(Request::Ours(asked)) => match &asked.answer {
+                Answer::Waiting { message } => message.clone(),
+                Answer::Refused { .. } | Answer::Issued(_) => String::new(),
+            },
+            _ => String::new(),
+        }
+    }
+
+    /// The three objects were read, for this.
+    pub fn learnt(&mut self, wanted: &Wanted, facts: Facts, at: Moment) {
+        let verdict = decide(wanted, &facts, at.wall);
+        let pause = if matches!(verdict, Verdict::Stuck(_)) {
+            TAKEN_READ_AGAIN
+        } else {
+            READ_AGAIN
+        };
+        self.read_at = at.now + pause;
+        match &verdict {
+            Verdict::Failed { uid, .. } => self.has_failed(uid, at.now),
+            Verdict::Rest { .. } => {
+                self.in_a_row = 0;
+                self.failed = None;
+            }
+            Verdict::Do(_) | Verdict::Stuck(_) => {}
+        }
+        match &verdict {
+            Verdict::Do(Step::Await { uid, .. }) => {
+                if self.waiting_since.as_ref().is_none_or(|(of, _)| of != uid) {
+                    self.waiting_since = Some((uid.clone(), at.now));
+                }
+            }
+            _ => self.waiting_since = None,
+        }
+        self.facts = Some(facts);
+    }
+
+    fn has_failed(&mut self, uid: &str, now: Timestamp) {
+        if self.failed.as_ref().is_some_and(|failed| failed.uid == uid) {
+            return;
+        }
+        self.in_a_row = self.in_a_row.saturating_add(1);
+        self.failed = Some(Failed {
+            uid: uid.to_owned(),
+            withdraw_at: now + doubling(RETRY_FIRST, RETRY_CAP, self.in_a_row),
+        });
+    }
+
+    /// The objects are to be read again soon. What is known of them stands until then: nothing waits for it.
+    pub fn doubt(&mut self) {
+        self.read_at = Timestamp(0);
+    }
+
+    /// For people; no key, and nothing of a VM without a certificate.
+    #[must_use]
+    pub fn shown(&self) -> Option<Shown> {
+        let facts = self.facts.as_ref()?;
+        Some(Shown {
+            stored: match &facts.stored {
+                Stored::Pair(pair) => format!("until {}", pair.not_after),
+                other => format!("{other:?}"),
+            },
+            request: match &facts.request {
+                Request::Ours(asked) => match &asked.answer {
+                    Answer::Waiting { .. } => "waiting".into(),
+                    Answer::Refused { reason, .. } => (*reason).into(),
+                    Answer::Issued(_) => "issued".into(),
+                },
+                other => format!("{other:?}"),
+            },
+            refused_in_a_row: self.in_a_row,
+        })
+    }
+}
+
+fn action(step: Step, order: Order) -> Action {
+    Action::Certificate {
+        step,
+        order: Box::new(order),
+    }
+}

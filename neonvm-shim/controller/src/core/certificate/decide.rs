@@ -1,0 +1,152 @@
+//! The one next step, from the objects and the time alone.
+
+use protocol::time::WallTime;
+
+use super::{
+    Answer, Asked, Certificate, Facts, PublicKey, Request, Step, Stored, TemporaryKey, Trouble,
+    Unfit, Wanted,
+};
+
+/// What to do now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// Do this.
+    Do(Step),
+    /// The request has failed: withdraw it, but not at once.
+    Failed {
+        /// Its uid.
+        uid: String,
+        /// How it has failed.
+        trouble: Trouble,
+    },
+    /// Nothing can be done before somebody else has done something.
+    Stuck(Trouble),
+    /// All is well until then.
+    Rest {
+        /// When the certificate is to be renewed.
+        until: WallTime,
+    },
+}
+
+/// When a certificate is to be renewed. One that lives no longer than it would have to be renewed before its end, or for which
+/// nothing is said, is renewed after two thirds of its life: never at once, or there would be no end of it.
+#[must_use]
+pub fn renewal(wanted: &Wanted, certificate: &Certificate) -> WallTime {
+    let (from, until) = (certificate.not_before.0, certificate.not_after.0);
+    let life = until.saturating_sub(from).max(0);
+    let before = wanted
+        .renew_before
+        .map_or(life, |span| i64::try_from(span.0).unwrap_or(i64::MAX));
+    let before = if before < life { before } else { life / 3 };
+    WallTime(until.saturating_sub(before))
+}
+
+/// Decides.
+#[must_use]
+pub fn decide(wanted: &Wanted, facts: &Facts, now: WallTime) -> Verdict {
+    if facts.stored == Stored::Foreign {
+        return Verdict::Stuck(Trouble::Taken { kind: "secret" });
+    }
+    if let Stored::Pair(pair) = &facts.stored
+        && pair.names.contains(&wanted.name)
+    {
+        let until = renewal(wanted, pair);
+        if now < until {
+            return rest(facts, until);
+        }
+    }
+    next(wanted, facts, now)
+}
+
+fn rest(facts: &Facts, until: WallTime) -> Verdict {
+    let key = matches!(facts.key, TemporaryKey::Key(_) | TemporaryKey::Unusable);
+    if key || matches!(facts.request, Request::Ours(_)) {
+        Verdict::Do(Step::Tidy)
+    } else {
+        Verdict::Rest { until }
+    }
+}
+
+/// On the way to a certificate: a key, a request for it, the answer.
+fn next(wanted: &Wanted, facts: &Facts, now: WallTime) -> Verdict {
+    let key = match (&facts.key, &facts.request) {
+        (TemporaryKey::Foreign, _) => return Verdict::Stuck(Trouble::Taken { kind: "secret" }),
+        (_, Request::Foreign) => {
+            let kind = "CertificateRequest";
+            return Verdict::Stuck(Trouble::Taken { kind });
+        }
+        (TemporaryKey::Key(key), _) => key,
+        // Whoever it asks for has no key any more.
+        (TemporaryKey::Absent | TemporaryKey::Unusable, Request::Ours(asked)) => {
+            return withdraw(asked);
+        }
+        (TemporaryKey::Absent | TemporaryKey::Unusable, Request::Absent) => {
+            return Verdict::Do(Step::MakeKey);
+        }
+    };
+    match &facts.request {
+        Request::Ours(asked) => answered(wanted, asked, key, now),
+        Request::Absent | Request::Foreign => Verdict::Do(Step::Ask),
+    }
+}
+
+fn withdraw(asked: &Asked) -> Verdict {
+    let uid = asked.uid.clone();
+    Verdict::Do(Step::Withdraw { uid })
+}
+
+fn answered(wanted: &Wanted, asked: &Asked, key: &PublicKey, now: WallTime) -> Verdict {
+    let subject = asked.subject.as_ref();
+    let is_it = subject.is_some_and(|(name, of)| *name == wanted.name && of == key);
+    if !is_it || asked.issuer != wanted.issuer {
+        // The spec was changed, or the key lost, since it was made.
+        return withdraw(asked);
+    }
+    let issuer = || wanted.issuer.clone();
+    let trouble = match &asked.answer {
+        Answer::Waiting { .. } => {
+            let (uid, version) = (asked.uid.clone(), asked.version.clone());
+            return Verdict::Do(Step::Await { uid, version });
+        }
+        Answer::Refused { reason, message } => Trouble::Refused {
+            issuer: issuer(),
+            reason,
+            message: message.clone(),
+        },
+        Answer::Issued(issued) => match unfit(wanted, issued, key, now) {
+            None => return Verdict::Do(Step::Store),
+            Some(why) => Trouble::Unfit {
+                issuer: issuer(),
+                why,
+            },
+        },
+    };
+    let uid = asked.uid.clone();
+    Verdict::Failed { uid, trouble }
+}
+
+fn unfit(
+    wanted: &Wanted,
+    issued: &Result<Certificate, String>,
+    key: &PublicKey,
+    now: WallTime,
+) -> Option<Unfit> {
+    let certificate = match issued {
+        Ok(certificate) => certificate,
+        Err(message) => {
+            let message = message.clone();
+            return Some(Unfit::Unreadable { message });
+        }
+    };
+    if certificate.key != *key {
+        Some(Unfit::OtherKey)
+    } else if !certificate.names.contains(&wanted.name) {
+        let wanted = wanted.name.clone();
+        Some(Unfit::OtherName { wanted })
+    } else if certificate.not_after <= now {
+        let at = certificate.not_after;
+        Some(Unfit::Expired { at })
+    } else {
+        None
+    }
+}

@@ -1,0 +1,305 @@
+//! The certificate of a guest (spec/neonvm.md §2.10). The question this answers: given what `spec.tls` asks for, the three
+//! objects it is made with and the time, what is the one next step?
+//!
+//! ```text
+//!            key              request            certificate        both deleted
+//!   nothing ─────► key alone ─────────► waiting ─────────────► kept ─────────────► rest until renewal
+//!                      ▲                  │ denied, failed, or not fit for use
+//!                      └── withdrawn ◄────┘ (after a pause that doubles)
+//! ```
+//!
+//! The temporary secret `tls-neonvm-<vm>-tmp` holds the key as long as there is no certificate for it; the CertificateRequest
+//! bears the VM's name; the secret `tls-neonvm-<vm>` gets key and certificate in one write, so that nobody ever finds a
+//! certificate beside another's key. Every step reads the objects again when it is done, so one that was interrupted, or done
+//! by another, is taken up from where it stands.
+//!
+//! Until there is a certificate that belongs to its key the VM does not start. From then on it does, also with one that is
+//! due or has expired: an issuer that is away must not keep guests down. That is told instead.
+//!
+//! Invariants:
+//! * A certificate is stored only with the key it belongs to, for the name asked for, and not expired.
+//!   `what_the_issuer_hands_out_is_looked_at`
+//! * The pair in use is left alone until the next one is complete. `renewal_goes_on_with_the_old_pair`
+//! * Whatever step is interrupted, the next look leads on. `from_any_state_a_good_issuer_leads_to_rest`
+
+mod course;
+mod decide;
+mod wanted;
+
+use std::fmt;
+
+use protocol::time::WallTime;
+use serde::Serialize;
+use serde_json::Value;
+
+pub use course::{Course, Outlook, Shown};
+pub use decide::{Verdict, decide, renewal};
+pub use wanted::{Span as Lifetime, TlsFault, Wanted};
+
+/// A public key, as its subject-public-key-info in DER.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PublicKey(pub Vec<u8>);
+
+impl fmt::Debug for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let end = self.0.len().saturating_sub(4);
+        write!(f, "PublicKey(..{:02x?})", &self.0[end..])
+    }
+}
+
+/// What a certificate says that matters here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Certificate {
+    /// It is good from here on.
+    pub not_before: WallTime,
+    /// It is not good from here on.
+    pub not_after: WallTime,
+    /// Its common name and its DNS names.
+    pub names: Vec<String>,
+    /// The key it is for.
+    pub key: PublicKey,
+}
+
+/// The secret that guests get.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Stored {
+    /// There is none.
+    Absent,
+    /// There is one of its name that is not this VM's.
+    Foreign,
+    /// There is one, without a certificate and a key that belong together.
+    Unusable,
+    /// A certificate beside its key.
+    Pair(Certificate),
+}
+
+/// The secret that holds a key without a certificate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TemporaryKey {
+    /// There is none.
+    Absent,
+    /// There is one of its name that is not this VM's.
+    Foreign,
+    /// There is one without a key in it.
+    Unusable,
+    /// The key that belongs to this one.
+    Key(PublicKey),
+}
+
+/// The CertificateRequest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Request {
+    /// There is none.
+    Absent,
+    /// There is one of its name that is not this VM's.
+    Foreign,
+    /// Ours.
+    Ours(Box<Asked>),
+}
+
+/// A request of ours.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Asked {
+    /// Its uid.
+    pub uid: String,
+    /// Its version.
+    pub version: String,
+    /// The ClusterIssuer it is for.
+    pub issuer: String,
+    /// The name and the key it asks for; `None` if that cannot be read.
+    pub subject: Option<(String, PublicKey)>,
+    /// What has become of it.
+    pub answer: Answer,
+}
+
+/// What has become of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// Nothing yet.
+    Waiting {
+        /// What the issuer says to that.
+        message: String,
+    },
+    /// There will be no certificate.
+    Refused {
+        /// `Denied`, `Failed` or `InvalidRequest`.
+        reason: &'static str,
+        /// The issuer's words.
+        message: String,
+    },
+    /// This one, or why it cannot be read.
+    Issued(Result<Certificate, String>),
+}
+
+/// The three objects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Facts {
+    /// The secret that guests get.
+    pub stored: Stored,
+    /// The secret that holds a key without a certificate.
+    pub key: TemporaryKey,
+    /// The CertificateRequest.
+    pub request: Request,
+}
+
+/// One thing to do. Each ends with the three objects being read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "step", rename_all = "snake_case")]
+pub enum Step {
+    /// Read the three objects.
+    Read,
+    /// Put a new key into the temporary secret.
+    MakeKey,
+    /// Ask for a certificate for that key.
+    Ask,
+    /// Wait for news of the request.
+    Await {
+        /// Of its uid.
+        uid: String,
+        /// News since this version.
+        version: String,
+    },
+    /// Put the certificate and its key into the secret that guests get.
+    Store,
+    /// Delete the request.
+    Withdraw {
+        /// Only this incarnation.
+        uid: String,
+    },
+    /// Delete the request and the temporary secret.
+    Tidy,
+}
+
+/// What the steps are done with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Order {
+    /// Name of the secret that guests get.
+    pub secret: String,
+    /// What the certificate is to be.
+    pub wanted: Wanted,
+    /// The owner reference all three objects get.
+    pub owner: Value,
+}
+
+impl Order {
+    /// Name of the secret that holds a key without a certificate.
+    #[must_use]
+    pub fn temporary(&self) -> String {
+        format!("{}-tmp", self.secret)
+    }
+}
+
+/// What stands in the way of a certificate.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "trouble", rename_all = "snake_case")]
+pub enum Trouble {
+    /// The issuer takes its time.
+    Awaited {
+        /// The issuer.
+        issuer: String,
+        /// Its words; empty if none.
+        message: String,
+    },
+    /// The issuer will not.
+    Refused {
+        /// The issuer.
+        issuer: String,
+        /// How it says so.
+        reason: &'static str,
+        /// Its words.
+        message: String,
+    },
+    /// What the issuer handed out is not fit for use.
+    Unfit {
+        /// The issuer.
+        issuer: String,
+        /// Why not.
+        why: Unfit,
+    },
+    /// The guest's certificate is past its end, and the next is not there.
+    Expired {
+        /// Its end.
+        since: WallTime,
+    },
+    /// An object of a name that is needed belongs to somebody else.
+    Taken {
+        /// Its kind.
+        kind: &'static str,
+    },
+}
+
+/// Why a certificate is not fit for use.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "why", rename_all = "snake_case")]
+pub enum Unfit {
+    /// It cannot be read.
+    Unreadable {
+        /// Why not.
+        message: String,
+    },
+    /// It is for another key.
+    OtherKey,
+    /// It is for other names.
+    OtherName {
+        /// The one it should bear.
+        wanted: String,
+    },
+    /// It has expired already.
+    Expired {
+        /// When.
+        at: WallTime,
+    },
+}
+
+impl fmt::Display for Unfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreadable { message } => write!(f, "it cannot be read: {message}"),
+            Self::OtherKey => f.write_str("it does not belong to the key"),
+            Self::OtherName { wanted } => write!(f, "it is not for {wanted}"),
+            Self::Expired { at } => write!(f, "it has expired at {at}"),
+        }
+    }
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Awaited { issuer, message } if message.is_empty() => {
+                write!(f, "no certificate from ClusterIssuer {issuer} yet")
+            }
+            Self::Awaited { issuer, message } => {
+                write!(
+                    f,
+                    "no certificate from ClusterIssuer {issuer} yet: {message}"
+                )
+            }
+            Self::Refused {
+                issuer,
+                reason,
+                message,
+            } => write!(
+                f,
+                "ClusterIssuer {issuer} gives no certificate ({reason}): {message}"
+            ),
+            Self::Unfit { issuer, why } => {
+                write!(
+                    f,
+                    "the certificate from ClusterIssuer {issuer} is of no use: {why}"
+                )
+            }
+            Self::Expired { since } => {
+                write!(f, "the guest's certificate has expired at {since}")
+            }
+            Self::Taken { kind } => write!(
+                f,
+                "the {kind} that its certificate needs belongs to another owner"
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,498 @@
+use proptest::prelude::*;
+use protocol::time::{Span, Timestamp, WallTime};
+use serde_json::{Value, json};
+
+use super::testing::{Ca, HOUR, Manner, certificate, key};
+use super::*;
+use crate::core::testing::{sample_vm, wall};
+use crate::core::{Action, Moment};
+
+const NAME: &str = "vm.neon.local";
+
+fn tls() -> Value {
+    json!({
+        "certificateIssuer": "neon-ca-issuer", "expireAfter": "24h", "renewBefore": "1h",
+        "serverName": NAME,
+    })
+}
+
+fn wanted() -> Wanted {
+    Wanted::read(&tls()).expect("all is set")
+}
+
+fn asked(answer: Answer) -> Request {
+    Request::Ours(Box::new(Asked {
+        uid: "r".into(),
+        version: "5".into(),
+        issuer: "neon-ca-issuer".into(),
+        subject: Some((NAME.into(), key(1))),
+        answer,
+    }))
+}
+
+fn waiting() -> Answer {
+    Answer::Waiting {
+        message: String::new(),
+    }
+}
+
+/// The kind of a verdict, in a word.
+fn word(verdict: &Verdict) -> &'static str {
+    match verdict {
+        Verdict::Do(step) => match step {
+            Step::Read => "read",
+            Step::MakeKey => "make key",
+            Step::Ask => "ask",
+            Step::Await { .. } => "await",
+            Step::Store => "store",
+            Step::Withdraw { .. } => "withdraw",
+            Step::Tidy => "tidy",
+        },
+        Verdict::Failed { trouble, .. } => match trouble {
+            Trouble::Refused { .. } => "refused",
+            Trouble::Unfit { .. } => "unfit",
+            _ => "failed otherwise",
+        },
+        Verdict::Stuck(_) => "stuck",
+        Verdict::Rest { .. } => "rest",
+    }
+}
+
+#[test]
+fn each_state_at_each_time() {
+    use TemporaryKey::{Absent, Key};
+    let now = wall();
+    let pair = |hours_ago: i64| {
+        let from = WallTime(now.0 - hours_ago * HOUR);
+        Stored::Pair(certificate(key(9), NAME, from, 24))
+    };
+    let (no, new, due, over) = (Stored::Absent, pair(1), pair(23), pair(25));
+    let issued = || Answer::Issued(Ok(certificate(key(1), NAME, now, 24)));
+    let refused = || Answer::Refused {
+        reason: "Failed",
+        message: String::new(),
+    };
+    // What is kept, the key, the request: at the first time, while the pair is good, when it is due, when it is over.
+    let table: [(TemporaryKey, Request, [&str; 4]); 10] = [
+        (
+            Absent,
+            Request::Absent,
+            ["make key", "rest", "make key", "make key"],
+        ),
+        (
+            TemporaryKey::Unusable,
+            Request::Absent,
+            ["make key", "tidy", "make key", "make key"],
+        ),
+        (Key(key(1)), Request::Absent, ["ask", "tidy", "ask", "ask"]),
+        (
+            Absent,
+            asked(issued()),
+            ["withdraw", "tidy", "withdraw", "withdraw"],
+        ),
+        (
+            Key(key(1)),
+            asked(waiting()),
+            ["await", "tidy", "await", "await"],
+        ),
+        (
+            Key(key(1)),
+            asked(issued()),
+            ["store", "tidy", "store", "store"],
+        ),
+        (
+            Key(key(1)),
+            asked(refused()),
+            ["refused", "tidy", "refused", "refused"],
+        ),
+        (
+            Key(key(2)),
+            asked(issued()),
+            ["withdraw", "tidy", "withdraw", "withdraw"],
+        ),
+        (
+            TemporaryKey::Foreign,
+            Request::Absent,
+            ["stuck", "rest", "stuck", "stuck"],
+        ),
+        (
+            Key(key(1)),
+            Request::Foreign,
+            ["stuck", "tidy", "stuck", "stuck"],
+        ),
+    ];
+    for (temporary, request, expected) in table {
+        for (stored, expected) in [&no, &new, &due, &over].into_iter().zip(expected) {
+            let facts = Facts {
+                stored: stored.clone(),
+                key: temporary.clone(),
+                request: request.clone(),
+            };
+            assert_eq!(word(&decide(&wanted(), &facts, now)), expected, "{facts:?}");
+        }
+        for stored in [Stored::Foreign, Stored::Unusable] {
+            let facts = Facts {
+                stored: stored.clone(),
+                key: temporary.clone(),
+                request: request.clone(),
+            };
+            let first = if stored == Stored::Foreign {
+                "stuck"
+            } else {
+                expected[0]
+            };
+            assert_eq!(word(&decide(&wanted(), &facts, now)), first, "{facts:?}");
+        }
+    }
+}
+
+#[test]
+fn what_the_issuer_hands_out_is_looked_at() {
+    let now = wall();
+    let good = certificate(key(1), NAME, now, 24);
+    let with = |change: fn(&mut Certificate)| {
+        let mut certificate = good.clone();
+        change(&mut certificate);
+        Ok(certificate)
+    };
+    let cases = [
+        (
+            with(|it| it.key = key(2)),
+            "it does not belong to the key".to_owned(),
+        ),
+        (
+            with(|it| it.names = vec!["else".into()]),
+            format!("it is not for {NAME}"),
+        ),
+        (
+            with(|it| it.not_after = it.not_before),
+            format!("it has expired at {now}"),
+        ),
+        (Err("no PEM".into()), "it cannot be read: no PEM".to_owned()),
+    ];
+    for (issued, words) in cases {
+        let facts = Facts {
+            stored: Stored::Absent,
+            key: TemporaryKey::Key(key(1)),
+            request: asked(Answer::Issued(issued)),
+        };
+        let Verdict::Failed { uid, trouble } = decide(&wanted(), &facts, now) else {
+            panic!("{words}: taken");
+        };
+        assert_eq!(uid, "r");
+        let told = trouble.to_string();
+        assert!(
+            told.contains("neon-ca-issuer") && told.ends_with(&words),
+            "{told}"
+        );
+    }
+}
+
+#[test]
+fn another_issuer_or_name_in_the_spec_is_asked_for_at_once() {
+    let now = wall();
+    let pair = certificate(key(9), NAME, now, 24);
+    let facts = Facts {
+        stored: Stored::Pair(pair),
+        key: TemporaryKey::Absent,
+        request: Request::Absent,
+    };
+    let mut other = wanted();
+    other.name = "new.local".into();
+    assert_eq!(word(&decide(&other, &facts, now)), "make key");
+    for change in [
+        (|it: &mut Wanted| it.issuer = "b".into()) as fn(&mut Wanted),
+        |it| it.name = "new.local".into(),
+    ] {
+        let mut other = wanted();
+        change(&mut other);
+        let facts = Facts {
+            stored: Stored::Absent,
+            key: TemporaryKey::Key(key(1)),
+            request: asked(waiting()),
+        };
+        assert_eq!(word(&decide(&other, &facts, now)), "withdraw");
+    }
+}
+
+#[test]
+fn renewal_is_never_due_at_once() {
+    let now = wall();
+    let day = certificate(key(1), NAME, now, 24);
+    let at = |before: Option<Span>| {
+        let mut wanted = wanted();
+        wanted.renew_before = before;
+        (renewal(&wanted, &day).0 - now.0) / HOUR
+    };
+    let hours = |n: u64| Some(Span::from_secs(n * 3600));
+    assert_eq!(at(hours(1)), 23);
+    assert_eq!(at(hours(23)), 1);
+    assert_eq!(at(None), 16, "two thirds of its life");
+    assert_eq!(at(hours(24)), 16);
+    assert_eq!(at(hours(1_000_000)), 16);
+}
+
+/// A course, its objects, and a time that is moved on.
+struct Scene {
+    course: Course,
+    ca: Ca,
+    at: Moment,
+}
+
+impl Scene {
+    fn new(ca: Ca) -> Self {
+        Self {
+            course: Course::default(),
+            ca,
+            at: Moment {
+                now: Timestamp(1_000_000),
+                wall: wall(),
+            },
+        }
+    }
+
+    fn outlook(&self) -> Outlook {
+        let vm = sample_vm();
+        let outlook = self
+            .course
+            .outlook(&vm, "tls-neonvm-example", &tls(), self.at);
+        outlook.expect("the spec is in order")
+    }
+
+    /// Does the next thing; `None` if there is none.
+    fn step(&mut self) -> Option<Step> {
+        let Action::Certificate { step, order } = self.outlook().action? else {
+            panic!("another action");
+        };
+        let facts = self.ca.take(&step, &order, self.at.wall);
+        self.course.learnt(&order.wanted, facts, self.at);
+        Some(step)
+    }
+
+    /// Until nothing is to be done now, or the issuer is waited for in vain.
+    fn settle(&mut self) -> usize {
+        for steps in 0..50 {
+            let before = self.ca.facts.clone();
+            match self.step() {
+                None => return steps,
+                Some(Step::Await { .. }) if self.ca.facts == before => return steps,
+                Some(_) => {}
+            }
+        }
+        panic!("it never rests: {:?}", self.ca.facts);
+    }
+
+    fn pass(&mut self, time: Span) {
+        self.at.now = self.at.now + time;
+        self.at.wall = WallTime(self.at.wall.0 + i64::try_from(time.0).expect("small"));
+    }
+
+    fn kept(&self) -> Option<&Certificate> {
+        match &self.ca.facts.stored {
+            Stored::Pair(pair) => Some(pair),
+            _ => None,
+        }
+    }
+}
+
+#[test]
+fn renewal_goes_on_with_the_old_pair() {
+    let mut scene = Scene::new(Ca::default());
+    scene.settle();
+    let first = scene.kept().expect("issued").clone();
+    assert_eq!(scene.ca.facts.key, TemporaryKey::Absent);
+    assert_eq!(scene.ca.facts.request, Request::Absent);
+    scene.pass(Span::from_secs(22 * 3600));
+    scene.settle();
+    assert_eq!(scene.ca.keys, 1, "not due");
+    scene.ca.manner = Manner::Ponders;
+    scene.pass(Span::from_secs(3600));
+    scene.settle();
+    assert_eq!(
+        scene.kept(),
+        Some(&first),
+        "the old one until the next is there"
+    );
+    let outlook = scene.outlook();
+    assert!(outlook.ready);
+    assert_eq!(outlook.trouble, None, "it is good for an hour");
+    scene.pass(Span::from_secs(301));
+    assert!(matches!(
+        scene.outlook().trouble,
+        Some(Trouble::Awaited { .. })
+    ));
+    scene.pass(Span::from_secs(3600));
+    let outlook = scene.outlook();
+    assert!(outlook.ready, "an issuer that is away keeps no guest down");
+    assert!(outlook.trouble.is_some());
+    scene.ca.manner = Manner::Signs;
+    scene.settle();
+    let second = scene.kept().expect("issued");
+    assert_eq!(
+        (second.key.clone(), scene.ca.keys),
+        (key(2), 2),
+        "another key"
+    );
+    assert_eq!(scene.outlook().trouble, None);
+}
+
+#[test]
+fn an_issuer_that_says_no_is_asked_again_with_growing_pauses() {
+    for manner in [
+        Manner::Denies,
+        Manner::OtherKey,
+        Manner::OtherName,
+        Manner::Stale,
+        Manner::Rubbish,
+    ] {
+        let mut scene = Scene::new(Ca {
+            manner,
+            ..Ca::default()
+        });
+        scene.settle();
+        for (times, pause) in [10, 20, 40, 80, 160, 320, 600, 600].into_iter().enumerate() {
+            let outlook = scene.outlook();
+            assert!(!outlook.ready && outlook.trouble.is_some(), "{manner:?}");
+            assert_eq!(usize::try_from(scene.ca.requests), Ok(times + 1));
+            scene.pass(Span(pause * 1_000_000 - 1));
+            scene.settle();
+            assert_eq!(
+                usize::try_from(scene.ca.requests),
+                Ok(times + 1),
+                "too soon"
+            );
+            scene.pass(Span(1));
+            scene.settle();
+        }
+        assert_eq!(scene.kept(), None, "{manner:?}: nothing of it is used");
+        scene.ca.manner = Manner::Signs;
+        scene.pass(Span::from_secs(600));
+        scene.settle();
+        assert!(scene.outlook().ready && scene.outlook().trouble.is_none());
+    }
+}
+
+#[test]
+fn waiting_is_told_after_a_while_and_wakes_at_that_time() {
+    let mut scene = Scene::new(Ca {
+        manner: Manner::Ponders,
+        ..Ca::default()
+    });
+    scene.settle();
+    let outlook = scene.outlook();
+    assert_eq!((outlook.ready, outlook.trouble), (false, None));
+    assert_eq!(outlook.look_again, Some(scene.at.now + Span::from_secs(5)));
+    scene.pass(Span::from_secs(5));
+    let told = scene.outlook().trouble.expect("told").to_string();
+    assert_eq!(
+        told,
+        "no certificate from ClusterIssuer neon-ca-issuer yet: in the queue"
+    );
+    let next = scene.outlook().look_again.expect("the objects are read");
+    assert!(next > scene.at.now, "no wake-up that is due for ever");
+}
+
+#[test]
+fn somebody_elses_objects_are_left_alone() {
+    for change in [
+        (|facts: &mut Facts| facts.stored = Stored::Foreign) as fn(&mut Facts),
+        |facts| facts.key = TemporaryKey::Foreign,
+        |facts| facts.request = Request::Foreign,
+    ] {
+        let mut ca = Ca::default();
+        change(&mut ca.facts);
+        let mut scene = Scene::new(ca);
+        scene.settle();
+        let outlook = scene.outlook();
+        assert!(!outlook.ready);
+        assert!(matches!(outlook.trouble, Some(Trouble::Taken { .. })));
+        let before = scene.ca.facts.clone();
+        scene.pass(Span::from_secs(16));
+        assert_eq!(scene.step(), Some(Step::Read), "whether it has gone");
+        assert_eq!(scene.ca.facts, before);
+    }
+}
+
+fn any_key() -> impl Strategy<Value = TemporaryKey> {
+    prop_oneof![
+        Just(TemporaryKey::Absent),
+        Just(TemporaryKey::Unusable),
+        Just(TemporaryKey::Key(key(100))),
+        Just(TemporaryKey::Key(key(101))),
+    ]
+}
+
+fn any_certificate() -> impl Strategy<Value = Certificate> {
+    (
+        100_u8..103,
+        prop_oneof![Just(NAME), Just("else.local")],
+        -50_i64..1,
+        1_i64..48,
+    )
+        .prop_map(|(of, name, from, hours)| {
+            certificate(key(of), name, WallTime(wall().0 + from * HOUR), hours)
+        })
+}
+
+fn any_request() -> impl Strategy<Value = Request> {
+    let answer = prop_oneof![
+        Just(waiting()),
+        Just(Answer::Refused {
+            reason: "Denied",
+            message: String::new()
+        }),
+        any_certificate().prop_map(|it| Answer::Issued(Ok(it))),
+        Just(Answer::Issued(Err("no".into()))),
+    ];
+    prop_oneof![
+        Just(Request::Absent),
+        (answer, 100_u8..103, any::<bool>()).prop_map(|(answer, of, known)| {
+            let mut request = asked(answer);
+            if let Request::Ours(asked) = &mut request {
+                asked.subject = known.then(|| (NAME.to_owned(), key(of)));
+            }
+            request
+        }),
+    ]
+}
+
+fn any_stored() -> impl Strategy<Value = Stored> {
+    prop_oneof![
+        Just(Stored::Absent),
+        Just(Stored::Unusable),
+        any_certificate().prop_map(Stored::Pair),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn from_any_state_a_good_issuer_leads_to_rest(
+        stored in any_stored(),
+        temporary in any_key(),
+        request in any_request(),
+        crashes in prop::collection::vec(any::<bool>(), 30),
+    ) {
+        let mut scene = Scene::new(Ca::default());
+        scene.ca.facts = Facts { stored, key: temporary, request };
+        for crash in crashes {
+            let kept = scene.kept().cloned();
+            let Some(step) = scene.step() else { break };
+            if scene.kept() != kept.as_ref() {
+                prop_assert_eq!(step, Step::Store, "nothing else touches what guests get");
+            }
+            if crash {
+                scene.course = Course::default();
+            }
+        }
+        // A request that had failed before is withdrawn by its time.
+        scene.settle();
+        scene.pass(Span::from_secs(601));
+        scene.settle();
+        let now = scene.at.wall;
+        let kept = scene.kept().expect("a pair");
+        prop_assert!(kept.not_after > now && kept.names.contains(&NAME.to_owned()));
+        prop_assert_eq!(&scene.ca.facts.key, &TemporaryKey::Absent);
+        prop_assert_eq!(&scene.ca.facts.request, &Request::Absent);
+        prop_assert_eq!(scene.outlook().trouble, None);
+    }
+}

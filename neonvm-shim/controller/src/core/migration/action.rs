@@ -1,0 +1,196 @@
+//! What the core of a VM's migrations asks its shell to do, one thing per peer at a time.
+
+use std::fmt;
+
+use protocol::migration::{IncomingOrder, OutgoingOrder};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::core::metadata::PatchOp;
+use crate::core::note::Note;
+
+/// Whom an action talks to. At most one action per peer is under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Peer {
+    /// The API server.
+    Api,
+    /// The runner the guest leaves.
+    Source,
+    /// The runner it goes to.
+    Target,
+}
+
+/// One thing to do. Writes to objects carry the version they rest on.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(tag = "do", rename_all = "snake_case")]
+pub enum Action {
+    /// Merge-patch the migration object.
+    PatchMigration {
+        /// Its name.
+        name: String,
+        /// The merge patch, version included.
+        patch: Value,
+    },
+    /// Merge-patch its status subresource.
+    WriteMigration {
+        /// Its name.
+        name: String,
+        /// What is to be told once it is written.
+        notes: Vec<Note>,
+        /// The merge patch, version included.
+        patch: Value,
+    },
+    /// Merge-patch the status subresource of the VM.
+    WriteVm {
+        /// The merge patch, version included.
+        patch: Value,
+    },
+    /// Read the VM object afresh.
+    ReadVm,
+    /// Read a migration object afresh.
+    ReadMigration {
+        /// Its name.
+        name: String,
+    },
+    /// Read a pod afresh.
+    ReadPod {
+        /// Its name.
+        name: String,
+    },
+    /// Create the target pod.
+    CreatePod {
+        /// Its name.
+        name: String,
+        /// The whole object.
+        pod: Value,
+    },
+    /// JSON-patch metadata of a pod.
+    PatchPod {
+        /// Its name.
+        name: String,
+        /// The operations.
+        ops: Vec<PatchOp>,
+    },
+    /// Delete a pod.
+    DeletePod {
+        /// Its name.
+        name: String,
+        /// Only this incarnation.
+        uid: String,
+        /// Seconds it has to end.
+        grace_s: u32,
+    },
+    /// Have the source hold still, or send the guest.
+    Send {
+        /// Its pod.
+        pod: String,
+        /// The order.
+        order: OutgoingOrder,
+    },
+    /// Have the source keep the guest.
+    Recall {
+        /// Its pod.
+        pod: String,
+        /// Which migration.
+        id: String,
+    },
+    /// Have the source end: the guest runs elsewhere.
+    Quit {
+        /// Its pod.
+        pod: String,
+        /// Which migration.
+        id: String,
+    },
+    /// Have the target wait for the guest.
+    Receive {
+        /// Its pod.
+        pod: String,
+        /// The order.
+        order: Box<IncomingOrder>,
+    },
+    /// Have the target run the guest.
+    Begin {
+        /// Its pod.
+        pod: String,
+        /// Which migration.
+        id: String,
+    },
+}
+
+/// The kind of an action: what errors and back-off are kept by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "the variants of `Action`, one to one")]
+pub enum Kind {
+    PatchMigration,
+    WriteMigration,
+    WriteVm,
+    ReadVm,
+    ReadMigration,
+    ReadPod,
+    CreatePod,
+    PatchPod,
+    DeletePod,
+    Send,
+    Recall,
+    Quit,
+    Receive,
+    Begin,
+}
+
+impl Action {
+    /// Its kind.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::PatchMigration { .. } => Kind::PatchMigration,
+            Self::WriteMigration { .. } => Kind::WriteMigration,
+            Self::WriteVm { .. } => Kind::WriteVm,
+            Self::ReadVm => Kind::ReadVm,
+            Self::ReadMigration { .. } => Kind::ReadMigration,
+            Self::ReadPod { .. } => Kind::ReadPod,
+            Self::CreatePod { .. } => Kind::CreatePod,
+            Self::PatchPod { .. } => Kind::PatchPod,
+            Self::DeletePod { .. } => Kind::DeletePod,
+            Self::Send { .. } => Kind::Send,
+            Self::Recall { .. } => Kind::Recall,
+            Self::Quit { .. } => Kind::Quit,
+            Self::Receive { .. } => Kind::Receive,
+            Self::Begin { .. } => Kind::Begin,
+        }
+    }
+}
+
+impl Kind {
+    /// Whom it talks to.
+    #[must_use]
+    pub fn peer(self) -> Peer {
+        match self {
+            Self::Send | Self::Recall | Self::Quit => Peer::Source,
+            Self::Receive | Self::Begin => Peer::Target,
+            _ => Peer::Api,
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::PatchMigration => "edit the migration object",
+            Self::WriteMigration => "write the migration's status",
+            Self::WriteVm => "write the VM's status",
+            Self::ReadVm => "read the VM object",
+            Self::ReadMigration => "read the migration object",
+            Self::ReadPod => "read a pod",
+            Self::CreatePod => "create the target pod",
+            Self::PatchPod => "edit a pod's owners, labels and annotations",
+            Self::DeletePod => "delete a pod",
+            Self::Send => "have the guest sent",
+            Self::Recall => "have the guest kept",
+            Self::Quit => "end the QEMU that was left",
+            Self::Receive => "have the target wait for the guest",
+            Self::Begin => "have the guest run at the target",
+        })
+    }
+}

@@ -1,0 +1,136 @@
+//! What an ended action changes.
+
+use protocol::object::Pod;
+use protocol::runner::RunnerState;
+use protocol::vm::{VirtualMachine, VirtualMachineMigration};
+
+use super::action::{Action, Kind};
+use super::plan::Heard;
+use super::{KnownVm, MoveCore};
+use crate::core::pace::TOLD_FROM;
+use crate::core::plan::Moment;
+use crate::core::problem::peer_text;
+use crate::core::refusal::Refusal;
+
+/// What an action brought back.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Reply {
+    /// The VM object.
+    Vm(Box<VirtualMachine>),
+    /// The migration object.
+    Migration(Box<VirtualMachineMigration>),
+    /// A pod.
+    Pod(Box<Pod>),
+    /// The pod of this name is gone.
+    PodGone(String),
+    /// The runner's state.
+    Runner(Box<RunnerState>),
+}
+
+impl MoveCore {
+    pub(super) fn done(&mut self, at: Moment, kind: Kind, result: Result<Reply, Refusal>) {
+        let peer = kind.peer();
+        if self.busy.get(&peer).map(Action::kind) != Some(kind) {
+            return;
+        }
+        let Some(action) = self.busy.remove(&peer) else {
+            return;
+        };
+        match result {
+            Ok(reply) => {
+                self.pace.worked(kind);
+                self.failures.remove(&kind);
+                self.worked(action, reply);
+            }
+            Err(Refusal::Conflict) => {
+                self.pace.failed(kind, at.now);
+                self.is_stale(&action);
+            }
+            Err(Refusal::Gone) => self.is_gone(&action),
+            Err(Refusal::Failed { message, permanent }) => {
+                let times = self.pace.failed(kind, at.now);
+                if permanent || times >= TOLD_FROM {
+                    let tells = !matches!(
+                        kind,
+                        Kind::WriteMigration | Kind::ReadVm | Kind::ReadMigration | Kind::ReadPod
+                    );
+                    if tells {
+                        self.failures.insert(kind, peer_text(&message));
+                    }
+                }
+                self.is_stale(&action);
+            }
+        }
+    }
+
+    /// What a refused write was about has to be read.
+    fn is_stale(&mut self, action: &Action) {
+        match action {
+            Action::WriteVm { .. } => self.stale_vm = true,
+            Action::PatchMigration { name, .. } | Action::WriteMigration { name, .. } => {
+                self.stale_migration = Some(name.clone());
+            }
+            Action::PatchPod { name, .. } | Action::DeletePod { name, .. } => {
+                // Known no more, it is read when it is asked for.
+                self.pods.remove(name);
+            }
+            _ => {}
+        }
+    }
+
+    fn is_gone(&mut self, action: &Action) {
+        match action {
+            Action::ReadVm | Action::WriteVm { .. } => {
+                self.vm = KnownVm::Absent;
+                self.stale_vm = false;
+            }
+            Action::PatchMigration { name, .. }
+            | Action::WriteMigration { name, .. }
+            | Action::ReadMigration { name } => {
+                self.migrations.remove(name);
+                self.stale_migration = None;
+            }
+            _ => {}
+        }
+    }
+
+    fn worked(&mut self, action: Action, reply: Reply) {
+        if let Action::WriteMigration { notes, .. } = &action {
+            for note in notes {
+                self.note(note.clone());
+            }
+        }
+        match (action, reply) {
+            (action, Reply::Vm(vm)) => {
+                if action == Action::ReadVm {
+                    self.stale_vm = false;
+                }
+                self.saw_vm(vm);
+            }
+            (action, Reply::Migration(migration)) => {
+                if matches!(action, Action::ReadMigration { .. }) {
+                    self.stale_migration = None;
+                }
+                self.saw_migration(*migration);
+            }
+            (_, Reply::Pod(pod)) => self.saw_pod(*pod),
+            (_, Reply::PodGone(name)) => self.lost_pod(&name, None),
+            (
+                Action::Send { pod, .. }
+                | Action::Recall { pod, .. }
+                | Action::Quit { pod, .. }
+                | Action::Receive { pod, .. }
+                | Action::Begin { pod, .. },
+                Reply::Runner(state),
+            ) => {
+                // A later report may have come before it over the other connection.
+                let is_late = matches!(self.runners.get(&pod), Some(Heard::Known { state: held })
+                    if held.generation > state.generation);
+                if !is_late {
+                    self.heard(pod, Heard::Known { state });
+                }
+            }
+            (_, Reply::Runner(_)) => {}
+        }
+    }
+}

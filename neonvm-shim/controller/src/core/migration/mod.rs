@@ -1,0 +1,485 @@
+//! The migrations of one VM: events in, actions out, at most one action per peer under way. Source: spec/neonvm.md §2.9.
+//!
+//! ```text
+//! watches ─┐                        ┌─► Kubernetes API (migration, VM's status, pods)
+//! source  ─┼─► MoveCore ─► plan() ──┼─► runner of the source: hold, send, recall, quit
+//! target  ─┘   (newest state)       └─► runner of the target: receive, begin
+//! ```
+//!
+//! *One running guest.* The sending QEMU stops its guest when all of it is sent and does not go on by itself; the receiving
+//! one is started stopped. Whose the guest is then is decided by one write of the VM's status with the version it rests on:
+//! either its pod becomes the target, or its phase becomes Running with the source. `begin` is said only after the first,
+//! `recall` only after the second. So whatever dies or is repeated, and if two controllers overlap, no guest runs twice; and
+//! none runs nowhere unless its own runner is lost. `tests::*_leaves_one_guest`
+//!
+//! Cold start: everything is read from objects and runners; nothing of this struct needs to survive.
+//!
+//! One core takes all migrations of a VM in turn, so that two never take the same VM.
+
+mod action;
+mod done;
+mod ends;
+mod objects;
+mod plan;
+mod reason;
+mod steps;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
+
+pub use action::{Action, Kind, Peer};
+pub use done::Reply;
+pub use plan::{FAILED, Heard, Input, PENDING, Plan, RUNNING, SUCCEEDED, VmView, plan};
+use protocol::object::Pod;
+use protocol::runner::RunnerState;
+use protocol::time::{Span, Timestamp};
+use protocol::vm::{VirtualMachine, VirtualMachineMigration};
+pub use reason::{Reason, Wait};
+use serde::Serialize;
+
+use super::note::Note;
+use super::observe::runner_address;
+use super::pace::Pace;
+use super::plan::Moment;
+use super::refusal::Refusal;
+use super::settings::Settings;
+use super::vm::{is_older, suffix};
+
+/// Whatever happens or not, the migrations of a VM are planned again after this long.
+pub const LOOK_AGAIN: Span = Span::from_secs(15);
+/// Whatever the watches say or not, objects are read afresh after this long.
+pub const READ_AGAIN: Span = Span::from_secs(60);
+/// Notes kept for a shell that does not fetch them; the oldest fall out.
+const NOTES_LIMIT: usize = 64;
+
+/// Something happened.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// A migration of the VM was seen.
+    Migration(Box<VirtualMachineMigration>),
+    /// One is gone.
+    MigrationGone {
+        /// Its name.
+        name: String,
+        /// The incarnation that went, if known.
+        uid: Option<String>,
+    },
+    /// The VM was seen.
+    Vm(Box<VirtualMachine>),
+    /// It is gone, or there never was one.
+    VmGone,
+    /// A pod of the VM was seen.
+    Pod(Box<Pod>),
+    /// A pod of it is gone.
+    PodGone {
+        /// Its name.
+        name: String,
+        /// The incarnation that went, if known.
+        uid: Option<String>,
+    },
+    /// The runner of a pod reported.
+    Runner {
+        /// Name of its pod.
+        pod: String,
+        /// What it said.
+        state: Box<RunnerState>,
+    },
+    /// The runner of a pod does not answer.
+    RunnerSilent {
+        /// Name of its pod.
+        pod: String,
+        /// Why.
+        error: String,
+    },
+    /// An action ended.
+    Done {
+        /// Its kind.
+        kind: Kind,
+        /// How it ended.
+        result: Result<Reply, Refusal>,
+    },
+}
+
+/// The VM as far as known.
+#[derive(Debug, Clone)]
+enum KnownVm {
+    Unknown,
+    Absent,
+    Present(Box<VirtualMachine>),
+}
+
+/// The migrations of one VM. See the module.
+#[derive(Debug, Clone)]
+pub struct MoveCore {
+    settings: Settings,
+    seed: u64,
+    vm: KnownVm,
+    migrations: BTreeMap<String, VirtualMachineMigration>,
+    pods: BTreeMap<String, Pod>,
+    absent: BTreeSet<String>,
+    /// The uids of the pods that went, by their names.
+    gone: BTreeMap<String, String>,
+    runners: BTreeMap<String, Heard>,
+    busy: BTreeMap<Peer, Action>,
+    pace: Pace<Kind>,
+    failures: BTreeMap<Kind, String>,
+    suffix: String,
+    /// Objects that have moved on: they are read before anything else is written.
+    stale_vm: bool,
+    stale_migration: Option<String>,
+    read_at: Timestamp,
+    wake_at: Option<Timestamp>,
+    notes: VecDeque<Note>,
+}
+
+/// What `/debug/state` shows. Never read by a decision.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Dump {
+    migrations: BTreeMap<String, String>,
+    known_pods: Vec<String>,
+    runners: BTreeMap<String, Heard>,
+    under_way: Vec<(Peer, Kind)>,
+    retries: Pace<Kind>,
+    failures: BTreeMap<Kind, String>,
+    look_again_at: Option<Timestamp>,
+}
+
+impl MoveCore {
+    /// A VM nothing is known of yet. `seed` makes the random part of target pods' names.
+    #[must_use]
+    pub fn new(settings: Settings, seed: u64) -> Self {
+        let mut core = Self {
+            settings,
+            seed,
+            vm: KnownVm::Unknown,
+            migrations: BTreeMap::new(),
+            pods: BTreeMap::new(),
+            absent: BTreeSet::new(),
+            gone: BTreeMap::new(),
+            runners: BTreeMap::new(),
+            busy: BTreeMap::new(),
+            pace: Pace::default(),
+            failures: BTreeMap::new(),
+            suffix: String::new(),
+            stale_vm: false,
+            stale_migration: None,
+            read_at: Timestamp(0),
+            wake_at: None,
+            notes: VecDeque::new(),
+        };
+        core.suffix = suffix(&mut core.seed);
+        core
+    }
+
+    /// Something happened at `at`. News from elsewhere lets everything be tried again at once; answers to our own requests do
+    /// not, or what is always refused would be tried as fast as it is.
+    pub fn handle(&mut self, at: Moment, event: Event) {
+        match event {
+            Event::Migration(migration) => {
+                let held = self.migrations.get(&migration.metadata.name);
+                let before = held.map(|held| held.metadata.generation);
+                // A refusal told in the status must not lead to the next one at once.
+                let edited = before != Some(migration.metadata.generation);
+                self.saw_migration(*migration);
+                if edited {
+                    self.pace.hurry(at.now);
+                }
+            }
+            Event::MigrationGone { name, uid } => {
+                let held = self.migrations.get(&name);
+                if held.is_some_and(|held| uid.is_none_or(|uid| held.metadata.uid == uid)) {
+                    self.migrations.remove(&name);
+                }
+            }
+            Event::Vm(vm) => {
+                self.saw_vm(vm);
+                self.pace
+                    .hurry_only(at.now, |kind| kind.peer() == Peer::Api);
+            }
+            Event::VmGone => self.vm = KnownVm::Absent,
+            Event::Pod(pod) => {
+                self.saw_pod(*pod);
+                self.pace.hurry(at.now);
+            }
+            Event::PodGone { name, uid } => self.lost_pod(&name, uid.as_deref()),
+            Event::Runner { pod, state } => self.heard(pod, Heard::Known { state }),
+            Event::RunnerSilent { pod, error } => self.heard(pod, Heard::Silent { error }),
+            Event::Done { kind, result } => self.done(at, kind, result),
+        }
+        self.wake_at = Some(at.now);
+    }
+
+    /// The next thing to do, if a peer is free for it. Call until `None`.
+    pub fn poll_action(&mut self, at: Moment) -> Option<Action> {
+        if self.migrations.is_empty() {
+            self.wake_at = None;
+            return None;
+        }
+        self.wake_at = Some(at.now + LOOK_AGAIN);
+        if at.now >= self.read_at {
+            if self.read_at != Timestamp(0) {
+                self.stale_vm = true;
+            }
+            self.read_at = at.now + READ_AGAIN;
+        }
+        let action = self.choose(at)?;
+        self.busy.insert(action.kind().peer(), action.clone());
+        Some(action)
+    }
+
+    /// When to call [`Self::poll_action`] again though nothing happens.
+    #[must_use]
+    pub fn poll_deadline(&self) -> Option<Timestamp> {
+        self.wake_at
+    }
+
+    /// The next thing to tell people.
+    pub fn poll_note(&mut self) -> Option<Note> {
+        self.notes.pop_front()
+    }
+
+    /// Whether there is nothing to be done, now or later, unless something new comes.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.migrations.is_empty() && self.busy.is_empty()
+    }
+
+    /// The VM as last seen.
+    #[must_use]
+    pub fn vm(&self) -> Option<&VirtualMachine> {
+        match &self.vm {
+            KnownVm::Present(vm) => Some(vm),
+            KnownVm::Unknown | KnownVm::Absent => None,
+        }
+    }
+
+    /// The pods to whose runners links should be held.
+    #[must_use]
+    pub fn link_targets(&self) -> BTreeSet<String> {
+        let mut all = BTreeSet::new();
+        for migration in self.migrations.values() {
+            let Some(status) = &migration.status else {
+                continue;
+            };
+            let over = matches!(status.phase.as_str(), SUCCEEDED | FAILED);
+            for name in [&status.source_pod_name, &status.target_pod_name] {
+                let Some(pod) = self.pods.get(name) else {
+                    continue;
+                };
+                // What is over and tidied up has no pod that it owns; what it left is not listened to.
+                let part = objects::is_of(pod, &migration.metadata);
+                let settled = over && (!part || status.phase == SUCCEEDED);
+                let before = status.phase.is_empty();
+                if !settled && !before && self.is_reachable(pod) {
+                    all.insert(name.clone());
+                }
+            }
+        }
+        all
+    }
+
+    /// Where the runner of a pod listens; `None` where it has a socket on this machine, or no address yet.
+    #[must_use]
+    pub fn link_address(&self, pod: &str) -> Option<SocketAddr> {
+        let pod = self.pods.get(pod)?;
+        let vm = self.vm().filter(|_| self.settings.runners_at_pods)?;
+        runner_address(vm, pod)
+    }
+
+    fn is_reachable(&self, pod: &Pod) -> bool {
+        objects::is_reachable(pod, self.vm(), &self.settings)
+    }
+
+    /// Everything known, for people.
+    #[must_use]
+    pub fn snapshot(&self) -> Dump {
+        let phase = |migration: &VirtualMachineMigration| {
+            let status = migration.status.as_ref();
+            status.map_or_else(String::new, |status| status.phase.clone())
+        };
+        Dump {
+            migrations: self
+                .migrations
+                .iter()
+                .map(|(name, migration)| (name.clone(), phase(migration)))
+                .collect(),
+            known_pods: self.pods.keys().cloned().collect(),
+            runners: self.runners.clone(),
+            under_way: self
+                .busy
+                .iter()
+                .map(|(peer, action)| (*peer, action.kind()))
+                .collect(),
+            retries: self.pace.clone(),
+            failures: self.failures.clone(),
+            look_again_at: self.wake_at,
+        }
+    }
+
+    fn choose(&mut self, at: Moment) -> Option<Action> {
+        let api_free = !self.busy.contains_key(&Peer::Api);
+        if api_free && self.stale_vm && self.may(Kind::ReadVm, at.now) {
+            return Some(Action::ReadVm);
+        }
+        if api_free
+            && let Some(name) = self.stale_migration.clone()
+            && self.may(Kind::ReadMigration, at.now)
+        {
+            return Some(Action::ReadMigration { name });
+        }
+        let stale = self.stale_vm || self.stale_migration.is_some();
+        let found = self.plan(at);
+        if let Some(wake) = found.look_again {
+            self.wake_no_later(wake);
+        }
+        for action in found.actions {
+            let kind = action.kind();
+            let blocked = stale && kind.peer() == Peer::Api;
+            if !blocked && !self.busy.contains_key(&kind.peer()) && self.may(kind, at.now) {
+                return Some(action);
+            }
+        }
+        None
+    }
+
+    /// Plans, and forgets the failures of what is no longer wanted.
+    fn plan(&mut self, at: Moment) -> Plan {
+        let first = self.look(at);
+        let wanted: BTreeSet<Kind> = first.actions.iter().map(Action::kind).collect();
+        let busy: BTreeSet<Kind> = self.busy.values().map(Action::kind).collect();
+        let before = self.failures.len();
+        self.failures
+            .retain(|kind, _| wanted.contains(kind) || busy.contains(kind));
+        if self.failures.len() == before {
+            first
+        } else {
+            self.look(at)
+        }
+    }
+
+    fn look(&self, at: Moment) -> Plan {
+        plan(&Input {
+            settings: &self.settings,
+            vm: match &self.vm {
+                KnownVm::Unknown => VmView::Unknown,
+                KnownVm::Absent => VmView::Absent,
+                KnownVm::Present(vm) => VmView::Present(vm),
+            },
+            migrations: &self.migrations,
+            pods: &self.pods,
+            absent: &self.absent,
+            runners: &self.runners,
+            failures: &self.failures,
+            suffix: &self.suffix,
+            at,
+        })
+    }
+
+    fn may(&mut self, kind: Kind, now: Timestamp) -> bool {
+        match self.pace.waits(kind, now) {
+            None => true,
+            Some(at) => {
+                self.wake_no_later(at);
+                false
+            }
+        }
+    }
+
+    fn wake_no_later(&mut self, at: Timestamp) {
+        self.wake_at = Some(self.wake_at.map_or(at, |earlier| earlier.min(at)));
+    }
+
+    fn saw_migration(&mut self, migration: VirtualMachineMigration) {
+        let name = migration.metadata.name.clone();
+        let held = self.migrations.get(&name);
+        let same = held.filter(|held| held.metadata.uid == migration.metadata.uid);
+        if same.is_some_and(|held| {
+            is_older(
+                &migration.metadata.resource_version,
+                &held.metadata.resource_version,
+            )
+        }) {
+            return;
+        }
+        let uses = migration
+            .status
+            .as_ref()
+            .is_some_and(|status| status.target_pod_name.ends_with(&self.suffix));
+        if uses {
+            // No later target pod gets this name.
+            self.suffix = suffix(&mut self.seed);
+        }
+        self.migrations.insert(name, migration);
+    }
+
+    fn saw_vm(&mut self, vm: Box<VirtualMachine>) {
+        let old = self.vm().is_some_and(|held| {
+            held.metadata.uid == vm.metadata.uid
+                && is_older(
+                    &vm.metadata.resource_version,
+                    &held.metadata.resource_version,
+                )
+        });
+        if !old {
+            self.vm = KnownVm::Present(vm);
+        }
+    }
+
+    fn saw_pod(&mut self, pod: Pod) {
+        let name = pod.metadata.name.clone();
+        // The answer to a call may come after the watch has told of the end of the pod it was about.
+        if self.gone.get(&name) == Some(&pod.metadata.uid) {
+            return;
+        }
+        let old = self.pods.get(&name).is_some_and(|held| {
+            is_older(
+                &pod.metadata.resource_version,
+                &held.metadata.resource_version,
+            )
+        });
+        if !old {
+            self.absent.remove(&name);
+            self.pods.insert(name, pod);
+        }
+    }
+
+    fn lost_pod(&mut self, name: &str, uid: Option<&str>) {
+        let held = self.pods.get(name);
+        if held.is_some_and(|held| uid.is_some_and(|uid| held.metadata.uid != uid)) {
+            return;
+        }
+        if let Some(pod) = self.pods.remove(name) {
+            self.gone.insert(name.to_owned(), pod.metadata.uid);
+        }
+        self.runners.remove(name);
+        self.absent.insert(name.to_owned());
+        let named: BTreeSet<&String> = self
+            .migrations
+            .values()
+            .filter_map(|migration| migration.status.as_ref())
+            .flat_map(|status| [&status.source_pod_name, &status.target_pod_name])
+            .collect();
+        // Only of pods somebody asks for is it remembered that they are gone.
+        self.absent.retain(|name| named.contains(name));
+        self.gone.retain(|name, _| named.contains(name));
+    }
+
+    fn heard(&mut self, pod: String, news: Heard) {
+        if self.link_targets().contains(&pod) {
+            self.runners.insert(pod, news);
+        } else {
+            self.runners.remove(&pod);
+        }
+    }
+
+    fn note(&mut self, note: Note) {
+        if self.notes.len() == NOTES_LIMIT {
+            self.notes.pop_front();
+        }
+        self.notes.push_back(note);
+    }
+}
+
+#[cfg(test)]
+mod tests;

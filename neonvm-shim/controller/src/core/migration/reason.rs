@@ -1,0 +1,167 @@
+//! Why a migration waits or failed, as data; conditions and events print it.
+
+use std::fmt;
+
+use protocol::vm::VmPhase;
+use serde::Serialize;
+
+use super::action::Kind;
+
+/// Why a migration failed. The guest goes on where it was, unless it says otherwise.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Reason {
+    /// There is no such VM.
+    NoVm {
+        /// Its name.
+        vm: String,
+    },
+    /// The VM is being deleted.
+    VmDeleted,
+    /// The VM left its pod or was taken out of the migration by somebody else.
+    VmChanged {
+        /// Its phase.
+        phase: VmPhase,
+    },
+    /// It took longer than `completionTimeout`.
+    TimedOut {
+        /// Seconds.
+        after_s: u32,
+    },
+    /// The target pod ended, or its deletion was asked.
+    TargetEnded {
+        /// The pod.
+        pod: String,
+        /// In its words; may be empty.
+        why: String,
+    },
+    /// The target pod is gone.
+    TargetGone {
+        /// The pod.
+        pod: String,
+    },
+    /// The target's runner could not take the guest.
+    TargetRefused {
+        /// Its words.
+        why: String,
+    },
+    /// The source could not send it.
+    SourceRefused {
+        /// Its words.
+        why: String,
+    },
+    /// The source ended before the guest had left it: the guest is lost, and started again by its restart policy.
+    SourceEnded {
+        /// The pod.
+        pod: String,
+        /// In its words; may be empty.
+        why: String,
+    },
+    /// The target ended after the guest was handed over: the guest is lost, and started again by its restart policy.
+    LostAfterHandover {
+        /// The pod.
+        pod: String,
+        /// In its words; may be empty.
+        why: String,
+    },
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let because = |why: &str| {
+            if why.is_empty() {
+                String::new()
+            } else {
+                format!(": {why}")
+            }
+        };
+        match self {
+            Self::NoVm { vm } => write!(f, "there is no VM {vm}"),
+            Self::VmDeleted => f.write_str("the VM is being deleted"),
+            Self::VmChanged { phase } => write!(
+                f,
+                "the VM was changed by somebody else and is {}",
+                phase.as_str()
+            ),
+            Self::TimedOut { after_s } => {
+                write!(f, "not done within completionTimeout, {after_s} s")
+            }
+            Self::TargetEnded { pod, why } => {
+                write!(f, "target pod {pod} has ended{}", because(why))
+            }
+            Self::TargetGone { pod } => write!(f, "target pod {pod} is gone"),
+            Self::TargetRefused { why } => write!(f, "the target cannot take the guest: {why}"),
+            Self::SourceRefused { why } => write!(f, "the guest could not be sent: {why}"),
+            Self::SourceEnded { pod, why } => write!(
+                f,
+                "source pod {pod} ended before the guest had left it{}",
+                because(why)
+            ),
+            Self::LostAfterHandover { pod, why } => write!(
+                f,
+                "target pod {pod} ended when the guest had been handed over{}",
+                because(why)
+            ),
+        }
+    }
+}
+
+/// What a migration waits for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Wait {
+    /// Another migration of the VM is before it.
+    Turn {
+        /// Its name.
+        behind: String,
+    },
+    /// The VM must be Running: at rest, with the size it shall have.
+    VmAtRest {
+        /// Its phase.
+        phase: VmPhase,
+    },
+    /// The target pod must be placed and start.
+    Target {
+        /// The pod.
+        pod: String,
+        /// The scheduler's words, if it cannot be placed.
+        why: String,
+    },
+    /// A runner must answer.
+    Runner {
+        /// Its pod.
+        pod: String,
+        /// What it says, or that it is out of reach.
+        why: String,
+    },
+    /// A peer must take what it refused.
+    Refused {
+        /// What was tried.
+        action: Kind,
+        /// In its words.
+        why: String,
+    },
+}
+
+impl fmt::Display for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Turn { behind } => write!(f, "waits for migration {behind} of the same VM"),
+            Self::VmAtRest { phase } => write!(
+                f,
+                "waits until the VM is Running; it is {}",
+                if *phase == VmPhase::New {
+                    "new"
+                } else {
+                    phase.as_str()
+                }
+            ),
+            Self::Target { pod, why } if why.is_empty() => {
+                write!(f, "waits for target pod {pod} to start")
+            }
+            Self::Target { pod, why } => write!(f, "waits for target pod {pod} to start: {why}"),
+            Self::Runner { pod, why } => write!(f, "waits for the runner of pod {pod}: {why}"),
+            Self::Refused { action, why } => write!(f, "could not {action}: {why}"),
+        }
+    }
+}

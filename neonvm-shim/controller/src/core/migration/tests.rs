@@ -1,0 +1,505 @@
+//! The way through, and every fault at every step of it.
+
+mod between_nodes;
+mod world;
+
+use protocol::time::Span;
+use protocol::vm::VmPhase;
+use serde_json::{Value, json};
+
+use super::{Event, FAILED, Kind, SUCCEEDED};
+use crate::core::refusal::Refusal;
+use world::{MOVE, SOURCE, World, has_finalizer};
+
+fn plain() -> Value {
+    json!({"preventMigrationToSameHost": false})
+}
+
+fn world() -> World {
+    World::new(&plain())
+}
+
+/// How many steps a migration takes when nothing goes wrong.
+fn steps() -> usize {
+    let mut world = world();
+    (0..).find(|_| !world.step()).expect("it ends")
+}
+
+/// A world after so many steps.
+fn after(count: usize) -> World {
+    let mut world = world();
+    for _ in 0..count {
+        world.step();
+    }
+    world
+}
+
+#[test]
+fn n44_a_guest_moves() {
+    let mut world = world();
+    world.settle();
+    assert_eq!(world.phase(MOVE), SUCCEEDED, "{:#?}", world.log);
+    let target = world.home();
+    assert_ne!(target, SOURCE);
+    assert_eq!(world.running(), std::slice::from_ref(&target));
+    world.assert_tidy();
+    let status = world.migration(MOVE).status.unwrap_or_default();
+    assert_eq!(
+        (status.source_pod_name, status.source_pod_ip),
+        (String::new(), String::new())
+    );
+    assert_eq!(
+        (status.source_node.as_str(), status.target_node.as_str()),
+        ("here", "here")
+    );
+    assert_eq!(status.target_pod_name, target);
+    assert_eq!(status.target_pod_ip, "127.9.1.2");
+    assert_eq!(
+        status.info,
+        Some(
+            json!({"status": "completed", "totalTimeMs": 2000, "setupTimeMs": 0, "downtimeMs": 60,
+            "ram": {"transferred": 0, "remaining": 0, "total": 0}})
+        )
+    );
+    assert_eq!(
+        world.message(MOVE),
+        format!(
+            "moved to pod {target}: 2000 ms in all, 60 ms of downtime by QEMU's account, 90 ms between the guest's stop and its going on"
+        )
+    );
+    let vm = world.vm().status.unwrap_or_default();
+    assert_eq!(
+        (vm.pod_ip.as_str(), vm.node.as_str()),
+        ("127.9.1.2", "here")
+    );
+    assert!(has_finalizer(&world.moves[MOVE]));
+    let owner = &world.moves[MOVE]["metadata"]["ownerReferences"][0];
+    assert_eq!(
+        (&owner["kind"], &owner["controller"]),
+        (&json!("VirtualMachine"), &json!(true))
+    );
+    // The writes of the way, in order; who owns what is written between them.
+    let way: Vec<&str> = world.log.iter().map(String::as_str).collect();
+    let orders = ["Send", "Receive", "Send", "Begin", "Quit"];
+    let given: Vec<&str> = way
+        .iter()
+        .filter(|kind| orders.contains(kind))
+        .copied()
+        .collect();
+    assert_eq!(given, orders);
+}
+
+/// The answer to a source's deletion comes after its end was told, and is older: it does not bring the pod back, which would be
+/// waited for forever. Found by `sim::moves`, seed 1.
+#[test]
+fn n44_a_late_answer_does_not_bring_back_a_pod_that_is_gone() {
+    let mut world = world();
+    let mut late = None;
+    while world.step() {
+        late = world.pods.get(SOURCE).cloned().or(late);
+    }
+    assert!(!world.pods.contains_key(SOURCE), "it has left");
+    let late = late.expect("it was there");
+    let pod = serde_json::from_value(late).expect("a pod");
+    world.core.handle(world.at, Event::Pod(Box::new(pod)));
+    let known = world.core.snapshot().known_pods;
+    assert!(!known.contains(&SOURCE.to_owned()), "{known:?}");
+}
+
+/// The guest is handed over and lost at the target, and the VM begins anew in a third pod before the migration is looked at again.
+/// What was stopped at the source never runs again. Found by `sim::moves`, seed 13.
+#[test]
+fn n44_a_source_is_not_recalled_once_the_vm_has_begun_anew_elsewhere() {
+    let mut met = 0;
+    for count in 0..steps() {
+        let mut world = after(count);
+        let Some(target) = world.target() else {
+            continue;
+        };
+        let source_stands = world.qemus.get(SOURCE).is_some_and(|qemu| !qemu.runs);
+        if world.home() != target || !source_stands {
+            continue;
+        }
+        met += 1;
+        let is_told = world.phase(MOVE) == SUCCEEDED;
+        world.kill(&target);
+        world.remove_pod(&target);
+        world.begin_anew("example-third");
+        world.restart_controller();
+        world.settle();
+        assert_eq!(world.running(), ["example-third"], "after {count} steps");
+        assert!(!world.pods.contains_key(SOURCE), "after {count} steps");
+        let expected = if is_told { SUCCEEDED } else { FAILED };
+        assert_eq!(world.phase(MOVE), expected, "after {count} steps");
+    }
+    assert!(met > 0);
+}
+
+#[test]
+fn the_target_pod_is_the_vms_and_waits() {
+    let mut world = World::new(&json!({"nodeSelector": {"disk": "fast"}, "nodeAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+            {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["b"]}]}]}}}));
+    world.full = true;
+    world.settle();
+    let name = world.target().expect("a target pod");
+    let pod = &world.pods[&name];
+    assert_eq!(
+        pod["spec"]["containers"][0]["env"][1],
+        json!({"name": "RECEIVE_MIGRATION", "value": "true"})
+    );
+    assert_eq!(pod["spec"]["nodeSelector"], json!({"disk": "fast"}));
+    assert_eq!(
+        pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"],
+        json!([{"matchExpressions": [
+            {"key": "kubernetes.io/os", "operator": "In", "values": ["linux"]},
+            {"key": "zone", "operator": "In", "values": ["b"]}]}])
+    );
+    assert_eq!(
+        pod["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"],
+        json!([{"labelSelector": {"matchLabels": {"vm.neon.tech/name": "example"}}, "topologyKey": "kubernetes.io/hostname"}])
+    );
+    let owners = pod["metadata"]["ownerReferences"]
+        .as_array()
+        .expect("owners");
+    let told: Vec<(&str, bool)> = owners
+        .iter()
+        .map(|one| {
+            (
+                one["kind"].as_str().unwrap_or_default(),
+                one["controller"] == true,
+            )
+        })
+        .collect();
+    assert_eq!(
+        told,
+        [("VirtualMachineMigration", true), ("VirtualMachine", false)]
+    );
+    assert_eq!(pod["metadata"]["labels"]["vm.neon.tech/name"], "example");
+    let source = world.pods[SOURCE]["metadata"]["ownerReferences"]
+        .as_array()
+        .cloned()
+        .unwrap_or_default();
+    let told: Vec<(&str, bool)> = source
+        .iter()
+        .map(|one| {
+            (
+                one["kind"].as_str().unwrap_or_default(),
+                one["controller"] == true,
+            )
+        })
+        .collect();
+    assert_eq!(
+        told,
+        [("VirtualMachine", true), ("VirtualMachineMigration", false)]
+    );
+    assert_eq!(world.vm_phase(), VmPhase::PreMigrating);
+    assert!(
+        world.message(MOVE).contains("waits for target pod"),
+        "{}",
+        world.message(MOVE)
+    );
+}
+
+/// At each step: a target that dies leaves the guest where it was, unless it was its own already.
+#[test]
+fn n44_a_target_that_dies_at_any_step_leaves_one_guest() {
+    for count in 0..steps() {
+        let mut world = after(count);
+        let Some(target) = world.target().filter(|name| world.qemus.contains_key(name)) else {
+            continue;
+        };
+        let was_its_own = world.home() == target;
+        world.kill(&target);
+        world.settle();
+        if was_its_own {
+            // The VM's own pod has failed: its restart policy decides. Nothing else runs.
+            assert!(world.running().is_empty(), "step {count}");
+            assert_eq!(world.home(), target, "step {count}");
+        } else {
+            assert_eq!(world.running(), [SOURCE], "step {count}: {:#?}", world.log);
+            assert_eq!(world.phase(MOVE), FAILED, "step {count}");
+            assert!(
+                world.message(MOVE).contains(&target),
+                "{}",
+                world.message(MOVE)
+            );
+            world.assert_tidy();
+        }
+    }
+}
+
+/// At each step: a source that dies takes its guest along, unless all of it was elsewhere. Never does an unfinished one run.
+#[test]
+fn n44_a_source_that_dies_at_any_step_leaves_one_guest_or_its_vm_to_restart() {
+    let (mut lost, mut kept) = (0, 0);
+    for count in 0..steps() {
+        let mut world = after(count);
+        if !world.qemus.contains_key(SOURCE) {
+            continue;
+        }
+        let was_running = world.running() == [SOURCE];
+        world.kill(SOURCE);
+        world.settle();
+        let running = world.running();
+        if world.home() == SOURCE {
+            lost += 1;
+            assert!(was_running || running.is_empty(), "step {count}");
+            assert!(running.is_empty(), "step {count}: {running:?}");
+            assert_eq!(
+                world.vm_phase(),
+                VmPhase::Running,
+                "step {count}: the VM's reconcile takes over"
+            );
+            assert_eq!(
+                world.target(),
+                None,
+                "step {count}: nothing is left of the target"
+            );
+        } else {
+            kept += 1;
+            assert_eq!(running, [world.home()], "step {count}");
+            assert_eq!(world.phase(MOVE), SUCCEEDED, "step {count}");
+        }
+    }
+    assert!(
+        lost > 5 && kept > 3,
+        "{lost} lost, {kept} kept: both are met"
+    );
+}
+
+/// At each step: called off, the guest runs on where it was, or where it has gone, and nothing is left of the rest.
+#[test]
+fn n44_cancelled_at_any_step_leaves_one_guest() {
+    let (mut stayed, mut left) = (0, 0);
+    for count in 0..steps() {
+        let mut world = after(count);
+        world.delete_move(MOVE);
+        world.settle();
+        assert!(!world.moves.contains_key(MOVE), "step {count}: it goes");
+        let home = world.home();
+        assert_eq!(
+            world.running(),
+            std::slice::from_ref(&home),
+            "step {count}: {:#?}",
+            world.log
+        );
+        world.assert_tidy();
+        if home == SOURCE {
+            stayed += 1;
+        } else {
+            left += 1;
+        }
+    }
+    assert!(
+        stayed > 5 && left > 2,
+        "{stayed} stayed, {left} left: both are met"
+    );
+}
+
+/// At each step: a controller that starts anew, and one whose writes meet others', ends at the same.
+#[test]
+fn n44_a_controller_restarted_at_any_step_converges() {
+    for count in 0..=steps() {
+        for conflicts in [0, 2] {
+            let mut world = after(count);
+            world.restart_controller();
+            world.conflicts = conflicts;
+            world.touch_vm();
+            world.settle();
+            assert_eq!(
+                world.phase(MOVE),
+                SUCCEEDED,
+                "step {count}: {:#?}",
+                world.log
+            );
+            assert_eq!(world.running(), [world.home()], "step {count}");
+            assert_ne!(world.home(), SOURCE, "step {count}");
+            world.assert_tidy();
+        }
+    }
+}
+
+/// A restart of the controller and a cancel or the end of a QEMU at each pair of steps.
+#[test]
+fn n44_two_faults_leave_no_two_guests() {
+    let all = steps();
+    for first in 0..all {
+        for second in 0..all - first {
+            for fault in 0..3 {
+                let mut world = after(first);
+                world.restart_controller();
+                for _ in 0..second {
+                    world.step();
+                }
+                let target = world.target().filter(|name| world.qemus.contains_key(name));
+                let is_source = world.qemus.contains_key(SOURCE);
+                match (fault, target) {
+                    (0, _) => world.delete_move(MOVE),
+                    (1, Some(target)) => world.kill(&target),
+                    (2, _) if is_source => world.kill(SOURCE),
+                    _ => continue,
+                }
+                world.restart_controller();
+                // `step` counts the guests.
+                world.settle();
+                if fault == 0 {
+                    assert_eq!(world.running(), [world.home()], "{first} {second}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn n44_what_takes_too_long_is_given_up() {
+    let mut world =
+        World::new(&json!({"completionTimeout": 600, "preventMigrationToSameHost": true}));
+    world.full = true;
+    world.settle();
+    assert_eq!(world.phase(MOVE), "Pending");
+    world.pass(Span::from_secs(600));
+    world.settle();
+    assert_eq!(world.phase(MOVE), FAILED);
+    assert_eq!(
+        world.message(MOVE),
+        "not done within completionTimeout, 600 s"
+    );
+    assert_eq!(world.running(), [SOURCE]);
+    world.assert_tidy();
+}
+
+#[test]
+fn it_waits_until_the_vm_is_at_rest() {
+    let mut world = world();
+    if let Some(vm) = world.vm.as_mut() {
+        vm["status"]["phase"] = json!("Scaling");
+    }
+    world.touch_vm();
+    world.show();
+    world.settle();
+    assert_eq!(
+        (world.phase(MOVE).as_str(), world.vm_phase()),
+        ("", VmPhase::Scaling)
+    );
+    assert_eq!(
+        world.message(MOVE),
+        "waits until the VM is Running; it is Scaling"
+    );
+    if let Some(vm) = world.vm.as_mut() {
+        vm["status"]["phase"] = json!("Running");
+    }
+    world.touch_vm();
+    world.show();
+    world.settle();
+    assert_eq!(world.phase(MOVE), SUCCEEDED);
+}
+
+#[test]
+fn migrations_of_one_vm_take_turns() {
+    let mut world = world();
+    world.full = true;
+    world.migrate("n", &plain());
+    world.settle();
+    assert_eq!(world.message("n"), "waits for migration m of the same VM");
+    assert_eq!(world.pods.len(), 2, "one target at a time");
+    world.delete_move(MOVE);
+    world.settle();
+    assert_eq!(world.phase("n"), "Pending");
+    world.full = false;
+    world.settle();
+    assert_eq!(world.phase("n"), SUCCEEDED);
+    assert_eq!(world.running(), [world.home()]);
+}
+
+/// One that has failed lets go of the VM once, and not of what the next one takes.
+#[test]
+fn n44_after_one_that_failed_another_one_moves_the_guest() {
+    for count in 0..steps() {
+        let mut world = after(count);
+        let Some(target) = world.target().filter(|name| world.qemus.contains_key(name)) else {
+            continue;
+        };
+        if world.home() == target {
+            continue;
+        }
+        world.kill(&target);
+        world.migrate("n", &plain());
+        world.settle();
+        assert_eq!(world.phase(MOVE), FAILED, "step {count}");
+        assert_eq!(
+            world.phase("n"),
+            SUCCEEDED,
+            "step {count}: {:#?}",
+            world.log
+        );
+        assert_eq!(world.running(), [world.home()], "step {count}");
+    }
+}
+
+#[test]
+fn a_vm_that_is_not_there_fails_and_one_that_goes_lets_go() {
+    let mut world = world();
+    world.vm = None;
+    world.show();
+    world.settle();
+    assert_eq!(
+        (world.phase(MOVE).as_str(), world.message(MOVE).as_str()),
+        (FAILED, "there is no VM example")
+    );
+    for count in 0..steps() {
+        let mut world = after(count);
+        world.vm = None;
+        world.delete_move(MOVE);
+        world.settle();
+        assert!(!world.moves.contains_key(MOVE), "step {count}");
+    }
+}
+
+/// Whose phase is changed by somebody else while it migrates is left to them.
+#[test]
+fn a_vm_that_somebody_else_takes_back_stays_with_them() {
+    let mut world = world();
+    world.full = true;
+    world.settle();
+    if let Some(vm) = world.vm.as_mut() {
+        vm["status"]["phase"] = json!("Running");
+    }
+    world.touch_vm();
+    world.show();
+    world.settle();
+    assert_eq!(world.phase(MOVE), FAILED);
+    assert_eq!(
+        world.message(MOVE),
+        "the VM was changed by somebody else and is Running"
+    );
+    world.assert_tidy();
+}
+
+/// What was read again after a refusal led to the next try at once: as fast as the server refused.
+#[test]
+fn a_write_that_is_always_refused_is_not_tried_as_fast_as_the_server_answers() {
+    for refused in [Kind::WriteMigration, Kind::WriteVm, Kind::CreatePod] {
+        let mut world = world();
+        let (mut tries, mut calls) = (0, 0);
+        for _ in 0..200 {
+            let Some(action) = world.core.poll_action(world.at) else {
+                break;
+            };
+            let kind = action.kind();
+            calls += 1;
+            let result = if kind == refused {
+                tries += 1;
+                Err(Refusal::Failed {
+                    message: "denied by a webhook (403)".into(),
+                    permanent: true,
+                })
+            } else {
+                world.carry_out(action)
+            };
+            world.core.handle(world.at, Event::Done { kind, result });
+        }
+        assert_eq!(tries, 1, "{refused} in one instant");
+        assert!(calls < 50, "{refused}: {calls} calls without rest");
+    }
+}

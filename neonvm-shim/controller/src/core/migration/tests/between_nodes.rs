@@ -1,0 +1,74 @@
+//! What is different in a cluster: runners are at their pods' addresses, and nodes do not share disks.
+
+use protocol::migration::DiskTravel;
+use serde_json::{Value, json};
+
+use super::world::{MOVE, SOURCE, World};
+use crate::core::Settings;
+use crate::core::migration::SUCCEEDED;
+
+/// Says what the disk's image of a pod was resolved to.
+fn resolve(world: &mut World, pod: &str, image: &str) {
+    let statuses = json!([{"name": "init", "imageID": image}]);
+    let pod = world.pods.get_mut(pod).expect("it is there");
+    pod["status"]["initContainerStatuses"] = statuses;
+}
+
+/// A cluster whose nodes have these images under the name in the spec.
+fn moved(spec: &Value, source: &str, target: &str) -> World {
+    let mut world = World::with(spec, Settings::cluster("runner:1"));
+    resolve(&mut world, SOURCE, source);
+    let mut steps = 0;
+    while world.travel.is_none() {
+        world.step();
+        let is_up = |name: &String| world.qemus.contains_key(name);
+        if let Some(name) = world.target().filter(is_up) {
+            resolve(&mut world, &name, target);
+        }
+        steps += 1;
+        assert!(steps < 100, "it never comes: {:#?}", world.log);
+    }
+    world
+}
+
+#[test]
+fn n44_between_nodes_runners_are_told_at_their_pods_addresses() {
+    let mut world = moved(&json!({}), "sha256:a", "sha256:a");
+    let target = world.target().expect("a target");
+    let address = |pod: &str| world.core.link_address(pod).map(|at| at.to_string());
+    assert_eq!(address(SOURCE).as_deref(), Some("127.9.1.1:25183"));
+    assert_eq!(address(&target).as_deref(), Some("127.9.1.2:25183"));
+    assert_eq!(address("another"), None);
+    world.settle();
+    assert_eq!(world.phase(MOVE), SUCCEEDED, "{:#?}", world.log);
+    assert_eq!(world.running(), [target]);
+    world.assert_tidy();
+}
+
+#[test]
+fn a_pod_without_an_address_is_not_listened_to() {
+    let mut world = World::with(&json!({}), Settings::cluster("runner:1"));
+    let mut found = false;
+    while world.step() {
+        let targets = world.core.link_targets();
+        for pod in targets {
+            assert!(world.core.link_address(&pod).is_some(), "{pod}");
+            found = true;
+        }
+    }
+    assert!(found);
+}
+
+#[test]
+fn what_was_written_over_an_image_goes_only_where_that_very_image_is() {
+    let whole = json!({"incremental": false});
+    for (spec, source, target, travel) in [
+        (json!({}), "sha256:a", "sha256:a", DiskTravel::Auto),
+        (json!({}), "sha256:a", "sha256:b", DiskTravel::Whole),
+        (json!({}), "", "", DiskTravel::Whole),
+        (whole, "sha256:a", "sha256:a", DiskTravel::Whole),
+    ] {
+        let world = moved(&spec, source, target);
+        assert_eq!(world.travel, Some(travel), "{source} {target}");
+    }
+}

@@ -1,0 +1,604 @@
+//! An API server, nodes, and runners that do what they are told, for one VM and its migrations. QEMU is modelled by where the
+//! guest is, so that it can be counted how many run.
+
+use std::collections::BTreeMap;
+
+use protocol::annotations::FINALIZER;
+use protocol::migration::{
+    Destination, DiskTravel, IncomingReport, IncomingStage, OutgoingReport, OutgoingStage, Progress,
+};
+use protocol::object::{ContainerStatus, Pod};
+use protocol::runner::{ExitReason, ExitReport, RunnerPhase, RunnerState};
+use protocol::time::{Span, Timestamp, WallTime};
+use protocol::vm::{VirtualMachine, VirtualMachineMigration, VmPhase};
+use serde_json::{Value, json};
+
+use crate::core::metadata::PatchOp;
+use crate::core::migration::{Action, Event, MoveCore, Reply};
+use crate::core::pod::CONTAINER;
+use crate::core::refusal::Refusal;
+use crate::core::testing::{ready_pod, runner_at, sample_vm, wall};
+use crate::core::{Moment, Settings};
+
+/// Where the guest goes from.
+pub(super) const SOURCE: &str = "example-first";
+/// The migration.
+pub(super) const MOVE: &str = "m";
+
+/// One QEMU.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Qemu {
+    pub(super) state: RunnerState,
+    /// Its guest runs.
+    pub(super) runs: bool,
+}
+
+pub(super) struct World {
+    pub(super) core: MoveCore,
+    pub(super) vm: Option<Value>,
+    pub(super) moves: BTreeMap<String, Value>,
+    pub(super) pods: BTreeMap<String, Value>,
+    pub(super) qemus: BTreeMap<String, Qemu>,
+    pub(super) at: Moment,
+    pub(super) settings: Settings,
+    /// What was asked of whom, in order.
+    pub(super) log: Vec<String>,
+    /// No target pod finds a node.
+    pub(super) full: bool,
+    /// Writes that are refused as resting on an old version.
+    pub(super) conflicts: u32,
+    /// How the target was told that the disk comes.
+    pub(super) travel: Option<DiskTravel>,
+    version: u64,
+    seed: u64,
+}
+
+impl World {
+    pub(super) fn new(spec: &Value) -> Self {
+        Self::with(spec, Settings::one_machine())
+    }
+
+    pub(super) fn with(spec: &Value, settings: Settings) -> Self {
+        let mut vm = serde_json::to_value(sample_vm()).expect("a VM");
+        vm["status"] = json!({"phase": "Running", "restartCount": 0, "podName": SOURCE,
+            "podIP": "127.9.1.1", "node": "here"});
+        let mut world = Self {
+            core: MoveCore::new(settings.clone(), 7),
+            vm: Some(vm),
+            moves: BTreeMap::new(),
+            pods: BTreeMap::new(),
+            qemus: BTreeMap::new(),
+            at: Moment {
+                now: Timestamp(1_000_000),
+                wall: wall(),
+            },
+            settings,
+            log: Vec::new(),
+            full: false,
+            conflicts: 0,
+            travel: None,
+            version: 100,
+            seed: 7,
+        };
+        let pod = serde_json::to_value(ready_pod(&world.vm(), SOURCE)).expect("a pod");
+        world.pods.insert(SOURCE.into(), pod);
+        let qemu = Qemu {
+            state: runner_at(250, 1),
+            runs: true,
+        };
+        world.qemus.insert(SOURCE.into(), qemu);
+        world.migrate(MOVE, spec);
+        world
+    }
+
+    /// Somebody asks for a migration.
+    pub(super) fn migrate(&mut self, name: &str, spec: &Value) {
+        let mut all = json!({"vmName": "example"});
+        merge(&mut all, spec);
+        let object = json!({
+            "apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachineMigration",
+            "metadata": {"name": name, "namespace": "default", "uid": format!("uid-{name}"),
+                "creationTimestamp": self.at.wall},
+            "spec": all,
+        });
+        self.moves.insert(name.into(), object);
+        self.touch_move(name);
+        self.show();
+    }
+
+    pub(super) fn restart_controller(&mut self) {
+        self.seed += 1;
+        self.core = MoveCore::new(self.settings.clone(), self.seed);
+        self.show();
+    }
+
+    pub(super) fn vm(&self) -> VirtualMachine {
+        serde_json::from_value(self.vm.clone().expect("the VM is there")).expect("a VM")
+    }
+
+    pub(super) fn vm_phase(&self) -> VmPhase {
+        self.vm().status.unwrap_or_default().phase
+    }
+
+    /// The pod the VM says it runs in.
+    pub(super) fn home(&self) -> String {
+        self.vm().status.unwrap_or_default().pod_name
+    }
+
+    pub(super) fn migration(&self, name: &str) -> VirtualMachineMigration {
+        serde_json::from_value(self.moves[name].clone()).expect("a migration")
+    }
+
+    pub(super) fn phase(&self, name: &str) -> String {
+        self.migration(name).status.unwrap_or_default().phase
+    }
+
+    pub(super) fn message(&self, name: &str) -> String {
+        let status = self.migration(name).status.unwrap_or_default();
+        let found = status.conditions.iter().find(|one| one.kind == "Available");
+        found.map(|one| one.message.clone()).unwrap_or_default()
+    }
+
+    pub(super) fn target(&self) -> Option<String> {
+        self.pods.keys().find(|name| *name != SOURCE).cloned()
+    }
+
+    /// Pods whose guest runs.
+    pub(super) fn running(&self) -> Vec<String> {
+        let runs = self.qemus.iter().filter(|(_, qemu)| qemu.runs);
+        runs.map(|(name, _)| name.clone()).collect()
+    }
+
+    pub(super) fn pass(&mut self, time: Span) {
+        self.at.now = self.at.now + time;
+        self.at.wall = WallTime(self.at.wall.0 + i64::try_from(time.0).expect("small"));
+    }
+
+    /// One thing happens: an action of the core if it has one, else something of the world. `false` when nothing is left.
+    pub(super) fn step(&mut self) -> bool {
+        let mut acted = false;
+        if let Some(action) = self.core.poll_action(self.at) {
+            let kind = action.kind();
+            let result = self.carry_out(action);
+            self.log.push(format!("{kind:?}"));
+            self.core.handle(self.at, Event::Done { kind, result });
+            acted = true;
+        } else if self.turn() {
+            acted = true;
+        }
+        let running = self.running();
+        assert!(running.len() <= 1, "{running:?} run: {:#?}", self.log);
+        self.show();
+        acted
+    }
+
+    /// Everything happens that may, time included.
+    pub(super) fn settle(&mut self) {
+        let mut idle = 0;
+        for _ in 0..400 {
+            if self.step() {
+                idle = 0;
+            } else {
+                idle += 1;
+                if idle == 3 {
+                    return;
+                }
+                self.pass(Span::from_secs(20));
+            }
+        }
+        panic!("it never rests: {:#?}", &self.log[self.log.len() - 12..]);
+    }
+
+    /// The world moves on by one.
+    fn turn(&mut self) -> bool {
+        let names: Vec<String> = self.pods.keys().cloned().collect();
+        for name in names {
+            let pod = self.pod(&name);
+            if pod.metadata.deletion_timestamp.is_some() {
+                self.remove_pod(&name);
+                return true;
+            }
+            if !pod.is_terminal() && !self.qemus.contains_key(&name) && !self.full {
+                self.start_target(&name);
+                return true;
+            }
+        }
+        let Some(source) = self.qemus.get(SOURCE).cloned() else {
+            return false;
+        };
+        let mut targets = self.qemus.iter();
+        let target = targets.find(|(_, qemu)| qemu.state.incoming.is_some());
+        let Some(target) = target.map(|(name, _)| name.clone()) else {
+            return false;
+        };
+        let sends = matches!(&source.state.outgoing, Some(report) if report.stage == OutgoingStage::Sending);
+        if sends {
+            let qemu = self.qemus.get_mut(SOURCE).expect("it is there");
+            qemu.runs = false;
+            let report = qemu.state.outgoing.as_mut().expect("it sends");
+            report.stage = OutgoingStage::HandedOver;
+            report.stopped_unix_us = Some(1_000_000);
+            report.progress = Some(Progress {
+                status: "completed".into(),
+                total_time_ms: 2000,
+                downtime_ms: 60,
+                ..Progress::default()
+            });
+            qemu.state.generation += 1;
+            return true;
+        }
+        let handed = matches!(&source.state.outgoing, Some(report) if report.stage == OutgoingStage::HandedOver);
+        let qemu = self.qemus.get_mut(&target).expect("it is there");
+        let report = qemu.state.incoming.as_mut().expect("a target");
+        if report.stage == IncomingStage::Starting {
+            report.stage = IncomingStage::Listening;
+            report.destination = Some(Destination {
+                stream: "127.9.1.2:20187".parse().expect("an address"),
+                disk: None,
+            });
+        } else if report.stage == IncomingStage::Listening && handed {
+            report.stage = IncomingStage::Loaded;
+        } else {
+            return false;
+        }
+        qemu.state.generation += 1;
+        true
+    }
+
+    fn start_target(&mut self, name: &str) {
+        let mut state = runner_at(250, 1);
+        state.phase = RunnerPhase::Receiving;
+        state.incoming = Some(IncomingReport {
+            id: String::new(),
+            stage: IncomingStage::Waiting,
+            destination: None,
+            problem: None,
+            began_unix_us: None,
+        });
+        let pod = self.pods.get_mut(name).expect("it is there");
+        pod["spec"]["nodeName"] = json!("here");
+        let unready = json!([ContainerStatus {
+            name: CONTAINER.into(),
+            ready: false,
+            ..ContainerStatus::default()
+        }]);
+        pod["status"] =
+            json!({"phase": "Running", "podIP": "127.9.1.2", "containerStatuses": unready});
+        self.touch_pod(name);
+        self.qemus.insert(name.into(), Qemu { state, runs: false });
+    }
+
+    /// A QEMU dies; its runner and its node say so.
+    pub(super) fn kill(&mut self, name: &str) {
+        let qemu = self.qemus.get_mut(name).expect("it is there");
+        qemu.runs = false;
+        qemu.state.exit = Some(ExitReport {
+            success: false,
+            reason: ExitReason::QemuDied,
+            code: None,
+            message: "killed".into(),
+        });
+        qemu.state.generation += 1;
+        if name != SOURCE
+            && let Some(source) = self.qemus.get_mut(SOURCE)
+            && let Some(report) = source.state.outgoing.as_mut()
+            && report.stage == OutgoingStage::Sending
+        {
+            // The stream broke: it goes on by itself.
+            report.stage = OutgoingStage::Failed;
+            report.problem = Some("the peer is gone".into());
+            source.state.generation += 1;
+        }
+        let pod = self.pods.get_mut(name).expect("it is there");
+        pod["status"]["phase"] = json!("Failed");
+        self.touch_pod(name);
+        self.show();
+    }
+
+    pub(super) fn remove_pod(&mut self, name: &str) {
+        self.pods.remove(name);
+        self.qemus.remove(name);
+        let name = name.to_owned();
+        self.core
+            .handle(self.at, Event::PodGone { name, uid: None });
+    }
+
+    /// The VM has failed, and its own core has begun it anew in a pod of this name.
+    pub(super) fn begin_anew(&mut self, name: &str) {
+        let vm = self.vm.as_mut().expect("it is there");
+        vm["status"]["phase"] = json!("Running");
+        vm["status"]["podName"] = json!(name);
+        self.touch_vm();
+        let pod = serde_json::to_value(ready_pod(&self.vm(), name)).expect("a pod");
+        self.pods.insert(name.to_owned(), pod);
+        self.touch_pod(name);
+        let qemu = Qemu {
+            state: runner_at(250, 1),
+            runs: true,
+        };
+        self.qemus.insert(name.to_owned(), qemu);
+        self.show();
+    }
+
+    pub(super) fn delete_move(&mut self, name: &str) {
+        let wall = self.at.wall;
+        let object = self.moves.get_mut(name).expect("it is there");
+        object["metadata"]["deletionTimestamp"] = json!(wall);
+        self.touch_move(name);
+        self.show();
+    }
+
+    /// Somebody writes something into the VM that changes nothing of this.
+    pub(super) fn touch_vm(&mut self) {
+        self.version += 1;
+        if let Some(vm) = self.vm.as_mut() {
+            vm["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        }
+    }
+
+    fn touch_move(&mut self, name: &str) {
+        self.version += 1;
+        let object = self.moves.get_mut(name).expect("it is there");
+        object["metadata"]["resourceVersion"] = json!(self.version.to_string());
+    }
+
+    fn touch_pod(&mut self, name: &str) {
+        self.version += 1;
+        let pod = self.pods.get_mut(name).expect("it is there");
+        pod["metadata"]["resourceVersion"] = json!(self.version.to_string());
+    }
+
+    pub(super) fn pod(&self, name: &str) -> Pod {
+        serde_json::from_value(self.pods[name].clone()).expect("a pod")
+    }
+
+    pub(super) fn show(&mut self) {
+        self.moves.retain(|_, object| {
+            let meta = &object["metadata"];
+            let held = meta["finalizers"]
+                .as_array()
+                .is_some_and(|all| !all.is_empty());
+            held || meta.get("deletionTimestamp").is_none()
+        });
+        let at = self.at;
+        let vm = match &self.vm {
+            Some(_) => Event::Vm(Box::new(self.vm())),
+            None => Event::VmGone,
+        };
+        self.core.handle(at, vm);
+        let known = [MOVE, "n"].map(str::to_owned);
+        for name in known {
+            let event = if self.moves.contains_key(&name) {
+                Event::Migration(Box::new(self.migration(&name)))
+            } else {
+                Event::MigrationGone { name, uid: None }
+            };
+            self.core.handle(at, event);
+        }
+        for name in self.pods.keys().cloned().collect::<Vec<_>>() {
+            self.core.handle(at, Event::Pod(Box::new(self.pod(&name))));
+        }
+        for pod in self.core.link_targets() {
+            let event = match self.qemus.get(&pod) {
+                Some(qemu) => Event::Runner {
+                    pod,
+                    state: Box::new(qemu.state.clone()),
+                },
+                None => Event::RunnerSilent {
+                    pod,
+                    error: "connection refused".into(),
+                },
+            };
+            self.core.handle(at, event);
+        }
+    }
+
+    fn stale(&mut self, patch: &Value, object: &Value) -> bool {
+        if self.conflicts > 0 {
+            self.conflicts -= 1;
+            return true;
+        }
+        patch["metadata"]["resourceVersion"] != object["metadata"]["resourceVersion"]
+    }
+
+    pub(super) fn carry_out(&mut self, action: Action) -> Result<Reply, Refusal> {
+        match action {
+            Action::WriteVm { patch } => {
+                let vm = self.vm.clone().ok_or(Refusal::Gone)?;
+                if self.stale(&patch, &vm) {
+                    return Err(Refusal::Conflict);
+                }
+                merge(self.vm.as_mut().expect("it is there"), &patch);
+                self.touch_vm();
+                Ok(Reply::Vm(Box::new(self.vm())))
+            }
+            Action::ReadVm => match &self.vm {
+                Some(_) => Ok(Reply::Vm(Box::new(self.vm()))),
+                None => Err(Refusal::Gone),
+            },
+            Action::PatchMigration { name, patch } | Action::WriteMigration { name, patch, .. } => {
+                let object = self.moves.get(&name).cloned().ok_or(Refusal::Gone)?;
+                if self.stale(&patch, &object) {
+                    return Err(Refusal::Conflict);
+                }
+                merge(self.moves.get_mut(&name).expect("it is there"), &patch);
+                self.touch_move(&name);
+                Ok(Reply::Migration(Box::new(self.migration(&name))))
+            }
+            Action::ReadMigration { name } => match self.moves.contains_key(&name) {
+                true => Ok(Reply::Migration(Box::new(self.migration(&name)))),
+                false => Err(Refusal::Gone),
+            },
+            Action::ReadPod { name } => Ok(self.pod_reply(&name)),
+            Action::CreatePod { name, mut pod } => {
+                let named = self.moves.values();
+                let mut named = named.map(|object| &object["status"]["targetPodName"]);
+                assert!(
+                    named.any(|stored| *stored == name),
+                    "the name is stored first"
+                );
+                pod["metadata"]["uid"] = json!(format!("uid-{name}"));
+                self.pods.entry(name.clone()).or_insert(pod);
+                self.touch_pod(&name);
+                Ok(self.pod_reply(&name))
+            }
+            Action::PatchPod { name, ops } => {
+                let Some(pod) = self.pods.get_mut(&name) else {
+                    return Ok(Reply::PodGone(name));
+                };
+                for op in ops {
+                    match op {
+                        PatchOp::Add { path, value } => {
+                            let (parent, key) = path.rsplit_once('/').expect("a pointer");
+                            pod.pointer_mut(parent).expect("a parent")[key] = value;
+                        }
+                        PatchOp::Test { path, value } => {
+                            assert_eq!(pod.pointer(&path), Some(&value));
+                        }
+                        PatchOp::Remove { .. } => panic!("nothing is removed here"),
+                    }
+                }
+                self.touch_pod(&name);
+                Ok(self.pod_reply(&name))
+            }
+            Action::DeletePod { name, .. } => {
+                let wall = self.at.wall;
+                if let Some(pod) = self.pods.get_mut(&name) {
+                    pod["metadata"]["deletionTimestamp"] = json!(wall);
+                    self.touch_pod(&name);
+                    if let Some(qemu) = self.qemus.get_mut(&name) {
+                        qemu.runs = false;
+                    }
+                }
+                Ok(self.pod_reply(&name))
+            }
+            order => self.order(order),
+        }
+    }
+
+    /// The runners, as strict as the real ones.
+    fn order(&mut self, action: Action) -> Result<Reply, Refusal> {
+        let refused = |message: &str| {
+            Err(Refusal::Failed {
+                message: message.into(),
+                permanent: false,
+            })
+        };
+        let home = (self.home(), self.vm_phase());
+        let pod = match &action {
+            Action::Send { pod, .. }
+            | Action::Recall { pod, .. }
+            | Action::Quit { pod, .. }
+            | Action::Receive { pod, .. }
+            | Action::Begin { pod, .. } => pod.clone(),
+            other => panic!("{other:?} is no order"),
+        };
+        let Some(qemu) = self.qemus.get_mut(&pod) else {
+            return refused("connection refused");
+        };
+        if qemu.state.exit.is_some() {
+            return refused("it has ended");
+        }
+        qemu.state.generation += 1;
+        match action {
+            Action::Send { order, .. } => {
+                let report = qemu.state.outgoing.get_or_insert(OutgoingReport {
+                    id: order.id.clone(),
+                    stage: OutgoingStage::Holding,
+                    shape: Some(json!({})),
+                    progress: None,
+                    problem: None,
+                    stopped_unix_us: None,
+                });
+                if report.id != order.id {
+                    return refused("another migration");
+                }
+                if order.to.is_some() && report.stage == OutgoingStage::Holding {
+                    report.stage = OutgoingStage::Sending;
+                }
+            }
+            Action::Recall { .. } => {
+                assert_eq!(home, (pod, VmPhase::Running), "recalled is decided first");
+                qemu.state.outgoing = None;
+                qemu.runs = true;
+            }
+            Action::Quit { .. } => {
+                let report = qemu.state.outgoing.as_ref().expect("it was sent");
+                assert_eq!(report.stage, OutgoingStage::HandedOver);
+                qemu.state.exit = Some(ExitReport {
+                    success: true,
+                    reason: ExitReason::Moved,
+                    code: Some(0),
+                    message: String::new(),
+                });
+            }
+            Action::Receive { order, .. } => {
+                let report = qemu.state.incoming.as_mut().expect("a target");
+                report.id.clone_from(&order.id);
+                self.travel = Some(order.disk);
+                report.stage = IncomingStage::Starting;
+            }
+            Action::Begin { .. } => {
+                assert_eq!(home, (pod, VmPhase::Running), "begun is decided first");
+                let report = qemu.state.incoming.as_mut().expect("a target");
+                if report.stage == IncomingStage::Loaded {
+                    report.stage = IncomingStage::Begun;
+                    report.began_unix_us = Some(1_090_000);
+                    qemu.runs = true;
+                }
+            }
+            other => panic!("{other:?} is no order"),
+        }
+        Ok(Reply::Runner(Box::new(qemu.state.clone())))
+    }
+
+    fn pod_reply(&self, name: &str) -> Reply {
+        match self.pods.contains_key(name) {
+            true => Reply::Pod(Box::new(self.pod(name))),
+            false => Reply::PodGone(name.to_owned()),
+        }
+    }
+
+    /// Nothing of the migration is left but what it did.
+    pub(super) fn assert_tidy(&self) {
+        let home = self.home();
+        assert_eq!(self.vm_phase(), VmPhase::Running);
+        for (name, pod) in &self.pods {
+            assert_eq!(*name, home, "a pod is left over");
+            let owners = pod["metadata"]["ownerReferences"]
+                .as_array()
+                .expect("owners");
+            let kinds: Vec<&str> = owners
+                .iter()
+                .filter_map(|one| one["kind"].as_str())
+                .collect();
+            assert_eq!(kinds, ["VirtualMachine"], "of pod {name}");
+            assert_eq!(owners[0]["controller"], true);
+        }
+    }
+}
+
+/// RFC 7386.
+pub(super) fn merge(target: &mut Value, patch: &Value) {
+    let Value::Object(members) = patch else {
+        *target = patch.clone();
+        return;
+    };
+    if !target.is_object() {
+        *target = json!({});
+    }
+    for (name, value) in members {
+        let object = target.as_object_mut().expect("made above");
+        if value.is_null() {
+            object.remove(name);
+        } else {
+            merge(object.entry(name.clone()).or_insert(Value::Null), value);
+        }
+    }
+}
+
+/// Whether an object is held by us.
+pub(super) fn has_finalizer(object: &Value) -> bool {
+    let all = object["metadata"]["finalizers"].as_array();
+    all.is_some_and(|all| all.iter().any(|one| one == FINALIZER))
+}

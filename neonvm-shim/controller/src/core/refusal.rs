@@ -1,0 +1,31 @@
+//! Why an action did not work, whoever's it is.
+
+use super::failing::Outcome;
+
+/// Why an action did not work.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refusal {
+    /// It rested on an old version.
+    Conflict,
+    /// The object it is about does not exist. Of a pod this is no refusal but news.
+    Gone,
+    /// Anything else.
+    Failed {
+        /// The peer's words.
+        message: String,
+        /// Whether the same request can never work (a 4xx).
+        permanent: bool,
+    },
+}
+
+impl Refusal {
+    /// How an attempt counts that ended so.
+    #[must_use]
+    pub fn outcome<T>(result: &Result<T, Self>) -> Outcome {
+        match result {
+            Ok(_) => Outcome::Success,
+            Err(Self::Conflict) => Outcome::Conflict,
+            Err(_) => Outcome::Failure,
+        }
+    }
+}

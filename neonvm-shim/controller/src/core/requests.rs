@@ -1,0 +1,244 @@
+//! What a runner pod requests of its node when it requests the truth about its VM (mission row N41): cluster-autoscaler, other
+//! schedulers, quotas and the weights of cgroups go by requests, and the deployed runner pods carry none.
+//!
+//! A pod is made with what its VM is to have, shared by the over-commit factors as `vm.neon.tech/usage` is for the patched
+//! cluster-autoscaler (spec/scheduler.md §5.5), and resized in place after: up before the guest grows, down once it has shrunk.
+//! Resources that the VM's author requests or limits in `spec.podResources` stay theirs, and a pod that was made without
+//! requests keeps none, for its quality-of-service class may not change.
+
+use protocol::annotations::Overcommit;
+use protocol::object::Pod;
+use protocol::quantity::Quantity;
+use protocol::units::{Bytes, MilliCpu, Resources};
+use protocol::vm::VirtualMachine;
+use serde_json::{Value, json};
+
+use super::metadata::PatchOp;
+use super::pod::CONTAINER;
+
+/// The subresource by which a pod is resized (Kubernetes 1.33 and later).
+pub const SUBRESOURCE: &str = "resize";
+/// Type of the condition by which a kubelet says that it has not yet, or will never, set aside what a pod requests.
+const PENDING: &str = "PodResizePending";
+
+/// One resource a pod may request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Resource {
+    Cpu,
+    Memory,
+}
+
+impl Resource {
+    const ALL: [Self; 2] = [Self::Cpu, Self::Memory];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Memory => "memory",
+        }
+    }
+
+    /// Whether the VM's author has said what the pod requests of it, or may use at most.
+    fn is_authors(self, vm: &VirtualMachine) -> bool {
+        let said = |list: &str| {
+            let resources = vm.spec.pod_resources.as_ref();
+            let list = resources.and_then(|resources| resources.get(list));
+            list.and_then(|list| list.get(self.name())).is_some()
+        };
+        said("requests") || said("limits")
+    }
+
+    fn of(self, size: Resources) -> Quantity {
+        match self {
+            Self::Cpu => Quantity::from_milli(u64::from(size.cpu.0)),
+            Self::Memory => Quantity::from_bytes(size.mem.0),
+        }
+    }
+}
+
+/// Adds to the resources of a new container what it is to request for the VM.
+pub(super) fn insert(resources: &mut serde_json::Map<String, Value>, vm: &VirtualMachine) {
+    let size = shared(vm, vm.spec.guest.in_use());
+    for resource in Resource::ALL {
+        if resource.is_authors(vm) {
+            continue;
+        }
+        let requests = resources.entry("requests").or_insert_with(|| json!({}));
+        if let Some(requests) = requests.as_object_mut() {
+            requests.insert(resource.name().into(), json!(resource.of(size)));
+        }
+    }
+}
+
+/// The part of a size that a node is to set aside for it: less by the VM's over-commit factors, never nothing.
+fn shared(vm: &VirtualMachine, size: Resources) -> Resources {
+    let overcommit: Overcommit = vm.spec.overcommit.unwrap_or_default();
+    let part = |whole: u64, factor: Option<Quantity>| {
+        let milli = factor.map_or(1000, |factor| factor.milli_value());
+        let milli = u128::try_from(milli).unwrap_or(0).max(1);
+        let part = u128::from(whole) * 1000 / milli;
+        u64::try_from(part).unwrap_or(whole).max(1)
+    };
+    let cpu = part(u64::from(size.cpu.0), overcommit.cpu);
+    Resources {
+        cpu: MilliCpu(u32::try_from(cpu).unwrap_or(u32::MAX)),
+        mem: Bytes(part(size.mem.0, overcommit.memory)),
+    }
+}
+
+/// How the requests of a pod are to change.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Change {
+    /// The operations on the pod.
+    pub(super) ops: Vec<PatchOp>,
+    /// Whether one of them becomes more.
+    pub(super) grows: bool,
+}
+
+/// What is to change in the requests of `pod` so that its node sets aside what `vm` is to have and still `has`; of a guest that
+/// does not say what it has, only more than before. `None` when nothing is.
+pub(super) fn change(vm: &VirtualMachine, pod: &Pod, has: Option<Resources>) -> Option<Change> {
+    let mut containers = pod.spec.containers.iter();
+    let at = containers.position(|container| container.name == CONTAINER)?;
+    let held = &pod.spec.containers.get(at)?.resources.requests;
+    let wanted = vm.spec.guest.in_use();
+    let size = shared(vm, has.map_or(wanted, |has| wanted.field_max(has)));
+    let base = format!("/spec/containers/{at}");
+    let mut change = Change {
+        ops: vec![PatchOp::Test {
+            path: format!("{base}/name"),
+            value: json!(CONTAINER),
+        }],
+        grows: false,
+    };
+    for resource in Resource::ALL {
+        // Made without, it stays without.
+        let Some(before) = held.get(resource.name()) else {
+            continue;
+        };
+        let after = resource.of(size);
+        let more = after.nanos() > before.nanos();
+        let less = after.nanos() < before.nanos() && has.is_some();
+        if resource.is_authors(vm) || !(more || less) {
+            continue;
+        }
+        change.grows |= more;
+        change.ops.push(PatchOp::Add {
+            path: format!("{base}/resources/requests/{}", resource.name()),
+            value: json!(after),
+        });
+    }
+    (change.ops.len() > 1).then_some(change)
+}
+
+/// Why the node of a pod has not set aside what it requests; `None` when it has.
+pub(super) fn pending(pod: &Pod) -> Option<&str> {
+    let conditions = pod.status.conditions.iter();
+    let mut pending = conditions.filter(|it| it.kind == PENDING && it.status == "True");
+    pending.next().map(|it| it.message.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::testing::sample_vm;
+
+    fn vm() -> VirtualMachine {
+        let mut vm = sample_vm();
+        vm.spec.guest.cpus.r#use = MilliCpu(500);
+        vm.spec.guest.memory_slots.r#use = 2;
+        vm
+    }
+
+    fn pod(requests: &Value) -> Pod {
+        let pod = json!({"spec": {"containers": [{"name": "sidecar"},
+            {"name": CONTAINER, "resources": {"requests": requests}}]}});
+        serde_json::from_value(pod).expect("a pod")
+    }
+
+    fn paths(change: Option<Change>) -> Vec<(String, Value)> {
+        let ops = change.map(|change| change.ops).unwrap_or_default();
+        let added = ops.into_iter().filter_map(|op| match op {
+            PatchOp::Add { path, value } => Some((path, value)),
+            _ => None,
+        });
+        added.collect()
+    }
+
+    fn inserted(vm: &VirtualMachine) -> Value {
+        let mut resources = serde_json::Map::new();
+        insert(&mut resources, vm);
+        Value::Object(resources)
+    }
+
+    #[test]
+    fn n41_a_new_pod_requests_what_its_vm_is_to_have_less_by_over_commit() {
+        let mut vm = vm();
+        let whole = json!({"requests": {"cpu": "500m", "memory": "2Gi"}});
+        assert_eq!(inserted(&vm), whole);
+        let factors = json!({"cpu": "2.5", "memory": "1.5"});
+        vm.spec.overcommit = Some(serde_json::from_value(factors).expect("factors"));
+        let less = json!({"requests": {"cpu": "200m", "memory": "1431655765"}});
+        assert_eq!(inserted(&vm), less);
+        vm.spec.overcommit = Some(serde_json::from_value(json!({"cpu": "0"})).expect("a factor"));
+        assert_eq!(
+            inserted(&vm)["requests"]["memory"],
+            "2Gi",
+            "no division by it"
+        );
+    }
+
+    #[test]
+    fn what_the_author_says_of_a_resource_stays() {
+        let mut vm = vm();
+        vm.spec.pod_resources = Some(json!({"limits": {"cpu": 2}}));
+        assert_eq!(inserted(&vm), json!({"requests": {"memory": "2Gi"}}));
+        let small = pod(&json!({"cpu": "1m", "memory": "1Gi"}));
+        let changed = paths(change(&vm, &small, None));
+        let memory = "/spec/containers/1/resources/requests/memory".to_owned();
+        assert_eq!(changed, [(memory, json!("2Gi"))]);
+    }
+
+    #[test]
+    fn more_at_once_and_less_when_the_guest_says_that_it_has_less() {
+        let vm = vm();
+        let larger = pod(&json!({"cpu": "1", "memory": "1Gi"}));
+        let more = change(&vm, &larger, None).expect("memory is missing");
+        assert!(more.grows);
+        assert_eq!(paths(Some(more)).len(), 1, "cpu is not taken unseen");
+        let has = Resources::new(500, 3 << 30);
+        let both = change(&vm, &larger, Some(has)).expect("both differ");
+        assert_eq!(
+            paths(Some(both)),
+            [
+                (
+                    "/spec/containers/1/resources/requests/cpu".into(),
+                    json!("500m")
+                ),
+                (
+                    "/spec/containers/1/resources/requests/memory".into(),
+                    json!("3Gi")
+                ),
+            ]
+        );
+        let equal = pod(&json!({"cpu": "0.5", "memory": "2048Mi"}));
+        let has = Resources::new(250, 1 << 30);
+        assert_eq!(change(&vm, &equal, Some(has)), None);
+    }
+
+    #[test]
+    fn a_pod_made_without_requests_keeps_none() {
+        assert_eq!(change(&vm(), &pod(&json!({})), None), None);
+        assert_eq!(change(&vm(), &Pod::default(), None), None);
+    }
+
+    #[test]
+    fn a_kubelet_that_cannot_is_heard() {
+        let mut pod = pod(&json!({}));
+        assert_eq!(pending(&pod), None);
+        let condition =
+            json!([{"type": PENDING, "status": "True", "message": "Node didn't have enough"}]);
+        pod.status.conditions = serde_json::from_value(condition).expect("conditions");
+        assert_eq!(pending(&pod), Some("Node didn't have enough"));
+    }
+}

@@ -1,0 +1,200 @@
+//! Admission of VM objects in front of a real API server: what is answered to an `AdmissionReview`. The rules are those the embedded
+//! API server applies itself (`protocol::admission`). Source: spec/neonvm.md §1.9.
+//!
+//! A change that leaves the spec as it is (labels, finalizers, owners) always passes: an object that was stored before there were
+//! rules must still be able to go.
+
+use std::collections::BTreeSet;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use protocol::admission::{self, FieldError};
+use protocol::permit::NamespacedName;
+use serde_json::{Value, json};
+
+/// The version of reviews that is spoken.
+const API_VERSION: &str = "admission.k8s.io/v1";
+/// The status code of an object that breaks a rule.
+const INVALID: u16 = 422;
+
+/// What an API server asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Task {
+    /// Bring the object into the form it is kept in.
+    Mutate,
+    /// Say whether it may be so.
+    Validate,
+}
+
+/// VMs whose changes pass although they break a rule: the flag `--skip-update-validation-for`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Excused(BTreeSet<NamespacedName>);
+
+impl Excused {
+    /// Of names as `NAMESPACE/NAME`, or `NAME` in the namespace `default`.
+    #[must_use]
+    pub fn of<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
+        let key = |name: &str| {
+            let (namespace, name) = name.split_once('/').unwrap_or(("default", name));
+            NamespacedName {
+                namespace: namespace.to_owned(),
+                name: name.to_owned(),
+            }
+        };
+        let names = names.into_iter().map(str::trim);
+        Self(names.filter(|name| !name.is_empty()).map(key).collect())
+    }
+}
+
+/// A broken rule that was let pass.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Skipped {
+    /// The VM.
+    pub key: NamespacedName,
+    /// Its uid.
+    pub uid: String,
+    /// What it breaks.
+    pub message: String,
+}
+
+/// An answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Answer {
+    /// The `AdmissionReview` to send back.
+    pub review: Value,
+    /// What was let pass, unless nothing is to be written (`dryRun`).
+    pub skipped: Option<Skipped>,
+}
+
+/// Why there is no answer: it is no review.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NoReview {
+    /// It is of another version or kind.
+    #[error("not an AdmissionReview of {API_VERSION}")]
+    OtherKind,
+    /// It has no request with a uid, a kind and an object.
+    #[error("the review lacks a request, or its request lacks its uid, its kind or its object")]
+    Incomplete,
+}
+
+/// Answers a review.
+///
+/// # Errors
+/// [`NoReview`]; the sender made a mistake.
+pub fn answer(task: Task, review: &Value, excused: &Excused) -> Result<Answer, NoReview> {
+    if review["apiVersion"] != API_VERSION || review["kind"] != "AdmissionReview" {
+        return Err(NoReview::OtherKind);
+    }
+    let request = &review["request"];
+    let (Some(uid), Some(kind)) = (request["uid"].as_str(), request["kind"]["kind"].as_str())
+    else {
+        return Err(NoReview::Incomplete);
+    };
+    if !request["object"].is_object() {
+        return Err(NoReview::Incomplete);
+    }
+    let mut answer = match task {
+        Task::Mutate => mutated(kind, &request["object"]),
+        Task::Validate => validated(kind, request, excused),
+    };
+    answer.review["uid"] = uid.into();
+    answer.review =
+        json!({"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": answer.review});
+    Ok(answer)
+}
+
+/// Each changed member of the object as a whole: there are three or four.
+fn mutated(kind: &str, object: &Value) -> Answer {
+    let mut after = object.clone();
+    if let Err(errors) = admission::normalise(kind, &mut after) {
+        return denied(&errors);
+    }
+    let members = after.as_object().into_iter().flatten();
+    let changed = members.filter(|(name, value)| object.get(name) != Some(value));
+    let patch: Vec<Value> = changed
+        .map(|(name, value)| json!({"op": "add", "path": format!("/{name}"), "value": value}))
+        .collect();
+    let mut response = json!({"allowed": true});
+    if !patch.is_empty() {
+        response["patchType"] = "JSONPatch".into();
+        response["patch"] = STANDARD.encode(Value::from(patch).to_string()).into();
+    }
+    passed(response)
+}
+
+fn validated(kind: &str, request: &Value, excused: &Excused) -> Answer {
+    let new = kept(kind, &request["object"]);
+    let checked = if request["operation"] == "UPDATE" {
+        let old = kept(kind, &request["oldObject"]);
+        if old["spec"] == new["spec"] {
+            Ok(())
+        } else {
+            admission::validate_update(kind, &old, &new)
+        }
+    } else {
+        admission::validate_create(kind, &new)
+    };
+    let Err(errors) = checked else {
+        return passed(json!({"allowed": true}));
+    };
+    let text = |name: &str| request[name].as_str().unwrap_or_default().to_owned();
+    let key = NamespacedName {
+        namespace: text("namespace"),
+        name: text("name"),
+    };
+    if request["operation"] != "UPDATE" || !excused.0.contains(&key) {
+        return denied(&errors);
+    }
+    let message = said(&errors);
+    let warning = format!("{key} may not be so, and passes because it is excused: {message}");
+    let uid = new["metadata"]["uid"].as_str().unwrap_or_default();
+    let skipped = Skipped {
+        key,
+        uid: uid.to_owned(),
+        message,
+    };
+    Answer {
+        review: json!({"allowed": true, "warnings": [warning]}),
+        skipped: (request["dryRun"] != true).then_some(skipped),
+    }
+}
+
+/// The object in the form it is kept in; one that cannot be is left to the checks.
+fn kept(kind: &str, object: &Value) -> Value {
+    let mut kept = object.clone();
+    match admission::normalise(kind, &mut kept) {
+        Ok(()) => kept,
+        Err(_) => object.clone(),
+    }
+}
+
+fn passed(review: Value) -> Answer {
+    Answer {
+        review,
+        skipped: None,
+    }
+}
+
+fn denied(errors: &[FieldError]) -> Answer {
+    let causes = errors.iter().map(|error| {
+        json!({"reason": error.kind.as_str(), "message": error.to_message(), "field": error.field})
+    });
+    let causes: Vec<Value> = causes.collect();
+    passed(json!({"allowed": false, "status": {
+        "code": INVALID, "reason": "Invalid", "message": said(errors), "details": {"causes": causes},
+    }}))
+}
+
+/// All of it in one line, as the API server itself would say it.
+fn said(errors: &[FieldError]) -> String {
+    let errors = errors.iter();
+    let said = errors.map(|error| format!("{}: {}", error.field, error.to_message()));
+    let said: Vec<String> = said.collect();
+    match &said[..] {
+        [one] => one.clone(),
+        many => format!("[{}]", many.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests;

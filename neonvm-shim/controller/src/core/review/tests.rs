@@ -1,0 +1,204 @@
+//! Reviews of VMs and migrations, good and bad.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn vm(cpu: Value) -> Value {
+    json!({
+        "apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachine",
+        "metadata": {"name": "pg", "namespace": "prod", "uid": "u-vm"},
+        "spec": {"guest": {
+            "cpus": {"min": "250m", "use": cpu, "max": 4},
+            "memorySlotSize": "1Gi",
+            "memorySlots": {"min": 1, "use": 2, "max": 8},
+            "rootDisk": {"image": "pg:16"},
+        }},
+    })
+}
+
+fn review(operation: &str, object: &Value, old: Option<&Value>) -> Value {
+    json!({
+        "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+        "request": {
+            "uid": "u-1", "kind": {"group": "vm.neon.tech", "version": "v1", "kind": "VirtualMachine"},
+            "name": "pg", "namespace": "prod", "operation": operation, "object": object, "oldObject": old,
+        },
+    })
+}
+
+fn validate(operation: &str, object: &Value, old: Option<&Value>, excused: &Excused) -> Answer {
+    answer(Task::Validate, &review(operation, object, old), excused).expect("a review")
+}
+
+fn is_allowed(answer: &Answer) -> bool {
+    let response = &answer.review["response"];
+    assert_eq!(response["uid"], "u-1");
+    response["allowed"].as_bool().expect("an answer")
+}
+
+#[test]
+fn amounts_are_brought_into_form() {
+    let review = review("CREATE", &vm(json!(0.5)), None);
+    let answer = answer(Task::Mutate, &review, &Excused::default()).expect("a review");
+    assert!(is_allowed(&answer));
+    let response = &answer.review["response"];
+    assert_eq!(response["patchType"], "JSONPatch");
+    let patch = STANDARD.decode(response["patch"].as_str().expect("a patch"));
+    let patch: Value = serde_json::from_slice(&patch.expect("base64")).expect("JSON");
+    let found = patch.as_array().expect("operations").iter();
+    let spec = found
+        .clone()
+        .find(|one| one["path"] == "/spec")
+        .expect("one");
+    assert_eq!(spec["value"]["guest"]["cpus"]["use"], "500m");
+    assert!(
+        found.clone().all(|one| one["path"] != "/metadata"),
+        "{patch}"
+    );
+}
+
+#[test]
+fn what_is_in_form_is_left_alone() {
+    let mut kept = vm(json!("500m"));
+    admission::normalise("VirtualMachine", &mut kept).expect("is good");
+    let review = review("UPDATE", &kept, Some(&kept));
+    let answer = answer(Task::Mutate, &review, &Excused::default()).expect("a review");
+    assert!(is_allowed(&answer));
+    assert_eq!(answer.review["response"].get("patch"), None);
+}
+
+#[test]
+fn a_new_vm_out_of_its_range_is_refused_by_field() {
+    let answer = validate("CREATE", &vm(json!(5)), None, &Excused::default());
+    assert!(!is_allowed(&answer));
+    let status = &answer.review["response"]["status"];
+    assert_eq!(
+        (&status["code"], &status["reason"]),
+        (&json!(422), &json!("Invalid"))
+    );
+    assert_eq!(
+        status["details"]["causes"][0]["field"],
+        "spec.guest.cpus.use"
+    );
+    let message = status["message"].as_str().expect("text");
+    assert!(message.contains(".spec.guest.cpus.use"), "{message}");
+}
+
+#[test]
+fn what_may_change_may_and_what_may_not_may_not() {
+    let (old, mut other) = (vm(json!(1)), vm(json!(2)));
+    assert!(is_allowed(&validate(
+        "UPDATE",
+        &other,
+        Some(&old),
+        &Excused::default()
+    )));
+    other["spec"]["guest"]["rootDisk"]["image"] = json!("other");
+    let answer = validate("UPDATE", &other, Some(&old), &Excused::default());
+    assert!(!is_allowed(&answer) && answer.skipped.is_none());
+}
+
+#[test]
+fn one_spelling_is_as_good_as_another() {
+    let (old, mut new) = (vm(json!(1)), vm(json!("1000m")));
+    new["spec"]["guest"]["cpus"]["min"] = json!(0.25);
+    new["spec"]["guest"]["memorySlotSize"] = json!("1024Mi");
+    assert!(is_allowed(&validate(
+        "UPDATE",
+        &new,
+        Some(&old),
+        &Excused::default()
+    )));
+}
+
+/// It was stored before there were rules, and its finalizer must go.
+#[test]
+fn an_object_that_breaks_a_rule_may_still_lose_its_finalizer() {
+    let old = vm(json!(9));
+    let mut new = old.clone();
+    new["metadata"]["finalizers"] = json!([]);
+    assert!(is_allowed(&validate(
+        "UPDATE",
+        &new,
+        Some(&old),
+        &Excused::default()
+    )));
+}
+
+#[test]
+fn who_is_excused_passes_with_a_warning() {
+    let (old, new) = (vm(json!(1)), vm(json!(9)));
+    let excused = Excused::of("prod/pg, other".split(','));
+    let answer = validate("UPDATE", &new, Some(&old), &excused);
+    assert!(is_allowed(&answer));
+    assert!(answer.review["response"]["warnings"][0].is_string());
+    let skipped = answer.skipped.expect("is told of");
+    assert_eq!(
+        (skipped.key.to_string(), &*skipped.uid),
+        ("prod/pg".into(), "u-vm")
+    );
+    // Nothing is written for a dry run.
+    let mut dry = review("UPDATE", &new, Some(&old));
+    dry["request"]["dryRun"] = json!(true);
+    let answer = super::answer(Task::Validate, &dry, &excused).expect("a review");
+    assert!(is_allowed(&answer) && answer.skipped.is_none());
+    // A new one is not excused, and neither is one of another namespace.
+    assert!(!is_allowed(&validate("CREATE", &new, None, &excused)));
+    let excused = Excused::of(["pg"]);
+    assert!(!is_allowed(&validate("UPDATE", &new, Some(&old), &excused)));
+    assert_eq!(excused, Excused::of(["default/pg"]));
+}
+
+#[test]
+fn what_is_no_review_is_not_answered() {
+    let ask = |review: Value| answer(Task::Validate, &review, &Excused::default()).map(drop);
+    assert_eq!(ask(json!({})), Err(NoReview::OtherKind));
+    let mut old = review("CREATE", &vm(json!(1)), None);
+    old["apiVersion"] = json!("admission.k8s.io/v1beta1");
+    assert_eq!(ask(old), Err(NoReview::OtherKind));
+    for member in ["uid", "kind", "object"] {
+        let mut lacks = review("CREATE", &vm(json!(1)), None);
+        lacks["request"][member] = Value::Null;
+        assert_eq!(ask(lacks), Err(NoReview::Incomplete), "{member}");
+    }
+}
+
+fn any_json() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        prop_oneof![Just("1Gi".to_owned()), Just("250m".to_owned()), ".{0,8}"]
+            .prop_map(Value::from),
+    ];
+    leaf.prop_recursive(3, 16, 4, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            prop::collection::btree_map(
+                prop_oneof![
+                    Just("guest".to_owned()),
+                    Just("cpus".to_owned()),
+                    "[a-z]{1,4}"
+                ],
+                inner,
+                0..4
+            )
+            .prop_map(|map| Value::Object(map.into_iter().collect())),
+        ]
+    })
+}
+
+proptest! {
+    /// Whatever is in an object, there is an answer to its review.
+    #[test]
+    fn every_object_is_answered(spec in any_json(), old in any_json(), update: bool, mutate: bool) {
+        let object = |spec| json!({"metadata": {"name": "x"}, "spec": spec});
+        let operation = if update { "UPDATE" } else { "CREATE" };
+        let review = review(operation, &object(spec), Some(&object(old)));
+        let task = if mutate { Task::Mutate } else { Task::Validate };
+        let answer = answer(task, &review, &Excused::default()).expect("a review");
+        is_allowed(&answer);
+    }
+}

@@ -1,0 +1,104 @@
+//! A VM with an address in the overlay.
+
+use protocol::time::Span;
+use protocol::vm::{VirtualMachine, VmPhase};
+use serde_json::json;
+
+use super::phases::condition;
+use super::world::World;
+use crate::core::conditions::DEGRADED;
+use crate::core::overlay::Overlay;
+use crate::core::testing::sample_vm;
+use crate::core::{Kind, Refusal, Settings};
+
+fn settings() -> Settings {
+    let config = json!({"ipam": {"range": "10.100.0.0/16"}}).to_string();
+    Settings {
+        overlay: Some(Overlay::read("neonvm-system", &config).expect("a range")),
+        network_attachment: Some("neonvm-system/overlay-for-vms".into()),
+        ..Settings::one_machine()
+    }
+}
+
+fn with_network() -> VirtualMachine {
+    let mut vm = sample_vm();
+    vm.spec.extra_network = Some(json!({"enable": true}));
+    vm
+}
+
+#[test]
+fn the_address_is_stored_before_there_is_a_pod_and_given_back_before_the_end() {
+    let mut world = World::with(&with_network(), settings());
+    assert_eq!(
+        world.settle_writes()[..2],
+        ["TakeAddress", "WriteStatus"],
+        "first of all"
+    );
+    let status = world.status();
+    assert_eq!(status.extra_net_ip, "10.100.128.1");
+    assert_eq!(status.extra_net_mask, "255.255.0.0");
+    let pod = status.pod_name;
+    world.start(&pod);
+    world.settle();
+    assert_eq!(world.phase(), VmPhase::Running);
+    assert_eq!(condition(&world, DEGRADED).0, "absent");
+    world.restart_controller();
+    assert_eq!(world.settle_writes(), [""; 0], "it has one");
+
+    world.delete_vm();
+    world.settle();
+    world.remove_pod(&pod);
+    assert_eq!(world.settle_writes(), ["ReleaseAddress", "PatchVm"]);
+    assert!(world.vm.is_none() || !world.has_finalizer());
+}
+
+#[test]
+fn without_an_address_there_is_no_pod_and_that_is_told() {
+    let mut world = World::with(&with_network(), settings());
+    for _ in 0..4 {
+        while let Some(action) = world.core.poll_action(world.at) {
+            let (kind, began) = (action.kind(), world.at);
+            let result = if kind == Kind::TakeAddress {
+                Err(Refusal::Failed {
+                    message: "every address of p is held".into(),
+                    permanent: true,
+                })
+            } else {
+                world.carry_out(&action)
+            };
+            world.is_done(kind, began, result);
+            world.show();
+        }
+        world.pass(Span::from_secs(20));
+    }
+    assert!(world.created.is_empty());
+    assert_eq!(
+        condition(&world, DEGRADED).1,
+        "could not take an overlay address: every address of p is held"
+    );
+    world.settle();
+    assert_eq!(world.created.len(), 1, "as soon as there is one");
+}
+
+#[test]
+fn a_vm_that_is_older_than_the_overlay_gets_its_address_with_its_next_pod() {
+    let mut vm = with_network();
+    vm.status =
+        serde_json::from_value(json!({"phase": "Pending", "podName": "example-first"})).ok();
+    let mut world = World::with(&vm, settings());
+    let steps = world.settle();
+    let at = |name: &str| steps.iter().position(|step| step == name);
+    assert!(at("TakeAddress") < at("WriteStatus") && at("WriteStatus") < at("CreatePod"));
+    assert_eq!(world.status().extra_net_ip, "10.100.128.1");
+}
+
+#[test]
+fn nobody_gets_an_address_who_does_not_ask_for_one() {
+    let mut vm = sample_vm();
+    vm.spec.extra_network = Some(json!({"enable": false}));
+    for vm in [sample_vm(), vm] {
+        let mut world = World::with(&vm, settings());
+        assert!(!world.settle().contains(&"TakeAddress".to_owned()));
+        assert_eq!(world.created.len(), 1);
+    }
+}

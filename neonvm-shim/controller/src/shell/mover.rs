@@ -1,0 +1,212 @@
+//! One task per VM that has migrations: feeds its core, carries out what it asks, one request per peer at a time.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use kube::api::{GetParams, Patch};
+use kube::core::Request;
+use serde_json::json;
+use telemetry::chain;
+use tokio::sync::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use super::api::{Found, KubeApi, object, patch_params};
+use super::held::Held;
+use super::link::{LinkError, RunnerKey, RunnerLink};
+use super::mailbox::Mailbox;
+use super::worker::Common;
+use super::{decode, moment, pause_until};
+use crate::core::Refusal;
+use crate::core::announce::{About, Announcer};
+use crate::core::migration::{Action, Event, MoveCore, Reply};
+
+/// The mover of the VM `namespace/name`.
+pub(super) struct Mover {
+    pub(super) namespace: String,
+    pub(super) name: String,
+    pub(super) core: MoveCore,
+    pub(super) mailbox: Mailbox<Event>,
+    pub(super) common: Common,
+    pub(super) announcer: Announcer,
+    pub(super) key: Arc<RunnerKey>,
+}
+
+/// Links by pod.
+type Links = BTreeMap<String, Held>;
+
+impl Mover {
+    /// Works until `cancel`.
+    pub(super) async fn run(mut self, cancel: CancellationToken) {
+        let key = format!("{}/{}", self.namespace, self.name);
+        let mut under_way: FuturesUnordered<BoxFuture<'static, Event>> = FuturesUnordered::new();
+        let mut links = Links::new();
+        loop {
+            for (received, event) in self.mailbox.take() {
+                self.core.handle(received, event);
+            }
+            self.follow(&mut links);
+            while let Some(action) = self.core.poll_action(moment(&self.common.clock)) {
+                under_way.push(self.begin(action, &links));
+            }
+            self.tell();
+            if !cancel.is_cancelled() {
+                self.common.state.publish_moves(&key, self.core.snapshot());
+            }
+            tokio::select! {
+                () = cancel.cancelled() => return,
+                () = self.mailbox.changed() => {}
+                Some(event) = under_way.next() => self.ended(&key, event),
+                () = pause_until(&self.common.clock, self.core.poll_deadline()) => {}
+            }
+        }
+    }
+
+    fn ended(&mut self, key: &str, event: Event) {
+        let now = moment(&self.common.clock);
+        if let Event::Done { kind, result } = &event {
+            let outcome = Refusal::outcome(result);
+            let failing = format!("{key} (migrations)");
+            self.common.state.ended(&failing, outcome, now.now);
+            if let Err(Refusal::Failed { message, permanent }) = result {
+                tracing::warn!(vm = key, action = ?kind, permanent, error = message, "a step of a migration failed");
+            } else {
+                tracing::debug!(vm = key, action = ?kind, ?outcome, "a step of a migration ended");
+            }
+        }
+        self.core.handle(now, event);
+    }
+
+    /// Holds links to the runners the core wants to hear, and to no others.
+    fn follow(&self, links: &mut Links) {
+        let wanted = self.core.link_targets();
+        links.retain(|pod, _| wanted.contains(pod));
+        for pod in wanted {
+            links.entry(pod).or_insert_with_key(|pod| {
+                let at = self.core.link_address(pod);
+                let address = self.common.address(&self.namespace, pod, at);
+                Held::open(pod, address, &self.key, &self.mailbox, self.common.clock)
+            });
+        }
+    }
+
+    fn begin(&self, action: Action, links: &Links) -> BoxFuture<'static, Event> {
+        let kind = action.kind();
+        tracing::debug!(vm = self.name, action = ?kind, "a step of a migration begins");
+        let link = match &action {
+            Action::Send { pod, .. }
+            | Action::Recall { pod, .. }
+            | Action::Quit { pod, .. }
+            | Action::Receive { pod, .. }
+            | Action::Begin { pod, .. } => {
+                Some(links.get(pod).map(|held| Arc::clone(&held.orders)))
+            }
+            _ => None,
+        };
+        let (api, namespace, vm) = (
+            Arc::clone(&self.common.api),
+            self.namespace.clone(),
+            self.name.clone(),
+        );
+        Box::pin(async move {
+            let result = match link {
+                Some(link) => to_runner(link, action).await,
+                None => to_api(&api, &namespace, &vm, action).await,
+            };
+            Event::Done { kind, result }
+        })
+    }
+
+    /// Passes on what the core has to say to people.
+    fn tell(&mut self) {
+        while let Some(note) = self.core.poll_note() {
+            let uid = self.core.vm().map(|vm| vm.metadata.uid.clone());
+            let about = About {
+                namespace: &self.namespace,
+                name: &self.name,
+                uid: &uid.unwrap_or_default(),
+            };
+            self.common.tell(&mut self.announcer, about, &note);
+        }
+    }
+}
+
+async fn to_runner(link: Option<Arc<Mutex<RunnerLink>>>, action: Action) -> Result<Reply, Refusal> {
+    let Some(link) = link else {
+        return Err(Refusal::Failed {
+            message: "the link to the runner has just closed".into(),
+            permanent: false,
+        });
+    };
+    let mut link = link.lock().await;
+    let answer = match action {
+        Action::Send { order, .. } => link.send_guest(&order).await,
+        Action::Recall { id, .. } => link.recall_guest(&id).await,
+        Action::Quit { id, .. } => link.quit(&id).await,
+        Action::Receive { order, .. } => link.receive_guest(&order).await,
+        Action::Begin { id, .. } => link.begin_guest(&id).await,
+        _ => Err(LinkError::Timeout(std::time::Duration::ZERO)),
+    };
+    match answer {
+        Ok(state) => Ok(Reply::Runner(Box::new(state))),
+        Err(error) => Err(Refusal::Failed {
+            message: chain(&error),
+            permanent: false,
+        }),
+    }
+}
+
+async fn to_api(
+    api: &KubeApi,
+    namespace: &str,
+    vm: &str,
+    action: Action,
+) -> Result<Reply, Refusal> {
+    let group = format!("/apis/vm.neon.tech/v1/namespaces/{namespace}");
+    let vms = Request::new(format!("{group}/virtualmachines"));
+    let migrations = Request::new(format!("{group}/virtualmachinemigrations"));
+    let (params, get) = (patch_params(), GetParams::default());
+    let as_vm = |value| decode::vm(value).map(|vm| Reply::Vm(Box::new(vm)));
+    let as_migration =
+        |value| decode::migration(value).map(|found| Reply::Migration(Box::new(found)));
+    match action {
+        Action::PatchMigration { name, patch } => {
+            let request = migrations.patch(&name, &params, &Patch::Merge(patch));
+            object(api.send(request).await, as_migration)
+        }
+        Action::WriteMigration { name, patch, .. } => {
+            let patch = Patch::Merge(patch);
+            let request = migrations.patch_subresource("status", &name, &params, &patch);
+            object(api.send(request).await, as_migration)
+        }
+        Action::WriteVm { patch } => {
+            let patch = Patch::Merge(patch);
+            let request = vms.patch_subresource("status", vm, &params, &patch);
+            object(api.send(request).await, as_vm)
+        }
+        Action::ReadVm => object(api.send(vms.get(vm, &get)).await, as_vm),
+        Action::ReadMigration { name } => {
+            object(api.send(migrations.get(&name, &get)).await, as_migration)
+        }
+        Action::ReadPod { name } => reply(api.read_pod(namespace, &name).await, name),
+        Action::CreatePod { name, pod } => {
+            reply(api.create_pod(namespace, &name, &pod).await, name)
+        }
+        Action::PatchPod { name, ops } => {
+            reply(api.edit_pod(namespace, &name, &json!(ops)).await, name)
+        }
+        Action::DeletePod { name, uid, grace_s } => {
+            reply(api.delete_pod(namespace, &name, uid, grace_s).await, name)
+        }
+        _ => Err(Refusal::Failed {
+            message: "this is a runner's business".into(),
+            permanent: true,
+        }),
+    }
+}
+
+fn reply(found: Found, name: String) -> Result<Reply, Refusal> {
+    Ok(found?.map_or_else(|| Reply::PodGone(name), Reply::Pod))
+}

@@ -1,0 +1,285 @@
+//! The webhook's certificate, which is kept in a secret that all replicas share.
+//!
+//! It is made with an authority of its own whose key is thrown away, and renewed in time. Those who trust the last one trust it until
+//! it ends: the bundle of a renewed secret holds both.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use jiff::tz::TimeZone;
+use jiff::{Span, Timestamp};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
+};
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use serde_json::{Value, json};
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+
+/// How long a certificate is good for, and how long before its end it is renewed, days.
+const VALID_DAYS: i64 = 365;
+const RENEW_DAYS: i64 = 60;
+/// Says that a secret is ours to renew. One without it, of cert-manager's say, is used as it is.
+const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+const US: &str = "neonvm-controller";
+const CERTIFICATE: &str = "tls.crt";
+const KEY: &str = "tls.key";
+const BUNDLE: &str = "ca.crt";
+
+/// Why a secret cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Unfit {
+    /// There is none.
+    #[error("there is none")]
+    Missing,
+    /// It has no such key, or not as text in base64.
+    #[error("it lacks {0}")]
+    Lacks(&'static str),
+    /// It is no certificate.
+    #[error("its {CERTIFICATE} is no certificate")]
+    NoCertificate,
+    /// Nobody who dials us by that name would trust it.
+    #[error("its certificate is not for {0}")]
+    OtherName(String),
+    /// It ends soon.
+    #[error("its certificate ends on {0}")]
+    Ends(Timestamp),
+    /// Key and certificate are not each other's, or not what the TLS library takes.
+    #[error("its certificate and its key cannot be used")]
+    Tls(#[from] rustls::Error),
+}
+
+/// What serving takes.
+#[derive(Debug, Clone)]
+pub(super) struct Identity {
+    /// For API servers, PEM.
+    pub(super) bundle: String,
+    /// The certificate, DER: what tells one identity from another.
+    pub(super) certificate: Vec<u8>,
+    pub(super) tls: Arc<ServerConfig>,
+    /// When it is to be renewed.
+    pub(super) renew_at: Timestamp,
+}
+
+impl Identity {
+    /// Of a secret.
+    ///
+    /// # Errors
+    /// [`Unfit`]; it is to be made, or to be made anew.
+    pub(super) fn of(
+        secret: Option<&Value>,
+        names: &[String],
+        now: Timestamp,
+    ) -> Result<Self, Unfit> {
+        let secret = secret.ok_or(Unfit::Missing)?;
+        let (bundle, certificate) = (text(secret, BUNDLE)?, text(secret, CERTIFICATE)?);
+        let key = text(secret, KEY)?;
+        let chain: Result<Vec<_>, _> =
+            CertificateDer::pem_slice_iter(certificate.as_bytes()).collect();
+        let chain = chain.map_err(|_| Unfit::NoCertificate)?;
+        let first = chain.first().ok_or(Unfit::NoCertificate)?.to_vec();
+        let (_, parsed) = X509Certificate::from_der(&first).map_err(|_| Unfit::NoCertificate)?;
+        is_for(&parsed, names)?;
+        let ends = Timestamp::from_second(parsed.validity().not_after.timestamp());
+        let ends = ends.map_err(|_| Unfit::NoCertificate)?;
+        let renew_at = ends.checked_sub(days(RENEW_DAYS)).unwrap_or(ends);
+        if renew_at <= now {
+            return Err(Unfit::Ends(ends));
+        }
+        let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|_| Unfit::Lacks(KEY))?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut tls = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_single_cert(chain, key)?;
+        tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Self {
+            bundle,
+            certificate: first,
+            tls: Arc::new(tls),
+            renew_at,
+        })
+    }
+}
+
+fn text(secret: &Value, name: &'static str) -> Result<String, Unfit> {
+    let coded = secret["data"][name].as_str().unwrap_or_default();
+    let bytes = STANDARD.decode(coded).map_err(|_| Unfit::Lacks(name))?;
+    let text = String::from_utf8(bytes).map_err(|_| Unfit::Lacks(name))?;
+    Some(text)
+        .filter(|text| !text.is_empty())
+        .ok_or(Unfit::Lacks(name))
+}
+
+fn is_for(certificate: &X509Certificate<'_>, names: &[String]) -> Result<(), Unfit> {
+    let listed = certificate.subject_alternative_name();
+    let listed = listed.map_err(|_| Unfit::NoCertificate)?;
+    let listed = listed.map(|list| &list.value.general_names);
+    let is_listed = |name: &&String| {
+        let address = name.parse::<IpAddr>().map(|address| match address {
+            IpAddr::V4(address) => address.octets().to_vec(),
+            IpAddr::V6(address) => address.octets().to_vec(),
+        });
+        listed.into_iter().flatten().any(|general| match general {
+            GeneralName::DNSName(dns) => dns == name,
+            GeneralName::IPAddress(bytes) => address.as_ref().is_ok_and(|address| bytes == address),
+            _ => false,
+        })
+    };
+    match names.iter().find(|name| !is_listed(name)) {
+        None => Ok(()),
+        Some(name) => Err(Unfit::OtherName(name.clone())),
+    }
+}
+
+/// Whether a secret is ours to write.
+pub(super) fn is_ours(secret: &Value) -> bool {
+    secret["metadata"]["labels"][MANAGED_BY] == US
+}
+
+/// A new secret, with what `last` was trusted by beside what this one is.
+///
+/// # Errors
+/// When the operating system gives no randomness, or a name is none.
+pub(super) fn make(
+    (namespace, name): (&str, &str),
+    names: &[String],
+    last: Option<&Value>,
+    now: Timestamp,
+) -> Result<Value, rcgen::Error> {
+    let authority_key = KeyPair::generate()?;
+    let mut authority = CertificateParams::default();
+    authority.distinguished_name = rcgen::DistinguishedName::new();
+    authority
+        .distinguished_name
+        .push(DnType::CommonName, format!("{US} webhook authority"));
+    authority.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    authority.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    set_validity(&mut authority, now);
+    let trusted = authority.self_signed(&authority_key)?.pem();
+    let issuer = Issuer::new(authority, authority_key);
+    let key = KeyPair::generate()?;
+    let mut params = CertificateParams::new(names.to_vec())?;
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params
+        .distinguished_name
+        .push(DnType::CommonName, format!("{US} webhook"));
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    params.use_authority_key_identifier_extension = true;
+    set_validity(&mut params, now);
+    let certificate = params.signed_by(&key, &issuer)?.pem();
+    let before = last.and_then(|last| first_of(&text(last, BUNDLE).ok()?));
+    let bundle = trusted + &before.unwrap_or_default();
+    let coded = |text: &str| STANDARD.encode(text);
+    Ok(json!({
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": name, "namespace": namespace, "labels": {MANAGED_BY: US}},
+        "type": "kubernetes.io/tls",
+        "data": {
+            CERTIFICATE: coded(&certificate),
+            KEY: coded(&key.serialize_pem()),
+            BUNDLE: coded(&bundle),
+        },
+    }))
+}
+
+/// The first certificate of a bundle: what was trusted last, without what was before that.
+fn first_of(bundle: &str) -> Option<String> {
+    const END: &str = "-----END CERTIFICATE-----";
+    let end = bundle.find(END)? + END.len();
+    Some(format!("{}\n", bundle[..end].trim_start()))
+}
+
+fn set_validity(params: &mut CertificateParams, now: Timestamp) {
+    let day = |at: Timestamp| {
+        let date = at.to_zoned(TimeZone::UTC).date();
+        let (month, day) = (date.month().unsigned_abs(), date.day().unsigned_abs());
+        rcgen::date_time_ymd(date.year().into(), month, day)
+    };
+    // A day back, for clocks that are behind; and one more, for days are whole.
+    params.not_before = day(now.checked_sub(days(1)).unwrap_or(now));
+    params.not_after = day(now.checked_add(days(VALID_DAYS + 1)).unwrap_or(now));
+}
+
+fn days(count: i64) -> Span {
+    Span::new().hours(24 * count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: &str = "2026-11-22T12:00:00Z";
+
+    fn now() -> Timestamp {
+        NOW.parse().expect("a time")
+    }
+
+    fn names() -> Vec<String> {
+        ["w.ns.svc", "127.0.0.1"].map(str::to_owned).to_vec()
+    }
+
+    fn made(last: Option<&Value>, at: Timestamp) -> Value {
+        make(("ns", "w"), &names(), last, at).expect("made")
+    }
+
+    #[test]
+    fn what_is_made_is_used_until_it_is_time_to_renew_it() {
+        let secret = made(None, now());
+        let identity = Identity::of(Some(&secret), &names(), now()).expect("fits");
+        assert!(is_ours(&secret) && identity.bundle.contains("BEGIN CERTIFICATE"));
+        let later = now() + days(VALID_DAYS - RENEW_DAYS - 1);
+        assert!(Identity::of(Some(&secret), &names(), later).is_ok() && later < identity.renew_at);
+        let found = Identity::of(Some(&secret), &names(), identity.renew_at);
+        assert!(matches!(found, Err(Unfit::Ends(_))), "{found:?}");
+    }
+
+    #[test]
+    fn who_trusts_the_last_one_is_served_by_the_next_one() {
+        let first = made(None, now());
+        let second = made(Some(&first), now());
+        let third = made(Some(&second), now());
+        let bundle = |secret| text(secret, BUNDLE).expect("one");
+        let count = |secret| bundle(secret).matches("BEGIN CERTIFICATE").count();
+        assert_eq!([&first, &second, &third].map(count), [1, 2, 2]);
+        assert!(bundle(&second).ends_with(&bundle(&first)));
+        let identity = Identity::of(Some(&second), &names(), now()).expect("fits");
+        let before = Identity::of(Some(&first), &names(), now()).expect("fits");
+        assert_ne!(identity.certificate, before.certificate);
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_secret_is_named() {
+        let whole = made(None, now());
+        let unfit = |secret: &Value, names: &[String]| {
+            let found = Identity::of(Some(secret), names, now());
+            found.expect_err("unfit").to_string()
+        };
+        for name in [CERTIFICATE, KEY, BUNDLE] {
+            let mut lacks = whole.clone();
+            lacks["data"][name] = Value::Null;
+            assert_eq!(unfit(&lacks, &names()), format!("it lacks {name}"));
+            lacks["data"][name] = json!("?");
+            assert_eq!(unfit(&lacks, &names()), format!("it lacks {name}"));
+        }
+        let mut junk = whole.clone();
+        junk["data"][CERTIFICATE] = json!(STANDARD.encode("junk"));
+        assert_eq!(unfit(&junk, &names()), "its tls.crt is no certificate");
+        let other = ["10.0.0.1".to_owned()];
+        assert_eq!(unfit(&whole, &other), "its certificate is not for 10.0.0.1");
+        let mut foreign = whole.clone();
+        foreign["data"][KEY] = made(None, now())["data"][KEY].clone();
+        assert!(unfit(&foreign, &names()).contains("cannot be used"));
+        assert!(matches!(
+            Identity::of(None, &names(), now()),
+            Err(Unfit::Missing)
+        ));
+    }
+}

@@ -1,0 +1,271 @@
+//! Keeps the webhook's certificate, and the configurations by which API servers trust it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use futures::stream::{BoxStream, select_all};
+use jiff::Timestamp;
+use kube::Client;
+use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams, PostParams};
+use kube::runtime::{WatchStreamExt as _, watcher};
+use protocol::time::WallTime;
+use rustls::ServerConfig;
+use serde_json::{Value, json};
+use telemetry::chain;
+use telemetry::clock::Clock;
+use tokio::sync::watch;
+
+use super::Names;
+use super::identity::{self, Identity, Unfit};
+use crate::shell::{WatchRetry, resource};
+
+/// First and longest pause before what failed is tried again.
+const RETRY_FIRST: Duration = Duration::from_secs(1);
+const RETRY_CAP: Duration = Duration::from_secs(60);
+/// Between two looks at the calendar.
+const LOOK_EVERY: Duration = Duration::from_secs(3600);
+const GROUP: &str = "admissionregistration.k8s.io";
+
+/// One of the objects that are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Which {
+    Secret,
+    Mutating,
+    Validating,
+}
+
+/// The objects, by name.
+pub(super) struct WebhookApi {
+    secrets: Api<DynamicObject>,
+    mutating: Api<DynamicObject>,
+    validating: Api<DynamicObject>,
+    names: Names,
+}
+
+impl WebhookApi {
+    pub(super) fn new(client: &Client, names: &Names) -> Self {
+        let all = |kind: &str, plural: &str| {
+            Api::all_with(client.clone(), &resource(GROUP, kind, plural))
+        };
+        let secrets = ApiResource::erase::<k8s_openapi::api::core::v1::Secret>(&());
+        Self {
+            secrets: Api::namespaced_with(client.clone(), &names.namespace, &secrets),
+            mutating: all(
+                "MutatingWebhookConfiguration",
+                "mutatingwebhookconfigurations",
+            ),
+            validating: all(
+                "ValidatingWebhookConfiguration",
+                "validatingwebhookconfigurations",
+            ),
+            names: names.clone(),
+        }
+    }
+
+    fn of(&self, which: Which) -> (&Api<DynamicObject>, &str) {
+        match which {
+            Which::Secret => (&self.secrets, &self.names.secret),
+            Which::Mutating => (&self.mutating, &self.names.mutating),
+            Which::Validating => (&self.validating, &self.names.validating),
+        }
+    }
+
+    fn watched(&self, which: Which) -> BoxStream<'static, (Which, watcher::Result<Seen>)> {
+        let (api, name) = self.of(which);
+        let seen = watcher::watch_object(api.clone(), name).backoff(WatchRetry::default());
+        seen.map(move |seen| (which, seen.map(|seen| Seen(seen.map(Box::new)))))
+            .boxed()
+    }
+}
+
+/// An object as it was seen last; `None` where there is none.
+struct Seen(Option<Box<DynamicObject>>);
+
+/// What is known; `None` before it was looked for.
+#[derive(Default)]
+struct Known {
+    secret: Option<Option<Value>>,
+    mutating: Option<Option<Value>>,
+    validating: Option<Option<Value>>,
+    served: Option<Identity>,
+}
+
+/// Who keeps it all.
+pub(super) struct Keeper {
+    pub(super) api: WebhookApi,
+    /// By which API servers dial.
+    pub(super) dialled: Vec<String>,
+    pub(super) clock: Clock,
+    /// What connections are served with.
+    pub(super) shown: watch::Sender<Option<Arc<ServerConfig>>>,
+    /// Set once it serves and API servers trust it.
+    pub(super) ready: Arc<AtomicBool>,
+}
+
+impl Known {
+    fn see(&mut self, which: Which, Seen(object): Seen) {
+        let value = object.and_then(|object| serde_json::to_value(object).ok());
+        match which {
+            Which::Secret => self.secret = Some(value),
+            Which::Mutating => self.mutating = Some(value),
+            Which::Validating => self.validating = Some(value),
+        }
+    }
+}
+
+/// Why something could not be done.
+type Failed = Box<dyn std::error::Error + Send + Sync>;
+
+impl Keeper {
+    /// Keeps everything, for ever.
+    pub(super) async fn keep(self) {
+        let all = [Which::Secret, Which::Mutating, Which::Validating];
+        let mut seen = select_all(all.map(|which| self.api.watched(which)));
+        let (mut known, mut pause) = (Known::default(), RETRY_FIRST);
+        let mut again = LOOK_EVERY;
+        loop {
+            match tokio::time::timeout(again, seen.next()).await {
+                Ok(Some((which, Ok(seen)))) => known.see(which, seen),
+                Ok(Some((which, Err(error)))) => {
+                    tracing::warn!(what = ?which, error = chain(&error), "what the webhook needs cannot be watched");
+                    continue;
+                }
+                Ok(None) => return,
+                Err(_) => {}
+            }
+            match self.settle(&mut known).await {
+                Ok(()) => (again, pause) = (LOOK_EVERY, RETRY_FIRST),
+                Err(error) => {
+                    tracing::warn!(error = chain(&*error), "the webhook is not as it should be");
+                    (again, pause) = (pause, (pause * 2).min(RETRY_CAP));
+                }
+            }
+        }
+    }
+
+    async fn settle(&self, known: &mut Known) -> Result<(), Failed> {
+        let Some(secret) = &known.secret else {
+            return Ok(());
+        };
+        match Identity::of(secret.as_ref(), &self.dialled, today(self.clock.wall())) {
+            Ok(identity) => {
+                let served = known.served.as_ref().map(|served| &served.certificate);
+                if served != Some(&identity.certificate) {
+                    tracing::info!(until = %identity.renew_at, "the webhook serves by its certificate");
+                    self.shown.send_replace(Some(Arc::clone(&identity.tls)));
+                }
+                known.served = Some(identity);
+            }
+            // The watch tells what came of it, here or in another replica.
+            Err(unfit) => return self.renew(secret.as_ref(), &unfit).await,
+        }
+        let (Some(served), Some(mutating), Some(validating)) =
+            (&known.served, &known.mutating, &known.validating)
+        else {
+            return Ok(());
+        };
+        let mut all_trust = true;
+        for (which, object) in [(Which::Mutating, mutating), (Which::Validating, validating)] {
+            let operations = object.as_ref().map(|object| trust(object, &served.bundle));
+            let operations = operations.unwrap_or_default();
+            if !operations.is_empty() {
+                all_trust = false;
+                let (api, name) = self.api.of(which);
+                unless_other(patched(api, name, operations).await)?;
+                tracing::info!(name, "a configuration is to trust the webhook");
+            }
+        }
+        if all_trust {
+            self.ready.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Makes the secret anew, unless it is somebody else's.
+    async fn renew(&self, secret: Option<&Value>, unfit: &Unfit) -> Result<(), Failed> {
+        let (namespace, name) = (&*self.api.names.namespace, &*self.api.names.secret);
+        if secret.is_some_and(|secret| !identity::is_ours(secret)) {
+            return Err(format!(
+                "secret {namespace}/{name} cannot be used: {unfit}; it is not ours to write: renew it, or delete it to have one made"
+            )
+            .into());
+        }
+        tracing::info!(why = %unfit, "the webhook's certificate is made anew");
+        let now = today(self.clock.wall());
+        let made = identity::make((namespace, name), &self.dialled, secret, now)?;
+        let secrets = &self.api.secrets;
+        let Some(version) = secret.map(|secret| &secret["metadata"]["resourceVersion"]) else {
+            let object = serde_json::from_value(made)?;
+            let created = secrets.create(&PostParams::default(), &object).await;
+            return unless_other(created.map(drop));
+        };
+        let operations = vec![
+            json!({"op": "test", "path": "/metadata/resourceVersion", "value": version}),
+            json!({"op": "add", "path": "/data", "value": made["data"]}),
+        ];
+        unless_other(patched(secrets, name, operations).await)
+    }
+}
+
+/// Another replica that was first is as good: the watch tells what it did.
+fn unless_other(done: kube::Result<()>) -> Result<(), Failed> {
+    match done {
+        Err(kube::Error::Api(status)) if matches!(status.code, 409 | 422) => Ok(()),
+        other => Ok(other?),
+    }
+}
+
+async fn patched(api: &Api<DynamicObject>, name: &str, operations: Vec<Value>) -> kube::Result<()> {
+    let patch = serde_json::from_value(Value::from(operations)).map_err(kube::Error::SerdeError)?;
+    let (params, patch) = (PatchParams::default(), Patch::<()>::Json(patch));
+    api.patch(name, &params, &patch).await.map(drop)
+}
+
+/// What is to change in a configuration for an API server to trust the bundle.
+fn trust(object: &Value, bundle: &str) -> Vec<Value> {
+    use base64::Engine as _;
+    let coded = base64::engine::general_purpose::STANDARD.encode(bundle);
+    let hooks = object["webhooks"].as_array().into_iter().flatten();
+    let differ = hooks
+        .enumerate()
+        .filter(|(_, hook)| hook["clientConfig"]["caBundle"] != *coded);
+    let mut operations: Vec<Value> = differ
+        .map(|(n, _)| json!({"op": "add", "path": format!("/webhooks/{n}/clientConfig/caBundle"), "value": coded}))
+        .collect();
+    if !operations.is_empty() {
+        let version = &object["metadata"]["resourceVersion"];
+        let test = json!({"op": "test", "path": "/metadata/resourceVersion", "value": version});
+        operations.insert(0, test);
+    }
+    operations
+}
+
+fn today(wall: WallTime) -> Timestamp {
+    Timestamp::from_microsecond(wall.0).unwrap_or(Timestamp::UNIX_EPOCH)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_does_not_trust_us_is_changed() {
+        let hook = |bundle: Value| json!({"clientConfig": {"caBundle": bundle}});
+        let mut object = json!({"metadata": {"resourceVersion": "7"},
+            "webhooks": [hook(json!("eA==")), hook(Value::Null), hook(json!("b3RoZXI="))]});
+        let operations = trust(&object, "x");
+        let paths: Vec<_> = operations.iter().map(|one| one["path"].clone()).collect();
+        let expected = [
+            "/metadata/resourceVersion",
+            "/webhooks/1/clientConfig/caBundle",
+            "/webhooks/2/clientConfig/caBundle",
+        ];
+        assert_eq!(paths, expected);
+        assert_eq!(operations[0]["value"], "7");
+        object["webhooks"] = json!([hook(json!("eA=="))]);
+        assert_eq!(trust(&object, "x"), Vec::<Value>::new());
+        assert_eq!(trust(&json!({}), "x"), Vec::<Value>::new());
+    }
+}

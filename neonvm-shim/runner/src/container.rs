@@ -1,0 +1,271 @@
+//! The runner as process 1 of a pod's container: told by the arguments of NeonVM's runner what to run (spec/neonvm.md §3.1), and
+//! by its image with what.
+//!
+//! ```text
+//! /vm/images/rootdisk.qcow2   the guest's disk, put there by the init container; never written, a layer over it is
+//! /vm/images/run/             the runner's directory
+//! /vm/kernel/                 manifest.json of a guest image, and the kernel and initial RAM disk it names
+//! /vm/ssh/authorized_keys     who may enter the guest
+//! /vm/mounts/                 the pod's volumes, each where it is mounted in the guest
+//! /vm/control/token           what the controller shows to be listened to at the pod's address
+//! /opt/qemu/bin/              QEMU
+//! ```
+//!
+//! The guest's ports appear at the pod's address by QEMU's user network, as they do on one machine: no privilege is needed for it.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use protocol::image::{ImageContent, ImageManifest, MANIFEST_FILE, MANIFEST_FORMAT};
+use protocol::vm::{CpuScalingMode, VmSpec};
+use telemetry::exit::Exit;
+use tokio_util::sync::CancellationToken;
+
+use crate::cli::run_detached;
+use crate::config::{AccelChoice, BootImage, CONFIG_FORMAT, Programs, RunnerConfig};
+use crate::core::args::Paths;
+use crate::core::packed::{PackedError, argument, vm_spec};
+use crate::node::images;
+use crate::shell::record::{RecordError, private_dir, write_json};
+use crate::shell::supervisor::OnCancel;
+
+/// Where the kernel lies unless an argument says otherwise.
+const KERNEL: &str = "vm/kernel";
+/// Where the pod's volumes are.
+const MOUNTS: &str = "vm/mounts";
+/// Where the controller puts the token it is known by.
+const TOKEN: &str = "vm/control/token";
+/// What a guest image made for NeonVM is booted with by its own kernel.
+const FOREIGN_CMDLINE: &str = "panic=-1 init=/neonvm/bin/init loglevel=6 root=/dev/vda rw console=ttyS0 \
+                               memhp_default_state=online";
+/// What begins a disk of QEMU's own format; its size follows at a fixed place.
+const QCOW2_MAGIC: [u8; 4] = *b"QFI\xfb";
+/// Of the grace a pod gets, this much is kept for our own end.
+const OWN_END_MS: u64 = 500;
+
+/// Why a container cannot run.
+#[derive(Debug, thiserror::Error)]
+pub enum ContainerError {
+    /// The spec in the arguments.
+    #[error(transparent)]
+    Spec(#[from] PackedError),
+    /// An argument.
+    #[error("-cpu-scaling-mode is {0:?}, not QmpScaling or SysfsScaling")]
+    Mode(String),
+    /// A file of the image or of an init container.
+    #[error("cannot read {0}")]
+    Read(PathBuf, #[source] io::Error),
+    /// The guest's disk.
+    #[error("{0} is not a disk in qcow2 format")]
+    Disk(PathBuf),
+    /// The manifest beside the kernel.
+    #[error("{0} does not describe a guest")]
+    Manifest(PathBuf, #[source] Option<serde_json::Error>),
+    /// No address.
+    #[error("the pod has no IPv4 address")]
+    Address(#[source] Option<io::Error>),
+    /// The directory.
+    #[error("cannot write the runner's directory")]
+    Directory(#[from] RecordError),
+}
+
+/// What the container knows of its pod beside the arguments.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodFacts {
+    /// Its namespace; unknown where nobody says it.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its address.
+    pub address: Ipv4Addr,
+    /// Whether its guest comes from another pod.
+    pub receives: bool,
+}
+
+impl PodFacts {
+    /// As environment and network say it.
+    ///
+    /// # Errors
+    /// [`ContainerError::Address`].
+    pub fn find() -> Result<Self, ContainerError> {
+        let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let host = nix::unistd::gethostname().ok();
+        let host = host.and_then(|name| name.into_string().ok());
+        Ok(Self {
+            namespace: variable("K8S_POD_NAMESPACE").unwrap_or_else(|| "unknown".to_owned()),
+            name: variable("K8S_POD_NAME").or(host).unwrap_or_default(),
+            address: own_address()?,
+            receives: variable("RECEIVE_MIGRATION").is_some_and(|text| text == "true"),
+        })
+    }
+
+    /// The VM's name: the pod's without what the controller appended.
+    fn vm(&self) -> &str {
+        self.name
+            .rsplit_once('-')
+            .map_or(self.name.as_str(), |(vm, _)| vm)
+    }
+}
+
+/// The address others see us by. Nothing is sent: a datagram socket that is connected only knows its route.
+fn own_address() -> Result<Ipv4Addr, ContainerError> {
+    let ask = || -> io::Result<IpAddr> {
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+        // An address for documentation, which no route but the default one leads to.
+        socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9))?;
+        Ok(socket.local_addr()?.ip())
+    };
+    match ask() {
+        Ok(IpAddr::V4(address)) if !address.is_loopback() => Ok(address),
+        Ok(_) => Err(ContainerError::Address(None)),
+        Err(error) => Err(ContainerError::Address(Some(error))),
+    }
+}
+
+/// Whether a command line is that of NeonVM's runner.
+#[must_use]
+pub fn is_container(args: &[String]) -> bool {
+    argument(args, "vmspec").is_some()
+}
+
+/// Runs the VM of a container to its end. On SIGTERM the guest gets what the pod's grace leaves.
+pub async fn run(args: &[String], cancel: CancellationToken) -> ExitCode {
+    let root = Path::new("/");
+    let prepared = PodFacts::find().and_then(|pod| {
+        let config = config(root, args, &pod)?;
+        let dir = root.join("vm/images/run");
+        private_dir(&dir).map_err(|error| RecordError::Write(dir.display().to_string(), error))?;
+        write_json(&Paths::new(&dir).config(), &config)?;
+        Ok((dir, config))
+    });
+    match prepared {
+        Ok((dir, config)) => {
+            let grace = config.spec.termination_grace_period_seconds;
+            let grace = u64::try_from(grace).unwrap_or(0).saturating_mul(1000);
+            let grace_ms = grace.saturating_sub(OWN_END_MS);
+            run_detached(&dir, OnCancel::Stop { grace_ms }, cancel).await
+        }
+        Err(problem) => {
+            tracing::error!(error = telemetry::chain(&problem), "cannot run");
+            Exit::Config.into()
+        }
+    }
+}
+
+/// What the runner of a container is told, from its arguments and the files below `root`.
+///
+/// # Errors
+/// [`ContainerError`].
+pub fn config(
+    root: &Path,
+    args: &[String],
+    pod: &PodFacts,
+) -> Result<RunnerConfig, ContainerError> {
+    let mut spec = vm_spec(args)?;
+    fill(&mut spec, args)?;
+    let image = boot_image(root, args)?;
+    let keys = root.join("vm/ssh/authorized_keys");
+    let program = |name: &str| root.join("opt/qemu/bin").join(name);
+    Ok(RunnerConfig {
+        format: CONFIG_FORMAT,
+        namespace: pod.namespace.clone(),
+        vm: pod.vm().to_owned(),
+        pod: pod.name.clone(),
+        spec,
+        pod_ip: pod.address,
+        programs: Programs {
+            qemu_system: program("qemu-system-x86_64"),
+            qemu_img: program("qemu-img"),
+        },
+        image,
+        accel: AccelChoice::Auto,
+        knowledge_dir: root.join("vm/images/known"),
+        cpu_quota_percent: 100,
+        // The kubelet has put us into the pod's own group, and its limits hold for QEMU too.
+        cgroup_parent: None,
+        // Connections of the guest's own kind would need a device of the node.
+        vsock_cid: None,
+        ssh_public_key: std::fs::read_to_string(keys).ok(),
+        mounts: Some(root.join(MOUNTS)),
+        control_token: Some(root.join(TOKEN)).filter(|file| file.exists()),
+        receive: pod.receives,
+    })
+}
+
+/// What the controller passes beside the spec holds where the spec says nothing.
+fn fill(spec: &mut VmSpec, args: &[String]) -> Result<(), ContainerError> {
+    if spec.cpu_scaling_mode.is_none() {
+        spec.cpu_scaling_mode = match argument(args, "cpu-scaling-mode") {
+            None => None,
+            Some("QmpScaling") => Some(CpuScalingMode::QmpScaling),
+            Some("SysfsScaling") => Some(CpuScalingMode::SysfsScaling),
+            Some(other) => return Err(ContainerError::Mode(other.to_owned())),
+        };
+    }
+    if spec.guest.memhp_auto_movable_ratio.is_none() {
+        let ratio = argument(args, "memhp-auto-movable-ratio");
+        spec.guest.memhp_auto_movable_ratio = ratio.map(str::to_owned);
+    }
+    Ok(())
+}
+
+/// The disk of the pod with a kernel: the one an argument names, else the one of the runner's image.
+fn boot_image(root: &Path, args: &[String]) -> Result<BootImage, ContainerError> {
+    let root_disk = root.join("vm/images/rootdisk.qcow2");
+    let mut image = match argument(args, "kernelpath") {
+        Some(kernel) => foreign_kernel(root, kernel),
+        None => own_kernel(&root.join(KERNEL))?,
+    };
+    image.root_disk_bytes = disk_bytes(&root_disk)?;
+    image.root_disk = root_disk;
+    "qcow2".clone_into(&mut image.root_disk_format);
+    Ok(image)
+}
+
+fn foreign_kernel(root: &Path, kernel: &str) -> BootImage {
+    BootImage {
+        kernel: root.join(kernel.trim_start_matches('/')),
+        kernel_version: String::new(),
+        initrd: None,
+        root_disk: PathBuf::new(),
+        root_disk_format: String::new(),
+        root_disk_bytes: 0,
+        cmdline: FOREIGN_CMDLINE.to_owned(),
+        cmdline_tcg: String::new(),
+        ports: Vec::new(),
+    }
+}
+
+fn own_kernel(dir: &Path) -> Result<BootImage, ContainerError> {
+    let path = dir.join(MANIFEST_FILE);
+    let bytes = std::fs::read(&path).map_err(|error| ContainerError::Read(path.clone(), error))?;
+    let manifest: ImageManifest = serde_json::from_slice(&bytes)
+        .map_err(|error| ContainerError::Manifest(path.clone(), Some(error)))?;
+    let guest = match manifest.content {
+        ImageContent::Guest(guest) if manifest.format == MANIFEST_FORMAT => guest,
+        _ => return Err(ContainerError::Manifest(path, None)),
+    };
+    Ok(images::boot_image(dir, guest))
+}
+
+/// The size a guest sees of a qcow2 disk: eight bytes, the most significant first, at byte 24.
+fn disk_bytes(path: &Path) -> Result<u64, ContainerError> {
+    let mut header = [0; 32];
+    File::open(path)
+        .and_then(|mut file| file.read_exact(&mut header))
+        .map_err(|error| ContainerError::Read(path.to_owned(), error))?;
+    let (magic, size) = (&header[..4], &header[24..]);
+    if magic != QCOW2_MAGIC {
+        return Err(ContainerError::Disk(path.to_owned()));
+    }
+    let size = size
+        .iter()
+        .fold(0, |sum, byte| (sum << 8) | u64::from(*byte));
+    Ok(size)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,150 @@
+use std::fs;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use serde_json::json;
+
+use super::*;
+
+fn pod() -> PodFacts {
+    PodFacts {
+        namespace: "unknown".to_owned(),
+        name: "my-pg-x7k2p".to_owned(),
+        address: Ipv4Addr::new(10, 244, 1, 9),
+        receives: false,
+    }
+}
+
+/// The arguments the controller gives (spec/neonvm.md §2.4), of a VM that leaves open what can be left open.
+fn args(more: &[&str]) -> Vec<String> {
+    let spec = json!({"guest": {
+        "cpus": {"min": "250m", "use": "500m", "max": 2}, "memorySlotSize": "256Mi",
+        "memorySlots": {"min": 1, "use": 1, "max": 4}, "rootDisk": {"image": "vm:1", "size": "4Gi"}}});
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
+    io::Write::write_all(&mut gzip, spec.to_string().as_bytes()).unwrap();
+    let packed = STANDARD.encode(gzip.finish().unwrap());
+    let mut all: Vec<String> = ["-skip-cgroup-management", "-use-virtio-console"]
+        .into_iter()
+        .chain([
+            "-memhp-auto-movable-ratio",
+            "401",
+            "-cpu-scaling-mode",
+            "SysfsScaling",
+        ])
+        .chain(more.iter().copied())
+        .chain(["-vmspec", &packed, "-vmstatus", "x"])
+        .map(str::to_owned)
+        .collect();
+    all.insert(0, "runner".to_owned());
+    all
+}
+
+/// A container's files: a disk of 1 GiB, and what the runner's image brings.
+fn files() -> tempfile::TempDir {
+    let root = tempfile::tempdir().unwrap();
+    for dir in ["vm/images", "vm/kernel", "vm/ssh"] {
+        fs::create_dir_all(root.path().join(dir)).unwrap();
+    }
+    let mut header = [0; 64];
+    header[..4].copy_from_slice(&QCOW2_MAGIC);
+    header[24..32].copy_from_slice(&(1_u64 << 30).to_be_bytes());
+    fs::write(root.path().join("vm/images/rootdisk.qcow2"), header).unwrap();
+    let manifest = json!({
+        "format": MANIFEST_FORMAT, "name": "x", "architecture": "amd64", "suite": "bookworm",
+        "recipe_sha256": "00".repeat(32), "files": {}, "packages": [], "inputs": {},
+        "reproducible": true, "unreproducible": [],
+        "content": {"kind": "guest", "kernel": "vmlinuz", "kernel_version": "6.1.0",
+            "initrd": "initrd.cpio", "root_disk": "root.ext4", "root_disk_format": "raw",
+            "root_disk_bytes": 5, "cmdline": "root=/dev/vda", "cmdline_tcg": "mitigations=off",
+            "ports": [{"name": "postgres", "port": 5432}], "ready_line": "ready", "cgroup": null},
+    });
+    fs::write(
+        root.path().join("vm/kernel/manifest.json"),
+        manifest.to_string(),
+    )
+    .unwrap();
+    root
+}
+
+/// N18: what the controller passes and what the image brings make one configuration.
+#[test]
+fn n18_arguments_and_files_become_a_configuration() {
+    let root = files();
+    fs::write(
+        root.path().join("vm/ssh/authorized_keys"),
+        "ssh-ed25519 A\n",
+    )
+    .unwrap();
+    assert!(is_container(&args(&[])));
+    assert!(!is_container(&["neonvm-runner".into(), "run".into()]));
+    let config = config(root.path(), &args(&[]), &pod()).unwrap();
+    assert_eq!(
+        (config.vm.as_str(), config.pod.as_str()),
+        ("my-pg", "my-pg-x7k2p")
+    );
+    assert_eq!(
+        config.spec.cpu_scaling_mode,
+        Some(CpuScalingMode::SysfsScaling)
+    );
+    let guest = &config.spec.guest;
+    assert_eq!(guest.memhp_auto_movable_ratio.as_deref(), Some("401"));
+    let image = &config.image;
+    assert_eq!(image.kernel, root.path().join("vm/kernel/vmlinuz"));
+    assert_eq!(
+        image.initrd,
+        Some(root.path().join("vm/kernel/initrd.cpio"))
+    );
+    assert_eq!(image.root_disk_format, "qcow2");
+    assert_eq!(image.root_disk_bytes, 1 << 30);
+    assert_eq!(image.ports, [5432]);
+    assert_eq!(config.ssh_public_key.as_deref(), Some("ssh-ed25519 A\n"));
+    assert_eq!(config.cgroup_parent, None);
+    assert_eq!(config.control_token, None);
+}
+
+/// A controller that gives its pods a token is listened to by nobody else's leave.
+#[test]
+fn a_token_that_the_pod_has_is_asked_for() {
+    let root = files();
+    let token = root.path().join("vm/control/token");
+    fs::create_dir_all(token.parent().unwrap()).unwrap();
+    fs::write(&token, "t").unwrap();
+    let config = config(root.path(), &args(&[]), &pod()).unwrap();
+    assert_eq!(config.control_token, Some(token));
+}
+
+/// N18: a kernel of another image is booted as NeonVM boots it.
+#[test]
+fn n18_a_kernel_that_is_named_replaces_that_of_the_image() {
+    let root = files();
+    let args = args(&["-kernelpath=/vm/images/vmlinuz"]);
+    let config = config(root.path(), &args, &pod()).unwrap();
+    assert_eq!(config.image.kernel, root.path().join("vm/images/vmlinuz"));
+    assert_eq!(config.image.initrd, None);
+    let cmdline = &config.image.cmdline;
+    assert!(cmdline.contains("init=/neonvm/bin/init"), "{cmdline}");
+}
+
+#[test]
+fn n18_what_is_missing_or_wrong_is_named() {
+    let root = files();
+    let disk = root.path().join("vm/images/rootdisk.qcow2");
+    let why = |args: &[String]| telemetry::chain(&config(root.path(), args, &pod()).unwrap_err());
+    let text = why(&args(&["-cpu-scaling-mode", "x"])[..2]);
+    assert!(text.contains("no -vmspec"), "{text}");
+    let mut wrong = args(&[]);
+    let at = wrong
+        .iter()
+        .position(|word| word == "SysfsScaling")
+        .unwrap();
+    wrong[at] = "Other".to_owned();
+    assert!(why(&wrong).contains("-cpu-scaling-mode is \"Other\""));
+    fs::write(&disk, "raw".repeat(20)).unwrap();
+    assert!(why(&args(&[])).contains("rootdisk.qcow2 is not a disk in qcow2 format"));
+    fs::remove_file(&disk).unwrap();
+    assert!(why(&args(&[])).contains("cannot read"));
+    fs::write(root.path().join("vm/kernel/manifest.json"), "{}").unwrap();
+    assert!(why(&args(&[])).contains("manifest.json does not describe a guest"));
+}

@@ -1,0 +1,194 @@
+//! How a QEMU is built, told by the runner that has it to the one that is to build its like.
+
+use std::path::PathBuf;
+
+use protocol::runner::SizeOrder;
+use serde::{Deserialize, Serialize};
+
+use crate::config::Accel;
+use crate::core::disks::Drive;
+use crate::core::shape::Shape;
+use crate::core::sizer::CpuSlot;
+
+/// A CPU that was plugged after the start, or on the command line in removable form.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PluggedCpu {
+    /// Device type.
+    pub driver: String,
+    /// Device id.
+    pub id: String,
+    /// Properties that name its place.
+    pub props: std::collections::BTreeMap<String, i64>,
+}
+
+/// Where the source's disk is, for a target that may have the same file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Disk {
+    /// The machine's boot: a path means something within one only.
+    pub host_boot_id: String,
+    /// The writable layer.
+    pub path: PathBuf,
+    /// Its device number.
+    pub device: u64,
+    /// Its inode.
+    pub inode: u64,
+    /// Virtual size.
+    pub bytes: u64,
+    /// The image under it, by the name of its directory in the store, which is its digest.
+    pub image: String,
+}
+
+/// Everything a target must know.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// QEMU's version.
+    pub qemu: String,
+    /// Machine type with its version, `pc-q35-10.0`.
+    pub machine: String,
+    /// Accelerator.
+    pub accel: Accel,
+    /// How it was built at its start.
+    pub shape: Shape,
+    /// CPUs beyond those that cannot be unplugged.
+    pub cpus: Vec<PluggedCpu>,
+    /// Address of the network device.
+    pub mac: String,
+    /// The kernel command line it booted with: a table of the machine has its length.
+    pub cmdline: String,
+    /// The order in force.
+    pub order: Option<SizeOrder>,
+    /// Milliseconds the guest took to boot.
+    pub boot_ms: Option<u64>,
+    /// The disk.
+    pub disk: Disk,
+    /// The drives beside it, in order.
+    #[serde(default)]
+    pub drives: Vec<DriveThere>,
+}
+
+/// A drive of the source.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DriveThere {
+    /// What it is.
+    pub drive: Drive,
+    /// Where it is there.
+    pub path: PathBuf,
+    /// Its device number.
+    pub device: u64,
+    /// Its inode.
+    pub inode: u64,
+    /// SHA-256 of one of files: the target must make the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sha256: Option<String>,
+}
+
+/// A guest that was told to come, as a runner writes it down.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Arrival {
+    /// The order.
+    pub order: protocol::migration::IncomingOrder,
+    /// Whether the disk is the source's own file.
+    pub shares_disk: bool,
+    /// QEMU was told to listen.
+    pub listening: bool,
+    /// The guest was told to run.
+    pub begun: bool,
+    /// It did. From then on it is a guest like any other, that may be stopped for other reasons.
+    #[serde(default)]
+    pub ran: bool,
+}
+
+/// Why a guest cannot come here.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unfit {
+    /// The manifest is not one.
+    #[error("the source's description is not understood: {0}")]
+    Manifest(String),
+    /// QEMU here is older.
+    #[error("QEMU {here} here is older than {there} at the source")]
+    Older {
+        /// Ours.
+        here: String,
+        /// Theirs.
+        there: String,
+    },
+    /// The accelerator is not to be had.
+    #[error("the guest runs with {there}, and here is only {here}")]
+    Accel {
+        /// Ours.
+        here: &'static str,
+        /// Theirs.
+        there: &'static str,
+    },
+    /// A drive the guest writes is on another machine.
+    #[error(
+        "the guest writes to {0}, and a disk other than its root disk is not copied to another machine:          end the VM there and start it here"
+    )]
+    Written(String),
+    /// Files have changed since the guest started.
+    #[error(
+        "the files of {0} are others here than those the guest has: a secret or config map has changed since it started"
+    )]
+    Files(String),
+    /// It cannot be made.
+    #[error("{0}")]
+    Drives(String),
+    /// The image is another.
+    #[error("image {here} here is not the guest's, {there}")]
+    Image {
+        /// Ours.
+        here: String,
+        /// Theirs.
+        there: String,
+    },
+}
+
+/// Major and minor number of `10.0.2`; a text that is none is older than all.
+#[must_use]
+pub fn version(text: &str) -> (u32, u32) {
+    let mut parts = text.split('.').map(|part| part.parse().unwrap_or(0));
+    (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
+}
+
+impl Manifest {
+    /// Whether a QEMU of this version may take the guest: it knows the machine type if it is no older. Bug-fix releases of
+    /// one minor version take each other's guests.
+    ///
+    /// # Errors
+    /// [`Unfit::Older`].
+    pub fn fits(&self, here: &str) -> Result<(), Unfit> {
+        if version(here) < version(&self.qemu) {
+            return Err(Unfit::Older {
+                here: here.to_owned(),
+                there: self.qemu.clone(),
+            });
+        }
+        Ok(())
+    }
+}
+
+impl PluggedCpu {
+    /// The CPU in a slot, if it is one that can be unplugged.
+    #[must_use]
+    pub fn of(slot: &CpuSlot) -> Option<Self> {
+        Some(Self {
+            driver: slot.driver.clone(),
+            id: slot.removable()?.to_owned(),
+            props: slot.props.clone(),
+        })
+    }
+
+    /// The device on a command line.
+    #[must_use]
+    pub fn device(&self) -> String {
+        let mut text = format!("{},id={}", self.driver, self.id);
+        for (key, value) in &self.props {
+            text.push_str(&format!(",{key}={value}"));
+        }
+        text
+    }
+}

@@ -1,0 +1,372 @@
+//! The side that is left.
+//!
+//! ```text
+//! hold ─► describe ─► (copy the disk ─► caught up) ─► send ─► (stopped ─► end the copy ─► go on) ─► handed over ─► done
+//!                          └─────────────── failed ◄──┴── recall: cancel, go on if stopped ─► as before
+//! ```
+
+use protocol::migration::{OutgoingOrder, OutgoingReport, OutgoingStage};
+use protocol::time::{Span, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use super::{LOOK_EVERY, LOOK_IDLE, Manifest, Pacer, View};
+
+/// `query-status` of a guest that runs.
+const RUNS: &str = "running";
+
+/// `query-migrate` of a QEMU that connects and has sent nothing.
+const SETUP: &str = "setup";
+/// How long that may take.
+const SETUP_PATIENCE: Span = Span::from_secs(30);
+
+/// A departure as a runner writes it down.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Leaving {
+    /// The newest order.
+    pub order: OutgoingOrder,
+    /// The copy of the disk was begun.
+    pub copying: bool,
+    /// QEMU was told to send.
+    pub sent: bool,
+    /// It is to be undone.
+    pub recalled: bool,
+}
+
+/// What to do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OutgoingAction {
+    /// Write the departure down, before anything else that is done.
+    Save(Leaving),
+    /// Find out how QEMU is built.
+    Describe,
+    /// See what QEMU says.
+    Look,
+    /// Begin to copy the disk.
+    Copy,
+    /// Begin to send.
+    Send,
+    /// The guest is stopped: end the copy, which has caught up, and go on.
+    Switch,
+    /// Call off what is under way.
+    Cancel,
+    /// Let the guest run on.
+    Continue,
+    /// What is left of the guest here can never run again: away with it.
+    Abandon,
+}
+
+/// The departure of one guest.
+#[derive(Debug, Clone, Serialize)]
+pub struct Outgoing {
+    leaving: Leaving,
+    manifest: Option<Manifest>,
+    view: Option<View>,
+    problem: Option<String>,
+    stopped_unix_us: Option<i64>,
+    pacer: Pacer,
+    unsaved: bool,
+    /// What QEMU was told to do and has not shown yet.
+    told: Option<OutgoingAction>,
+    /// Since when QEMU has been about to begin.
+    setup_since: Option<Timestamp>,
+    over: bool,
+}
+
+impl Outgoing {
+    /// A departure by its first order.
+    #[must_use]
+    pub fn new(order: OutgoingOrder) -> Self {
+        let leaving = Leaving {
+            order,
+            copying: false,
+            sent: false,
+            recalled: false,
+        };
+        Self {
+            unsaved: true,
+            ..Self::found(leaving)
+        }
+    }
+
+    /// One that an earlier runner wrote down.
+    #[must_use]
+    pub fn found(leaving: Leaving) -> Self {
+        Self {
+            leaving,
+            manifest: None,
+            view: None,
+            problem: None,
+            stopped_unix_us: None,
+            pacer: Pacer::default(),
+            unsaved: false,
+            told: None,
+            setup_since: None,
+            over: false,
+        }
+    }
+
+    /// Which migration.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.leaving.order.id
+    }
+
+    /// A newer order of the same migration. What was begun is not changed.
+    pub fn order(&mut self, now: Timestamp, order: OutgoingOrder) {
+        if self.leaving.sent || self.leaving.copying || self.leaving.order == order {
+            return;
+        }
+        self.leaving.order = order;
+        self.unsaved = true;
+        self.pacer.look_at = now;
+        self.pacer.fresh = false;
+    }
+
+    /// The guest is to stay.
+    pub fn recall(&mut self, now: Timestamp) {
+        if !self.leaving.recalled {
+            self.leaving.recalled = true;
+            self.unsaved = true;
+            (self.pacer.look_at, self.pacer.fresh, self.pacer.failed) = (now, false, 0);
+        }
+    }
+
+    /// Whether it was recalled and all is as before.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.over
+    }
+
+    /// Whether all of the guest is elsewhere.
+    #[must_use]
+    pub fn is_handed_over(&self) -> bool {
+        self.stage() == OutgoingStage::HandedOver
+    }
+
+    /// The guest was stopped.
+    pub fn stopped(&mut self, unix_us: i64) {
+        self.stopped_unix_us = Some(unix_us);
+    }
+
+    /// Something was told: look at once.
+    pub fn hint(&mut self, now: Timestamp) {
+        self.pacer.look_at = self.pacer.look_at.min(now);
+    }
+
+    /// The monitor is lost; what was under way will not be answered.
+    pub fn disconnected(&mut self) {
+        (self.pacer.busy, self.pacer.fresh) = (false, false);
+        self.view = None;
+    }
+
+    /// How the QEMU is built.
+    pub fn described(&mut self, now: Timestamp, manifest: Result<Manifest, String>) {
+        self.pacer.did(now);
+        match manifest {
+            Ok(manifest) => {
+                self.manifest = Some(manifest);
+                self.pacer.failed = 0;
+            }
+            Err(problem) => self.refused(now, problem),
+        }
+    }
+
+    /// What QEMU says.
+    pub fn viewed(&mut self, now: Timestamp, view: Result<View, String>) {
+        self.pacer.saw(now);
+        match view {
+            Ok(view) => self.view = Some(view),
+            // Looked at again.
+            Err(_) => {
+                self.pacer.fail(now);
+            }
+        }
+    }
+
+    /// What was told to be done was taken, or refused.
+    pub fn acted(&mut self, now: Timestamp, action: &OutgoingAction, result: Result<(), String>) {
+        self.pacer.did(now);
+        match result {
+            Ok(()) => {
+                self.pacer.failed = 0;
+                self.told = Some(action.clone());
+            }
+            Err(problem) => self.refused(now, problem),
+        }
+    }
+
+    fn refused(&mut self, now: Timestamp, problem: String) {
+        let is_final = self.pacer.fail(now);
+        // A recall is never given up.
+        if is_final && !self.leaving.recalled && !self.is_handed_over() {
+            self.problem.get_or_insert(problem);
+        }
+    }
+
+    /// The next thing to do. `still` says that sizes are at rest.
+    pub fn poll_action(&mut self, now: Timestamp, still: bool) -> Option<OutgoingAction> {
+        if std::mem::take(&mut self.unsaved) {
+            return Some(OutgoingAction::Save(self.leaving.clone()));
+        }
+        if self.pacer.busy || now < self.pacer.look_at || self.over {
+            return None;
+        }
+        let action = self.next(now, still)?;
+        if let OutgoingAction::Copy | OutgoingAction::Send = action {
+            // Written down before it is done: who finds it undone sees that QEMU knows of nothing.
+            let (copying, sent) = (self.leaving.copying, self.leaving.sent);
+            self.leaving.copying |= action == OutgoingAction::Copy;
+            self.leaving.sent |= action == OutgoingAction::Send;
+            if (copying, sent) != (self.leaving.copying, self.leaving.sent) {
+                self.told = None;
+                return Some(OutgoingAction::Save(self.leaving.clone()));
+            }
+        }
+        self.pacer.busy = true;
+        Some(action)
+    }
+
+    fn next(&mut self, now: Timestamp, still: bool) -> Option<OutgoingAction> {
+        let Some(view) = self.view.as_ref().filter(|_| self.pacer.fresh) else {
+            return Some(OutgoingAction::Look);
+        };
+        let runs = view.run == RUNS;
+        let is_active = !matches!(
+            view.migration.as_str(),
+            "none" | "completed" | "failed" | "cancelled"
+        );
+        if self.leaving.recalled {
+            return match view.migration.as_str() {
+                "postcopy-active" | "postcopy-paused" => Some(OutgoingAction::Abandon),
+                "cancelling" => self.look(now),
+                _ if is_active || view.copy.is_some() => Some(OutgoingAction::Cancel),
+                _ if runs => {
+                    self.over = true;
+                    None
+                }
+                _ => Some(OutgoingAction::Continue),
+            };
+        }
+        if self.manifest.is_none() && !self.leaving.sent && !self.leaving.copying {
+            return if still {
+                Some(OutgoingAction::Describe)
+            } else {
+                self.look(now)
+            };
+        }
+        let Some(to) = self.leaving.order.to else {
+            self.pacer.wait(now, LOOK_IDLE);
+            return None;
+        };
+        if self.problem.is_some() {
+            return if is_active || view.copy.is_some() {
+                Some(OutgoingAction::Cancel)
+            } else {
+                self.pacer.wait(now, LOOK_IDLE);
+                None
+            };
+        }
+        if self.leaving.sent {
+            return self.sending(now, to.disk.is_some());
+        }
+        match (to.disk, view.copy) {
+            (None, _) | (Some(_), Some(true)) => Some(OutgoingAction::Send),
+            (Some(_), Some(false)) => self.look(now),
+            (Some(_), None) if self.told == Some(OutgoingAction::Copy) => {
+                self.problem = Some("the copy of the disk broke off".to_owned());
+                self.look(now)
+            }
+            (Some(_), None) => Some(OutgoingAction::Copy),
+        }
+    }
+
+    fn sending(&mut self, now: Timestamp, with_disk: bool) -> Option<OutgoingAction> {
+        let view = self.view.clone().unwrap_or_default();
+        if view.migration == SETUP {
+            let since = *self.setup_since.get_or_insert(now);
+            if now >= since + SETUP_PATIENCE {
+                self.problem = Some("QEMU does not begin to send".to_owned());
+            }
+        }
+        match view.migration.as_str() {
+            // It was written down, and not done: a look came between, or the runner was another.
+            "none" if self.told != Some(OutgoingAction::Send) => Some(OutgoingAction::Send),
+            // Of an earlier one that was recalled at its very end.
+            "completed" if view.run == RUNS => Some(OutgoingAction::Send),
+            "failed" | "cancelled"
+                if self.told == Some(OutgoingAction::Send)
+                    || (with_disk && view.copy != Some(true)) =>
+            {
+                let why = view.error.unwrap_or_else(|| view.migration.clone());
+                self.problem = Some(why);
+                self.look(now)
+            }
+            // Of an earlier migration: this one was not begun.
+            "failed" | "cancelled" => Some(OutgoingAction::Send),
+            "pre-switchover" if self.told != Some(OutgoingAction::Switch) => {
+                if view.copy == Some(true) {
+                    Some(OutgoingAction::Switch)
+                } else if view.copy.is_none() {
+                    self.problem = Some("the copy of the disk broke off".to_owned());
+                    self.look(now)
+                } else {
+                    self.look(now)
+                }
+            }
+            "completed" => {
+                self.pacer.wait(now, LOOK_IDLE);
+                None
+            }
+            _ => self.look(now),
+        }
+    }
+
+    /// Nothing is to be done but to look again.
+    fn look(&mut self, now: Timestamp) -> Option<OutgoingAction> {
+        self.pacer.wait(now, LOOK_EVERY);
+        None
+    }
+
+    /// When to ask again.
+    #[must_use]
+    pub fn poll_deadline(&self) -> Timestamp {
+        self.pacer.look_at
+    }
+
+    fn stage(&self) -> OutgoingStage {
+        // A guest that runs here has not left, whatever QEMU says of the last migration: it may be an earlier one.
+        let stopped = self.view.as_ref().filter(|view| view.run != RUNS);
+        let status = stopped.map(|view| view.migration.as_str());
+        match (&self.problem, status) {
+            _ if self.leaving.recalled => OutgoingStage::Recalling,
+            (_, Some("completed" | "postcopy-active")) if self.leaving.sent => {
+                OutgoingStage::HandedOver
+            }
+            (Some(_), _) => OutgoingStage::Failed,
+            _ if self.leaving.sent => OutgoingStage::Sending,
+            _ if self.leaving.copying => OutgoingStage::CopyingDisk,
+            _ => OutgoingStage::Holding,
+        }
+    }
+
+    /// What is told.
+    #[must_use]
+    pub fn report(&self) -> OutgoingReport {
+        let stage = self.stage();
+        let told = self.told.is_some() || stage == OutgoingStage::HandedOver;
+        let view = self.view.as_ref().filter(|_| self.leaving.sent && told);
+        OutgoingReport {
+            id: self.leaving.order.id.clone(),
+            stage,
+            shape: self
+                .manifest
+                .as_ref()
+                .and_then(|manifest| serde_json::to_value(manifest).ok()),
+            progress: view.map(|view| view.progress.clone()),
+            problem: self.problem.clone(),
+            stopped_unix_us: self.stopped_unix_us,
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! What a migration asks of QEMU, step by step.
+//!
+//! Arguments are plain JSON: options that came or went between QEMU's versions are asked for by name (see
+//! [`Qmp::known_capabilities`]), and a word of a newer QEMU must not break a reply.
+
+use std::net::SocketAddrV4;
+use std::time::Duration;
+
+use protocol::migration::{Destination, DiskDestination, Progress, RamProgress, StreamOptions};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::qmp::Qmp;
+use crate::core::sizer::QmpFailure;
+use crate::core::transfer::View;
+
+/// Memory for finding out what changed in a page that is sent again, bytes (spec/neonvm.md §2.9).
+const XBZRLE_CACHE_BYTES: u64 = 256 << 20;
+/// Id of the root disk's drive, the export of it, and the job and node that copy it.
+const DRIVE: &str = "root";
+const COPY: &str = "moving-root";
+/// Longest wait for a copy that has caught up to end; the guest stands still meanwhile.
+const COPY_END: Duration = Duration::from_secs(30);
+/// Pause between two looks at that.
+const COPY_LOOK: Duration = Duration::from_millis(5);
+
+macro_rules! command {
+    ($type:ident, $name:literal) => {
+        #[derive(Debug, Serialize)]
+        #[serde(transparent)]
+        struct $type(Value);
+
+        impl qapi::qmp::QmpCommand for $type {}
+        impl qapi::Command for $type {
+            type Ok = Value;
+            const NAME: &'static str = $name;
+            const ALLOW_OOB: bool = false;
+        }
+    };
+}
+
+command!(QueryMigrate, "query-migrate");
+command!(QueryStatus, "query-status");
+command!(QueryJobs, "query-block-jobs");
+command!(QueryBlock, "query-block");
+command!(QueryNodes, "query-named-block-nodes");
+command!(QueryCapabilities, "query-migrate-capabilities");
+command!(SetCapabilities, "migrate-set-capabilities");
+command!(SetParameters, "migrate-set-parameters");
+command!(Migrate, "migrate");
+command!(Incoming, "migrate-incoming");
+command!(StartPostCopy, "migrate-start-postcopy");
+command!(Cancel, "migrate_cancel");
+command!(GoOn, "migrate-continue");
+command!(Cont, "cont");
+command!(Get, "qom-get");
+command!(NbdStart, "nbd-server-start");
+command!(NbdStop, "nbd-server-stop");
+command!(ExportAdd, "block-export-add");
+command!(NodeAdd, "blockdev-add");
+command!(NodeDel, "blockdev-del");
+command!(Mirror, "blockdev-mirror");
+command!(JobCancel, "block-job-cancel");
+
+/// Result of a step.
+type Step = Result<(), QmpFailure>;
+
+fn failure(command: &str, message: &str) -> QmpFailure {
+    QmpFailure {
+        command: command.to_owned(),
+        message: message.to_owned(),
+    }
+}
+
+impl Qmp {
+    /// The machine type with its version, `pc-q35-10.0`.
+    ///
+    /// # Errors
+    /// When QEMU refuses or is silent.
+    pub async fn machine_type(&self) -> Result<String, QmpFailure> {
+        let arguments = json!({"path": "/machine", "property": "type"});
+        let found = self.execute(Get(arguments)).await?;
+        let text = found.as_str().unwrap_or_default();
+        Ok(text.strip_suffix("-machine").unwrap_or(text).to_owned())
+    }
+
+    /// Virtual size of the root disk, bytes.
+    ///
+    /// # Errors
+    /// When QEMU refuses, is silent, or has no such disk.
+    pub async fn disk_bytes(&self) -> Result<u64, QmpFailure> {
+        let drive = self.drive().await?;
+        let bytes = drive["inserted"]["image"]["virtual-size"].as_u64();
+        bytes.ok_or_else(|| failure("query-block", "the root disk has no size"))
+    }
+
+    async fn drive(&self) -> Result<Value, QmpFailure> {
+        let drives = self.execute(QueryBlock(json!({}))).await?;
+        let mut drives = drives.as_array().into_iter().flatten();
+        let drive = drives.find(|drive| drive["device"] == DRIVE);
+        drive
+            .cloned()
+            .ok_or_else(|| failure("query-block", "there is no root disk"))
+    }
+
+    /// Migration, virtual machine and disk copy as they are.
+    ///
+    /// # Errors
+    /// When QEMU refuses or is silent.
+    pub async fn view(&self) -> Result<View, QmpFailure> {
+        let migration = self.execute(QueryMigrate(json!({}))).await?;
+        let status = self.execute(QueryStatus(json!({}))).await?;
+        let jobs = self.execute(QueryJobs(json!({}))).await?;
+        let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let mut state = word(&migration["status"]);
+        if state.is_empty() {
+            state = "none".to_owned();
+        }
+        let mut jobs = jobs.as_array().into_iter().flatten();
+        let copy = jobs.find(|job| job["device"] == COPY);
+        Ok(View {
+            error: migration["error-desc"].as_str().map(str::to_owned),
+            run: word(&status["status"]),
+            copy: copy.map(|job| job["ready"] == true),
+            progress: progress(&migration, &state),
+            migration: state,
+        })
+    }
+
+    /// Capabilities this QEMU knows.
+    async fn known_capabilities(&self) -> Result<Vec<String>, QmpFailure> {
+        let known = self.execute(QueryCapabilities(json!({}))).await?;
+        let known = known.as_array().into_iter().flatten();
+        let names = known.filter_map(|one| one["capability"].as_str());
+        Ok(names.map(str::to_owned).collect())
+    }
+
+    /// What both sides must agree on.
+    async fn agree(&self, how: StreamOptions, with_disk: bool) -> Step {
+        let wanted = [
+            // Told, so that nobody has to ask all the time.
+            ("events", true),
+            // Who is to run is not decided by what the sender believes: the receiver's own word is waited for.
+            ("return-path", false),
+            ("xbzrle", true),
+            ("auto-converge", how.auto_converge),
+            ("postcopy-ram", how.post_copy),
+            // The disk is taken up by who is told to run, so that the other can go on until then.
+            ("late-block-activate", true),
+            // A copy of the disk must be ended between the guest's last write and its going on.
+            ("pause-before-switchover", with_disk),
+        ];
+        let known = self.known_capabilities().await?;
+        let list: Vec<Value> = wanted
+            .into_iter()
+            .filter(|(name, _)| known.iter().any(|known| known == name))
+            .map(|(name, state)| json!({"capability": name, "state": state}))
+            .collect();
+        self.execute(SetCapabilities(json!({"capabilities": list})))
+            .await?;
+        let mut parameters = json!({"xbzrle-cache-size": XBZRLE_CACHE_BYTES});
+        if how.max_bandwidth.0 > 0 {
+            parameters["max-bandwidth"] = json!(how.max_bandwidth.0);
+        }
+        self.execute(SetParameters(parameters)).await.map(drop)
+    }
+
+    /// Waits for a guest at an address.
+    ///
+    /// # Errors
+    /// When QEMU refuses or is silent.
+    pub async fn listen(&self, at: Destination, how: StreamOptions) -> Step {
+        self.agree(how, at.disk.is_some()).await?;
+        if let Some(disk) = at.disk {
+            let (host, port) = (disk.nbd.ip().to_string(), disk.nbd.port().to_string());
+            let address = json!({"type": "inet", "data": {"host": host, "port": port}});
+            self.execute(NbdStart(json!({"addr": address, "max-connections": 1})))
+                .await?;
+            let drive = self.drive().await?;
+            self.execute(ExportAdd(json!({
+                "type": "nbd", "id": DRIVE, "name": DRIVE, "writable": true,
+                "node-name": drive["inserted"]["node-name"],
+            })))
+            .await?;
+        }
+        self.execute(Incoming(json!({"uri": uri(at.stream)})))
+            .await
+            .map(drop)
+    }
+
+    /// Lets the guest that has come run.
+    ///
+    /// # Errors
+    /// When QEMU refuses or is silent.
+    pub async fn begin(&self, with_disk: bool) -> Step {
+        if with_disk {
+            // Stopped already by an earlier try, it refuses; what matters is told by the next step.
+            drop(self.execute(NbdStop(json!({}))).await);
+        }
+        self.go_on().await
+    }
+
+    /// Lets the guest run.
+    ///
+    /// # Errors
+    /// When QEMU refuses, for example because another QEMU has the disk, or is silent.
+    pub async fn go_on(&self) -> Step {
+        self.execute(Cont(json!({}))).await.map(drop)
+    }
+
+    /// Begins to copy the disk.
+    ///
+    /// # Errors
+    /// When QEMU refuses, the target is not reached, or QEMU is silent.
+    pub async fn copy_disk(&self, to: DiskDestination) -> Step {
+        let (host, port) = (to.nbd.ip().to_string(), to.nbd.port().to_string());
+        self.drop_copy_node().await?;
+        self.execute(NodeAdd(json!({
+            "driver": "raw", "node-name": COPY,
+            "file": {"driver": "nbd", "export": DRIVE, "server": {"type": "inet", "host": host, "port": port}},
+        })))
+        .await?;
+        self.execute(Mirror(json!({
+            "job-id": COPY, "device": DRIVE, "target": COPY,
+            "sync": if to.whole { "full" } else { "top" },
+        })))
+        .await
+        .map(drop)
+    }
+
+    async fn drop_copy_node(&self) -> Step {
+        let nodes = self.execute(QueryNodes(json!({"flat": true}))).await?;
+        let mut nodes = nodes.as_array().into_iter().flatten();
+        if nodes.any(|node| node["node-name"] == COPY) {
+            self.execute(NodeDel(json!({"node-name": COPY}))).await?;
+        }
+        Ok(())
+    }
+
+    /// Begins to send the guest.
+    ///
+    /// # Errors
+    /// When QEMU refuses or is silent.
+    pub async fn send(&self, to: Destination, how: StreamOptions) -> Step {
+        self.agree(how, to.disk.is_some()).await?;
+        self.execute(Migrate(json!({"uri": uri(to.stream)})))
+            .await?;
+        if how.post_copy {
+            self.execute(StartPostCopy(json!({}))).await?;
+        }
+        Ok(())
+    }
+
+    /// The guest is stopped: ends the copy of the disk with everything in it, and goes on to the end.
+    ///
+    /// # Errors
+    /// When the copy does not end, or QEMU refuses or is silent.
+    pub async fn switch(&self) -> Step {
+        // Once it has caught up this ends it with all that was written, and leaves the guest's own disk where it is.
+        self.execute(JobCancel(json!({"device": COPY}))).await?;
+        let ended = async {
+            while self.view().await?.copy.is_some() {
+                tokio::time::sleep(COPY_LOOK).await;
+            }
+            Ok(())
+        };
+        tokio::time::timeout(COPY_END, ended)
+            .await
+            .unwrap_or_else(|_| Err(failure("block-job-cancel", "the copy does not end")))?;
+        self.execute(GoOn(json!({"state": "pre-switchover"})))
+            .await
+            .map(drop)
+    }
+
+    /// Calls off whatever is under way.
+    ///
+    /// # Errors
+    /// When QEMU refuses or is silent.
+    pub async fn call_off(&self) -> Step {
+        let view = self.view().await?;
+        if !matches!(
+            view.migration.as_str(),
+            "none" | "completed" | "failed" | "cancelled" | "cancelling"
+        ) {
+            self.execute(Cancel(json!({}))).await?;
+        }
+        if view.copy.is_some() {
+            self.execute(JobCancel(json!({"device": COPY, "force": true})))
+                .await?;
+        }
+        Ok(())
+    }
+}
+
+fn uri(at: SocketAddrV4) -> String {
+    format!("tcp:{at}")
+}
+
+fn progress(migration: &Value, state: &str) -> Progress {
+    let number = |value: &Value| value.as_i64().unwrap_or(0);
+    let ram = &migration["ram"];
+    let down = [&migration["downtime"], &migration["expected-downtime"]];
+    Progress {
+        status: state.to_owned(),
+        total_time_ms: number(&migration["total-time"]),
+        setup_time_ms: number(&migration["setup-time"]),
+        downtime_ms: down.into_iter().find_map(Value::as_i64).unwrap_or(0),
+        ram: RamProgress {
+            transferred: number(&ram["transferred"]),
+            remaining: number(&ram["remaining"]),
+            total: number(&ram["total"]),
+        },
+    }
+}

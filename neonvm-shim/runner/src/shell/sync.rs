@@ -1,0 +1,216 @@
+//! Keeps directories of the pod the same in the guest ([`crate::core::disks::sync`]): looks when it is time, and when a
+//! directory here changed, which the kernel tells.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::SocketAddrV4;
+use std::path::{Path, PathBuf};
+
+use carrier::sys::{Registered, register};
+use neonvm_files::checksum::checksum;
+use neonvm_files::projected::{self, FilesError};
+use rustix::fd::OwnedFd;
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+use telemetry::clock::Clock;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::guest;
+use super::http::HttpError;
+use crate::core::disks::sync::{Look, News, Sync, SyncProblem};
+
+/// Most bytes of a directory: what the guest's daemon takes in one request, less what base64 and names add.
+const MAX_BYTES: usize = 2 << 20;
+
+/// Keeps the directories at `paths` of the guest as those below `mounts` until stopped.
+pub async fn keep(
+    clock: Clock,
+    address: SocketAddrV4,
+    mounts: PathBuf,
+    paths: Vec<String>,
+    stop: CancellationToken,
+) {
+    let mut notices = Notices::open()
+        .inspect_err(|error| warn!(%error, "no notice of changed files: they are seen within 30 s"))
+        .ok();
+    let mut sync = Sync::new(clock.now(), paths);
+    loop {
+        if let Some(due) = sync.due(clock.now()) {
+            let mut found = Vec::with_capacity(due.len());
+            for path in due {
+                // Before the look: what changes after it is told.
+                if let Some(notices) = &mut notices {
+                    notices.watch(&mounts.join(path.trim_start_matches('/')));
+                }
+                let look = look(address, &mounts, &path).await;
+                found.push((path, look));
+            }
+            sync.looked(clock.now(), found).into_iter().for_each(tell);
+        }
+        let wake = tokio::time::Instant::from_std(clock.instant_of(sync.deadline()));
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = changed(notices.as_ref()) => sync.changed(clock.now()),
+            () = tokio::time::sleep_until(wake) => {}
+        }
+    }
+}
+
+fn tell(news: News) {
+    match news {
+        News::Fresh(path) => info!(path, "files are in the guest"),
+        News::Stale(path, problem) => {
+            let reason = serde_json::to_string(&problem).unwrap_or_default();
+            warn!(
+                path,
+                reason, "files are not in the guest as they are here, tried again"
+            );
+        }
+    }
+}
+
+/// Compares a directory with the guest's, and pushes it if they differ.
+async fn look(address: SocketAddrV4, mounts: &Path, path: &str) -> Look {
+    let here = mounts.join(path.trim_start_matches('/'));
+    let files = match projected::read(&here) {
+        Ok(files) => files,
+        Err(error) => return Look::Failed(unreadable(&error)),
+    };
+    let bytes: usize = files.values().map(Vec::len).sum();
+    if bytes > MAX_BYTES {
+        let text = format!("{bytes} bytes are more than {MAX_BYTES}");
+        return Look::Failed(SyncProblem::TooLarge(text));
+    }
+    match guest::checksum(address, path).await {
+        Ok(there) if there == checksum(&files) => return Look::Same,
+        // The guest has no such directory yet, or another content.
+        Ok(_) | Err(HttpError::Status(..)) => {}
+        Err(error) => return Look::Failed(SyncProblem::Unreached(telemetry::chain(&error))),
+    }
+    match guest::put_files(address, path, &files).await {
+        Ok(()) => Look::Pushed,
+        Err(error @ HttpError::Status(..)) => Look::Failed(SyncProblem::Refused(error.to_string())),
+        Err(error) => Look::Failed(SyncProblem::Unreached(telemetry::chain(&error))),
+    }
+}
+
+fn unreadable(error: &FilesError) -> SyncProblem {
+    let text = telemetry::chain(error);
+    match error {
+        FilesError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+            SyncProblem::Missing(text)
+        }
+        _ => SyncProblem::Unreadable(text),
+    }
+}
+
+/// Waits for a notice; for ever where there are none.
+async fn changed(notices: Option<&Notices>) {
+    match notices {
+        Some(notices) => notices.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The kernel's notices of directories whose `..data` was replaced.
+struct Notices {
+    fd: AsyncFd<Registered<OwnedFd>>,
+    watched: BTreeMap<PathBuf, i32>,
+    warned: BTreeSet<PathBuf>,
+}
+
+impl Notices {
+    fn open() -> io::Result<Self> {
+        let fd = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
+        Ok(Self {
+            fd: register(fd, Interest::READABLE)?,
+            watched: BTreeMap::new(),
+            warned: BTreeSet::new(),
+        })
+    }
+
+    /// Watches a directory; one that is watched already, or made anew, is no error.
+    fn watch(&mut self, dir: &Path) {
+        let what = WatchFlags::MOVED_TO | WatchFlags::CREATE | WatchFlags::ONLYDIR;
+        match inotify::add_watch(self.fd.get_ref().get(), dir, what) {
+            Ok(id) => drop(self.watched.insert(dir.to_owned(), id)),
+            // It is looked for again with the next look.
+            Err(rustix::io::Errno::NOENT) => {}
+            Err(error) if self.warned.insert(dir.to_owned()) => {
+                warn!(dir = %dir.display(), %error, "not watched: changes are seen within 30 s");
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// Waits until something changed, and takes all notices there are.
+    async fn next(&self) {
+        loop {
+            let Ok(mut ready) = self.fd.readable().await else {
+                return std::future::pending().await;
+            };
+            let taken = ready.try_io(|fd| {
+                let mut room = [0_u8; 4096];
+                rustix::io::read(fd.get_ref().get(), &mut room).map_err(io::Error::from)
+            });
+            match taken {
+                Ok(Ok(_)) => return,
+                Ok(Err(error)) => {
+                    warn!(%error, "notices cannot be read");
+                    return std::future::pending().await;
+                }
+                Err(_would_block) => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use protocol::time::WallTime;
+
+    #[tokio::test]
+    async fn a_replaced_directory_is_noticed() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = temp.path().join("secret");
+        let write = |text: &str, at| {
+            let files = BTreeMap::from([("key".to_owned(), text.as_bytes().to_vec())]);
+            projected::write(&dir, &files, WallTime(at)).unwrap();
+        };
+        let mut notices = Notices::open().unwrap();
+        // Not there yet: no notice, and no end.
+        notices.watch(&dir);
+        write("old", 1);
+        notices.watch(&dir);
+        write("new", 2);
+        let noticed = tokio::time::timeout(std::time::Duration::from_secs(30), notices.next());
+        noticed.await.expect("the rename is told");
+    }
+
+    #[tokio::test]
+    async fn what_is_wrong_here_is_told_with_its_reason() {
+        let temp = tempfile::tempdir().unwrap();
+        let nobody = SocketAddrV4::new([127, 0, 0, 1].into(), 1);
+        let missing = look(nobody, temp.path(), "/var/sync").await;
+        assert!(
+            matches!(missing, Look::Failed(SyncProblem::Missing(_))),
+            "{missing:?}"
+        );
+        let files = BTreeMap::from([("large".to_owned(), vec![0; MAX_BYTES + 1])]);
+        projected::write(&temp.path().join("var/sync"), &files, WallTime(1)).unwrap();
+        let large = look(nobody, temp.path(), "/var/sync").await;
+        assert!(
+            matches!(large, Look::Failed(SyncProblem::TooLarge(_))),
+            "{large:?}"
+        );
+        projected::write(&temp.path().join("var/sync"), &BTreeMap::new(), WallTime(2)).unwrap();
+        let unreached = look(nobody, temp.path(), "/var/sync").await;
+        assert!(
+            matches!(unreached, Look::Failed(SyncProblem::Unreached(_))),
+            "{unreached:?}"
+        );
+    }
+}

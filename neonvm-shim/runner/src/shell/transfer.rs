@@ -1,0 +1,499 @@
+//! A guest's move, as the supervisor carries it out: asks the two cores of [`crate::core::transfer`] what to do, does it
+//! beside everything else, and answers the routes.
+
+use std::net::SocketAddrV4;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use protocol::migration::{
+    DISK_PORT, Destination, DiskDestination, DiskTravel, IncomingOrder, OutgoingOrder, STREAM_PORT,
+};
+use protocol::runner::RunnerState;
+use protocol::time::Timestamp;
+use tokio::sync::oneshot;
+use tracing::{info, warn};
+
+use super::disk::{self, DiskError};
+use super::drives;
+use super::process;
+use super::qmp::Qmp;
+use super::supervisor::{Input, Supervisor};
+use crate::config::RunnerConfig;
+use crate::core::args::{Paths, cmdline, mac};
+use crate::core::disks::{self, Drive, DriveKind};
+use crate::core::sizer::{Event, QmpFailure};
+use crate::core::transfer::{
+    Arrival, Disk, DriveThere, Incoming, IncomingAction, Manifest, Outgoing, OutgoingAction,
+    PluggedCpu, Unfit, View,
+};
+
+/// An answer to a route: the state, or why not.
+pub type Answer = oneshot::Sender<Result<RunnerState, String>>;
+
+/// What somebody asks.
+#[derive(Debug)]
+pub enum Ask {
+    /// Hold still, or send.
+    Send(OutgoingOrder),
+    /// Keep the guest.
+    Recall(String),
+    /// End: the guest runs elsewhere.
+    Quit(String),
+    /// Wait for a guest.
+    Receive(Box<IncomingOrder>),
+    /// Let it run.
+    Begin(String),
+}
+
+/// What came of an action.
+#[derive(Debug)]
+pub enum Transfer {
+    /// Of [`OutgoingAction::Describe`].
+    Described(Result<Box<Manifest>, String>),
+    /// Of [`OutgoingAction::Look`].
+    Outgoing(Result<View, String>),
+    /// Of any other.
+    Left(OutgoingAction, Result<(), String>),
+    /// Of [`IncomingAction::Look`].
+    Incoming(Result<View, String>),
+    /// Of any other.
+    Came(IncomingAction, Result<(), String>),
+}
+
+/// Where a target listens.
+#[must_use]
+pub fn destination(config: &RunnerConfig, arrival: &Arrival) -> Destination {
+    let at = |port| SocketAddrV4::new(config.pod_ip, port);
+    Destination {
+        stream: at(STREAM_PORT),
+        disk: (!arrival.shares_disk).then(|| DiskDestination {
+            nbd: at(DISK_PORT),
+            whole: arrival.order.disk == DiskTravel::Whole,
+        }),
+    }
+}
+
+/// The image a disk lies over, by the name of its directory: the digest of its content.
+fn image_of(root_disk: &Path) -> String {
+    let dir = root_disk.parent().and_then(Path::file_name);
+    dir.map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+}
+
+/// Checks a guest's description against what is here.
+///
+/// # Errors
+/// [`Unfit`]. QEMU's version is known later.
+pub fn manifest(config: &RunnerConfig, order: &IncomingOrder) -> Result<Manifest, Unfit> {
+    let manifest: Manifest = serde_json::from_value(order.shape.clone())
+        .map_err(|error| Unfit::Manifest(error.to_string()))?;
+    let here = image_of(&config.image.root_disk);
+    if here != manifest.disk.image {
+        return Err(Unfit::Image {
+            here,
+            there: manifest.disk.image,
+        });
+    }
+    Ok(manifest)
+}
+
+/// Makes the target's disk: the source's own file where that is this machine's and may be had, else an empty layer that is
+/// to be filled. Returns whether it is the source's.
+///
+/// # Errors
+/// [`DiskError`].
+pub async fn make_disk(
+    config: &RunnerConfig,
+    paths: &Paths,
+    order: &IncomingOrder,
+    manifest: &Manifest,
+) -> Result<bool, DiskError> {
+    let there = &manifest.disk;
+    let overlay = paths.overlay();
+    if order.disk == DiskTravel::Auto && there.host_boot_id == process::host_boot_id() {
+        // Left over by a runner that died in between.
+        let _ = std::fs::remove_file(&overlay);
+        let same = std::fs::metadata(&there.path)
+            .is_ok_and(|found| (found.dev(), found.ino()) == (there.device, there.inode));
+        // A second name of it: whichever directory goes, the file stays for the other.
+        if same && std::fs::hard_link(&there.path, &overlay).is_ok() {
+            return Ok(true);
+        }
+    }
+    disk::make_overlay_of(config, &overlay, there.bytes).await?;
+    Ok(false)
+}
+
+/// Makes the target's drives beside the root disk: the source's own files where the root disk is the source's, else those of
+/// files anew, which must be the same.
+///
+/// # Errors
+/// [`Unfit`].
+pub async fn make_drives(
+    config: &RunnerConfig,
+    paths: &Paths,
+    manifest: &Manifest,
+    shares_disk: bool,
+) -> Result<Vec<Drive>, Unfit> {
+    for there in &manifest.drives {
+        let (drive, path) = (&there.drive, paths.drive(&there.drive));
+        if shares_disk {
+            share(there, &path).map_err(|error| Unfit::Drives(format!("{}: {error}", drive.id)))?;
+        } else if drive.kind == DriveKind::Files {
+            make_same(config, paths, there).await?;
+        } else {
+            return Err(Unfit::Written(drive.id.clone()));
+        }
+    }
+    Ok(manifest
+        .drives
+        .iter()
+        .map(|there| there.drive.clone())
+        .collect())
+}
+
+/// Gives a file of the source a second name here.
+fn share(there: &DriveThere, path: &Path) -> std::io::Result<()> {
+    // Left over by a runner that died in between.
+    let _ = std::fs::remove_file(path);
+    std::fs::hard_link(&there.path, path)?;
+    let found = std::fs::metadata(path)?;
+    if (found.dev(), found.ino()) == (there.device, there.inode) {
+        return Ok(());
+    }
+    Err(std::io::Error::other(
+        "it is another file than the source's",
+    ))
+}
+
+/// Makes a drive of files and compares it with the source's.
+async fn make_same(config: &RunnerConfig, paths: &Paths, there: &DriveThere) -> Result<(), Unfit> {
+    let changed = || Unfit::Files(there.drive.id.clone());
+    let plan = disks::plan(&config.spec, config.ssh_public_key.as_deref())
+        .map_err(|problem| Unfit::Drives(problem.to_string()))?;
+    let planned = plan.drives.iter().find(|one| one.drive == there.drive);
+    let planned = planned.ok_or_else(changed)?;
+    let made = drives::make(config, paths, planned).await;
+    made.map_err(|error| Unfit::Drives(telemetry::chain(&error)))?;
+    let sum = drives::sha256(&paths.drive(&there.drive));
+    let sum = sum.map_err(|error| Unfit::Drives(error.to_string()))?;
+    if there.sha256.as_ref() == Some(&sum) {
+        Ok(())
+    } else {
+        Err(changed())
+    }
+}
+
+/// The drives beside the root disk, as they are here.
+fn drives_here(paths: &Paths, drives: &[Drive]) -> Result<Vec<DriveThere>, String> {
+    let here = |drive: &Drive| {
+        let path = paths.drive(drive);
+        let told = |error: std::io::Error| format!("{}: {error}", path.display());
+        let file = std::fs::metadata(&path).map_err(told)?;
+        let sha256 = match drive.kind {
+            DriveKind::Files => Some(drives::sha256(&path).map_err(told)?),
+            DriveKind::Blocks | DriveKind::FreedBlocks => None,
+        };
+        Ok(DriveThere {
+            drive: drive.clone(),
+            device: file.dev(),
+            inode: file.ino(),
+            path,
+            sha256,
+        })
+    };
+    drives.iter().map(here).collect()
+}
+
+async fn describe(
+    qmp: Arc<Qmp>,
+    config: Arc<RunnerConfig>,
+    paths: Paths,
+    record: super::record::Record,
+) -> Result<Box<Manifest>, String> {
+    let told = |failure: QmpFailure| format!("{}: {}", failure.command, failure.message);
+    let slots = qmp.cpus().await.map_err(told)?;
+    let before = record.arrival.as_ref().map(|arrival| &arrival.order);
+    // A guest that came keeps what it was built with where it booted.
+    let origin = before.and_then(|order| manifest(&config, order).ok());
+    let path = paths.overlay();
+    let file = std::fs::metadata(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let (own_mac, own_cmdline) = (
+        mac(config.pod_ip),
+        cmdline(&config, &record.shape, record.accel),
+    );
+    Ok(Box::new(Manifest {
+        qemu: qmp.version.clone(),
+        machine: qmp.machine_type().await.map_err(told)?,
+        accel: record.accel,
+        shape: record.shape,
+        cpus: slots.iter().filter_map(PluggedCpu::of).collect(),
+        mac: origin.as_ref().map_or(own_mac, |from| from.mac.clone()),
+        cmdline: origin.map_or(own_cmdline, |from| from.cmdline),
+        order: record.order,
+        boot_ms: record.boot_ms,
+        disk: Disk {
+            host_boot_id: process::host_boot_id(),
+            device: file.dev(),
+            inode: file.ino(),
+            path,
+            bytes: qmp.disk_bytes().await.map_err(told)?,
+            image: image_of(&config.image.root_disk),
+        },
+        drives: drives_here(&paths, &record.drives)?,
+    }))
+}
+
+fn words(result: Result<(), QmpFailure>) -> Result<(), String> {
+    result.map_err(|failure| format!("{}: {}", failure.command, failure.message))
+}
+
+impl Supervisor {
+    /// Answers a route.
+    pub(super) fn take_ask(&mut self, now: Timestamp, ask: Ask, answer: Answer) {
+        let refusal = self.asked(now, ask).err();
+        self.turn();
+        let state = self.state.borrow().clone();
+        // Whoever asked and went away does not need the answer.
+        let _ = answer.send(refusal.map_or(Ok(state), Err));
+    }
+
+    fn asked(&mut self, now: Timestamp, ask: Ask) -> Result<(), String> {
+        match ask {
+            Ask::Send(order) => {
+                if self.incoming.as_ref().is_some_and(|at| !at.is_begun()) {
+                    return Err("the guest is not here yet".to_owned());
+                }
+                if self.seen_stopping() {
+                    return Err("the guest is being stopped".to_owned());
+                }
+                match &mut self.outgoing {
+                    Some(outgoing) if outgoing.id() == order.id => outgoing.order(now, order),
+                    Some(outgoing) => {
+                        return Err(format!("migration {} is not over", outgoing.id()));
+                    }
+                    None => {
+                        info!(
+                            migration = order.id,
+                            "sizes stand still, the guest may move"
+                        );
+                        let id = Some(order.id.clone());
+                        self.outgoing = Some(Outgoing::new(order));
+                        self.sizer.handle(now, Event::Hold(id));
+                    }
+                }
+            }
+            Ask::Recall(id) => {
+                if let Some(outgoing) = self.outgoing.as_mut().filter(|at| at.id() == id) {
+                    info!(migration = id, "the guest stays");
+                    outgoing.recall(now);
+                }
+            }
+            Ask::Quit(id) => {
+                let outgoing = self.outgoing.as_ref().filter(|at| at.id() == id);
+                if !outgoing.is_some_and(Outgoing::is_handed_over) {
+                    return Err("the guest has not left".to_owned());
+                }
+                info!(migration = id, "the guest runs elsewhere, QEMU ends");
+                self.record.moved = true;
+                self.save();
+                self.quit();
+            }
+            Ask::Receive(order) => {
+                let known = self.incoming.as_ref().map(Incoming::id);
+                if known != Some(order.id.as_str()) {
+                    return Err("there is a guest here".to_owned());
+                }
+            }
+            Ask::Begin(id) => {
+                let incoming = self.incoming.as_mut().filter(|at| at.id() == id);
+                if !incoming.is_some_and(|incoming| incoming.begin(now)) {
+                    return Err("the guest is not here yet".to_owned());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Does what the two cores ask for.
+    pub(super) fn turn_transfer(&mut self, now: Timestamp) {
+        let still = self.sizer.is_still();
+        while let Some(action) = self
+            .outgoing
+            .as_mut()
+            .and_then(|at| at.poll_action(now, still))
+        {
+            self.act_outgoing(action);
+        }
+        if self.outgoing.as_ref().is_some_and(Outgoing::is_over) {
+            info!("the guest stays, and may be resized again");
+            self.outgoing = None;
+            self.record.leaving = None;
+            self.save();
+            self.sizer.handle(now, Event::Hold(None));
+        }
+        while let Some(action) = self.incoming.as_mut().and_then(|at| at.poll_action(now)) {
+            self.act_incoming(action);
+        }
+    }
+
+    fn act_outgoing(&mut self, action: OutgoingAction) {
+        let qmp = match action {
+            OutgoingAction::Save(leaving) => {
+                self.record.leaving = Some(leaving);
+                return self.save();
+            }
+            OutgoingAction::Abandon => {
+                warn!("memory is on both sides and cannot be joined again: the guest ends");
+                return self.quit();
+            }
+            _ => self.qmp(),
+        };
+        let (config, paths, record) =
+            (self.config.clone(), self.paths.clone(), self.record.clone());
+        let inputs = self.inputs.clone();
+        tokio::spawn(async move {
+            let Some(qmp) = qmp else {
+                let lost = || "QEMU's monitor is not connected".to_owned();
+                let input = match action {
+                    OutgoingAction::Look => Transfer::Outgoing(Err(lost())),
+                    OutgoingAction::Describe => Transfer::Described(Err(lost())),
+                    other => Transfer::Left(other, Err(lost())),
+                };
+                return drop(inputs.send(Input::Transfer(input)).await);
+            };
+            let order = record.leaving.as_ref().map(|leaving| &leaving.order);
+            let to = order.and_then(|order| order.to.map(|to| (to, order.how)));
+            let nowhere = || {
+                Err(QmpFailure {
+                    command: "migrate".to_owned(),
+                    message: "there is no destination".to_owned(),
+                })
+            };
+            let result = match &action {
+                OutgoingAction::Look => {
+                    let view = qmp.view().await.map_err(|failure| failure.message);
+                    return drop(inputs.send(Input::Transfer(Transfer::Outgoing(view))).await);
+                }
+                OutgoingAction::Describe => {
+                    let found = describe(qmp, config, paths, record).await;
+                    return drop(
+                        inputs
+                            .send(Input::Transfer(Transfer::Described(found)))
+                            .await,
+                    );
+                }
+                OutgoingAction::Copy => match to.and_then(|(to, _)| to.disk) {
+                    Some(disk) => qmp.copy_disk(disk).await,
+                    None => nowhere(),
+                },
+                OutgoingAction::Send => match to {
+                    Some((to, how)) => qmp.send(to, how).await,
+                    None => nowhere(),
+                },
+                OutgoingAction::Switch => qmp.switch().await,
+                OutgoingAction::Cancel => qmp.call_off().await,
+                OutgoingAction::Continue => qmp.go_on().await,
+                OutgoingAction::Save(_) | OutgoingAction::Abandon => Ok(()),
+            };
+            log_step(&format!("{action:?}"), &result);
+            let input = Input::Transfer(Transfer::Left(action, words(result)));
+            // The supervisor is gone only when the runner ends.
+            let _ = inputs.send(input).await;
+        });
+    }
+
+    fn act_incoming(&mut self, action: IncomingAction) {
+        let qmp = match action {
+            IncomingAction::Save(arrival) => {
+                self.record.arrival = Some(arrival);
+                return self.save();
+            }
+            IncomingAction::GiveUp => {
+                warn!("the guest cannot come here");
+                return self.quit();
+            }
+            _ => self.qmp(),
+        };
+        let Some(arrival) = self.record.arrival.clone() else {
+            return;
+        };
+        let at = destination(&self.config, &arrival);
+        let fits = manifest(&self.config, &arrival.order);
+        let inputs = self.inputs.clone();
+        tokio::spawn(async move {
+            let result = match (&action, qmp) {
+                (IncomingAction::Look, Some(qmp)) => {
+                    let view = qmp.view().await.map_err(|failure| failure.message);
+                    return drop(inputs.send(Input::Transfer(Transfer::Incoming(view))).await);
+                }
+                (IncomingAction::Look, None) => {
+                    let lost = Transfer::Incoming(Err("no monitor".to_owned()));
+                    return drop(inputs.send(Input::Transfer(lost)).await);
+                }
+                (_, None) => Err("QEMU's monitor is not connected".to_owned()),
+                (IncomingAction::Listen, Some(qmp)) => {
+                    match fits.and_then(|manifest| manifest.fits(&qmp.version)) {
+                        Ok(()) => words(qmp.listen(at, arrival.order.how).await),
+                        Err(unfit) => Err(unfit.to_string()),
+                    }
+                }
+                (_, Some(qmp)) => words(qmp.begin(at.disk.is_some()).await),
+            };
+            if let Err(problem) = &result {
+                warn!(?action, problem, "a step of the guest's arrival failed");
+            }
+            let input = Input::Transfer(Transfer::Came(action, result));
+            let _ = inputs.send(input).await;
+        });
+    }
+
+    /// Something came of an action.
+    pub(super) fn take_transfer(&mut self, now: Timestamp, what: Transfer) {
+        match what {
+            Transfer::Described(found) => {
+                if let Some(at) = &mut self.outgoing {
+                    at.described(now, found.map(|manifest| *manifest));
+                }
+            }
+            Transfer::Outgoing(view) => {
+                if let Some(at) = &mut self.outgoing {
+                    at.viewed(now, view);
+                }
+            }
+            Transfer::Left(action, result) => {
+                if let Some(at) = &mut self.outgoing {
+                    at.acted(now, &action, result);
+                }
+            }
+            Transfer::Incoming(view) => {
+                if let Some(at) = &mut self.incoming {
+                    at.viewed(now, view);
+                }
+            }
+            Transfer::Came(action, result) => {
+                let begun = action == IncomingAction::Begin && result.is_ok();
+                if let Some(at) = &mut self.incoming {
+                    at.acted(now, &action, result);
+                }
+                if begun {
+                    info!("the guest runs here");
+                    self.sizer.handle(now, Event::Hold(None));
+                    self.follow_guest();
+                }
+            }
+        }
+    }
+}
+
+fn log_step(action: &str, result: &Result<(), QmpFailure>) {
+    match result {
+        Ok(()) => info!(action, "a step of the guest's departure is done"),
+        Err(failure) => warn!(
+            action,
+            command = failure.command,
+            problem = failure.message,
+            "a step of the guest's departure failed"
+        ),
+    }
+}

@@ -1,0 +1,282 @@
+//! A guest moves between runners: real QEMUs, real guest, nobody above the runners.
+
+#![expect(clippy::expect_used, clippy::unwrap_used, reason = "tests")]
+
+mod support;
+
+use std::net::SocketAddrV4;
+
+use hyper::Method;
+use neonvm_runner::core::args::GUESTD_FORWARD;
+use neonvm_runner::shell::guest;
+use protocol::migration::{
+    DiskTravel, IncomingOrder, IncomingStage, OutgoingOrder, OutgoingStage, StreamOptions,
+};
+use protocol::runner::{ExitReason, GuestState, ResizeProblem, RunnerPhase, RunnerState};
+use protocol::units::Bytes;
+use support::{Bounds, Kit, PATIENCE, SLOT, Vm, kit};
+use tokio_util::sync::CancellationToken;
+
+/// So slow that something can be done in between.
+const SLOW: Bytes = Bytes(4 << 20);
+/// Slow enough for another runner to be there before the end.
+const MIDDLING: Bytes = Bytes(16 << 20);
+const FAST: Bytes = Bytes(1 << 30);
+
+fn vm(kit: &Kit, receive: bool) -> Vm {
+    let bounds = Bounds {
+        cpus: [1000, 1000, 3000],
+        slots: [2, 2, 6],
+    };
+    Vm::new(kit, &bounds, |config| {
+        config.pod = format!("{}-{}", config.pod, config.pod_ip);
+        config.receive = receive;
+    })
+}
+
+fn how(max_bandwidth: Bytes) -> StreamOptions {
+    StreamOptions {
+        post_copy: false,
+        auto_converge: true,
+        max_bandwidth,
+    }
+}
+
+/// What the guest's daemon says at a runner's address.
+async fn guest_at(vm: &Vm) -> GuestState {
+    let address = SocketAddrV4::new(vm.config.pod_ip, GUESTD_FORWARD);
+    let (news, mut states) = tokio::sync::mpsc::channel(1);
+    let cancel = CancellationToken::new();
+    tokio::spawn(guest::watch(address, news, cancel.clone()));
+    let state = tokio::time::timeout(PATIENCE, states.recv()).await;
+    cancel.cancel();
+    state
+        .unwrap_or_else(|_| panic!("no answer of the guest: {}", vm.logs()))
+        .unwrap()
+}
+
+async fn send(vm: &Vm, id: &str, to: Option<&RunnerState>, speed: Bytes) -> RunnerState {
+    let order = OutgoingOrder {
+        id: id.into(),
+        to: to.map(|state| state.incoming.as_ref().unwrap().destination.unwrap()),
+        how: how(speed),
+    };
+    let body = serde_json::to_vec(&order).unwrap();
+    vm.say(Method::PUT, "/v1/outgoing", body)
+        .await
+        .expect("the order is held")
+}
+
+async fn recall(vm: &Vm, id: &str) {
+    vm.say(Method::DELETE, &format!("/v1/outgoing/{id}"), Vec::new())
+        .await
+        .expect("the recall is held");
+    vm.wait("the guest stays", |state| state.outgoing.is_none())
+        .await;
+}
+
+/// A runner that waits for the guest of `from`, and listens.
+async fn receiver(kit: &Kit, from: &Vm, id: &str, disk: DiskTravel) -> (Vm, RunnerState) {
+    let mut to = vm(kit, true);
+    to.start().await;
+    to.wait("it waits", |state| {
+        state.phase == RunnerPhase::Receiving
+            && state.incoming.as_ref().unwrap().stage == IncomingStage::Waiting
+    })
+    .await;
+    send(from, id, None, FAST).await;
+    let held = from
+        .wait("the source describes itself", |state| {
+            let report = state.outgoing.as_ref();
+            report.is_some_and(|report| report.id == id && report.shape.is_some())
+        })
+        .await;
+    let order = IncomingOrder {
+        id: id.into(),
+        shape: held.outgoing.unwrap().shape.unwrap(),
+        disk,
+        how: how(FAST),
+    };
+    let body = serde_json::to_vec(&order).unwrap();
+    to.say(Method::PUT, "/v1/incoming", body)
+        .await
+        .expect("the order is held");
+    let state = to
+        .wait("it listens", |state| {
+            incoming(state, IncomingStage::Listening)
+        })
+        .await;
+    (to, state)
+}
+
+fn incoming(state: &RunnerState, stage: IncomingStage) -> bool {
+    let report = state.incoming.as_ref();
+    report.is_some_and(|report| {
+        assert_ne!(report.stage, IncomingStage::Failed, "{report:?}");
+        report.stage == stage
+    })
+}
+
+fn outgoing(state: &RunnerState, stage: OutgoingStage) -> bool {
+    let report = state.outgoing.as_ref();
+    report.is_some_and(|report| {
+        assert!(
+            report.problem.is_none() || stage == OutgoingStage::Failed,
+            "{report:?}"
+        );
+        report.stage == stage
+    })
+}
+
+/// Waits until some of it is sent.
+async fn flows(from: &Vm) {
+    from.wait("memory is sent", |state| {
+        let report = state.outgoing.as_ref();
+        let progress = report.and_then(|report| report.progress.as_ref());
+        outgoing(state, OutgoingStage::Sending) && progress.is_some_and(|at| at.ram.transferred > 0)
+    })
+    .await;
+}
+
+/// Everything is sent, and nobody runs.
+async fn handed_over(from: &Vm, to: &Vm) {
+    from.wait("the guest was handed over", |state| {
+        outgoing(state, OutgoingStage::HandedOver)
+    })
+    .await;
+    to.wait("the guest has arrived", |state| {
+        incoming(state, IncomingStage::Loaded)
+    })
+    .await;
+}
+
+/// The target runs it, the source ends.
+async fn take_over(from: &mut Vm, to: &Vm, id: &str) -> GuestState {
+    to.say(Method::POST, &format!("/v1/incoming/{id}/begin"), vec![])
+        .await
+        .expect("the guest may run");
+    to.running().await;
+    from.say(Method::POST, &format!("/v1/outgoing/{id}/done"), vec![])
+        .await
+        .expect("the source may end");
+    let (report, code) = from.ended().await;
+    assert_eq!(
+        (report.reason, report.success, code),
+        (ExitReason::Moved, true, 0)
+    );
+    guest_at(to).await
+}
+
+/// One guest, moved with its disk copied, recalled in the middle and at the very end, left alone by a target that dies, and
+/// moved again with its disk shared while the runner that sends it dies: always the same boot, with what was plugged.
+/// How often it is begun when QEMU harms the guest.
+const ATTEMPTS: u32 = 3;
+
+/// QEMU 10.0 without KVM now and then misses a page that the guest writes while it is sent, and the guest's kernel panics right
+/// after the move (docs/migration.md). Then it is begun again with a new guest, and said; any other failure is one at once.
+#[tokio::test]
+async fn n44_a_guest_moves_and_stays_one() {
+    let name = "n44_a_guest_moves_and_stays_one";
+    let Some(kit) = kit(name).await else {
+        return;
+    };
+    let kit = std::sync::Arc::new(kit);
+    for left in (0..ATTEMPTS).rev() {
+        let kit = std::sync::Arc::clone(&kit);
+        let Err(error) = tokio::spawn(async move { moves(&kit).await }).await else {
+            return;
+        };
+        let panic = error.into_panic();
+        let report = panic.downcast_ref::<String>().map_or("", String::as_str);
+        if left == 0 || !report.contains("GuestPanic") {
+            std::panic::resume_unwind(panic);
+        }
+        harmed(name);
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "it belongs to what a test says")]
+fn harmed(name: &str) {
+    println!("HARMED {name}: QEMU without KVM has lost a part of the guest it sent; once more");
+}
+
+async fn moves(kit: &Kit) {
+    let mut a = vm(kit, false);
+    a.start().await;
+    let boot_id = a.running().await.boot_id.unwrap();
+    a.resize(2000, 5, 1).await;
+
+    // Recalled in the middle. Sizes wait, and come after.
+    let (b, listening) = receiver(kit, &a, "first", DiskTravel::Layer).await;
+    let early = b
+        .say(Method::POST, "/v1/incoming/first/begin", vec![])
+        .await;
+    assert!(early.is_err(), "a guest that is not there cannot run");
+    let held = a.order(3000, 4, 2).await;
+    let problem = held.resize.unwrap().problem;
+    assert_eq!(problem, Some(ResizeProblem::Moving { id: "first".into() }));
+    send(&a, "first", Some(&listening), SLOW).await;
+    flows(&a).await;
+    recall(&a, "first").await;
+    a.wait("the size that waited", |state| {
+        state
+            .resize
+            .as_ref()
+            .is_some_and(|resize| resize.done && resize.order.trace.revision == 2)
+    })
+    .await;
+    drop(b);
+
+    // Recalled at the very end, when it had stopped already.
+    let (c, listening) = receiver(kit, &a, "second", DiskTravel::Auto).await;
+    send(&a, "second", Some(&listening), FAST).await;
+    handed_over(&a, &c).await;
+    recall(&a, "second").await;
+    assert_eq!(guest_at(&a).await.boot_id, boot_id);
+    drop(c);
+
+    // The target dies: it goes on by itself.
+    let (d, listening) = receiver(kit, &a, "third", DiskTravel::Auto).await;
+    send(&a, "third", Some(&listening), SLOW).await;
+    a.wait("memory is sent", |state| {
+        outgoing(state, OutgoingStage::Sending)
+    })
+    .await;
+    drop(d);
+    a.wait("the source notices", |state| {
+        outgoing(state, OutgoingStage::Failed)
+    })
+    .await;
+    assert_eq!(guest_at(&a).await.boot_id, boot_id);
+    recall(&a, "third").await;
+
+    // It leaves, with all of its disk.
+    let (e, listening) = receiver(kit, &a, "fourth", DiskTravel::Whole).await;
+    send(&a, "fourth", Some(&listening), FAST).await;
+    handed_over(&a, &e).await;
+    let moved = take_over(&mut a, &e, "fourth").await;
+    assert_eq!(
+        (moved.boot_id.as_str(), moved.cpus_online),
+        (boot_id.as_str(), 3)
+    );
+    let state = e.running().await;
+    assert_eq!(state.memory.base.0 + state.memory.plugged.0, 4 * SLOT);
+    // A QEMU 10.0 under TCG that has unplugged a CPU seldom begins to send: memory alone comes and goes here.
+    e.resize(3000, 2, 3).await;
+    e.resize(3000, 3, 4).await;
+
+    // And again, sent by two runners one after the other.
+    let mut e = e;
+    let (f, listening) = receiver(kit, &e, "fifth", DiskTravel::Auto).await;
+    send(&e, "fifth", Some(&listening), MIDDLING).await;
+    flows(&e).await;
+    e.kill_runner().await;
+    e.start().await;
+    handed_over(&e, &f).await;
+    let moved = take_over(&mut e, &f, "fifth").await;
+    assert_eq!(
+        (moved.boot_id.as_str(), moved.cpus_online),
+        (boot_id.as_str(), 3)
+    );
+    f.resize(1000, 2, 5).await;
+}

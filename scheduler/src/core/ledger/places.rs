@@ -1,0 +1,82 @@
+//! Who is on which node, and which nodes changed.
+
+use std::collections::BTreeSet;
+
+use protocol::permit::NamespacedName;
+
+use super::{Charge, Ledger, PodEntry};
+use crate::core::amount::Both;
+use crate::core::view::PodView;
+
+impl Ledger {
+    /// The pods counted on a node, by uid; those of ignored namespaces too.
+    pub fn pods_on(&self, node: &str) -> impl Iterator<Item = &PodEntry> {
+        let uids = self.on_node.get(node).into_iter().flatten();
+        uids.filter_map(|uid| self.pods.get(uid))
+    }
+
+    /// The pods of a VM, ended ones too.
+    pub fn pods_of(&self, vm: &NamespacedName) -> impl Iterator<Item = &PodEntry> {
+        let pods = self.vm_pods.get(vm);
+        let uids = pods.into_iter().flat_map(|pods| &pods.uids);
+        uids.filter_map(|uid| self.pods.get(uid))
+    }
+
+    /// What is counted for a pod on a node after over-commit; nothing where it is not counted, or ignored.
+    #[must_use]
+    pub fn share_on(&self, pod: &PodView, node: &str) -> Both<u128> {
+        self.own(pod, node).reserved
+    }
+
+    /// Nodes whose figures changed since the last call.
+    pub fn take_touched(&mut self) -> BTreeSet<String> {
+        std::mem::take(&mut self.touched)
+    }
+
+    /// The same, for whoever looks at their pressure.
+    pub(in crate::core) fn take_unlooked(&mut self) -> BTreeSet<String> {
+        std::mem::take(&mut self.unlooked)
+    }
+
+    /// Has a node's figures shown again, for what of them is not kept here.
+    pub(in crate::core) fn show_again(&mut self, node: &str) {
+        if !self.touched.contains(node) {
+            self.touched.insert(node.to_owned());
+        }
+    }
+
+    pub(super) fn touch(&mut self, node: &str) {
+        for set in [&mut self.touched, &mut self.unlooked] {
+            if !set.contains(node) {
+                set.insert(node.to_owned());
+            }
+        }
+    }
+
+    /// Keeps who is where after a pod's charge changed.
+    pub(super) fn replace(&mut self, uid: &str, old: Option<&Charge>, fresh: Option<&Charge>) {
+        let (old, fresh) = (
+            old.map(|charge| &charge.node),
+            fresh.map(|charge| &charge.node),
+        );
+        if old == fresh {
+            return;
+        }
+        if let Some(node) = old {
+            self.unplace(node, uid);
+        }
+        if let Some(node) = fresh {
+            let uids = self.on_node.entry(node.clone()).or_default();
+            uids.insert(uid.to_owned());
+        }
+    }
+
+    pub(super) fn unplace(&mut self, node: &str, uid: &str) {
+        if let Some(uids) = self.on_node.get_mut(node) {
+            uids.remove(uid);
+            if uids.is_empty() {
+                self.on_node.remove(node);
+            }
+        }
+    }
+}

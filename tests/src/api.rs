@@ -1,0 +1,366 @@
+//! An API server that tests can be run against: ours, embedded, or Kubernetes' own.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use serde_json::json;
+use tempfile::TempDir;
+use tokio::sync::OnceCell;
+
+use crate::cluster::{ControlPlane, Life, Programs, Tier, spawn};
+use crate::patience::wait_for;
+use crate::site::install_crypto;
+use crate::{checkout, program};
+
+/// What a kubeconfig says, of its current context.
+pub(crate) async fn config_of(kubeconfig: &Path) -> Result<kube::Config> {
+    let file = Kubeconfig::read_from(kubeconfig)?;
+    Ok(kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?)
+}
+
+/// A client by a kubeconfig.
+///
+/// # Errors
+/// When the kubeconfig cannot be used.
+pub async fn client_of(kubeconfig: &Path) -> Result<kube::Client> {
+    Ok(kube::Client::try_from(config_of(kubeconfig).await?)?)
+}
+
+/// What an account and its rights are made of.
+const RIGHTS: [&str; 6] = [
+    "Namespace",
+    "ServiceAccount",
+    "Role",
+    "RoleBinding",
+    "ClusterRole",
+    "ClusterRoleBinding",
+];
+/// How long a webhook may take to be trusted on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Which one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flavour {
+    /// `neonvm-apiserver`.
+    Embedded,
+    /// etcd and kube-apiserver.
+    Kubernetes,
+}
+
+/// A server for the whole test program, and a namespace in it for one test.
+#[derive(Debug)]
+pub struct Api {
+    /// Which one it is.
+    pub flavour: Flavour,
+    /// The namespace that nobody else uses; the client's default.
+    pub namespace: String,
+    kubeconfig: PathBuf,
+    programs: Programs,
+    scratch: TempDir,
+}
+
+struct Running {
+    kubeconfig: PathBuf,
+    _dir: TempDir,
+    _alive: Alive,
+}
+
+/// What ends with the test program.
+enum Alive {
+    Embedded {
+        _process: Child,
+    },
+    Kubernetes {
+        _webhook: Child,
+        _plane: Box<ControlPlane>,
+    },
+}
+
+static EMBEDDED: OnceCell<Running> = OnceCell::const_new();
+static KUBERNETES: OnceCell<Running> = OnceCell::const_new();
+static NAMESPACES: AtomicUsize = AtomicUsize::new(0);
+
+impl Api {
+    /// A fresh namespace in the server of that kind, started by the first test that asks; our kinds are served.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub async fn start(flavour: Flavour, programs: Programs) -> Result<Self> {
+        install_crypto();
+        let running = match flavour {
+            Flavour::Embedded => EMBEDDED.get_or_try_init(embedded).await?,
+            Flavour::Kubernetes => {
+                let start = || kubernetes(programs.clone());
+                KUBERNETES.get_or_try_init(start).await?
+            }
+        };
+        let number = NAMESPACES.fetch_add(1, Ordering::Relaxed);
+        let api = Self {
+            flavour,
+            namespace: format!("contract-{number}"),
+            kubeconfig: running.kubeconfig.clone(),
+            programs,
+            scratch: tempfile::tempdir()?,
+        };
+        api.kubectl(&["create", "namespace", &api.namespace])?;
+        if flavour == Flavour::Kubernetes {
+            // There are no controllers that would make it, and without it no pod is taken.
+            api.kubectl(&["create", "serviceaccount", "default"])?;
+        }
+        Ok(api)
+    }
+
+    /// How its clients reach it.
+    #[must_use]
+    pub fn kubeconfig(&self) -> &Path {
+        &self.kubeconfig
+    }
+
+    /// How a controller of the test's reaches it: on Kubernetes with what the deployed one's service account may do, and no more.
+    ///
+    /// # Errors
+    /// When that account cannot be made; `dir` holds the file.
+    pub fn for_the_controller(&self, dir: &Path) -> Result<PathBuf> {
+        if self.flavour == Flavour::Embedded {
+            return Ok(self.kubeconfig.clone());
+        }
+        let manifests = checkout().join("deploy/controller");
+        let made = ["kustomize", manifests.to_str().context("a path of UTF-8")?];
+        let made = self.kubectl(&made)?;
+        // The account and its rights; the webhook of this server is another process.
+        let is_one = |one: &&str| {
+            let mut kinds = one.lines().filter_map(|line| line.strip_prefix("kind: "));
+            kinds.any(|kind| RIGHTS.contains(&kind))
+        };
+        let rights: Vec<&str> = made.split("\n---\n").filter(is_one).collect();
+        let file = self.file("rights.yaml", &rights.join("\n---\n"))?;
+        let home = ["--namespace", "neonvm-system"];
+        self.kubectl(&[&["apply", "-f", &file][..], &home].concat())?;
+        let make = ["create", "token", "neonvm-controller"];
+        let token = self.kubectl(&[&make[..], &home].concat())?;
+        let view = self.kubectl(&["config", "view", "--raw", "-o", "json"])?;
+        let mut config: serde_json::Value = serde_json::from_str(&view)?;
+        config["users"][0]["user"] = json!({"token": token.trim()});
+        let path = dir.join("controller.kubeconfig");
+        std::fs::write(&path, config.to_string())?;
+        Ok(path)
+    }
+
+    /// A client whose default namespace is this test's.
+    ///
+    /// # Errors
+    /// When the kubeconfig cannot be used.
+    pub async fn client(&self) -> Result<kube::Client> {
+        let mut config = config_of(&self.kubeconfig).await?;
+        config.default_namespace.clone_from(&self.namespace);
+        Ok(kube::Client::try_from(config)?)
+    }
+
+    /// Runs `kubectl` in this test's namespace.
+    ///
+    /// # Errors
+    /// When it cannot be run.
+    pub fn kubectl_output(&self, args: &[&str]) -> Result<Output> {
+        let mut command = Command::new(self.programs.path("kubectl"));
+        command
+            .arg("--kubeconfig")
+            .arg(&self.kubeconfig)
+            .arg("--cache-dir")
+            .arg(self.scratch.path().join("kubectl-cache"))
+            .args(["--namespace", &self.namespace])
+            .args(args)
+            .stdin(Stdio::null());
+        Ok(command.output()?)
+    }
+
+    /// The same, which must succeed; its output.
+    ///
+    /// # Errors
+    /// When it fails; its complaint is in the message.
+    pub fn kubectl(&self, args: &[&str]) -> Result<String> {
+        let output = self.kubectl_output(args)?;
+        if !output.status.success() {
+            let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+            bail!("kubectl {args:?} on {:?}: {errors}", self.flavour);
+        }
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
+    /// The same, which must fail; its complaint.
+    ///
+    /// # Errors
+    /// When it succeeds.
+    pub fn kubectl_fails(&self, args: &[&str]) -> Result<String> {
+        let output = self.kubectl_output(args)?;
+        if output.status.success() {
+            bail!("kubectl {args:?} succeeded on {:?}", self.flavour);
+        }
+        Ok(String::from_utf8(output.stderr)?)
+    }
+
+    /// Writes a file for `kubectl`; its path.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn file(&self, name: &str, text: &str) -> Result<String> {
+        let path = self.scratch.path().join(name);
+        std::fs::write(&path, text)?;
+        Ok(path.to_str().context("a path of UTF-8")?.to_owned())
+    }
+
+    /// A VM that passes all checks.
+    #[must_use]
+    pub fn vm(&self, name: &str) -> serde_json::Value {
+        json!({
+            "apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachine",
+            "metadata": {"name": name, "namespace": self.namespace},
+            "spec": {"guest": {
+                "cpus": {"min": "250m", "use": 1, "max": 4},
+                "memorySlots": {"min": 1, "use": 2, "max": 8},
+                "rootDisk": {"image": "pg:16"},
+            }},
+        })
+    }
+}
+
+/// The definition of a kind that somebody else brings, as far as it is looked at here: any object is one. `names` are the kind, its
+/// plural and its singular.
+#[must_use]
+pub fn foreign_kind(
+    group: &str,
+    [kind, plural, singular]: [&str; 3],
+    has_status: bool,
+) -> serde_json::Value {
+    let mut version = json!({
+        "name": "v1", "served": true, "storage": true,
+        "schema": {"openAPIV3Schema": {
+            "type": "object", "x-kubernetes-preserve-unknown-fields": true,
+        }},
+    });
+    if has_status {
+        version["subresources"] = json!({"status": {}});
+    }
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": format!("{plural}.{group}")},
+        "spec": {
+            "group": group,
+            "scope": "Namespaced",
+            "names": {
+                "kind": kind, "listKind": format!("{kind}List"), "plural": plural, "singular": singular,
+            },
+            "versions": [version],
+        },
+    })
+}
+
+async fn embedded() -> Result<Running> {
+    let dir = tempfile::tempdir()?;
+    std::fs::create_dir(dir.path().join("log"))?;
+    let mut words = vec![OsString::from(program("neonvm-apiserver"))];
+    words.extend(["--listen", "127.0.0.1:0", "--state-dir"].map(OsString::from));
+    words.push(dir.path().into());
+    let process = spawn(dir.path(), "apiserver", Life::WithUs, &words)?;
+    let log = dir.path().join("log/apiserver.log");
+    // The line by which it says that it serves.
+    let kubeconfig = wait_for("the embedded API server", PATIENCE, || async {
+        let text = std::fs::read_to_string(&log).unwrap_or_default();
+        let mut lines = text
+            .split_inclusive('\n')
+            .filter(|line| line.ends_with('\n'));
+        let found = lines.find_map(|line| line.trim().split_once(" kubeconfig "));
+        found.map(|(_, path)| PathBuf::from(path)).ok_or(text)
+    })
+    .await?;
+    Ok(Running {
+        kubeconfig,
+        _dir: dir,
+        _alive: Alive::Embedded { _process: process },
+    })
+}
+
+async fn kubernetes(programs: Programs) -> Result<Running> {
+    let dir = tempfile::tempdir()?;
+    let plane = ControlPlane::start(programs, dir.path(), Tier::Api, Life::WithUs).await?;
+    plane.install_kinds()?;
+    let webhook = webhook(&plane, dir.path()).await?;
+    Ok(Running {
+        kubeconfig: plane.kubeconfig(),
+        _dir: dir,
+        _alive: Alive::Kubernetes {
+            _webhook: webhook,
+            _plane: Box::new(plane),
+        },
+    })
+}
+
+/// What holds the Lease of the controllers: they answer for objects, and do nothing with them.
+const NOBODYS_LEASE: &str = r#"
+apiVersion: coordination.k8s.io/v1
+kind: Lease
+metadata: {name: a3b22509.neon.tech, namespace: default}
+spec: {holderIdentity: nobody, leaseDurationSeconds: 3600}
+"#;
+
+/// A controller as the webhook of a control plane, dialled at its address as there is no pod.
+async fn webhook(plane: &ControlPlane, dir: &Path) -> Result<Child> {
+    plane.apply(NOBODYS_LEASE)?;
+    let [.., high, middle, low] = std::process::id().to_be_bytes();
+    // One of each test program; nobody but this test listens on such addresses.
+    let address = format!("127.{}.{middle}.{low}:9443", high | 0x80);
+    plane.apply(&dialled_at(&address)?)?;
+    let kubeconfig = format!("KUBECONFIG={}", plane.kubeconfig().display());
+    let controller = program("neonvm-controller");
+    let mut words = vec![OsString::from("env"), kubeconfig.into(), controller.into()];
+    words.extend(["--leader-elect", "--listen", "127.0.0.1:0"].map(OsString::from));
+    words.extend(["--webhook-listen", &address].map(OsString::from));
+    // It ends with the test program, as both servers do: what is static is never dropped.
+    let process = spawn(dir, "webhook", Life::WithUs, &words)?;
+    let log = dir.join("log/webhook.log");
+    for kind in ["mutating", "validating"] {
+        let name = format!("neonvm-{kind}-webhook-configuration");
+        let path = "jsonpath={.webhooks[*].clientConfig.caBundle}";
+        let args = [
+            "get",
+            &format!("{kind}webhookconfiguration"),
+            &name,
+            "-o",
+            path,
+        ];
+        wait_for("a trusted webhook", PATIENCE, || async {
+            let bundles = plane.ask(&args).map_err(|error| format!("{error:#}"))?;
+            if bundles.split_whitespace().count() == 2 {
+                return Ok(());
+            }
+            Err(std::fs::read_to_string(&log).unwrap_or_default())
+        })
+        .await?;
+    }
+    Ok(process)
+}
+
+/// The deployed configurations, with addresses in place of the service.
+fn dialled_at(address: &str) -> Result<String> {
+    let text = std::fs::read_to_string(crate::checkout().join("deploy/controller/webhook.yaml"))?;
+    let documents = text
+        .split("\n---\n")
+        .filter(|one| !one.contains("kind: Service\n"));
+    let dialled = |line: &str| match line.split_once("service: {") {
+        Some((space, service)) => {
+            let path = service.split_once("path: ").map_or("", |(_, path)| path);
+            format!(
+                "{space}url: \"https://{address}{}\"",
+                path.trim_end_matches('}')
+            )
+        }
+        None => line.to_owned(),
+    };
+    let documents = documents.map(|one| one.lines().map(dialled).collect::<Vec<_>>().join("\n"));
+    Ok(documents.collect::<Vec<_>>().join("\n---\n"))
+}

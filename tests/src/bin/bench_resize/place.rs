@@ -1,0 +1,188 @@
+//! Where the guest that is measured runs: under `bellows up` of this machine, or in a pod of a cluster.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use bellows_tests::cluster::{Cluster, Life, nodes_or_skip, pack_all};
+use bellows_tests::patience::wait_for;
+use bellows_tests::site::{Site, postgres_vm};
+use bellows_tests::unix_http;
+use bellows_tests::vms::Vms;
+use nix::unistd::Pid;
+use protocol::runner::RunnerState;
+use serde_json::{Value, json};
+
+use super::rig::VM;
+
+/// How long a guest may take to be gone, or there.
+const PATIENCE: Duration = Duration::from_secs(180);
+/// By how much the guest's CPUs are over-committed in a cluster.
+const OVERCOMMIT: u32 = 8;
+/// A runner's directory in its pod.
+const RUNDIR: &str = "vm/images/run";
+
+/// See the module.
+pub(crate) enum Place {
+    /// Under `bellows up`.
+    Machine(Box<Site>),
+    /// In a cluster, on whose network this process is.
+    Cluster(Box<Pods>),
+}
+
+/// A cluster and its VMs.
+pub(crate) struct Pods {
+    cluster: Cluster,
+    vms: Vms,
+    /// What the cluster keeps; goes after it.
+    _dir: tempfile::TempDir,
+}
+
+impl Place {
+    pub(crate) async fn machine() -> Result<Self> {
+        Ok(Self::Machine(Box::new(Site::fresh().await?)))
+    }
+
+    /// A cluster of one node with all our parts.
+    pub(crate) async fn cluster() -> Result<Self> {
+        let (programs, kit) =
+            nodes_or_skip("bench cluster").context("there is nothing to make a cluster of")?;
+        let (dir, images) = (tempfile::tempdir()?, tempfile::tempdir()?);
+        let archives = pack_all(&programs, images.path())?;
+        let cluster = Cluster::start(programs, &kit, dir.path(), 1, &archives, Life::WithUs);
+        let cluster = cluster.await?;
+        cluster.deploy().await.with_context(|| cluster.logs())?;
+        let vms = Vms::new(cluster.enter().await?);
+        Ok(Self::Cluster(Box::new(Pods {
+            cluster,
+            vms,
+            _dir: dir,
+        })))
+    }
+
+    /// The name of the benchmark here.
+    pub(crate) fn bench(&self) -> &'static str {
+        match self {
+            Self::Machine(_) => "resize",
+            Self::Cluster(_) => "cluster",
+        }
+    }
+
+    pub(crate) fn vms(&self) -> Vms {
+        match self {
+            Self::Machine(site) => site.vms(),
+            Self::Cluster(pods) => pods.vms.clone(),
+        }
+    }
+
+    /// The VM that is measured, at its smallest.
+    pub(crate) fn object(&self) -> Value {
+        let mut object = postgres_vm(VM, (1000, 1000, 4000), (1, 1, 4), false);
+        if let Self::Cluster(_) = self {
+            object["spec"]["guest"]["rootDisk"]["image"] = json!("bellows/vm-postgres:15");
+            // The node is this machine, and has less than the largest size; there is nobody else to take from.
+            object["spec"]["overcommit"] = json!({"cpu": OVERCOMMIT});
+        }
+        object
+    }
+
+    /// Ends the guest, and waits until nothing of it is left.
+    pub(crate) async fn end_guest(&self) -> Result<()> {
+        self.vms().delete(VM, PATIENCE).await?;
+        if let Self::Cluster(pods) = self {
+            wait_for("no QEMU", PATIENCE, || async {
+                let left = pods.cluster.qemus();
+                if left.is_empty() {
+                    Ok(())
+                } else {
+                    Err(format!("{left:?}"))
+                }
+            })
+            .await?;
+        }
+        Ok(())
+    }
+
+    /// The runner's directory as this process sees it.
+    pub(crate) async fn rundir(&self) -> Result<PathBuf> {
+        match self {
+            Self::Machine(site) => site.rundir(VM).await,
+            Self::Cluster(pods) => {
+                let qemu = pods.qemu()?;
+                Ok(Path::new("/proc")
+                    .join(qemu.to_string())
+                    .join("root")
+                    .join(RUNDIR))
+            }
+        }
+    }
+
+    /// The runner's process.
+    pub(crate) async fn runner_process(&self) -> Result<Pid> {
+        match self {
+            Self::Machine(_) => runner_of(&self.rundir().await?),
+            // In its pod it is what started QEMU.
+            Self::Cluster(pods) => parent(pods.qemu()?),
+        }
+    }
+
+    /// What the runner says.
+    pub(crate) async fn runner(&self) -> Result<RunnerState> {
+        let socket = self.rundir().await?.join("control.sock");
+        let (status, body) = unix_http::request(&socket, "GET", "/v1/state", "").await?;
+        ensure!(status == 200, "runner answered {status}: {body}");
+        Ok(serde_json::from_str(&body)?)
+    }
+
+    /// What the parts stamped, where they can be asked.
+    pub(crate) async fn resizes(&self) -> Result<Option<Value>> {
+        let Self::Machine(site) = self else {
+            return Ok(None);
+        };
+        let arguments = ["resizes", "--vm", VM, "--last", "200", "--output", "json"];
+        Ok(Some(serde_json::from_str(
+            &site.bellows(&arguments).await?,
+        )?))
+    }
+}
+
+impl Pods {
+    /// The only QEMU there is.
+    fn qemu(&self) -> Result<i32> {
+        let all = self.cluster.qemus();
+        ensure!(all.len() == 1, "there are QEMUs {all:?}");
+        all.first().copied().context("there is none")
+    }
+}
+
+fn parent(pid: i32) -> Result<Pid> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("PPid:"));
+    Ok(Pid::from_raw(
+        line.context("it has a parent")?.trim().parse()?,
+    ))
+}
+
+fn runner_of(rundir: &Path) -> Result<Pid> {
+    let wanted = rundir.to_string_lossy().into_owned();
+    for entry in std::fs::read_dir("/proc")?.flatten() {
+        let Some(pid) = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse::<i32>().ok())
+        else {
+            continue;
+        };
+        let Ok(line) = std::fs::read(entry.path().join("cmdline")) else {
+            continue;
+        };
+        let words: Vec<String> = line
+            .split(|byte| *byte == 0)
+            .map(|w| String::from_utf8_lossy(w).into_owned())
+            .collect();
+        if words.contains(&wanted) && !words[0].contains("qemu") {
+            return Ok(Pid::from_raw(pid));
+        }
+    }
+    anyhow::bail!("no runner process for {wanted}")
+}

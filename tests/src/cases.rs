@@ -1,0 +1,167 @@
+//! A test program whose cases share one world that is slow to make: made once, before the first case, and ended after the last.
+//!
+//! The program takes what `cargo test` passes on: names to run, `--exact`, `--skip NAME`, `--list`. Cases run one after the other.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Instant;
+
+use anyhow::Result;
+
+/// A case on a world: its name, and what it does. It fails by an error or by a panic.
+pub type Case<'a, W> = (
+    &'static str,
+    Box<dyn FnOnce(&'a W) -> Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>> + 'a>,
+);
+
+/// What the command line asks for.
+#[derive(Debug, Default)]
+pub struct Wanted {
+    names: Vec<String>,
+    skipped: Vec<String>,
+    exact: bool,
+    list: bool,
+}
+
+impl Wanted {
+    /// Reads the command line.
+    #[must_use]
+    pub fn from_args() -> Self {
+        let mut wanted = Self::default();
+        let mut args = std::env::args().skip(1);
+        while let Some(arg) = args.next() {
+            match arg.as_str() {
+                "--exact" => wanted.exact = true,
+                "--list" => wanted.list = true,
+                "--skip" => wanted.skipped.extend(args.next()),
+                // Each takes a value that means nothing here.
+                "--test-threads" | "--format" | "--color" | "-Z" => drop(args.next()),
+                flag if flag.starts_with('-') => {}
+                _ => wanted.names.push(arg),
+            }
+        }
+        wanted
+    }
+
+    /// Whether a case of that name is to run.
+    #[must_use]
+    pub fn has(&self, name: &str) -> bool {
+        let is = |text: &String| {
+            if self.exact {
+                name == text
+            } else {
+                name.contains(text.as_str())
+            }
+        };
+        (self.names.is_empty() || self.names.iter().any(is)) && !self.skipped.iter().any(is)
+    }
+
+    /// Lists the names if that is asked for; returns those to run.
+    #[must_use]
+    pub fn choose(&self, names: &[&'static str]) -> Vec<&'static str> {
+        let chosen = names.iter().copied().filter(|name| self.has(name));
+        if self.list {
+            chosen.for_each(|name| say(&format!("{name}: test")));
+            return Vec::new();
+        }
+        chosen.collect()
+    }
+}
+
+/// Runs cases and says how each went; returns whether all went well. `explain` is asked for more after a failure.
+pub async fn run<'a, W>(
+    world: &'a W,
+    cases: Vec<Case<'a, W>>,
+    explain: impl Fn() -> String,
+) -> bool {
+    let (mut passed, mut failed) = (0_u32, Vec::new());
+    for (name, case) in cases {
+        let began = Instant::now();
+        let run = std::panic::AssertUnwindSafe(case(world));
+        let ended = futures::FutureExt::catch_unwind(run).await;
+        let seconds = began.elapsed().as_secs_f64();
+        let problem = match ended {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(format!("{error:#}")),
+            // Its message is on stderr already.
+            Err(_) => Some("it panicked".to_owned()),
+        };
+        match problem {
+            None => {
+                passed += 1;
+                say(&format!("test {name} ... ok ({seconds:.1} s)"));
+            }
+            Some(problem) => {
+                say(&format!(
+                    "test {name} ... FAILED ({seconds:.1} s)\n{problem}\n{}",
+                    explain()
+                ));
+                failed.push(name);
+            }
+        }
+    }
+    let verdict = if failed.is_empty() { "ok" } else { "FAILED" };
+    say(&format!(
+        "\ntest result: {verdict}. {passed} passed; {} failed",
+        failed.len()
+    ));
+    failed.is_empty()
+}
+
+#[expect(clippy::print_stdout, reason = "what a test program prints")]
+fn say(line: &str) {
+    println!("{line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_choose_cases() {
+        let words = |names: &[&str], skipped: &[&str], exact| Wanted {
+            names: names.iter().map(|name| (*name).to_owned()).collect(),
+            skipped: skipped.iter().map(|name| (*name).to_owned()).collect(),
+            exact,
+            list: false,
+        };
+        let all = ["pods_run", "pods_talk"];
+        assert_eq!(words(&[], &[], false).choose(&all), all);
+        assert_eq!(words(&["talk"], &[], false).choose(&all), ["pods_talk"]);
+        assert_eq!(
+            words(&["pods"], &["run"], false).choose(&all),
+            ["pods_talk"]
+        );
+        assert!(words(&["pods"], &[], true).choose(&all).is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_case_that_fails_fails_the_program_and_not_the_next_case() {
+        let world = std::sync::atomic::AtomicU32::new(0);
+        let count = |world: &std::sync::atomic::AtomicU32| {
+            world.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        };
+        let cases: Vec<Case<'_, _>> = vec![
+            (
+                "fails",
+                Box::new(move |world| {
+                    Box::pin(async move {
+                        count(world);
+                        anyhow::bail!("no")
+                    })
+                }),
+            ),
+            (
+                "passes",
+                Box::new(move |world| {
+                    Box::pin(async move {
+                        count(world);
+                        Ok(())
+                    })
+                }),
+            ),
+        ];
+        assert!(!run(&world, cases, String::new).await);
+        assert_eq!(world.into_inner(), 2);
+    }
+}

@@ -1,0 +1,32 @@
+//! A real Kubernetes on this machine, in two sizes.
+//!
+//! * [`ControlPlane`]: etcd, kube-apiserver, kube-controller-manager and kube-scheduler as ordinary processes on loopback. There is
+//!   no kubelet: Node objects are made by hand and pods stay where they are bound.
+//! * [`Cluster`]: the same and nodes that run pods, in namespaces; needs root.
+//!
+//! `cargo xtask cluster build` puts what they are made of into the cache; see [`Programs`] and [`NodeKit`]. Every cluster has a
+//! directory of its own with all it writes, none of which others may read, and one port, so that any number of them run side by
+//! side.
+
+mod files;
+mod images;
+mod nodes;
+mod pair;
+mod parts;
+mod pki;
+mod plane;
+mod programs;
+mod record;
+mod relay;
+mod spawn;
+
+pub use images::{pack_all, pack_busybox, pack_ours};
+pub use nodes::Cluster;
+pub use pair::Pair;
+pub use parts::is_ready;
+pub use plane::{ControlPlane, Tier};
+pub use programs::{NodeKit, Programs, cluster_or_skip, helm_or_skip, nodes_or_skip};
+pub use record::{Part, end, running};
+pub use relay::relay;
+pub use spawn::Life;
+pub(crate) use spawn::spawn;

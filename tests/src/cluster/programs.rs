@@ -1,0 +1,132 @@
+//! Where the programs of a cluster lie.
+
+use std::path::{Path, PathBuf};
+
+/// The reference in the store that `cargo xtask cluster build` writes.
+const REFERENCE: &str = "bellows/control-plane:1.34";
+/// The same for nodes.
+const KUBELET: &str = "bellows/kubelet:1.34";
+/// The same for Helm.
+const HELM: &str = "bellows/helm:3.19";
+const NODE: &str = "bellows/node:bookworm";
+/// A folder to use instead of the store's.
+const FOLDER: &str = "BELLOWS_CLUSTER_PROGRAMS";
+/// Set where a missing cluster is a failure.
+const REQUIRED: &str = "BELLOWS_REQUIRE_CLUSTER";
+
+/// A folder with `etcd`, `kube-apiserver`, `kube-controller-manager`, `kube-scheduler` and `kubectl`.
+#[derive(Debug, Clone)]
+pub struct Programs(PathBuf);
+
+impl Programs {
+    /// The folder named by `BELLOWS_CLUSTER_PROGRAMS`, else the one in the image store, if it is there.
+    #[must_use]
+    pub fn find() -> Option<Self> {
+        let folder = match std::env::var_os(FOLDER) {
+            Some(folder) => PathBuf::from(folder),
+            None => in_store(REFERENCE)?,
+        };
+        let found = Self(folder);
+        found.path("kube-apiserver").is_file().then_some(found)
+    }
+
+    /// One of the programs.
+    #[must_use]
+    pub fn path(&self, program: &str) -> PathBuf {
+        self.0.join(program)
+    }
+}
+
+fn in_store(reference: &str) -> Option<PathBuf> {
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    let cache = match variable("XDG_CACHE_HOME") {
+        Some(dir) => PathBuf::from(dir),
+        None => Path::new(&variable("HOME")?).join(".cache"),
+    };
+    let store = cache.join("bellows/store");
+    let digest = std::fs::read_to_string(store.join("refs").join(reference)).ok()?;
+    Some(store.join("blobs").join(digest.trim()))
+}
+
+/// What a node is made of.
+#[derive(Debug, Clone)]
+pub struct NodeKit {
+    /// The kubelet.
+    pub kubelet: PathBuf,
+    /// A root file system with a container runtime.
+    pub rootfs: PathBuf,
+}
+
+impl NodeKit {
+    /// What is in the image store, if it is there.
+    #[must_use]
+    pub fn find() -> Option<Self> {
+        let found = Self {
+            kubelet: in_store(KUBELET)?.join("kubelet"),
+            rootfs: in_store(NODE)?.join("rootfs"),
+        };
+        (found.kubelet.is_file() && found.rootfs.is_dir()).then_some(found)
+    }
+}
+
+/// The programs, or nothing where they are missing: that is printed on one uniform line, and is a failure where
+/// `BELLOWS_REQUIRE_CLUSTER` is set (as `cargo xtask test` does).
+///
+/// # Panics
+/// When a cluster is required and its programs are missing.
+#[must_use]
+pub fn cluster_or_skip(test: &str) -> Option<Programs> {
+    let found = Programs::find();
+    if found.is_none() {
+        skip(test, REFERENCE);
+    }
+    found
+}
+
+/// As [`cluster_or_skip`], with what nodes are made of. Without root there can be no nodes, whatever is required.
+///
+/// # Panics
+/// When a cluster is required, could be there and is not.
+#[must_use]
+pub fn nodes_or_skip(test: &str) -> Option<(Programs, NodeKit)> {
+    if !nix::unistd::geteuid().is_root() {
+        say_skipped(test, "root");
+        return None;
+    }
+    let programs = cluster_or_skip(test)?;
+    let kit = NodeKit::find();
+    if kit.is_none() {
+        skip(test, NODE);
+    }
+    Some((programs, kit?))
+}
+
+/// Helm, or nothing where it is not built; as [`cluster_or_skip`].
+///
+/// # Panics
+/// When a cluster is required and Helm is missing.
+#[must_use]
+pub fn helm_or_skip(test: &str) -> Option<PathBuf> {
+    let helm = in_store(HELM).map(|folder| folder.join("helm"));
+    let helm = helm.filter(|helm| helm.is_file());
+    if helm.is_none() {
+        skip(test, HELM);
+    }
+    helm
+}
+
+fn skip(test: &str, missing: &str) {
+    assert!(
+        std::env::var_os(REQUIRED).is_none(),
+        "{test} needs {missing}: run `cargo xtask cluster build`"
+    );
+    say_skipped(test, missing);
+}
+
+#[expect(
+    clippy::print_stdout,
+    reason = "the one uniform line of a skipped test"
+)]
+fn say_skipped(test: &str, missing: &str) {
+    println!("SKIP(missing: {missing}): {test}");
+}

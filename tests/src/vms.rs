@@ -1,0 +1,116 @@
+//! The VirtualMachines of one namespace, through the API.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use protocol::vm::VirtualMachine;
+use serde_json::{Value, json};
+
+use crate::patience::wait_for;
+
+/// The API resource of VirtualMachines.
+#[must_use]
+pub fn vm_resource() -> ApiResource {
+    ApiResource {
+        group: "vm.neon.tech".into(),
+        version: "v1".into(),
+        api_version: "vm.neon.tech/v1".into(),
+        kind: "VirtualMachine".into(),
+        plural: "virtualmachines".into(),
+    }
+}
+
+/// Those of namespace `default`.
+#[derive(Debug, Clone)]
+pub struct Vms(Api<DynamicObject>);
+
+impl Vms {
+    /// By a client of the API they are in.
+    #[must_use]
+    pub fn new(client: kube::Client) -> Self {
+        Self(Api::namespaced_with(client, "default", &vm_resource()))
+    }
+
+    /// Creates one.
+    ///
+    /// # Errors
+    /// The API's own words when it refuses.
+    pub async fn create(&self, object: &Value) -> Result<()> {
+        let object: DynamicObject = serde_json::from_value(object.clone())?;
+        self.0.create(&PostParams::default(), &object).await?;
+        Ok(())
+    }
+
+    /// One as it stands in the API.
+    ///
+    /// # Errors
+    /// When there is none or it does not decode.
+    pub async fn get(&self, name: &str) -> Result<VirtualMachine> {
+        let object = self.0.get(name).await?;
+        Ok(serde_json::from_value(serde_json::to_value(object)?)?)
+    }
+
+    /// Waits until one is as `wanted` says.
+    ///
+    /// # Errors
+    /// Names what was wanted and the status last seen.
+    pub async fn wait(
+        &self,
+        name: &str,
+        what: &str,
+        patience: Duration,
+        wanted: impl Fn(&VirtualMachine) -> bool,
+    ) -> Result<VirtualMachine> {
+        wait_for(what, patience, || async {
+            match self.get(name).await {
+                Ok(vm) if wanted(&vm) => Ok(vm),
+                Ok(vm) => Err(format!(
+                    "{:?}, wants {:?}",
+                    vm.status,
+                    vm.spec.guest.in_use()
+                )),
+                Err(error) => Err(format!("{error:#}")),
+            }
+        })
+        .await
+    }
+
+    /// Asks for a size as the agent does, in one JSON patch.
+    ///
+    /// # Errors
+    /// The API's own words when it refuses.
+    pub async fn patch_size(
+        &self,
+        name: &str,
+        milli_cpu: u32,
+        slots: u32,
+        revision: i64,
+    ) -> Result<()> {
+        let operations = json!([
+            {"op": "replace", "path": "/spec/guest/cpus/use", "value": protocol::units::MilliCpu(milli_cpu).to_quantity_string()},
+            {"op": "replace", "path": "/spec/guest/memorySlots/use", "value": slots},
+            {"op": "add", "path": "/spec/targetRevision", "value":
+                {"revision": {"value": revision, "flags": 0}, "updatedAt": jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()}},
+        ]);
+        let patch = Patch::Json::<()>(serde_json::from_value(operations)?);
+        self.0.patch(name, &PatchParams::default(), &patch).await?;
+        Ok(())
+    }
+
+    /// Deletes one and waits until it is gone.
+    ///
+    /// # Errors
+    /// The API's own words when it refuses; or that it stays.
+    pub async fn delete(&self, name: &str, patience: Duration) -> Result<()> {
+        self.0.delete(name, &DeleteParams::default()).await?;
+        wait_for("the VM to be gone", patience, || async {
+            match self.0.get_opt(name).await {
+                Ok(None) => Ok(()),
+                Ok(Some(_)) => Err("it is there".to_owned()),
+                Err(error) => Err(error.to_string()),
+            }
+        })
+        .await
+    }
+}

@@ -1,0 +1,143 @@
+//! What goes wrong in a cluster, and what becomes of the guests.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use bellows_tests::cluster::Part;
+use bellows_tests::patience::wait_for;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+use super::{PATIENCE, World, minimal, moving};
+
+/// Kubernetes gives a node up after 50 s and its pods after another 30; then a guest boots.
+const GIVEN_UP: Duration = Duration::from_secs(480);
+/// Longer than the controller's Lease and than its calls are waited for.
+const AWAY_SECONDS: u64 = 20;
+
+/// An image that no node has and no registry gives: the VM's status says so.
+pub(super) async fn image_that_is_not_there(world: &World) -> Result<()> {
+    let mut vm = minimal();
+    vm["metadata"]["name"] = json!("absent");
+    vm["spec"]["guest"]["rootDisk"]["image"] = json!("bellows/not-there:1");
+    world.cluster.plane().apply(&vm.to_string())?;
+    let says = |vm: &Value| {
+        let conditions = vm["status"]["conditions"].as_array();
+        let mut conditions = conditions.into_iter().flatten();
+        let degraded = conditions.find(|one| one["type"] == "Degraded" && one["status"] == "True");
+        let text = degraded
+            .and_then(|one| one["message"].as_str())
+            .unwrap_or_default();
+        vm["status"]["phase"] == "Pending" && text.contains("ImagePull")
+    };
+    world
+        .that("neonvm", "absent", "says what it lacks", says)
+        .await?;
+    let args = ["delete", "neonvm", "absent", "--timeout=60s"];
+    world.cluster.plane().ask(&args).map(drop)
+}
+
+/// The API server hears and says nothing for a while: the guest runs on and can be reached, and afterwards it is resized as before.
+pub(super) async fn api_server_away(world: &World) -> Result<()> {
+    let vm = world.vm().await?;
+    moving::load(world, &vm).await?;
+    let (mut ssh, _key) = world.ssh(&vm)?;
+    world.cluster.hold(Part::ApiServer, true)?;
+    // Nothing is asked of the API meanwhile; the load goes on by the guest's own account.
+    let watch = format!(
+        "export PATH=$PATH:/usr/lib/postgresql/15/bin; \
+         n() {{ psql -h /tmp -U postgres -Atc 'select count(*) from pgbench_history' bench; }}; \
+         before=$(n); sleep {AWAY_SECONDS}; after=$(n); test $after -gt $before && echo more"
+    );
+    let seen = ssh.arg(watch).output();
+    world.cluster.hold(Part::ApiServer, false)?;
+    let seen = seen?;
+    ensure!(
+        String::from_utf8_lossy(&seen.stdout).trim() == "more",
+        "the guest stood still: {}",
+        String::from_utf8_lossy(&seen.stderr)
+    );
+    for (slots, memory) in [(2, "2Gi"), (1, "1Gi")] {
+        wait_for("a patch that is taken", PATIENCE, || async {
+            let size = json!({"spec": {"guest": {"memorySlots": {"use": slots}}}});
+            world.patch(&size).map_err(|error| format!("{error:#}"))
+        })
+        .await?;
+        let has =
+            |vm: &Value| vm["status"]["memorySize"] == memory && vm["status"]["phase"] == "Running";
+        world.vm_that(&format!("has {memory}"), has).await?;
+    }
+    let after = world.vm().await?;
+    ensure!(
+        after["status"]["podName"] == vm["status"]["podName"]
+            && after["status"]["restartCount"] == vm["status"]["restartCount"],
+        "{}",
+        after["status"]
+    );
+    moving::goes_on(world, &after).await?;
+    moving::unload(world, &after).await
+}
+
+/// N17: a guest that ends is started again in another pod, and so is one whose pod somebody deletes; both are counted.
+pub(super) async fn restarts(world: &World) -> Result<()> {
+    let vm = world.vm().await?;
+    world.guests_are(1).await?;
+    let before = vm["status"]["restartCount"].as_u64().unwrap_or(0);
+    for qemu in world.cluster.qemus() {
+        kill(Pid::from_raw(qemu), Signal::SIGKILL)?;
+    }
+    let vm = again(world, &vm, before + 1).await?;
+    let pod = vm["status"]["podName"].as_str().context("it has a pod")?;
+    let args = ["delete", "pod", pod, "--wait=false"];
+    world.cluster.plane().ask(&args)?;
+    again(world, &vm, before + 2).await?;
+    let plane = world.cluster.plane();
+    plane.ask(&["delete", "neonvm", "pg", "--timeout=120s"])?;
+    world.pods_are(0).await?;
+    world.guests_are(0).await
+}
+
+/// A node loses its power, with the guest and whatever of ours leads there: Kubernetes gives it up after a while, and the VM is started on
+/// the other node though nobody can say what became of its pod.
+pub(super) async fn node_gone(world: &World) -> Result<()> {
+    let vm = world.vm().await?;
+    world.guests_are(1).await?;
+    let node = vm["status"]["node"].as_str().context("it has a node")?;
+    world.cluster.power_off(node)?;
+    world.guests_are(0).await?;
+    let (pod, count) = (&vm["status"]["podName"], &vm["status"]["restartCount"]);
+    let holds = |vm: &Value| {
+        let status = &vm["status"];
+        let is_elsewhere = status["node"] != node && status["podName"] != *pod;
+        status["phase"] == "Running" && is_elsewhere && status["restartCount"] != *count
+    };
+    let again = wait_for("a VM that runs elsewhere", GIVEN_UP, || async {
+        let vm = world
+            .get("neonvm", "pg")
+            .map_err(|error| format!("{error:#}"))?;
+        if holds(&vm) {
+            Ok(vm)
+        } else {
+            Err(vm["status"].to_string())
+        }
+    });
+    let again = again.await?;
+    world.guest_says(&again, "true").await?;
+    world.guests_are(1).await
+}
+
+/// Waits until the VM runs in another pod than before, and no other guest of it does.
+async fn again(world: &World, before: &Value, count: u64) -> Result<Value> {
+    let pod = &before["status"]["podName"];
+    let holds = |vm: &Value| {
+        let status = &vm["status"];
+        status["restartCount"] == count && status["phase"] == "Running" && status["podName"] != *pod
+    };
+    let what = format!("runs again, the {count}. time");
+    let vm = world.vm_that(&what, holds).await?;
+    world.guest_says(&vm, "true").await?;
+    world.pods_are(1).await?;
+    world.guests_are(1).await?;
+    Ok(vm)
+}

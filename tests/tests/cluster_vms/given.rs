@@ -1,0 +1,82 @@
+//! What a VM's spec gives its guest beside CPUs and memory, in pods of a kubelet: its volumes are the runner's files.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bellows_tests::patience::wait_for;
+use serde_json::{Value, json};
+
+use super::{PATIENCE, World};
+
+/// Makes a file system as the runner does for an empty disk, with what its image has.
+const MAKE: &str = "busybox truncate -s 16M /tmp/made && mke2fs -q -F -t ext4 -O project,quota /tmp/made && echo made";
+
+/// Adds it to a VM's spec. Nothing that the guest writes: that is not copied to another node.
+pub(super) fn add(spec: &mut Value) {
+    spec["guest"]["settings"] = json!({"sysctl": ["vm.overcommit_ratio=61"]});
+    spec["disks"] = json!([
+        {"name": "config", "mountPath": "/etc/config", "configMap": {"name": "config"}},
+        {"name": "sync", "mountPath": "/var/sync/example", "watch": true, "secret": {"secretName": "password"}},
+        {"name": "scratch", "mountPath": "/scratch", "tmpfs": {"size": "64Mi"}},
+    ]);
+}
+
+/// Makes what the VM needs.
+pub(super) fn make(world: &World) -> Result<()> {
+    let config = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "config"}, "data": {"key": "value"}});
+    world.cluster.plane().apply(&config.to_string())?;
+    set(world, "old")
+}
+
+fn set(world: &World, word: &str) -> Result<()> {
+    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "password"},
+        "data": {"foo": STANDARD.encode(word)}});
+    world.cluster.plane().apply(&secret.to_string())
+}
+
+/// vm-secret-sync and vm-ssh of NeonVM's suite, and what else is to be seen in the same guest.
+pub(super) async fn check(world: &World) -> Result<()> {
+    let vm = world.vm().await?;
+    let key = world.guest_says(&vm, "cat /etc/config/key").await?;
+    ensure!(key == "value", "{key}");
+    let ratio = world
+        .guest_says(&vm, "cat /proc/sys/vm/overcommit_ratio")
+        .await?;
+    ensure!(ratio == "61", "{ratio}");
+    let mounts = world
+        .guest_says(&vm, "grep -E ' /(scratch|mnt/ssh) ' /proc/mounts")
+        .await?;
+    ensure!(
+        mounts.contains("size=65536k") && mounts.contains("iso9660 ro"),
+        "{mounts}"
+    );
+    // Nodes without a capability cannot be asked by `kubectl exec`; a pod's files are those of its QEMU.
+    world.guests_are(1).await?;
+    let qemu = world.cluster.qemus().into_iter().next();
+    let pod = PathBuf::from(format!("/proc/{}/root", qemu.context("it has a QEMU")?));
+    let mut make = Command::new("chroot");
+    let made = make.arg(&pod).args(["/bin/sh", "-c", MAKE]).output()?;
+    ensure!(made.stdout == b"made\n", "{made:?}");
+    is_everywhere(world, &vm, &pod, "old").await?;
+    set(world, "new")?;
+    is_everywhere(world, &vm, &pod, "new").await
+}
+
+/// Waits until the secret's word is in pod and guest.
+async fn is_everywhere(world: &World, vm: &Value, pod: &Path, word: &str) -> Result<()> {
+    let file = pod.join("vm/mounts/var/sync/example/foo");
+    wait_for(&format!("{word} in pod and guest"), PATIENCE, || async {
+        let in_pod = std::fs::read_to_string(&file).map_err(|error| error.to_string())?;
+        let in_guest = world.guest(vm, "cat /var/sync/example/foo");
+        let in_guest = in_guest.map_err(|error| format!("{error:#}"))?;
+        if in_pod == word && in_guest == word {
+            Ok(())
+        } else {
+            Err(format!("{in_pod} in the pod, {in_guest} in the guest"))
+        }
+    })
+    .await
+}

@@ -1,0 +1,189 @@
+//! A guest moves between nodes that share nothing but the pods' network.
+
+use anyhow::{Context as _, Result, ensure};
+use bellows_tests::harm;
+use bellows_tests::patience::wait_for;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+use super::{PATIENCE, World};
+
+const BOOT_ID: &str = "cat /proc/sys/kernel/random/boot_id";
+/// What goes on inside all the time: sessions of the database of which nothing is outside.
+const LOAD: &str = "PATH=$PATH:/usr/lib/postgresql/15/bin; cd /root; \
+     sh -c 'trap \"\" HUP; exec pgbench -h /tmp -U postgres -n -c 2 -R 20 -T 100000 bench' >load.log 2>&1 </dev/null & \
+     echo $! >/root/load.pid";
+/// How many transactions it has done; only while it goes on.
+const DONE: &str = "kill -0 $(cat /root/load.pid) && psql -h /tmp -U postgres -Atc 'select count(*) from pgbench_history' bench";
+const READY: &str = "psql -h /tmp -U postgres -Atc 'select 1' bench";
+
+/// Ends the load: what a guest under it needs is not what other cases expect.
+const END: &str = "kill $(cat /root/load.pid) 2>/dev/null; rm -f /root/load.pid";
+
+/// Waits until the load has done more, and has lost nothing.
+pub(super) async fn goes_on(world: &World, vm: &Value) -> Result<()> {
+    let log = world.guest_says(vm, "cat /root/load.log").await?;
+    ensure!(!log.contains("aborted") && !log.contains("error"), "{log}");
+    let done = async || -> Result<u64> { Ok(world.guest_says(vm, DONE).await?.parse()?) };
+    let before = done().await?;
+    wait_for("the load inside to go on", PATIENCE, || async {
+        match done().await {
+            Ok(now) if now > before => Ok(()),
+            other => Err(format!("{other:?} after {before}")),
+        }
+    })
+    .await
+    .context(harm::STANDS_STILL)
+}
+
+/// Begins the load, unless it goes on already.
+pub(super) async fn load(world: &World, vm: &Value) -> Result<()> {
+    world.guest_says(vm, READY).await?;
+    if world
+        .guest_says(vm, "test -e /root/load.pid || echo none")
+        .await?
+        == "none"
+    {
+        world.guest_says(vm, LOAD).await?;
+    }
+    goes_on(world, vm).await
+}
+
+/// Ends it.
+pub(super) async fn unload(world: &World, vm: &Value) -> Result<()> {
+    world.guest_says(vm, END).await.map(drop)
+}
+
+fn migrate(world: &World, name: &str, spec: &Value) -> Result<()> {
+    let object = json!({"apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachineMigration",
+        "metadata": {"name": name}, "spec": spec});
+    world.cluster.plane().apply(&object.to_string())
+}
+
+/// N44, unless a QEMU without KVM harms the guest on the way: then with a new one.
+pub(super) async fn between_nodes(world: &World) -> Result<()> {
+    for _ in 1..harm::ATTEMPTS {
+        let Err(error) = moves(world).await else {
+            return Ok(());
+        };
+        let report = format!("{error:#}\n{}", world.explain());
+        if !harm::is_shown(&report) {
+            return Err(error);
+        }
+        harm::tell("n44_a_guest_with_a_database_moves_to_the_other_node");
+        let plane = world.cluster.plane();
+        plane.ask(&["delete", "neonvmm", "--all", "--timeout=120s"])?;
+        plane.ask(&["delete", "neonvm", "pg", "--timeout=120s"])?;
+        world.pods_are(0).await?;
+    }
+    moves(world).await
+}
+
+/// The target dies in the middle and the guest stays; then it goes to the other node, its disk copied.
+async fn moves(world: &World) -> Result<()> {
+    let vm = world.vm().await?;
+    let boot = world.guest_says(&vm, BOOT_ID).await?;
+    load(world, &vm).await?;
+    strangers_give_no_orders(world, &vm)?;
+    world.guests_are(1).await?;
+    target_dies(world, &vm).await?;
+    ensure!(
+        world.guest_says(&vm, BOOT_ID).await? == boot,
+        "it is another guest"
+    );
+
+    let (node, pod) = (&vm["status"]["node"], &vm["status"]["podName"]);
+    migrate(world, "goes", &json!({"vmName": "pg"}))?;
+    let over = |status: &Value| matches!(status["phase"].as_str(), Some("Succeeded" | "Failed"));
+    let moved = world.that("neonvmm", "goes", "is over", |found| over(&found["status"]));
+    let moved = moved.await?;
+    ensure!(
+        moved["status"]["phase"] == "Succeeded",
+        "{}",
+        moved["status"]
+    );
+    ensure!(
+        moved["status"]["sourceNode"] == *node,
+        "{}",
+        moved["status"]
+    );
+    let vm = world
+        .vm_that("runs", |vm| vm["status"]["phase"] == "Running")
+        .await?;
+    let status = &vm["status"];
+    ensure!(
+        status["node"] != *node && status["podName"] != *pod,
+        "{status}"
+    );
+    ensure!(status["node"] == moved["status"]["targetNode"], "{status}");
+    let home = world.get("pod", status["podName"].as_str().context("it has a pod")?)?;
+    ensure!(status["podIP"] == home["status"]["podIP"], "{status}");
+    ensure!(status["node"] == home["spec"]["nodeName"], "{status}");
+    ensure!(status["restartCount"] == 0, "{status}");
+    world.pods_are(1).await?;
+    world.guests_are(1).await?;
+    ensure!(
+        world.guest_says(&vm, BOOT_ID).await? == boot,
+        "it is another guest"
+    );
+    goes_on(world, &vm).await?;
+    say(&moved);
+    unload(world, &vm).await
+}
+
+/// The target's QEMU ends while memory is sent to it: the guest stays where it is, and nothing is left of the target.
+async fn target_dies(world: &World, vm: &Value) -> Result<()> {
+    let source = world.cluster.qemus();
+    migrate(
+        world,
+        "fails",
+        &json!({"vmName": "pg", "maxBandwidth": "4Mi"}),
+    )?;
+    let is_sent = |found: &Value| found["status"]["info"]["ram"]["transferred"].as_u64() > Some(0);
+    world
+        .that("neonvmm", "fails", "sends memory", is_sent)
+        .await?;
+    for qemu in world.cluster.qemus().difference(&source) {
+        kill(Pid::from_raw(*qemu), Signal::SIGKILL)?;
+    }
+    let failed = |found: &Value| found["status"]["phase"] == "Failed";
+    world.that("neonvmm", "fails", "has failed", failed).await?;
+    let home = &vm["status"]["podName"];
+    let stays = |vm: &Value| vm["status"]["phase"] == "Running" && vm["status"]["podName"] == *home;
+    world.vm_that("stays", stays).await?;
+    world.pods_are(1).await?;
+    world.guests_are(1).await?;
+    ensure!(world.cluster.qemus() == source, "another QEMU than before");
+    goes_on(world, vm).await
+}
+
+/// Whoever reaches the runner's port without the token that its controller has is told nothing and changes nothing.
+fn strangers_give_no_orders(world: &World, vm: &Value) -> Result<()> {
+    let address = vm["status"]["podIP"]
+        .as_str()
+        .context("it has an address")?;
+    for request in ["GET /v1/state", "POST /cpu_change"] {
+        // The connection stays open both ways until the answer has come: a server may take its half end for a client that has gone.
+        let ask = format!(
+            "exec 3<>/dev/tcp/{address}/25183; printf '{request} HTTP/1.0\\r\\n\\r\\n' >&3; timeout 10 cat <&3"
+        );
+        let output = world
+            .cluster
+            .on_network("bash")
+            .args(["-c", &ask])
+            .output()?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        ensure!(text.contains(" 401 "), "{request}: {text}");
+    }
+    Ok(())
+}
+
+/// Says what it took.
+#[expect(clippy::print_stdout, reason = "measured")]
+fn say(migration: &Value) {
+    let conditions = migration["status"]["conditions"].as_array();
+    let mut conditions = conditions.into_iter().flatten();
+    let found = conditions.find(|one| one["type"] == "Available");
+    println!("{}", found.map_or(&Value::Null, |one| &one["message"]));
+}

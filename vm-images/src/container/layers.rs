@@ -1,0 +1,236 @@
+//! Reads layers: once to learn what the image holds, once more to write what is left of them.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, Permissions};
+use std::io::{self, BufReader, Read};
+use std::os::unix::fs::{PermissionsExt as _, lchown, symlink};
+use std::path::{Path, PathBuf};
+
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+use protocol::image::Digest;
+
+use super::config::{Image, LayerRef};
+use super::store::{Hashed, Store, StoreError};
+use super::tar::{Archive, Stream, TarError};
+use super::tree::{Body, Tree, TreeError};
+use crate::error::{BuildError, IoContext};
+use crate::progress::{Amount, Reporter, Step};
+
+/// Bytes read from the archive at a time.
+const CHUNK: usize = 1 << 18;
+/// What a compressed layer begins with.
+const GZIP: [u8; 2] = [0x1f, 0x8b];
+const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+
+/// Why a layer cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum LayerError {
+    /// Its file.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Reading it.
+    #[error("layer {0} cannot be read")]
+    Read(String, #[source] io::Error),
+    /// Its format.
+    #[error("layer {0} is not a tar archive")]
+    Tar(String, #[source] TarError),
+    /// Its digest.
+    #[error("layer {name} is damaged: the {what} has the SHA-256 {found}, not {wanted}")]
+    Digest {
+        /// Which.
+        name: String,
+        /// The file, or the tar in it.
+        what: &'static str,
+        /// What it is.
+        found: Digest,
+        /// What it should be.
+        wanted: Digest,
+    },
+    /// Its paths.
+    #[error("layer {0} cannot be laid over those below it")]
+    Tree(String, #[source] TreeError),
+    /// The whole.
+    #[error(
+        "the image unpacks to {bytes} bytes, its disk has {disk_mib} MiB: give it a larger one (--disk-size)"
+    )]
+    Large {
+        /// Content of all files.
+        bytes: u64,
+        /// The disk asked for.
+        disk_mib: u32,
+    },
+}
+
+/// What the image holds. Every layer's digests are right, and nothing has been written.
+pub(super) fn survey(
+    image: &Image,
+    disk_mib: u32,
+    reporter: &mut Reporter<'_>,
+) -> Result<Tree, LayerError> {
+    let mut tree = Tree::default();
+    for (number, layer) in image.layers.iter().enumerate() {
+        if number > 0 {
+            tree.next_layer();
+        }
+        reporter.begin(
+            Step::Layers,
+            &format!("layer {} of {}", number + 1, image.layers.len()),
+        );
+        read(&image.store, layer, reporter, |header, _| {
+            // One file larger than the disk is refused before its content is gone through.
+            fits(header.bytes, disk_mib)?;
+            let taken = tree.take(header);
+            taken.map_err(|error| LayerError::Tree(layer.name.clone(), error))
+        })?;
+        fits(tree.bytes(), disk_mib)?;
+    }
+    Ok(tree)
+}
+
+fn fits(bytes: u64, disk_mib: u32) -> Result<(), LayerError> {
+    if bytes > u64::from(disk_mib) << 20 {
+        return Err(LayerError::Large { bytes, disk_mib });
+    }
+    Ok(())
+}
+
+/// Writes the tree below `root`, an empty directory.
+pub(super) fn write(
+    image: &Image,
+    tree: &Tree,
+    root: &Path,
+    reporter: &mut Reporter<'_>,
+) -> Result<(), BuildError> {
+    let mut files: BTreeMap<(usize, usize), (PathBuf, u64)> = BTreeMap::new();
+    let mut first: BTreeMap<usize, PathBuf> = BTreeMap::new();
+    let mut later: Vec<(PathBuf, PathBuf)> = Vec::new();
+    for (path, number, node) in tree.iter().filter(|(path, ..)| !path.is_empty()) {
+        let path = root.join(path);
+        if let Some(first) = first.get(&number) {
+            later.push((first.clone(), path));
+            continue;
+        }
+        first.insert(number, path.clone());
+        match &node.body {
+            Body::Directory => fs::create_dir(&path).at("create", &path)?,
+            Body::Symlink(to) => symlink(to, &path).at("link", &path)?,
+            Body::Fifo => mkfifo(&path, Mode::from_bits_truncate(0o600))
+                .map_err(io::Error::from)
+                .at("create", &path)?,
+            Body::File {
+                layer,
+                entry,
+                bytes,
+            } => {
+                files.insert((*layer, *entry), (path, *bytes));
+            }
+        }
+    }
+    for (number, layer) in image.layers.iter().enumerate() {
+        reporter.begin(
+            Step::Extract,
+            &format!("layer {} of {}", number + 1, image.layers.len()),
+        );
+        let mut entry = 0;
+        let mut failed = None;
+        read(&image.store, layer, reporter, |_, content| {
+            if let Some((path, bytes)) = files.get(&(number, entry)) {
+                match File::create_new(path).and_then(|mut file| io::copy(content, &mut file)) {
+                    Ok(copied) if copied == *bytes => {}
+                    Ok(_) => {
+                        return Err(LayerError::Read(
+                            layer.name.clone(),
+                            io::ErrorKind::UnexpectedEof.into(),
+                        ));
+                    }
+                    Err(error) => failed = failed.take().or(Some((path.clone(), error))),
+                }
+            }
+            entry += 1;
+            Ok(())
+        })?;
+        if let Some((path, error)) = failed {
+            return Err(error).at("write", &path);
+        }
+    }
+    for (target, path) in later {
+        fs::hard_link(&target, &path).at("link", &path)?;
+    }
+    settle(tree, root)
+}
+
+/// Owners first: a change of owner takes special bits away.
+fn settle(tree: &Tree, root: &Path) -> Result<(), BuildError> {
+    for (path, _, node) in tree.iter() {
+        let path = root.join(path);
+        lchown(&path, Some(node.uid), Some(node.gid)).at("change the owner of", &path)?;
+        if !matches!(node.body, Body::Symlink(_)) {
+            fs::set_permissions(&path, Permissions::from_mode(node.mode))
+                .at("change the mode of", &path)?;
+        }
+    }
+    Ok(())
+}
+
+/// Goes through the entries of a layer, then compares digests.
+fn read(
+    store: &Store,
+    layer: &LayerRef,
+    reporter: &mut Reporter<'_>,
+    mut on_entry: impl FnMut(&super::tar::Header, &mut dyn Read) -> Result<(), LayerError>,
+) -> Result<(), LayerError> {
+    let broken = |error| LayerError::Read(layer.name.clone(), error);
+    let (file, _) = store.reader(&layer.name)?;
+    let mut packed = Hashed::new(BufReader::with_capacity(CHUNK, file));
+    let mut magic = [0; 4];
+    let n = fill(&mut packed, &mut magic).map_err(broken)?;
+    let begun = io::Cursor::new(magic[..n].to_vec());
+    let unpacked = {
+        let whole: Box<dyn Read + '_> = Box::new(begun.chain(&mut packed));
+        let tar: Box<dyn Read + '_> = if magic.starts_with(&GZIP) {
+            Box::new(flate2::read::MultiGzDecoder::new(whole))
+        } else if magic == ZSTD {
+            Box::new(zstd::Decoder::new(whole).map_err(broken)?)
+        } else {
+            whole
+        };
+        let mut archive = Archive::new(Stream(Hashed::new(BufReader::with_capacity(CHUNK, tar))));
+        let bad = |error| LayerError::Tar(layer.name.clone(), error);
+        while let Some(header) = archive.entry().map_err(bad)? {
+            reporter.amount(Amount::Bytes(archive.position()));
+            on_entry(&header, &mut archive)?;
+        }
+        archive.into_source().0.finish().map_err(broken)?.0
+    };
+    let (packed, _) = packed.finish().map_err(broken)?;
+    for (what, found, wanted) in [
+        ("file", packed, layer.packed.as_ref()),
+        ("archive in it", unpacked, Some(&layer.unpacked)),
+    ] {
+        if let Some(wanted) = wanted.filter(|wanted| **wanted != found) {
+            return Err(LayerError::Digest {
+                name: layer.name.clone(),
+                what,
+                found,
+                wanted: wanted.clone(),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Reads until the buffer is full or the stream ends.
+fn fill(stream: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match stream.read(&mut buffer[filled..])? {
+            0 => break,
+            n => filled += n,
+        }
+    }
+    Ok(filled)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,245 @@
+//! Where the documents and layers of an image lie: a directory, or one tar archive that is read in place.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use protocol::image::Digest;
+use sha2::{Digest as _, Sha256};
+
+use super::tar::{Archive, Kind, TarError};
+
+/// Longest document (index, manifest, configuration) read.
+const MAX_DOCUMENT: u64 = 4 << 20;
+/// Most entries of the outer archive: a few for each layer.
+const MAX_ENTRIES: usize = 100_000;
+/// Names followed from one to another in an archive, where old versions of docker linked equal layers.
+const MAX_LINKS: u32 = 8;
+
+/// Why an image cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// A file.
+    #[error("cannot read {0}")]
+    Read(PathBuf, #[source] io::Error),
+    /// An archive that is none.
+    #[error("{0} is not an archive of an image")]
+    Archive(PathBuf, #[source] TarError),
+    /// A compressed one.
+    #[error("{0} is compressed as a whole: unpack it first (gzip -d, zstd -d)")]
+    Compressed(PathBuf),
+    /// More entries than any image has.
+    #[error("{0} has more than {MAX_ENTRIES} entries: it is not an archive of an image")]
+    Many(PathBuf),
+    /// It has no such part.
+    #[error("the image has no {0:?}: it is incomplete")]
+    Missing(String),
+    /// A document too long.
+    #[error("{name:?} of the image has {bytes} bytes, the limit is {MAX_DOCUMENT}")]
+    Long {
+        /// Which.
+        name: String,
+        /// Its length.
+        bytes: u64,
+    },
+    /// Content that is not what its name says.
+    #[error("{name:?} of the image is damaged: its SHA-256 is {found}")]
+    Digest {
+        /// Which.
+        name: String,
+        /// What was found.
+        found: Digest,
+    },
+    /// A name that leads elsewhere.
+    #[error("{0:?} is not a name inside an image")]
+    Name(String),
+}
+
+/// An image's files.
+#[derive(Debug)]
+pub(super) enum Store {
+    /// One for each.
+    Directory(PathBuf),
+    /// In one archive.
+    Archive {
+        path: PathBuf,
+        entries: BTreeMap<String, Place>,
+    },
+}
+
+/// Where an entry of an archive is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Place {
+    /// Offset and length.
+    At(u64, u64),
+    /// Under another name.
+    Same(String),
+}
+
+impl Store {
+    /// Opens a directory or an archive.
+    pub(super) fn open(path: &Path) -> Result<Self, StoreError> {
+        let read = |error| StoreError::Read(path.to_owned(), error);
+        if fs::metadata(path).map_err(read)?.is_dir() {
+            return Ok(Self::Directory(path.to_owned()));
+        }
+        let mut file = File::open(path).map_err(read)?;
+        let mut magic = [0; 4];
+        let n = file.read(&mut magic).map_err(read)?;
+        if magic[..n].starts_with(&[0x1f, 0x8b]) || magic[..n] == [0x28, 0xb5, 0x2f, 0xfd] {
+            return Err(StoreError::Compressed(path.to_owned()));
+        }
+        file.rewind().map_err(read)?;
+        let entries = entries(file, path)?;
+        Ok(Self::Archive {
+            path: path.to_owned(),
+            entries,
+        })
+    }
+
+    /// Whether there is a file of that name.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.reader(name).is_ok()
+    }
+
+    /// Opens a file; also returns its length.
+    pub(super) fn reader(&self, name: &str) -> Result<(Box<dyn Read>, u64), StoreError> {
+        let is_plain = |part: &str| !matches!(part, "" | "." | "..") && !part.contains('\0');
+        if !name.split('/').all(is_plain) {
+            return Err(StoreError::Name(name.chars().take(200).collect()));
+        }
+        match self {
+            Self::Directory(dir) => {
+                let path = dir.join(name);
+                let read = |error: io::Error| match error.kind() {
+                    io::ErrorKind::NotFound => StoreError::Missing(name.to_owned()),
+                    _ => StoreError::Read(path.clone(), error),
+                };
+                let file = File::open(&path).map_err(read)?;
+                let meta = file.metadata().map_err(read)?;
+                if !meta.is_file() {
+                    return Err(StoreError::Missing(name.to_owned()));
+                }
+                Ok((Box::new(file.take(meta.len())), meta.len()))
+            }
+            Self::Archive { path, entries } => {
+                let (at, bytes) = find(entries, name)?;
+                let read = |error| StoreError::Read(path.clone(), error);
+                let mut file = File::open(path).map_err(read)?;
+                file.seek(SeekFrom::Start(at)).map_err(read)?;
+                Ok((Box::new(file.take(bytes)), bytes))
+            }
+        }
+    }
+
+    /// A document.
+    pub(super) fn document(&self, name: &str) -> Result<Vec<u8>, StoreError> {
+        let (mut reader, bytes) = self.reader(name)?;
+        if bytes > MAX_DOCUMENT {
+            let name = name.to_owned();
+            return Err(StoreError::Long { name, bytes });
+        }
+        let mut content = Vec::new();
+        reader
+            .read_to_end(&mut content)
+            .map_err(|error| StoreError::Read(PathBuf::from(name), error))?;
+        Ok(content)
+    }
+
+    /// The document of a digest.
+    pub(super) fn blob(&self, digest: &Digest) -> Result<Vec<u8>, StoreError> {
+        let name = blob_name(digest);
+        let content = self.document(&name)?;
+        let found = crate::digest::of_bytes(&content);
+        if found == *digest {
+            Ok(content)
+        } else {
+            Err(StoreError::Digest { name, found })
+        }
+    }
+}
+
+/// Where an image layout keeps a blob.
+pub(super) fn blob_name(digest: &Digest) -> String {
+    format!("blobs/sha256/{digest}")
+}
+
+fn find(entries: &BTreeMap<String, Place>, name: &str) -> Result<(u64, u64), StoreError> {
+    let mut at = name;
+    for _ in 0..MAX_LINKS {
+        match entries.get(at) {
+            Some(Place::At(offset, bytes)) => return Ok((*offset, *bytes)),
+            Some(Place::Same(other)) => at = other,
+            None => break,
+        }
+    }
+    Err(StoreError::Missing(name.to_owned()))
+}
+
+/// Lists an archive.
+fn entries(file: File, path: &Path) -> Result<BTreeMap<String, Place>, StoreError> {
+    let bad = |error| StoreError::Archive(path.to_owned(), error);
+    let mut archive = Archive::new(BufReader::new(file));
+    let mut entries = BTreeMap::new();
+    while let Some(header) = archive.entry().map_err(bad)? {
+        let name = header.path.trim_start_matches("./").to_owned();
+        let place = match header.kind {
+            Kind::File => Place::At(archive.position(), header.bytes),
+            Kind::HardLink => Place::Same(header.link),
+            Kind::Symlink => Place::Same(beside(&name, &header.link)),
+            _ => continue,
+        };
+        entries.insert(name, place);
+        if entries.len() > MAX_ENTRIES {
+            return Err(StoreError::Many(path.to_owned()));
+        }
+    }
+    Ok(entries)
+}
+
+/// The name that a relative link in a directory of the archive stands for.
+fn beside(name: &str, link: &str) -> String {
+    let mut parts: Vec<&str> = name.split('/').collect();
+    parts.pop();
+    for part in link.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
+    }
+    parts.join("/")
+}
+
+/// Hashes what is read through it.
+pub(super) struct Hashed<R> {
+    inner: R,
+    hash: Sha256,
+    bytes: u64,
+}
+
+impl<R: Read> Hashed<R> {
+    pub(super) fn new(inner: R) -> Self {
+        Self {
+            inner,
+            hash: Sha256::new(),
+            bytes: 0,
+        }
+    }
+
+    /// Reads what is left, and returns digest and length of all.
+    pub(super) fn finish(mut self) -> io::Result<(Digest, u64)> {
+        io::copy(&mut self, &mut io::sink())?;
+        Ok((Digest::from_bytes(self.hash.finalize().into()), self.bytes))
+    }
+}
+
+impl<R: Read> Read for Hashed<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let n = self.inner.read(buffer)?;
+        self.hash.update(&buffer[..n]);
+        self.bytes += n as u64;
+        Ok(n)
+    }
+}

@@ -1,0 +1,380 @@
+//! What is in an image once all its layers lie over each other: computed from the headers alone, before anything is written.
+//!
+//! A layer adds and replaces paths; a file `.wh.NAME` in it takes NAME of the layers below away, `.wh..wh..opq` everything its
+//! directory held below. A path is found through symbolic links as a kernel would with the image as its root, so in what comes
+//! out the parent of every path is a directory, and writing it out below some place cannot lead out of there.
+//!
+//! Invariants (`whatever_the_layers_say_the_tree_is_sound`): every parent is a directory; no path has an empty part, `.` or `..`;
+//! no whiteout is left; every hard link leads to something that is there.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::tar::{Header, Kind};
+
+/// Begins the name of a whiteout.
+const WHITEOUT: &str = ".wh.";
+/// Names the whiteout of a directory's whole content.
+const OPAQUE: &str = ".wh..wh..opq";
+/// Links followed on the way to one path, as many as a kernel would.
+const MAX_LINKS: u32 = 40;
+/// Longest path and longest target of a link, bytes.
+const MAX_PATH: usize = 4095;
+/// Longest name.
+const MAX_NAME: usize = 255;
+/// Most paths in an image.
+const MAX_NODES: usize = 2_000_000;
+
+/// Why layers make no tree.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TreeError {
+    /// Path traversal.
+    #[error("the path {0:?} leads out of the image, or is none")]
+    Path(String),
+    /// A link.
+    #[error("the link at {0:?} points to nothing, or its target is longer than {MAX_PATH} bytes")]
+    Link(String),
+    /// Links in a circle.
+    #[error("more than {MAX_LINKS} symbolic links lead to {0:?}")]
+    Circle(String),
+    /// A path below something that is no directory.
+    #[error("{0:?} lies below something that is no directory")]
+    NoDirectory(String),
+    /// A hard link to nothing.
+    #[error("the hard link {path:?} is to {target:?}, which is no file of the image")]
+    HardLink {
+        /// The link.
+        path: String,
+        /// What it names.
+        target: String,
+    },
+    /// The root.
+    #[error("the root of the image is replaced by something that is no directory")]
+    Root,
+    /// Too many.
+    #[error("the image has more than {MAX_NODES} paths")]
+    Many,
+}
+
+/// What is at a path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Node {
+    /// Permissions.
+    pub(super) mode: u32,
+    /// Owner.
+    pub(super) uid: u32,
+    /// Group.
+    pub(super) gid: u32,
+    /// What it is.
+    pub(super) body: Body,
+}
+
+/// The kinds of things in a tree.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Body {
+    /// A directory.
+    Directory,
+    /// A file: which layer has its content, as which of the layer's entries, and how many bytes.
+    File {
+        /// Number of the layer, the lowest is 0.
+        layer: usize,
+        /// Number of the entry.
+        entry: usize,
+        /// Length.
+        bytes: u64,
+    },
+    /// A symbolic link.
+    Symlink(String),
+    /// A named pipe.
+    Fifo,
+}
+
+/// A tree. Paths have no slash at either end; the root's is empty.
+#[derive(Debug, Clone)]
+pub(super) struct Tree {
+    paths: BTreeMap<String, usize>,
+    nodes: Vec<Node>,
+    /// What the present layer has put in or gone through.
+    fresh: BTreeSet<String>,
+    layer: usize,
+    entries: usize,
+}
+
+impl Default for Tree {
+    fn default() -> Self {
+        let root = directory();
+        Self {
+            paths: BTreeMap::from([(String::new(), 0)]),
+            nodes: vec![root],
+            fresh: BTreeSet::new(),
+            layer: 0,
+            entries: 0,
+        }
+    }
+}
+
+fn directory() -> Node {
+    Node {
+        mode: 0o755,
+        uid: 0,
+        gid: 0,
+        body: Body::Directory,
+    }
+}
+
+impl Tree {
+    /// Begins the next layer.
+    pub(super) fn next_layer(&mut self) {
+        self.layer += 1;
+        self.entries = 0;
+        self.fresh.clear();
+    }
+
+    /// Takes the next entry of the present layer.
+    ///
+    /// # Errors
+    /// [`TreeError`]; the tree is of no use then.
+    pub(super) fn take(&mut self, header: &Header) -> Result<(), TreeError> {
+        let entry = self.entries;
+        self.entries += 1;
+        let parts = parts(&header.path)?;
+        let Some((name, above)) = parts.split_last() else {
+            return self.take_root(header);
+        };
+        let parent = self.walk(above, &header.path)?;
+        if *name == OPAQUE {
+            self.hide(&parent, false);
+            return Ok(());
+        }
+        if let Some(hidden) = name.strip_prefix(WHITEOUT) {
+            // The marks that some builders leave for themselves begin with it twice.
+            if hidden.is_empty() || hidden == "." || hidden == ".." || hidden.starts_with(WHITEOUT)
+            {
+                return Ok(());
+            }
+            self.hide(&join(&parent, hidden), true);
+            return Ok(());
+        }
+        let path = join(&parent, name);
+        let node = match header.kind {
+            // A guest has its own.
+            Kind::Device => return Ok(()),
+            Kind::HardLink => return self.link(path, &header.link),
+            Kind::Directory => Body::Directory,
+            Kind::Fifo => Body::Fifo,
+            Kind::Symlink => Body::Symlink(target(&path, &header.link)?),
+            Kind::File => Body::File {
+                layer: self.layer,
+                entry,
+                bytes: header.bytes,
+            },
+        };
+        self.put(path, with(header, node))
+    }
+
+    fn take_root(&mut self, header: &Header) -> Result<(), TreeError> {
+        if header.kind != Kind::Directory {
+            return Err(TreeError::Root);
+        }
+        self.nodes[0] = with(header, Body::Directory);
+        Ok(())
+    }
+
+    /// Finds a directory through symbolic links, making what is missing; returns its own path.
+    fn walk(&mut self, parts: &[&str], asked: &str) -> Result<String, TreeError> {
+        let mut place = String::new();
+        let mut todo: Vec<String> = parts.iter().rev().map(|part| (*part).to_owned()).collect();
+        let mut links = 0;
+        while let Some(part) = todo.pop() {
+            match part.as_str() {
+                "" | "." => continue,
+                // Above the root is the root.
+                ".." => {
+                    place.truncate(place.rfind('/').unwrap_or(0));
+                    continue;
+                }
+                _ => {}
+            }
+            let path = join(&place, &part);
+            match self.paths.get(&path).map(|node| &self.nodes[*node].body) {
+                Some(Body::Directory) => place = path,
+                Some(Body::Symlink(to)) => {
+                    links += 1;
+                    if links > MAX_LINKS {
+                        return Err(TreeError::Circle(cut(asked)));
+                    }
+                    if to.starts_with('/') {
+                        place.clear();
+                    }
+                    todo.extend(to.split('/').rev().map(str::to_owned));
+                }
+                Some(_) => return Err(TreeError::NoDirectory(cut(asked))),
+                None => {
+                    // Names of whiteouts are theirs alone: nothing can lie below one.
+                    let is_mark = part.starts_with(WHITEOUT);
+                    if is_mark || path.len() > MAX_PATH || part.len() > MAX_NAME {
+                        return Err(TreeError::Path(cut(asked)));
+                    }
+                    self.put(path.clone(), directory())?;
+                    place = path;
+                }
+            }
+        }
+        Ok(place)
+    }
+
+    fn put(&mut self, path: String, node: Node) -> Result<(), TreeError> {
+        if path.len() > MAX_PATH {
+            return Err(TreeError::Path(cut(&path)));
+        }
+        let both_directories =
+            |old: &Node| old.body == Body::Directory && node.body == Body::Directory;
+        self.fresh.insert(path.clone());
+        match self.paths.get(&path) {
+            Some(old) if both_directories(&self.nodes[*old]) => self.nodes[*old] = node,
+            _ => {
+                self.remove_below(&path);
+                self.nodes.push(node);
+                self.paths.insert(path, self.nodes.len() - 1);
+            }
+        }
+        if self.nodes.len() > MAX_NODES {
+            return Err(TreeError::Many);
+        }
+        Ok(())
+    }
+
+    fn link(&mut self, path: String, to: &str) -> Result<(), TreeError> {
+        let missing = || TreeError::HardLink {
+            path: cut(&path),
+            target: cut(to),
+        };
+        let parts = parts(to)?;
+        let (name, above) = parts.split_last().ok_or_else(missing)?;
+        let target = join(&self.walk(above, to)?, name);
+        let node = self.paths.get(&target).copied();
+        let is_linkable = |node: &usize| !matches!(self.nodes[*node].body, Body::Directory);
+        let node = node.filter(is_linkable).ok_or_else(missing)?;
+        if target != path {
+            self.remove_below(&path);
+            self.paths.insert(path.clone(), node);
+        }
+        self.fresh.insert(path);
+        if self.paths.len() > MAX_NODES {
+            return Err(TreeError::Many);
+        }
+        Ok(())
+    }
+
+    /// Takes away what layers below this one have at a path and under it.
+    fn hide(&mut self, path: &str, itself: bool) {
+        let lower: Vec<String> = self
+            .below(path)
+            .filter(|below| !self.is_fresh(below))
+            .map(str::to_owned)
+            .collect();
+        for path in lower {
+            self.paths.remove(&path);
+        }
+        if itself && !path.is_empty() && !self.is_fresh(path) {
+            self.paths.remove(path);
+        }
+    }
+
+    /// Whether this layer has put in something there or below.
+    fn is_fresh(&self, path: &str) -> bool {
+        let inside = format!("{path}/");
+        let mut next = self.fresh.range(inside.clone()..);
+        self.fresh.contains(path) || next.next().is_some_and(|fresh| fresh.starts_with(&inside))
+    }
+
+    fn below<'a>(&'a self, path: &str) -> impl Iterator<Item = &'a str> + use<'a> {
+        let inside = if path.is_empty() {
+            String::new()
+        } else {
+            format!("{path}/")
+        };
+        let paths = self.paths.range(inside.clone()..);
+        let paths: Vec<&str> = paths
+            .map(|(path, _)| path.as_str())
+            .take_while(|path| path.starts_with(&inside))
+            .filter(|path| !path.is_empty())
+            .collect();
+        paths.into_iter()
+    }
+
+    fn remove_below(&mut self, path: &str) {
+        let all: Vec<String> = self.below(path).map(str::to_owned).collect();
+        for path in all {
+            self.paths.remove(&path);
+            self.fresh.remove(&path);
+        }
+    }
+
+    /// Every path with what is there, parents before what they hold.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, usize, &Node)> {
+        let paths = self.paths.iter();
+        paths.map(|(path, node)| (path.as_str(), *node, &self.nodes[*node]))
+    }
+
+    /// What is at a path, without following links.
+    #[must_use]
+    pub(super) fn get(&self, path: &str) -> Option<&Node> {
+        self.paths.get(path).map(|node| &self.nodes[*node])
+    }
+
+    /// Bytes of all files.
+    #[must_use]
+    pub(super) fn bytes(&self) -> u64 {
+        let live: BTreeSet<usize> = self.paths.values().copied().collect();
+        let bytes = |node: usize| match self.nodes[node].body {
+            Body::File { bytes, .. } => bytes,
+            _ => 0,
+        };
+        live.into_iter().map(bytes).fold(0, u64::saturating_add)
+    }
+}
+
+fn with(header: &Header, body: Body) -> Node {
+    Node {
+        mode: header.mode,
+        uid: header.uid,
+        gid: header.gid,
+        body,
+    }
+}
+
+fn join(parent: &str, name: &str) -> String {
+    if parent.is_empty() {
+        name.to_owned()
+    } else {
+        format!("{parent}/{name}")
+    }
+}
+
+/// The parts of a path of an archive, which may begin with `/` or `./` and never leads upwards.
+fn parts(path: &str) -> Result<Vec<&str>, TreeError> {
+    let parts: Vec<&str> = path
+        .split('/')
+        .filter(|part| !matches!(*part, "" | "."))
+        .collect();
+    let is_bad = |part: &&str| *part == ".." || part.len() > MAX_NAME;
+    if path.is_empty() || path.len() > MAX_PATH || path.contains('\0') || parts.iter().any(is_bad) {
+        return Err(TreeError::Path(cut(path)));
+    }
+    Ok(parts)
+}
+
+fn target(path: &str, link: &str) -> Result<String, TreeError> {
+    if link.is_empty() || link.len() > MAX_PATH || link.contains('\0') {
+        return Err(TreeError::Link(cut(path)));
+    }
+    Ok(link.to_owned())
+}
+
+/// As much of a path as a message needs.
+fn cut(path: &str) -> String {
+    path.chars().take(200).collect()
+}
+
+#[cfg(test)]
+mod tests;

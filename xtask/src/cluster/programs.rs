@@ -1,0 +1,349 @@
+//! The programs of a cluster, built once from their Go modules into the content-addressed store: those of a control plane, the
+//! kubelet of a node, and Helm, which installs into it.
+//!
+//! ```text
+//! modules/*/go.{mod,sum}  what is built, pinned: the same versions on every machine, and no resolution at build time
+//! cache/cluster-build/    Go's own caches while it builds, 4 GB; gone when it is done, kept when it is interrupted
+//! store/blobs/<sha256>/   the programs, 0.36 GB, 0.08 GB and 0.06 GB, and a manifest of them whose digest this is
+//! store/refs/bellows/control-plane:1.34, kubelet:1.34, helm:3.19
+//! ```
+//!
+//! Kubernetes' own `go.mod` names its staging modules at v0.0.0 and replaces them by folders that a published module does
+//! not have, hence the replacements in ours.
+
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use super::store;
+use crate::shell;
+use anyhow::{Context as _, Result, bail};
+
+/// Raised when what follows builds something else from the same modules.
+const RECIPE: &str = "1";
+/// Between two reports of a build.
+const REPORT: Duration = Duration::from_secs(10);
+/// Oldest Go that fetches the toolchain a module asks for.
+const OLDEST_GO: (u32, u32) = (1, 21);
+
+/// A module of ours that pins what is built.
+struct Module {
+    name: &'static str,
+    go_mod: &'static str,
+    go_sum: &'static str,
+    /// Packages, each a program.
+    packages: &'static [(&'static str, &'static str)],
+}
+
+/// Programs that lie in one folder.
+struct Set {
+    /// The name under which the store knows them; read by the black-box kit.
+    reference: &'static str,
+    modules: &'static [Module],
+}
+
+const SETS: [Set; 3] = [
+    Set {
+        reference: "bellows/control-plane:1.34",
+        modules: &[
+            Module {
+                name: "etcd",
+                go_mod: include_str!("modules/etcd/go.mod"),
+                go_sum: include_str!("modules/etcd/go.sum"),
+                packages: &[("etcd", "go.etcd.io/etcd/server/v3")],
+            },
+            kubernetes(&[
+                ("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
+                (
+                    "kube-controller-manager",
+                    "k8s.io/kubernetes/cmd/kube-controller-manager",
+                ),
+                ("kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"),
+                ("kubectl", "k8s.io/kubernetes/cmd/kubectl"),
+            ]),
+        ],
+    },
+    Set {
+        reference: "bellows/kubelet:1.34",
+        modules: &[kubernetes(&[("kubelet", "k8s.io/kubernetes/cmd/kubelet")])],
+    },
+    Set {
+        reference: "bellows/helm:3.19",
+        modules: &[Module {
+            name: "helm",
+            go_mod: include_str!("modules/helm/go.mod"),
+            go_sum: include_str!("modules/helm/go.sum"),
+            packages: &[("helm", "helm.sh/helm/v3/cmd/helm")],
+        }],
+    },
+];
+
+const fn kubernetes(packages: &'static [(&'static str, &'static str)]) -> Module {
+    Module {
+        name: "kubernetes",
+        go_mod: include_str!("modules/kubernetes/go.mod"),
+        go_sum: include_str!("modules/kubernetes/go.sum"),
+        packages,
+    }
+}
+
+/// Builds what is not there. Returns the folders of the sets, the control plane's first.
+pub(crate) fn ensure() -> Result<Vec<PathBuf>> {
+    if let Some(folders) = all()? {
+        return Ok(folders);
+    }
+    if !has_go() {
+        bail!(shell::Missing(
+            "Go 1.21 or newer is not installed: no Kubernetes can be built without it".to_owned()
+        ));
+    }
+    let work = shell::cache_dir()?.join("cluster-build");
+    fs::create_dir_all(work.join("bin"))?;
+    let lock = File::create(work.join("lock"))?;
+    if lock.try_lock().is_err() {
+        shell::say("==> waiting for another build of the cluster's programs");
+        lock.lock()?;
+    }
+    for set in &SETS {
+        // Whoever held the lock may have built it.
+        if store::current(set.reference, &inputs(set)?)?.is_none() {
+            build_set(set, &work)?;
+        }
+    }
+    drop(lock);
+    fs::remove_dir_all(&work).with_context(|| format!("cannot remove {}", work.display()))?;
+    all()?.context("they were built just now")
+}
+
+/// The folders of all sets, if they are there.
+fn all() -> Result<Option<Vec<PathBuf>>> {
+    let mut folders = Vec::new();
+    for set in &SETS {
+        match store::current(set.reference, &inputs(set)?)? {
+            Some(folder) => folders.push(folder),
+            None => return Ok(None),
+        }
+    }
+    Ok(Some(folders))
+}
+
+fn build_set(set: &Set, work: &Path) -> Result<()> {
+    let bin = work.join("bin");
+    for module in set.modules {
+        build(module, work)?;
+    }
+    let programs = set.modules.iter().flat_map(|module| module.packages);
+    let names: Vec<&str> = programs.map(|(program, _)| *program).collect();
+    store::publish(set.reference, &inputs(set)?, &bin, &names)?;
+    fs::create_dir_all(bin)?;
+    Ok(())
+}
+
+/// As [`ensure`]; without Go nothing is done and the tests that need a cluster say so. Returns whether the programs are there.
+pub(crate) fn ensure_if_possible() -> Result<bool> {
+    if all()?.is_none() && !has_go() {
+        shell::say(
+            "note: no Go 1.21 or newer, so tests against a real Kubernetes are left out; go.dev/dl has one",
+        );
+        return Ok(false);
+    }
+    ensure().map(|_| true)
+}
+
+/// Whether the Go on the PATH can build them.
+pub(crate) fn has_go() -> bool {
+    let output = Command::new("go").args(["env", "GOVERSION"]).output();
+    output.is_ok_and(|output| is_enough(&String::from_utf8_lossy(&output.stdout)))
+}
+
+/// Whether a version, as Go spells it, is new enough.
+pub(crate) fn is_enough(version: &str) -> bool {
+    parse_version(version).is_some_and(|version| version >= OLDEST_GO)
+}
+
+/// Major and minor number.
+fn parse_version(text: &str) -> Option<(u32, u32)> {
+    let mut numbers = text.trim().strip_prefix("go")?.split('.');
+    let mut number = || {
+        let text = numbers.next()?;
+        let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+        let end = digits.find(|c: char| !c.is_ascii_digit());
+        digits.get(..end.unwrap_or(digits.len()))?.parse().ok()
+    };
+    Some((number()?, number()?))
+}
+
+fn inputs(set: &Set) -> Result<String> {
+    let mut text = format!("{RECIPE}\n");
+    for module in set.modules {
+        text += &format!("{:?}\n{}{}", module.packages, module.go_mod, module.go_sum);
+    }
+    store::digest_of(text.as_bytes())
+}
+
+fn build(module: &Module, work: &Path) -> Result<()> {
+    let source = work.join("source").join(module.name);
+    fs::create_dir_all(&source)?;
+    fs::write(source.join("go.mod"), module.go_mod)?;
+    fs::write(source.join("go.sum"), module.go_sum)?;
+    let flags = link_flags(&source, work, module)?;
+    for (program, package) in module.packages {
+        let target = work.join("bin").join(program);
+        let mut list = go(&source, work);
+        let packages = shell::output(list.args(["list", "-deps", package]))?;
+        let mut command = go(&source, work);
+        command.args(["build", "-v", "-trimpath", "-ldflags", &flags, "-o"]);
+        command.arg(&target).arg(package);
+        watched(program, &mut command, packages.lines().count())?;
+    }
+    Ok(())
+}
+
+/// Go in that folder, with caches of its own that can be deleted.
+fn go(source: &Path, work: &Path) -> Command {
+    let mut command = Command::new("go");
+    command
+        .current_dir(source)
+        .env("CGO_ENABLED", "0")
+        .env("GOCACHE", work.join("objects"))
+        .env("GOMODCACHE", work.join("modules"))
+        .env("GOFLAGS", "-modcacherw -buildvcs=false -mod=readonly");
+    command
+}
+
+/// Clients look at the version of a server: without one, some refuse to go on.
+fn link_flags(source: &Path, work: &Path, module: &Module) -> Result<String> {
+    let mut flags = "-s -w".to_owned();
+    let version_of = |dependency: &str| {
+        let mut list = go(source, work);
+        shell::output(list.args(["list", "-m", "-f", "{{.Version}}", dependency]))
+    };
+    match module.name {
+        "helm" => {
+            // Where it renders without a cluster, it takes one of its client's version.
+            let version = version_of("helm.sh/helm/v3")?;
+            let client = version_of("k8s.io/client-go")?;
+            let minor = client.split('.').nth(1).context("a minor number")?;
+            flags += &format!(
+                " -X helm.sh/helm/v3/internal/version.version={}",
+                version.trim()
+            );
+            for package in ["chartutil", "lint/rules"] {
+                let package = format!("helm.sh/helm/v3/pkg/{package}.k8sVersion");
+                flags += &format!(" -X {package}Major=1 -X {package}Minor={minor}");
+            }
+            return Ok(flags);
+        }
+        "kubernetes" => {}
+        _ => return Ok(flags),
+    }
+    let version = version_of("k8s.io/kubernetes")?;
+    let version = version.trim();
+    let minor = version
+        .split('.')
+        .nth(1)
+        .context("a version has a minor number")?;
+    for package in [
+        "k8s.io/component-base/version",
+        "k8s.io/client-go/pkg/version",
+    ] {
+        for (name, value) in [
+            ("gitVersion", version),
+            ("gitMajor", "1"),
+            ("gitMinor", minor),
+            ("gitTreeState", "clean"),
+            // A fixed date, so that the same inputs give the same programs.
+            ("buildDate", "1970-01-01T00:00:00Z"),
+        ] {
+            flags += &format!(" -X {package}.{name}={value}");
+        }
+    }
+    Ok(flags)
+}
+
+/// Runs a build that names each package it compiles, and says how far it is.
+fn watched(program: &str, command: &mut Command, packages: usize) -> Result<()> {
+    let began = Instant::now();
+    shell::say(&format!("==> build {program} ({packages} packages)"));
+    let mut child = command
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .context("could not start go")?;
+    let lines = BufReader::new(child.stderr.take().context("it was piped")?).lines();
+    let compiled = AtomicUsize::new(0);
+    let mut last = Vec::new();
+    std::thread::scope(|scope| {
+        let reporter = scope.spawn(|| {
+            let mut next = REPORT;
+            while !finished(&compiled) {
+                std::thread::park_timeout(next.saturating_sub(began.elapsed()));
+                if began.elapsed() >= next && !finished(&compiled) {
+                    let (count, seconds) = (compiled.load(Ordering::Acquire), next.as_secs());
+                    shell::say(&format!(
+                        "    {program}: {count} of {packages}, {seconds} s"
+                    ));
+                    next += REPORT;
+                }
+            }
+        });
+        for line in lines.map_while(Result::ok) {
+            // A name alone, else a complaint.
+            if line.contains(' ') && !line.starts_with("go: downloading") {
+                last.push(line);
+            } else {
+                compiled.fetch_add(1, Ordering::AcqRel);
+            }
+        }
+        compiled.store(DONE, Ordering::Release);
+        reporter.thread().unpark();
+    });
+    let status = child.wait()?;
+    if !status.success() {
+        bail!("building {program} failed ({status}):\n{}", last.join("\n"));
+    }
+    let seconds = began.elapsed().as_secs_f64();
+    shell::say(&format!("    build {program}: {seconds:.1} s"));
+    Ok(())
+}
+
+/// More packages than there can be: the build is over.
+const DONE: usize = usize::MAX;
+
+fn finished(compiled: &AtomicUsize) -> bool {
+    compiled.load(Ordering::Acquire) == DONE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_of_go_are_read() {
+        for (text, expected) in [
+            ("go1.26.8\n", Some((1, 26))),
+            ("go1.21", Some((1, 21))),
+            ("go1.25rc1", Some((1, 25))),
+            ("go1.24~2", Some((1, 24))),
+            ("devel", None),
+            ("", None),
+        ] {
+            assert_eq!(parse_version(text), expected, "{text:?}");
+        }
+        assert!(is_enough("go1.21") && !is_enough("go1.19~1") && !is_enough("go"));
+    }
+
+    #[test]
+    fn every_program_is_pinned() {
+        for module in SETS.iter().flat_map(|set| set.modules) {
+            for (program, package) in module.packages {
+                let pinned = module.go_mod.lines().any(|line| line.trim() == *package);
+                let alone = module.go_mod.contains(&format!("tool {package}\n"));
+                assert!(pinned || alone, "{program} is no tool of {}", module.name);
+            }
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! What is built for clusters, in the content-addressed store: a folder with a manifest whose digest is the folder's name, and
+//! a reference that names it.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::shell;
+
+/// What lies in the folder of a digest.
+#[derive(Serialize, Deserialize)]
+struct Manifest {
+    name: String,
+    /// Digest of everything it is built from.
+    inputs: String,
+    /// Digest of each file that tells whether the folder is whole.
+    programs: Vec<(String, String)>,
+}
+
+fn root() -> Result<PathBuf> {
+    Ok(shell::cache_dir()?.join("store"))
+}
+
+/// The folder a reference names, if there is such a reference.
+pub(crate) fn named(reference: &str) -> Result<Option<PathBuf>> {
+    let store = root()?;
+    let digest = fs::read_to_string(store.join("refs").join(reference)).ok();
+    Ok(digest.map(|digest| store.join("blobs").join(digest.trim())))
+}
+
+/// The folder a reference names, if it was built from these inputs and is whole.
+pub(super) fn current(reference: &str, inputs: &str) -> Result<Option<PathBuf>> {
+    let Some(folder) = named(reference)? else {
+        return Ok(None);
+    };
+    let Ok(text) = fs::read(folder.join("manifest.json")) else {
+        return Ok(None);
+    };
+    let Ok(manifest) = serde_json::from_slice::<Manifest>(&text) else {
+        return Ok(None);
+    };
+    let is_there = |(program, _): &(String, String)| folder.join(program).is_file();
+    let is_whole = manifest.inputs == inputs && manifest.programs.iter().all(is_there);
+    Ok(is_whole.then_some(folder))
+}
+
+/// Moves a folder into the store, each step one rename, under the lock of all who change it. `files` tell what is in it.
+pub(super) fn publish(
+    reference: &str,
+    inputs: &str,
+    built: &Path,
+    files: &[&str],
+) -> Result<PathBuf> {
+    let mut programs = Vec::new();
+    for file in files {
+        let digest = digest_of_file(&built.join(file))?;
+        programs.push(((*file).to_owned(), digest));
+    }
+    let manifest = Manifest {
+        name: reference.to_owned(),
+        inputs: inputs.to_owned(),
+        programs,
+    };
+    let text = format!("{}\n", serde_json::to_string_pretty(&json!(manifest))?);
+    fs::write(built.join("manifest.json"), &text)?;
+    let (store, digest) = (root()?, digest_of(text.as_bytes())?);
+    let named = store.join("refs").join(reference);
+    for dir in [store.join("blobs"), named.with_file_name("")] {
+        fs::create_dir_all(dir)?;
+    }
+    let lock = File::options()
+        .create(true)
+        .append(true)
+        .open(store.join("lock"))?;
+    lock.lock()?;
+    let folder = store.join("blobs").join(&digest);
+    if folder.exists() {
+        fs::remove_dir_all(&folder)?;
+    }
+    fs::rename(built, &folder).with_context(|| format!("cannot move {}", built.display()))?;
+    let fresh = store.join("refs").join(".fresh");
+    fs::write(&fresh, format!("{digest}\n"))?;
+    fs::rename(&fresh, &named)?;
+    Ok(folder)
+}
+
+/// SHA-256 in hexadecimal, by the program every Linux has.
+pub(super) fn digest_of(bytes: &[u8]) -> Result<String> {
+    let mut child = Command::new("sha256sum")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("sha256sum")?;
+    let mut stdin = child.stdin.take().context("it was piped")?;
+    stdin.write_all(bytes)?;
+    drop(stdin);
+    first_word(&child.wait_with_output()?.stdout)
+}
+
+fn digest_of_file(path: &Path) -> Result<String> {
+    first_word(shell::output(Command::new("sha256sum").arg("--").arg(path))?.as_bytes())
+}
+
+fn first_word(text: &[u8]) -> Result<String> {
+    let text = std::str::from_utf8(text)?;
+    let word = text.split_whitespace().next();
+    Ok(word.context("sha256sum says nothing")?.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digests_are_those_of_sha_256() {
+        let empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+        assert_eq!(digest_of(b"").expect("sha256sum runs"), empty);
+    }
+}

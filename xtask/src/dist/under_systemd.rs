@@ -1,0 +1,188 @@
+//! The package installed in a Debian with systemd, booted as a guest: whether the hardened unit leaves the monitor what it needs.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::{put, vm_monitor};
+use crate::cluster::rootfs::SYSTEMD;
+use crate::cluster::store;
+use crate::shell;
+
+const TEST: &str = "n46_the_package_runs_under_systemd";
+/// Longest life of the guest. It needs 12 s on a machine of its own.
+const PATIENCE_S: &str = "300";
+
+/// What goes into the guest beside the package.
+const SETTINGS: &str = "VM_MONITOR_ADDR=0.0.0.0:10369\nVM_MONITOR_METRICS_ADDR=0.0.0.0:9100\nVM_MONITOR_CGROUP=system.slice\n\
+                        VM_MONITOR_SOFT_SQUEEZE=on\n";
+const LOOK: &str = include_str!("look.sh");
+const LOOK_UNIT: &str = "[Unit]\nAfter=vm-monitor.service\n[Service]\nExecStart=/usr/local/bin/look\n\
+                         EnvironmentFile=/etc/default/vm-monitor\nStandardOutput=file:/dev/ttyS0\n\
+                         [Install]\nWantedBy=multi-user.target\n";
+
+/// Kernel, initial RAM disk, a Debian, QEMU and a monitor, all built by earlier steps of `cargo xtask test`.
+struct Parts {
+    guest: PathBuf,
+    debian: PathBuf,
+    qemu: PathBuf,
+    monitor: PathBuf,
+}
+
+fn parts() -> Result<Parts, String> {
+    let stored = |name: &str| {
+        let folder = store::named(name).map_err(|error| format!("{error:#}"))?;
+        folder.ok_or_else(|| format!("image {name}"))
+    };
+    let target = shell::target_dir().map_err(|error| format!("{error:#}"))?;
+    let monitor = target.join("x86_64-unknown-linux-gnu/guest/vm-monitor");
+    if !monitor.is_file() {
+        return Err("a static vm-monitor: cargo xtask guest-bins".into());
+    }
+    Ok(Parts {
+        guest: stored("bellows/postgres:15")?,
+        debian: stored(SYSTEMD)?.join("rootfs"),
+        qemu: stored("bellows/qemu")?.join("bin/qemu-system-x86_64"),
+        monitor,
+    })
+}
+
+/// Writes a disk with the package installed, and what looks at it enabled.
+fn disk(parts: &Parts, folder: &Path) -> PathBuf {
+    let root = folder.join("root");
+    let run = |command: &mut Command| shell::output(command).expect("it runs");
+    run(Command::new("cp").arg("-a").arg(&parts.debian).arg(&root));
+    let package = vm_monitor(&parts.monitor, &shell::root(), folder).expect("a package");
+    run(Command::new("cp")
+        .arg(&package)
+        .arg(root.join("package.deb")));
+    put(&root, "etc/default/vm-monitor", SETTINGS.as_bytes(), 0o600).expect("written");
+    put(&root, "usr/local/bin/look", LOOK.as_bytes(), 0o755).expect("written");
+    put(
+        &root,
+        "etc/systemd/system/look.service",
+        LOOK_UNIT.as_bytes(),
+        0o644,
+    )
+    .expect("written");
+    // Without one systemd asks whoever sits at the console who they are.
+    put(
+        &root,
+        "etc/machine-id",
+        b"0123456789abcdef0123456789abcdef\n",
+        0o444,
+    )
+    .expect("written");
+    let inside = |words: &[&str]| run(Command::new("chroot").arg(&root).args(words));
+    inside(&["dpkg", "--install", "/package.deb"]);
+    inside(&["systemctl", "enable", "vm-monitor.service", "look.service"]);
+    let disk = folder.join("disk.ext4");
+    run(Command::new("mke2fs")
+        .args(["-q", "-t", "ext4", "-d"])
+        .arg(&root)
+        .arg(&disk)
+        .arg("1G"));
+    disk
+}
+
+/// What the guest said before it ended.
+fn boot(parts: &Parts, disk: &Path, folder: &Path) -> String {
+    let console = folder.join("console");
+    let append = "console=ttyS0 panic=-1 psi=1 random.trust_cpu=on mitigations=off nokaslr no_timer_check loglevel=3 systemd.show_status=0 \
+                  systemd.mask=serial-getty@ttyS0.service";
+    let drive = format!(
+        "if=none,id=root,file={},format=raw,cache=unsafe",
+        disk.display()
+    );
+    let serial = format!("file:{}", console.display());
+    let ended = Command::new("timeout")
+        .arg(PATIENCE_S)
+        .arg(&parts.qemu)
+        .args([
+            "-machine",
+            "q35",
+            "-accel",
+            "tcg,thread=multi",
+            "-cpu",
+            "max",
+            "-smp",
+            "2",
+            "-m",
+            "1024",
+        ])
+        .args([
+            "-nodefaults",
+            "-no-reboot",
+            "-display",
+            "none",
+            "-serial",
+            &serial,
+            "-append",
+            append,
+        ])
+        .arg("-kernel")
+        .arg(parts.guest.join("vmlinuz"))
+        .arg("-initrd")
+        .arg(parts.guest.join("initrd.cpio"))
+        .args(["-drive", &drive, "-device", "virtio-blk-pci,drive=root"])
+        .stdin(Stdio::null())
+        .output()
+        .expect("it runs");
+    let said = fs::read(&console).unwrap_or_default();
+    let said = String::from_utf8_lossy(&said).replace('\r', "");
+    assert!(ended.status.success(), "{ended:?}\n{said}");
+    said
+}
+
+/// N46: the package installs, the unit starts under a running systemd with the one capability and the shut doors it asks for,
+/// the monitor arms its triggers all the same, and is there again after `kill -9`.
+#[test]
+fn n46_the_package_runs_under_systemd() {
+    if !shell::is_root() {
+        return println!("SKIP(missing: root, to install a package into a folder): {TEST}");
+    }
+    let parts = match parts() {
+        Ok(parts) => parts,
+        Err(what) => {
+            assert!(
+                std::env::var_os("BELLOWS_REQUIRE_GUEST").is_none(),
+                "{TEST} needs {what}"
+            );
+            return println!("SKIP(missing: {what}): {TEST}");
+        }
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let disk = disk(&parts, folder.path());
+    let said = boot(&parts, &disk, folder.path());
+    let looks: Vec<&str> = said
+        .lines()
+        .filter_map(|line| line.strip_prefix("LOOK "))
+        .collect();
+    let signals = "vm_monitor_kernel_signals ";
+    let armed = looks.iter().find_map(|line| line.strip_prefix(signals));
+    let rest: Vec<&str> = looks
+        .iter()
+        .copied()
+        .filter(|line| !line.starts_with(signals))
+        .collect();
+    assert_eq!(
+        rest,
+        [
+            "state active user vm-monitor restarts 0",
+            // CAP_SYS_RESOURCE and nothing else.
+            "CapEff: 0000000001000000",
+            "CapBnd: 0000000001000000",
+            "NoNewPrivs: 1",
+            "Seccomp: 2",
+            "oom_score_adj -900",
+            "memory.pressure of vm-monitor",
+            "memory.reclaim of vm-monitor",
+            "memory.high of root",
+            "state active user vm-monitor restarts 1",
+            "removed inactive vm-monitor",
+        ],
+        "{said}"
+    );
+    // Of the group and of the machine, some and full, and what the group says of kills.
+    assert_eq!(armed, Some("5"), "{said}");
+}

@@ -1,0 +1,65 @@
+//! The stores that tests of events talk to, of their makers and not ours, in the project's cache: versitygw for S3, built
+//! with the Go toolchain, and azurite for Azure blobs, which runs on Node.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::shell;
+
+/// What is built; one version, so that every machine tests against the same server.
+const S3_MODULE: &str = "github.com/versity/versitygw/cmd/versitygw@v1.8.0";
+const S3_PROGRAM: &str = "versitygw";
+/// What is installed, likewise.
+const AZURE_PACKAGE: &str = "azurite@3.35.0";
+const AZURE_PROGRAM: &str = "azurite/node_modules/azurite/dist/src/blob/main.js";
+
+/// Gets both unless they are there. Where what they need is missing, the tests that need them say so.
+pub(crate) fn ensure() -> Result<()> {
+    let folder = shell::cache_dir()?.join("tools");
+    s3(&folder)?;
+    azure(&folder)
+}
+
+fn s3(folder: &Path) -> Result<()> {
+    if folder.join(S3_PROGRAM).is_file() {
+        return Ok(());
+    }
+    if !shell::on_path("go") {
+        shell::say("note: no Go toolchain, so tests against a real S3 server are left out");
+        return Ok(());
+    }
+    let mut command = Command::new("go");
+    command
+        .args(["install", S3_MODULE])
+        .env("GOBIN", folder)
+        .env("GOFLAGS", "-mod=mod");
+    shell::run("build the S3 server for tests", &mut command)
+}
+
+fn azure(folder: &Path) -> Result<()> {
+    if folder.join(AZURE_PROGRAM).is_file() {
+        return Ok(());
+    }
+    if !shell::on_path("node") || !shell::on_path("npm") {
+        shell::say("note: no Node, so tests against an Azure-style blob server are left out");
+        return Ok(());
+    }
+    let mut command = Command::new("npm");
+    // Nothing of what it brings is run while it is installed.
+    command
+        .args([
+            "install",
+            "--ignore-scripts",
+            "--no-audit",
+            "--no-fund",
+            "--prefix",
+        ])
+        .arg(folder.join("azurite"))
+        .arg(AZURE_PACKAGE);
+    shell::run(
+        "install the Azure-style blob server for tests",
+        &mut command,
+    )
+}
