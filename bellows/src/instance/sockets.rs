@@ -1,7 +1,12 @@
 //! Which addresses of this machine are taken, and by whom.
 
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsRawFd, OwnedFd};
 
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, SockaddrStorage, bind, setsockopt, socket, sockopt,
+};
 use procfs::net::TcpState;
 use procfs::process::{FDTarget, all_processes};
 
@@ -40,18 +45,18 @@ fn listeners() -> Vec<(SocketAddr, u64)> {
 /// # Errors
 /// 75 when another process listens there, 69 when the address does not exist here.
 pub(crate) fn check_free(address: SocketAddr, what: &str, fix: &str) -> Result<(), Fail> {
-    let error = match TcpListener::bind(address) {
+    let error = match try_binding(address) {
         Ok(_) => return Ok(()),
-        Err(error) => error,
+        Err(error) => io::Error::from(error),
     };
     Err(match error.kind() {
-        std::io::ErrorKind::AddrInUse => {
+        io::ErrorKind::AddrInUse => {
             let who = owner_of(address).unwrap_or_else(|| "another process".into());
             Fail::try_again(format!("{address} is taken by {who}"))
                 .rule(format!("{what} listens there"))
                 .fix(fix)
         }
-        std::io::ErrorKind::AddrNotAvailable => {
+        io::ErrorKind::AddrNotAvailable => {
             Fail::missing(format!("{address} is not an address of this machine"))
                 .rule(format!(
                     "{what} listens there; Linux routes all of 127.0.0.0/8 to the loopback device"
@@ -62,6 +67,19 @@ pub(crate) fn check_free(address: SocketAddr, what: &str, fix: &str) -> Result<(
             .rule(format!("{what} listens there"))
             .fix(fix),
     })
+}
+
+/// Binds and does not listen. A look that listened would itself keep the address taken for as long as a process that
+/// another thread has just forked, and that has not yet begun its own program, holds a copy of the socket.
+fn try_binding(address: SocketAddr) -> nix::Result<OwnedFd> {
+    let family = match address {
+        SocketAddr::V4(_) => AddressFamily::Inet,
+        SocketAddr::V6(_) => AddressFamily::Inet6,
+    };
+    let socket = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    setsockopt(&socket, sockopt::ReuseAddr, &true)?;
+    bind(socket.as_raw_fd(), &SockaddrStorage::from(address))?;
+    Ok(socket)
 }
 
 /// The process that listens on an address, as `process 4711 (nginx)`.
@@ -89,6 +107,8 @@ fn owner_of(address: SocketAddr) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+
     use super::*;
 
     #[test]
@@ -100,8 +120,16 @@ mod tests {
         assert_eq!(fail.exit() as u8, 75);
         let me = format!("is taken by process {} (", std::process::id());
         assert!(fail.what().contains(&me), "{fail}");
-        drop(listener);
+    }
+
+    #[test]
+    fn a_look_that_a_fork_keeps_open_takes_nothing() {
+        let address = SocketAddr::from(([127, 232, 77, 1], 1077));
+        let kept = try_binding(address).unwrap();
         check_free(address, "the test", "do").unwrap();
+        assert!(!blocks_in_use().contains(&232));
+        drop(TcpListener::bind(address).unwrap());
+        drop(kept);
     }
 
     #[test]
