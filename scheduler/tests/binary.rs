@@ -163,6 +163,6 @@ async fn n01_it_starts_alone_answers_and_drains() {
         .await
         .expect("runs");
     assert!(killed.success());
-    let status = tokio::time::timeout(Duration::from_secs(10), child.wait()).await;
+    let status = tokio::time::timeout(Duration::from_secs(60), child.wait()).await;
     assert_eq!(status.expect("ends in time").expect("ends").code(), Some(0));
 }

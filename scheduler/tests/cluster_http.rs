@@ -444,7 +444,7 @@ async fn n45_the_state_and_the_metrics_show_every_vm_and_node() {
     api.edit("nodes", "", "n1", |node| {
         node["metadata"]["labels"] = json!({"topology.kubernetes.io/zone": "b"})
     });
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
     loop {
         let (_, metrics) = running.get("/metrics").await;
         if metrics.contains(r#"zone="b""#) && !metrics.contains(r#"zone="a""#) {

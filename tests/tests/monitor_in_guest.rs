@@ -221,7 +221,7 @@ async fn n28_the_file_cache_has_grown_when_the_growth_is_confirmed() {
     );
     // 4 GiB usable: three quarters of it, by the formula of the file cache.
     let session = guest.postgres().await.unwrap();
-    wait_for("the setting in a session", Duration::from_secs(10), || async {
+    wait_for("the setting in a session", Duration::from_secs(60), || async {
         let row = session.query_one("select setting::bigint * 8192 from pg_settings where name = 'effective_cache_size'", &[]);
         let bytes: i64 = row.await.map_err(|error| error.to_string())?.get(0);
         if bytes == 3 << 30 { Ok(()) } else { Err(format!("{bytes} bytes")) }

@@ -227,7 +227,7 @@ async fn whoever_does_not_finish_tls_in_time_is_let_go() {
     let files = Files::new();
     let config = Config {
         tls: Some(keys.files()),
-        ready_limit: std::time::Duration::from_millis(300),
+        ready_limit: std::time::Duration::from_secs(2),
         ..files.config()
     };
     let guest = Guest::with(files, config).await;

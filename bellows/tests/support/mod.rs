@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "every test file uses some of it")]
 
 use std::io::{BufRead, BufReader, Read};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -267,7 +267,9 @@ fn free_block() -> u8 {
             .wrapping_mul(31)
             .wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
         let block = u8::try_from(number % 240 + 5).expect("below 245");
-        let listens = |(last, port)| TcpStream::connect(([127, block, 0, last], port)).is_ok();
+        let listens = |(last, port)| {
+            TcpStream::connect(SocketAddr::from(([127, block, 0, last], port))).is_ok()
+        };
         if ![(1, 6443), (1, 8080), (2, 10299)].into_iter().any(listens) {
             return block;
         }

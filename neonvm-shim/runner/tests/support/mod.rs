@@ -175,7 +175,7 @@ impl Vm {
         body: Vec<u8>,
     ) -> Result<RunnerState, HttpError> {
         let socket = self.paths().control();
-        let limit = Duration::from_secs(10);
+        let limit = Duration::from_secs(60);
         let bytes = over_unix(&socket, method, path, body, limit).await?;
         serde_json::from_slice(&bytes).map_err(HttpError::Malformed)
     }
@@ -248,7 +248,7 @@ impl Vm {
             Method::POST,
             "/v1/stop",
             body,
-            Duration::from_secs(10),
+            Duration::from_secs(60),
         )
         .await
         .expect("the stop is taken");
