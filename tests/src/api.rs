@@ -347,7 +347,9 @@ async fn webhook(plane: &ControlPlane, dir: &Path) -> Result<Child> {
 
 /// The deployed configurations, with addresses in place of the service.
 fn dialled_at(address: &str) -> Result<String> {
-    let text = std::fs::read_to_string(crate::checkout().join("deploy/controller/webhook.yaml"))?;
+    let text = std::fs::read_to_string(
+        crate::checkout().join("deploy/chart/bellows/parts/controller/webhook.yaml"),
+    )?;
     let documents = text
         .split("\n---\n")
         .filter(|one| !one.contains("kind: Service\n"));

@@ -116,8 +116,8 @@ impl Pair {
     }
 }
 
-/// A file of `deploy/scheduler`.
+/// A file of the shipped manifests, which `deploy/scheduler` applies.
 fn folder(file: &str) -> String {
-    let folder = crate::checkout().join("deploy/scheduler");
+    let folder = crate::checkout().join("deploy/chart/bellows/parts/scheduler");
     folder.join(file).display().to_string()
 }

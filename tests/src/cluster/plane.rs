@@ -223,8 +223,8 @@ impl ControlPlane {
     /// # Errors
     /// When `kubectl` fails.
     pub fn install_kinds(&self) -> Result<()> {
-        let folder = crate::checkout().join("protocol/crds");
-        self.ask(&["apply", "--filename", &folder.to_string_lossy()])?;
+        let folder = crate::checkout().join("deploy/crds");
+        self.ask(&["apply", "--kustomize", &folder.to_string_lossy()])?;
         let established = "--for=condition=Established";
         self.ask(&["wait", established, "--timeout=60s", "crds", "--all"])?;
         Ok(())
