@@ -246,8 +246,11 @@ impl Cluster {
         Ok(process)
     }
 
-    /// Gives all images to all nodes, to each in a thread of its own.
-    fn load_all(&self, archives: &[PathBuf]) -> Result<()> {
+    /// Gives images to all nodes, to each in a thread of its own.
+    ///
+    /// # Errors
+    /// When an archive is none, or a node has no container runtime.
+    pub fn load_all(&self, archives: &[PathBuf]) -> Result<()> {
         std::thread::scope(|scope| {
             let load = |number, process| move || self.load(number, process, archives);
             let loads: Vec<_> = (1..)
