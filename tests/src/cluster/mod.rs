@@ -24,6 +24,7 @@ pub use images::{pack_all, pack_busybox, pack_guest, pack_ours};
 pub use nodes::Cluster;
 pub use pair::Pair;
 pub use parts::is_ready;
+pub(crate) use plane::until_established;
 pub use plane::{ControlPlane, Tier};
 pub use programs::{
     CertManager, NodeKit, Programs, cert_manager_or_skip, cluster_or_skip, helm_or_skip,

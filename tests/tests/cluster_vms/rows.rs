@@ -78,13 +78,7 @@ impl Ground {
         let kinds = world.cert_manager.kinds.display().to_string();
         // On the server's side: they are too large for what is written down on the other.
         plane.ask(&["apply", "--server-side", "--filename", &kinds])?;
-        plane.ask(&[
-            "wait",
-            "--for=condition=Established",
-            "--timeout=120s",
-            "--filename",
-            &kinds,
-        ])?;
+        plane.until_established()?;
         let mut command = Command::new(&world.cert_manager.program);
         command.arg("--kubeconfig").arg(plane.kubeconfig());
         let log = File::create(world.dir.path().join(LOG))?;
