@@ -69,19 +69,27 @@ impl Admin {
 
     /// The routes, for a daemon that adds its own.
     pub fn router(self) -> Router {
+        let metrics = metrics_route(self.registry.clone());
         Router::new()
-            .route("/metrics", get(metrics))
             .route("/healthz", get(async || "ok\n"))
             .route("/readyz", get(readyz))
             .route("/debug/state", get(debug_state))
             .route("/debug/log", put(debug_log))
             .with_state(self)
+            .merge(metrics)
     }
 }
 
-async fn metrics(State(admin): State<Admin>) -> Response {
+/// `/metrics` alone, for a server that is no daemon's admin server.
+pub fn metrics_route(registry: Arc<Registry>) -> Router {
+    Router::new()
+        .route("/metrics", get(metrics))
+        .with_state(registry)
+}
+
+async fn metrics(State(registry): State<Arc<Registry>>) -> Response {
     let mut text = String::new();
-    match prometheus_client::encoding::text::encode(&mut text, &admin.registry) {
+    match prometheus_client::encoding::text::encode(&mut text, &registry) {
         Ok(()) => ([(header::CONTENT_TYPE, OPENMETRICS)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }

@@ -12,7 +12,7 @@ use serde_json::json;
 use tempfile::TempDir;
 use tokio::sync::OnceCell;
 
-use crate::cluster::{ControlPlane, Life, Programs, Tier, spawn};
+use crate::cluster::{ControlPlane, Life, Programs, Tier, spawn, until_established};
 use crate::patience::wait_for;
 use crate::site::install_crypto;
 use crate::{checkout, program};
@@ -201,6 +201,16 @@ impl Api {
             bail!("kubectl {args:?} succeeded on {:?}", self.flavour);
         }
         Ok(String::from_utf8(output.stderr)?)
+    }
+
+    /// Brings a kind and waits until it is served.
+    ///
+    /// # Errors
+    /// When it is not taken, or not in time.
+    pub fn add_kind(&self, kind: &serde_json::Value) -> Result<()> {
+        let file = self.file("kind.json", &kind.to_string())?;
+        self.kubectl(&["apply", "-f", &file])?;
+        until_established(&["-f", &file], |args| self.kubectl(args))
     }
 
     /// Writes a file for `kubectl`; its path.

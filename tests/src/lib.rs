@@ -9,6 +9,7 @@ pub mod cluster;
 pub mod figures;
 pub mod guest;
 pub mod harm;
+pub mod image;
 pub mod loads;
 pub mod pages;
 pub mod patience;

@@ -7,8 +7,11 @@ mod faults;
 mod given;
 #[path = "cluster_vms/moving.rs"]
 mod moving;
+#[path = "cluster_vms/rows.rs"]
+mod rows;
 
 use std::io::Write as _;
+use std::pin::Pin;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
@@ -16,32 +19,83 @@ use anyhow::{Context as _, Result, ensure};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bellows_tests::cases::{self, Case, Wanted};
-use bellows_tests::cluster::{Cluster, Life, NodeKit, Programs, is_ready, nodes_or_skip, pack_all};
+use bellows_tests::cluster::{
+    CertManager, Cluster, Life, NodeKit, Programs, cert_manager_or_skip, is_ready, nodes_or_skip,
+    pack_all,
+};
 use bellows_tests::guest_or_skip;
 use bellows_tests::patience::wait_for;
 use serde_json::{Value, json};
+use tokio::sync::OnceCell;
 
 /// A guest boots in 10 s by TCG on a machine of its own, and shares this one with two nodes.
 const PATIENCE: Duration = Duration::from_secs(240);
 const GIB: u64 = 1 << 30;
 
-/// In this order: a QEMU without KVM that has unplugged a CPU seldom sends its guest, so what moves comes before what shrinks.
-const CASES: [&str; 10] = [
-    "n17_a_vm_has_its_default_values_and_runs_in_a_pod",
-    "a_guest_has_the_files_and_settings_of_its_vm_and_follows_a_secret",
-    "n44_a_guest_with_a_database_moves_to_the_other_node",
-    "n18_n41_a_patch_is_seen_by_the_guest_and_requested_of_the_node",
-    "n17_a_revision_that_is_asked_for_is_reported",
-    "n17_a_vm_under_load_grows_by_itself_and_shrinks_after",
-    "n17_an_image_that_cannot_be_had_is_told",
-    "n17_guests_run_on_while_the_api_server_is_away",
-    "n17_an_ended_guest_and_a_deleted_pod_are_restarts_that_are_counted",
+/// What a case does.
+type Run = for<'a> fn(&'a World) -> Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>>;
+
+/// In this order: first those with a guest of their own; and a QEMU without KVM that has unplugged a CPU seldom sends its guest, so
+/// what moves comes before what shrinks.
+const CASES: [(&str, Run); 15] = [
+    ("n17_a_guest_with_swap_has_it_to_the_page", |world| {
+        Box::pin(rows::swap(world))
+    }),
+    (
+        "n17_a_disk_with_quotas_takes_no_more_than_it_may",
+        |world| Box::pin(rows::disk_quota(world)),
+    ),
+    ("n17_a_guest_has_a_certificate_of_its_issuer", |world| {
+        Box::pin(rows::tls(world))
+    }),
+    ("n44_a_guest_that_writes_to_other_disks_stays", |world| {
+        Box::pin(rows::stays(world))
+    }),
+    (
+        "n17_a_vm_has_its_default_values_and_runs_in_a_pod",
+        |world| Box::pin(default_values(world)),
+    ),
+    (
+        "n17_a_guest_is_entered_by_its_own_key_and_has_one_daemon",
+        |world| Box::pin(rows::ssh(world)),
+    ),
+    (
+        "a_guest_has_the_files_and_settings_of_its_vm_and_follows_a_secret",
+        |world| Box::pin(given::check(world)),
+    ),
+    (
+        "n44_a_guest_with_a_database_moves_to_the_other_node",
+        |world| Box::pin(moving::between_nodes(world)),
+    ),
+    (
+        "n18_n41_a_patch_is_seen_by_the_guest_and_requested_of_the_node",
+        |world| Box::pin(patch_is_seen(world)),
+    ),
+    ("n17_a_revision_that_is_asked_for_is_reported", |world| {
+        Box::pin(revisions(world))
+    }),
+    (
+        "n17_a_vm_under_load_grows_by_itself_and_shrinks_after",
+        |world| Box::pin(autoscaling(world)),
+    ),
+    ("n17_an_image_that_cannot_be_had_is_told", |world| {
+        Box::pin(faults::image_that_is_not_there(world))
+    }),
+    ("n17_guests_run_on_while_the_api_server_is_away", |world| {
+        Box::pin(faults::api_server_away(world))
+    }),
+    (
+        "n17_an_ended_guest_and_a_deleted_pod_are_restarts_that_are_counted",
+        |world| Box::pin(faults::restarts(world)),
+    ),
     // The last one: the node stays gone.
-    "n17_a_vm_whose_node_is_gone_runs_on_another",
+    ("n17_a_vm_whose_node_is_gone_runs_on_another", |world| {
+        Box::pin(faults::node_gone(world))
+    }),
 ];
 
 fn main() -> Result<ExitCode> {
-    let chosen = Wanted::from_args().choose(&CASES);
+    let chosen = Wanted::from_args().choose(&CASES.map(|(name, _)| name));
     let Some(first) = chosen.first() else {
         return Ok(ExitCode::SUCCESS);
     };
@@ -51,58 +105,33 @@ fn main() -> Result<ExitCode> {
     let Some((programs, kit)) = nodes_or_skip(first) else {
         return Ok(ExitCode::SUCCESS);
     };
+    let Some(cert_manager) = cert_manager_or_skip(first) else {
+        return Ok(ExitCode::SUCCESS);
+    };
     tokio::runtime::Runtime::new()?.block_on(async {
-        let world = World::start(programs, &kit).await?;
-        let cases = chosen.into_iter().map(case).collect();
-        let passed = cases::run(&world, cases, || world.explain()).await;
+        let world = World::start(programs, &kit, cert_manager).await?;
+        let passed = cases::run(&world, cases(&chosen), || world.explain()).await;
         Ok(ExitCode::from(u8::from(!passed)))
     })
 }
 
-fn case<'a>(name: &'static str) -> Case<'a, World> {
-    (
-        name,
-        match name {
-            "n17_a_vm_has_its_default_values_and_runs_in_a_pod" => {
-                Box::new(|world| Box::pin(default_values(world)))
-            }
-            "a_guest_has_the_files_and_settings_of_its_vm_and_follows_a_secret" => {
-                Box::new(|world| Box::pin(given::check(world)))
-            }
-            "n44_a_guest_with_a_database_moves_to_the_other_node" => {
-                Box::new(|world| Box::pin(moving::between_nodes(world)))
-            }
-            "n18_n41_a_patch_is_seen_by_the_guest_and_requested_of_the_node" => {
-                Box::new(|world| Box::pin(patch_is_seen(world)))
-            }
-            "n17_a_revision_that_is_asked_for_is_reported" => {
-                Box::new(|world| Box::pin(revisions(world)))
-            }
-            "n17_a_vm_under_load_grows_by_itself_and_shrinks_after" => {
-                Box::new(|world| Box::pin(autoscaling(world)))
-            }
-            "n17_an_image_that_cannot_be_had_is_told" => {
-                Box::new(|world| Box::pin(faults::image_that_is_not_there(world)))
-            }
-            "n17_guests_run_on_while_the_api_server_is_away" => {
-                Box::new(|world| Box::pin(faults::api_server_away(world)))
-            }
-            "n17_an_ended_guest_and_a_deleted_pod_are_restarts_that_are_counted" => {
-                Box::new(|world| Box::pin(faults::restarts(world)))
-            }
-            _ => Box::new(|world| Box::pin(faults::node_gone(world))),
-        },
-    )
+/// The cases of these names.
+fn cases<'a>(chosen: &[&str]) -> Vec<Case<'a, World>> {
+    let chosen = CASES.iter().filter(|(name, _)| chosen.contains(name));
+    let cases = chosen.map(|(name, run)| -> Case<'a, World> { (*name, Box::new(*run)) });
+    cases.collect()
 }
 
 /// A cluster with everything of ours in it.
 struct World {
     cluster: Cluster,
     dir: tempfile::TempDir,
+    cert_manager: CertManager,
+    ground: OnceCell<rows::Ground>,
 }
 
 impl World {
-    async fn start(programs: Programs, kit: &NodeKit) -> Result<Self> {
+    async fn start(programs: Programs, kit: &NodeKit, cert_manager: CertManager) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let images = tempfile::tempdir()?;
         let archives = pack_all(&programs, images.path())?;
@@ -110,6 +139,8 @@ impl World {
         let world = Self {
             cluster: cluster.await?,
             dir,
+            cert_manager,
+            ground: OnceCell::new(),
         };
         world
             .cluster
@@ -121,6 +152,7 @@ impl World {
 
     /// The VM, made with as little as can be said beside what its guest is given, and running.
     async fn vm(&self) -> Result<Value> {
+        rows::end(self)?;
         let made = self.cluster.plane().ask(&["get", "neonvm", "pg"]);
         if made.is_err() {
             given::make(self)?;
@@ -218,6 +250,17 @@ impl World {
 
     /// The way into the guest: at the pod's address, with the key that the controller made, which lies in the file.
     fn ssh(&self, vm: &Value) -> Result<(Command, tempfile::NamedTempFile)> {
+        let (mut ssh, root, file) = self.reach("ssh", vm)?;
+        ssh.arg(root);
+        Ok((ssh, file))
+    }
+
+    /// A program of ssh's that may enter the guest, whom it is to enter as and where, and the file with the key.
+    fn reach(
+        &self,
+        program: &str,
+        vm: &Value,
+    ) -> Result<(Command, String, tempfile::NamedTempFile)> {
         let status = &vm["status"];
         let address = status["podIP"].as_str().context("it has an address")?;
         let name = status["sshSecretName"].as_str().context("it has a key")?;
@@ -227,8 +270,8 @@ impl World {
             .context("it has no key")?;
         let mut file = tempfile::NamedTempFile::new_in(self.dir.path())?;
         file.write_all(&STANDARD.decode(key)?)?;
-        let mut ssh = self.cluster.on_network("ssh");
-        ssh.arg("-i").arg(file.path());
+        let mut command = self.cluster.on_network(program);
+        command.arg("-i").arg(file.path());
         for option in [
             "BatchMode=yes",
             "ConnectTimeout=5",
@@ -236,10 +279,21 @@ impl World {
             "StrictHostKeyChecking=no",
             "UserKnownHostsFile=/dev/null",
         ] {
-            ssh.args(["-o", option]);
+            command.args(["-o", option]);
         }
-        ssh.arg(format!("root@{address}"));
-        Ok((ssh, file))
+        Ok((command, format!("root@{address}"), file))
+    }
+
+    /// What the runner answers at the pod's address to one without a token.
+    fn runner_says(&self, vm: &Value, request: &str) -> Result<String> {
+        let address = vm["status"]["podIP"].as_str().context("an address")?;
+        // The connection stays open both ways until the answer has come: a server may take its half end for a client that has gone.
+        let ask = format!(
+            "exec 3<>/dev/tcp/{address}/25183; printf '{request} HTTP/1.0\\r\\n\\r\\n' >&3; timeout 10 cat <&3"
+        );
+        let mut bash = self.cluster.on_network("bash");
+        let output = bash.args(["-c", &ask]).output()?;
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
     /// Waits until the guest sees so many CPUs and so many GiB, by its own kernel.
@@ -313,7 +367,7 @@ impl World {
             ("neonvm-system", "name=neonvm-controller"),
             ("kube-system", "name=autoscale-scheduler"),
             ("kube-system", "name=autoscaler-agent"),
-            ("default", "vm.neon.tech/name=pg"),
+            ("default", "vm.neon.tech/name"),
         ] {
             let args = [
                 "logs",
@@ -326,7 +380,7 @@ impl World {
             ];
             text += &format!("--- {label}\n{}", ask(&args));
         }
-        text
+        text + &rows::explain(self)
     }
 }
 

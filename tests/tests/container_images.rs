@@ -84,31 +84,9 @@ fn specification() -> Value {
     })
 }
 
-/// Where the programs that go into guests are: said, or beside ours as `cargo xtask test` builds them.
-fn guest_programs() -> Option<PathBuf> {
-    let said = std::env::var_os("BELLOWS_GUEST_BINS").map(PathBuf::from);
-    said.or_else(|| {
-        let bellows = bellows_bin();
-        let mut beside = bellows
-            .ancestors()
-            .map(|dir| dir.join("x86_64-unknown-linux-gnu/guest"));
-        beside.find(|dir| dir.join("neonvmd").is_file())
-    })
-}
-
 /// Runs `bellows image` and returns what it printed.
 fn image(arguments: &[&str]) -> String {
-    let mut command = Command::new(bellows_bin());
-    if let Some(dir) = guest_programs() {
-        command.env("BELLOWS_GUEST_BIN_DIR", dir);
-    }
-    let output = command.arg("image").args(arguments).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success(),
-        "bellows image {arguments:?}: {said}"
-    );
-    String::from_utf8(output.stdout).unwrap()
+    bellows_tests::image::image(arguments).unwrap()
 }
 
 /// Packs the image and builds a guest of it; returns its digest.

@@ -58,11 +58,7 @@ impl Scene {
     async fn set(flavour: Flavour, test: &str) -> Option<Self> {
         let programs = cluster_or_skip(test)?;
         let api = Api::start(flavour, programs).await.unwrap();
-        let kind = api.file("kind.json", &certificate_requests().to_string());
-        api.kubectl(&["apply", "-f", &kind.unwrap()]).unwrap();
-        let name = "crd/certificaterequests.cert-manager.io";
-        let established = ["wait", "--for=condition=Established", "--timeout=60s", name];
-        api.kubectl(&established).unwrap();
+        api.add_kind(&certificate_requests()).unwrap();
         let client = api.client().await.unwrap();
         let request = GroupVersionKind::gvk("cert-manager.io", "v1", "CertificateRequest");
         let vm = GroupVersionKind::gvk("vm.neon.tech", "v1", "VirtualMachine");

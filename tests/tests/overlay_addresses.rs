@@ -42,10 +42,7 @@ impl Scene {
 
     fn set(api: Api) -> Self {
         let scene = Self { api };
-        scene.apply(&attachments());
-        let name = "crd/network-attachment-definitions.k8s.cni.cncf.io";
-        let established = ["wait", "--for=condition=Established", "--timeout=60s", name];
-        scene.api.kubectl(&established).unwrap();
+        scene.api.add_kind(&attachments()).unwrap();
         let config = json!({
             "cniVersion": "0.3.1", "name": "overlay", "type": "bridge",
             "ipam": {"network_name": "neonvm", "ipRanges": [

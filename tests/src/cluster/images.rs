@@ -4,13 +4,17 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
+use protocol::image::{ImageContent, ImageManifest, MANIFEST_FILE};
 use serde_json::Value;
 
 use super::programs::Programs;
+use crate::image::image;
 
 /// What pods without an image of their own are made of, and the pause of every pod.
 const BUSYBOX: &str = "busybox";
+/// The guest whose kernel is in the runner's image.
+const GUEST: &str = "bellows/postgres:15";
 /// Everything of ours that runs in a cluster.
 const OURS: [&str; 5] = [
     "autoscale-scheduler",
@@ -53,7 +57,7 @@ pub fn pack_all(programs: &Programs, dir: &Path) -> Result<Vec<PathBuf>> {
 /// When something that goes into them is missing.
 pub fn pack_ours(dir: &Path) -> Result<Vec<PathBuf>> {
     let qemu = image_folder("bellows/qemu")?;
-    let guest = image_folder("bellows/postgres:15")?;
+    let guest = image_folder(GUEST)?;
     let stripped = dir.join("programs");
     std::fs::create_dir_all(&stripped)?;
     for program in PROGRAMS {
@@ -62,9 +66,7 @@ pub fn pack_ours(dir: &Path) -> Result<Vec<PathBuf>> {
         run(strip.arg(crate::program(program)))?;
     }
     let disk = dir.join("disk.qcow2");
-    let mut convert = Command::new(qemu.join("bin/qemu-img"));
-    convert.args(["convert", "-f", "raw", "-O", "qcow2"]);
-    run(convert.arg(guest.join("root.ext4")).arg(&disk))?;
+    disk_of(&guest, &qemu, &disk)?;
     let places = BTreeMap::from([
         ("programs", stripped),
         ("qemu", qemu),
@@ -75,32 +77,103 @@ pub fn pack_ours(dir: &Path) -> Result<Vec<PathBuf>> {
     packed.collect()
 }
 
+/// Makes a guest of a container image, which is specified as for `bellows image pack`, and packs its disk into `dir` as the image
+/// `docker.io/bellows/NAME:1` of a VM. Its kernel is the one of the runner's image. Returns the archive.
+///
+/// # Errors
+/// When something that goes into it is missing, or its modules are those of another kernel.
+pub fn pack_guest(name: &str, container: &Value, dir: &Path) -> Result<PathBuf> {
+    let disk = dir.join(format!("{name}.qcow2"));
+    let built = format!("bellows-tests/{name}:1");
+    let made = build_guest(&built, container, dir).and_then(|guest| {
+        let (modules, kernel) = (kernel_of(&guest)?, kernel_of(&image_folder(GUEST)?)?);
+        ensure!(
+            modules == kernel,
+            "{built} has modules of {modules} and the runner's image the kernel {kernel}: \
+             `bellows image build --refresh` makes them one"
+        );
+        disk_of(&guest, &image_folder("bellows/qemu")?, &disk)
+    });
+    // Whatever came of it, the store is left as it was.
+    let removed = image(&["rm", &built]);
+    made.and(removed)?;
+    let like = std::fs::read_to_string(specification("vm-postgres"))?;
+    let mut packed: Value = serde_json::from_str(&like)?;
+    packed["reference"] = format!("docker.io/bellows/{name}:1").into();
+    let places = BTreeMap::from([("disk", disk)]);
+    pack_as(name, packed.to_string(), &places, dir)
+}
+
+/// Builds a guest of a container image under that name; returns where it lies.
+fn build_guest(name: &str, container: &Value, dir: &Path) -> Result<PathBuf> {
+    let (file, archive) = (dir.join("container.json"), dir.join("container.tar"));
+    std::fs::write(&file, container.to_string())?;
+    let (file, archive) = (utf8(&file)?, utf8(&archive)?);
+    image(&["pack", file, archive])?;
+    let build = ["build", "--from", archive, "--disk-size", "128Mi"];
+    image(&[&build[..], &["--name", name]].concat())?;
+    image_folder(name)
+}
+
+/// The kernel that a guest image was made with.
+fn kernel_of(guest: &Path) -> Result<String> {
+    let manifest = std::fs::read(guest.join(MANIFEST_FILE))?;
+    let manifest: ImageManifest = serde_json::from_slice(&manifest)?;
+    match manifest.content {
+        ImageContent::Guest(guest) => Ok(guest.kernel_version),
+        ImageContent::Runtime(_) => bail!("{} is no guest", manifest.name),
+    }
+}
+
+/// Makes the disk that a VM's image carries of a guest's.
+fn disk_of(guest: &Path, qemu: &Path, disk: &Path) -> Result<()> {
+    let mut convert = Command::new(qemu.join("bin/qemu-img"));
+    convert.args(["convert", "-f", "raw", "-O", "qcow2"]);
+    run(convert.arg(guest.join("root.ext4")).arg(disk))
+}
+
+/// Where the image of that name is specified.
+fn specification(name: &str) -> PathBuf {
+    crate::checkout().join(format!("deploy/images/{name}.json"))
+}
+
 /// Packs the image of that name, with `${PLACE}` in its specification standing for a path.
 fn pack(name: &str, places: &BTreeMap<&str, PathBuf>, dir: &Path) -> Result<PathBuf> {
-    let source = crate::checkout().join(format!("deploy/images/{name}.json"));
-    let mut text = std::fs::read_to_string(&source)
+    let source = specification(name);
+    let text = std::fs::read_to_string(&source)
         .with_context(|| format!("cannot read {}", source.display()))?;
+    pack_as(name, text, places, dir)
+}
+
+/// Packs an image so specified under that name.
+fn pack_as(
+    name: &str,
+    mut text: String,
+    places: &BTreeMap<&str, PathBuf>,
+    dir: &Path,
+) -> Result<PathBuf> {
     for (place, path) in places {
         text = text.replace(&format!("${{{place}}}"), &path.display().to_string());
     }
-    let specification = dir.join(format!("{name}.json"));
-    std::fs::write(&specification, text)?;
+    let file = dir.join(format!("{name}.json"));
+    std::fs::write(&file, text)?;
     let archive = dir.join(format!("{name}.tar"));
-    let mut command = Command::new(crate::bellows_bin());
-    command.args(["image", "pack"]);
-    run(command.arg(&specification).arg(&archive))?;
+    image(&["pack", utf8(&file)?, utf8(&archive)?])?;
     Ok(archive)
+}
+
+/// A path as an argument of a command.
+fn utf8(path: &Path) -> Result<&str> {
+    path.to_str().context("a path of UTF-8")
 }
 
 /// Where an image of the store lies.
 fn image_folder(name: &str) -> Result<PathBuf> {
-    let output = Command::new(crate::bellows_bin())
-        .args(["image", "ls", "--output", "json"])
-        .output()?;
-    let list: Value = serde_json::from_slice(&output.stdout).context("bellows image ls")?;
+    let list = image(&["ls", "--output", "json"])?;
+    let list: Value = serde_json::from_str(&list).context("bellows image ls")?;
     let images = list["items"].as_array().context("bellows image ls")?;
-    let image = images.iter().find(|image| image["name"] == name);
-    let folder = image.and_then(|image| image["dir"].as_str());
+    let found = images.iter().find(|image| image["name"] == name);
+    let folder = found.and_then(|image| image["dir"].as_str());
     Ok(folder
         .with_context(|| format!("{name} is not built"))?
         .into())

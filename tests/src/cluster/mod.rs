@@ -20,12 +20,16 @@ mod record;
 mod relay;
 mod spawn;
 
-pub use images::{pack_all, pack_busybox, pack_ours};
+pub use images::{pack_all, pack_busybox, pack_guest, pack_ours};
 pub use nodes::Cluster;
 pub use pair::Pair;
 pub use parts::is_ready;
+pub(crate) use plane::until_established;
 pub use plane::{ControlPlane, Tier};
-pub use programs::{NodeKit, Programs, cluster_or_skip, helm_or_skip, nodes_or_skip};
+pub use programs::{
+    CertManager, NodeKit, Programs, cert_manager_or_skip, cluster_or_skip, helm_or_skip,
+    nodes_or_skip,
+};
 pub use record::{Part, end, running};
 pub use relay::relay;
 pub use spawn::Life;

@@ -36,7 +36,7 @@ const PATIENCE: Duration = Duration::from_secs(180);
 /// More nodes than a machine should have; their numbers are parts of addresses.
 const MOST_NODES: u8 = 9;
 /// Between two looks at a file that another process makes.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// How long control groups of what was killed may stay in use.
 const GROUPS_PATIENCE: Duration = Duration::from_secs(20);
 /// What a runner in a pod tells its QEMU to write its number into.
@@ -246,8 +246,11 @@ impl Cluster {
         Ok(process)
     }
 
-    /// Gives all images to all nodes, to each in a thread of its own.
-    fn load_all(&self, archives: &[PathBuf]) -> Result<()> {
+    /// Gives images to all nodes, to each in a thread of its own.
+    ///
+    /// # Errors
+    /// When an archive is none, or a node has no container runtime.
+    pub fn load_all(&self, archives: &[PathBuf]) -> Result<()> {
         std::thread::scope(|scope| {
             let load = |number, process| move || self.load(number, process, archives);
             let loads: Vec<_> = (1..)

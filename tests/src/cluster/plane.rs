@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use hyper::http::Request;
@@ -16,6 +16,7 @@ use kube::api::{Api, Patch, PatchParams, PostParams};
 use serde_json::json;
 
 use super::files::{private_dir, private_file};
+use super::nodes::LOOK_AGAIN;
 use super::pki::Pki;
 use super::programs::Programs;
 use super::record::{self, Known, Part};
@@ -225,9 +226,15 @@ impl ControlPlane {
     pub fn install_kinds(&self) -> Result<()> {
         let folder = crate::checkout().join("deploy/crds");
         self.ask(&["apply", "--kustomize", &folder.to_string_lossy()])?;
-        let established = "--for=condition=Established";
-        self.ask(&["wait", established, "--timeout=60s", "crds", "--all"])?;
-        Ok(())
+        self.until_established()
+    }
+
+    /// Waits until every definition there is is served.
+    ///
+    /// # Errors
+    /// When one is not in time.
+    pub fn until_established(&self) -> Result<()> {
+        until_established(&["crds", "--all"], |args| self.ask(args))
     }
 
     /// What `kubectl` says to this.
@@ -533,4 +540,21 @@ fn controller_flags() -> Vec<String> {
     ]);
     flags.extend(CLIENT_RATE.map(str::to_owned));
     flags
+}
+
+/// Waits until definitions are served. `kubectl wait` by itself fails for one that has no status at all yet.
+pub(crate) fn until_established(
+    definitions: &[&str],
+    kubectl: impl Fn(&[&str]) -> Result<String>,
+) -> Result<()> {
+    let wait = ["wait", "--for=condition=Established", "--timeout=60s"];
+    let args = [&wait[..], definitions].concat();
+    let began = Instant::now();
+    loop {
+        match kubectl(&args) {
+            Ok(_) => return Ok(()),
+            Err(error) if began.elapsed() > PATIENCE => return Err(error),
+            Err(_) => std::thread::park_timeout(LOOK_AGAIN),
+        }
+    }
 }

@@ -8,6 +8,8 @@ const REFERENCE: &str = "bellows/control-plane:1.34";
 const KUBELET: &str = "bellows/kubelet:1.34";
 /// The same for Helm.
 const HELM: &str = "bellows/helm:3.19";
+/// The same for cert-manager.
+const CERT_MANAGER: &str = "bellows/cert-manager:1.21";
 const NODE: &str = "bellows/node:bookworm";
 /// A folder to use instead of the store's.
 const FOLDER: &str = "BELLOWS_CLUSTER_PROGRAMS";
@@ -113,6 +115,32 @@ pub fn helm_or_skip(test: &str) -> Option<PathBuf> {
         skip(test, HELM);
     }
     helm
+}
+
+/// cert-manager, as far as it makes a self-signed authority and signs by it.
+#[derive(Debug, Clone)]
+pub struct CertManager {
+    /// The program that runs its controllers: `--kubeconfig FILE`.
+    pub program: PathBuf,
+    /// Its kinds, YAML.
+    pub kinds: PathBuf,
+}
+
+/// cert-manager, or nothing where it is not built; as [`cluster_or_skip`].
+///
+/// # Panics
+/// When a cluster is required and cert-manager is missing.
+#[must_use]
+pub fn cert_manager_or_skip(test: &str) -> Option<CertManager> {
+    let found = in_store(CERT_MANAGER).map(|folder| CertManager {
+        program: folder.join("cert-manager"),
+        kinds: folder.join("kinds.yaml"),
+    });
+    let found = found.filter(|found| found.program.is_file() && found.kinds.is_file());
+    if found.is_none() {
+        skip(test, CERT_MANAGER);
+    }
+    found
 }
 
 fn skip(test: &str, missing: &str) {

@@ -62,7 +62,13 @@ pub(super) async fn check(world: &World) -> Result<()> {
     ensure!(made.stdout == b"made\n", "{made:?}");
     is_everywhere(world, &vm, &pod, "old").await?;
     set(world, "new")?;
-    is_everywhere(world, &vm, &pod, "new").await
+    is_everywhere(world, &vm, &pod, "new").await?;
+    let page = world.runner_says(&vm, "GET /metrics")?;
+    ensure!(
+        page.contains("\nrunner_vm_file_sync_stale_directories 0\n"),
+        "{page}"
+    );
+    Ok(())
 }
 
 /// Waits until the secret's word is in pod and guest.

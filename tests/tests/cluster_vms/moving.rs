@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 
 use super::{PATIENCE, World};
 
-const BOOT_ID: &str = "cat /proc/sys/kernel/random/boot_id";
+/// Another one after each boot.
+pub(super) const BOOT_ID: &str = "cat /proc/sys/kernel/random/boot_id";
 /// What goes on inside all the time: sessions of the database of which nothing is outside.
 const LOAD: &str = "PATH=$PATH:/usr/lib/postgresql/15/bin; cd /root; \
      sh -c 'trap \"\" HUP; exec pgbench -h /tmp -U postgres -n -c 2 -R 20 -T 100000 bench' >load.log 2>&1 </dev/null & \
@@ -55,10 +56,30 @@ pub(super) async fn unload(world: &World, vm: &Value) -> Result<()> {
     world.guest_says(vm, END).await.map(drop)
 }
 
-fn migrate(world: &World, name: &str, spec: &Value) -> Result<()> {
+/// Asks for a migration.
+pub(super) fn migrate(world: &World, name: &str, spec: &Value) -> Result<()> {
     let object = json!({"apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachineMigration",
         "metadata": {"name": name}, "spec": spec});
     world.cluster.plane().apply(&object.to_string())
+}
+
+/// Waits until a migration has ended, well or not.
+pub(super) async fn over(world: &World, name: &str) -> Result<Value> {
+    let is_over = |found: &Value| {
+        let phase = found["status"]["phase"].as_str();
+        matches!(phase, Some("Succeeded" | "Failed"))
+    };
+    world.that("neonvmm", name, "is over", is_over).await
+}
+
+/// What its condition `Available` says.
+pub(super) fn said(migration: &Value) -> &str {
+    let conditions = migration["status"]["conditions"].as_array();
+    let mut conditions = conditions.into_iter().flatten();
+    let found = conditions.find(|one| one["type"] == "Available");
+    found
+        .and_then(|one| one["message"].as_str())
+        .unwrap_or_default()
 }
 
 /// N44, unless a QEMU without KVM harms the guest on the way: then with a new one.
@@ -95,9 +116,7 @@ async fn moves(world: &World) -> Result<()> {
 
     let (node, pod) = (&vm["status"]["node"], &vm["status"]["podName"]);
     migrate(world, "goes", &json!({"vmName": "pg"}))?;
-    let over = |status: &Value| matches!(status["phase"].as_str(), Some("Succeeded" | "Failed"));
-    let moved = world.that("neonvmm", "goes", "is over", |found| over(&found["status"]));
-    let moved = moved.await?;
+    let moved = over(world, "goes").await?;
     ensure!(
         moved["status"]["phase"] == "Succeeded",
         "{}",
@@ -160,20 +179,8 @@ async fn target_dies(world: &World, vm: &Value) -> Result<()> {
 
 /// Whoever reaches the runner's port without the token that its controller has is told nothing and changes nothing.
 fn strangers_give_no_orders(world: &World, vm: &Value) -> Result<()> {
-    let address = vm["status"]["podIP"]
-        .as_str()
-        .context("it has an address")?;
     for request in ["GET /v1/state", "POST /cpu_change"] {
-        // The connection stays open both ways until the answer has come: a server may take its half end for a client that has gone.
-        let ask = format!(
-            "exec 3<>/dev/tcp/{address}/25183; printf '{request} HTTP/1.0\\r\\n\\r\\n' >&3; timeout 10 cat <&3"
-        );
-        let output = world
-            .cluster
-            .on_network("bash")
-            .args(["-c", &ask])
-            .output()?;
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let text = world.runner_says(vm, request)?;
         ensure!(text.contains(" 401 "), "{request}: {text}");
     }
     Ok(())
@@ -182,8 +189,5 @@ fn strangers_give_no_orders(world: &World, vm: &Value) -> Result<()> {
 /// Says what it took.
 #[expect(clippy::print_stdout, reason = "measured")]
 fn say(migration: &Value) {
-    let conditions = migration["status"]["conditions"].as_array();
-    let mut conditions = conditions.into_iter().flatten();
-    let found = conditions.find(|one| one["type"] == "Available");
-    println!("{}", found.map_or(&Value::Null, |one| &one["message"]));
+    println!("{:?}", said(migration));
 }

@@ -1,11 +1,11 @@
 //! The programs of a cluster, built once from their Go modules into the content-addressed store: those of a control plane, the
-//! kubelet of a node, and Helm, which installs into it.
+//! kubelet of a node, Helm, which installs into it, and cert-manager's controllers.
 //!
 //! ```text
 //! modules/*/go.{mod,sum}  what is built, pinned: the same versions on every machine, and no resolution at build time
 //! cache/cluster-build/    Go's own caches while it builds, 4 GB; gone when it is done, kept when it is interrupted
-//! store/blobs/<sha256>/   the programs, 0.36 GB, 0.08 GB and 0.06 GB, and a manifest of them whose digest this is
-//! store/refs/bellows/control-plane:1.34, kubelet:1.34, helm:3.19
+//! store/blobs/<sha256>/   the programs, 0.36 GB, 0.08 GB, 0.06 GB and 0.06 GB, and a manifest of them whose digest this is
+//! store/refs/bellows/control-plane:1.34, kubelet:1.34, helm:3.19, cert-manager:1.21
 //! ```
 //!
 //! Kubernetes' own `go.mod` names its staging modules at v0.0.0 and replaces them by folders that a published module does
@@ -36,7 +36,14 @@ struct Module {
     go_sum: &'static str,
     /// Packages, each a program.
     packages: &'static [(&'static str, &'static str)],
+    /// A program of ours over packages whose own cannot be built by anybody else: package `.`.
+    source: Option<&'static str>,
+    /// The kinds that its programs know: a module and files in it, which are put together into [`KINDS`].
+    kinds: Option<(&'static str, &'static [&'static str])>,
 }
+
+/// Name of the file with definitions of kinds.
+const KINDS: &str = "kinds.yaml";
 
 /// Programs that lie in one folder.
 struct Set {
@@ -45,7 +52,7 @@ struct Set {
     modules: &'static [Module],
 }
 
-const SETS: [Set; 3] = [
+const SETS: [Set; 4] = [
     Set {
         reference: "bellows/control-plane:1.34",
         modules: &[
@@ -54,6 +61,8 @@ const SETS: [Set; 3] = [
                 go_mod: include_str!("modules/etcd/go.mod"),
                 go_sum: include_str!("modules/etcd/go.sum"),
                 packages: &[("etcd", "go.etcd.io/etcd/server/v3")],
+                source: None,
+                kinds: None,
             },
             kubernetes(&[
                 ("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
@@ -77,6 +86,27 @@ const SETS: [Set; 3] = [
             go_mod: include_str!("modules/helm/go.mod"),
             go_sum: include_str!("modules/helm/go.sum"),
             packages: &[("helm", "helm.sh/helm/v3/cmd/helm")],
+            source: None,
+            kinds: None,
+        }],
+    },
+    Set {
+        reference: "bellows/cert-manager:1.21",
+        modules: &[Module {
+            name: "cert-manager",
+            go_mod: include_str!("modules/cert-manager/go.mod"),
+            go_sum: include_str!("modules/cert-manager/go.sum"),
+            packages: &[("cert-manager", ".")],
+            source: Some(include_str!("modules/cert-manager/main.go")),
+            kinds: Some((
+                "github.com/cert-manager/cert-manager",
+                &[
+                    "deploy/crds/cert-manager.io_certificaterequests.yaml",
+                    "deploy/crds/cert-manager.io_certificates.yaml",
+                    "deploy/crds/cert-manager.io_clusterissuers.yaml",
+                    "deploy/crds/cert-manager.io_issuers.yaml",
+                ],
+            )),
         }],
     },
 ];
@@ -87,6 +117,8 @@ const fn kubernetes(packages: &'static [(&'static str, &'static str)]) -> Module
         go_mod: include_str!("modules/kubernetes/go.mod"),
         go_sum: include_str!("modules/kubernetes/go.sum"),
         packages,
+        source: None,
+        kinds: None,
     }
 }
 
@@ -136,7 +168,9 @@ fn build_set(set: &Set, work: &Path) -> Result<()> {
         build(module, work)?;
     }
     let programs = set.modules.iter().flat_map(|module| module.packages);
-    let names: Vec<&str> = programs.map(|(program, _)| *program).collect();
+    let mut names: Vec<&str> = programs.map(|(program, _)| *program).collect();
+    let has_kinds = set.modules.iter().any(|module| module.kinds.is_some());
+    names.extend(has_kinds.then_some(KINDS));
     store::publish(set.reference, &inputs(set)?, &bin, &names)?;
     fs::create_dir_all(bin)?;
     Ok(())
@@ -180,6 +214,9 @@ fn inputs(set: &Set) -> Result<String> {
     let mut text = format!("{RECIPE}\n");
     for module in set.modules {
         text += &format!("{:?}\n{}{}", module.packages, module.go_mod, module.go_sum);
+        if let Some(source) = module.source {
+            text += &format!("{source}{:?}\n", module.kinds);
+        }
     }
     store::digest_of(text.as_bytes())
 }
@@ -189,6 +226,9 @@ fn build(module: &Module, work: &Path) -> Result<()> {
     fs::create_dir_all(&source)?;
     fs::write(source.join("go.mod"), module.go_mod)?;
     fs::write(source.join("go.sum"), module.go_sum)?;
+    if let Some(text) = module.source {
+        fs::write(source.join("main.go"), text)?;
+    }
     let flags = link_flags(&source, work, module)?;
     for (program, package) in module.packages {
         let target = work.join("bin").join(program);
@@ -199,7 +239,24 @@ fn build(module: &Module, work: &Path) -> Result<()> {
         command.arg(&target).arg(package);
         watched(program, &mut command, packages.lines().count())?;
     }
-    Ok(())
+    match module.kinds {
+        Some((of, files)) => put_kinds(&source, work, of, files),
+        None => Ok(()),
+    }
+}
+
+/// Puts files of a module together into one.
+fn put_kinds(source: &Path, work: &Path, module: &str, files: &[&str]) -> Result<()> {
+    let mut list = go(source, work);
+    let dir = shell::output(list.args(["list", "-m", "-f", "{{.Dir}}", module]))?;
+    let mut kinds = String::new();
+    for file in files {
+        let file = Path::new(dir.trim()).join(file);
+        let text = fs::read_to_string(&file);
+        let text = text.with_context(|| format!("cannot read {}", file.display()))?;
+        kinds += &format!("---\n{}\n", text.trim_start_matches("---\n"));
+    }
+    Ok(fs::write(work.join("bin").join(KINDS), kinds)?)
 }
 
 /// Go in that folder, with caches of its own that can be deleted.
@@ -342,7 +399,12 @@ mod tests {
             for (program, package) in module.packages {
                 let pinned = module.go_mod.lines().any(|line| line.trim() == *package);
                 let alone = module.go_mod.contains(&format!("tool {package}\n"));
-                assert!(pinned || alone, "{program} is no tool of {}", module.name);
+                let ours = *package == "." && module.source.is_some();
+                assert!(
+                    pinned || alone || ours,
+                    "{program} is no tool of {}",
+                    module.name
+                );
             }
         }
     }

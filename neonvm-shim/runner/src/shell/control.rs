@@ -2,6 +2,7 @@
 //! pod's address (spec/neonvm.md §3.6).
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Path as UrlPath, Query, Request, State};
@@ -10,11 +11,13 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, delete, get, post, put};
 use axum::{Json, Router};
+use prometheus_client::registry::Registry;
 use protocol::migration::{IncomingOrder, OutgoingOrder};
 use protocol::runner::{CpuState, RunnerPhase, RunnerState, SizeOrder, StopOrder};
 use protocol::units::MilliCpu;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use telemetry::admin::metrics_route;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -109,17 +112,19 @@ impl Token {
 
 /// Serves the pod's routes until cancelled. Who has the token of a cluster's controller may do here what is done on the control
 /// socket; and where there is one, nobody without it changes anything. Without one there are the routes of NeonVM's runner, open as
-/// they are there. A loopback address is everybody's on the machine: there the controller has its socket.
+/// they are there. Metrics are open in any case. A loopback address is everybody's on the machine: there the controller has its socket.
 pub async fn serve_pod(
     listener: TcpListener,
     handle: Handle,
     token: Option<Token>,
+    registry: Arc<Registry>,
     cancel: CancellationToken,
 ) {
     let is_loopback = listener
         .local_addr()
         .is_ok_and(|address| address.ip().is_loopback());
     let routes = pod(token, is_loopback).with_state(handle);
+    let routes = routes.merge(metrics_route(registry));
     tokio::select! {
         () = cancel.cancelled_owned() => {}
         _ = axum::serve(listener, routes) => {}
@@ -280,6 +285,7 @@ async fn ready(State(handle): State<Handle>) -> StatusCode {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shell::metrics::SyncMetrics;
 
     #[test]
     fn the_members_name_is_the_peers() {
@@ -332,10 +338,11 @@ mod tests {
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let at = listener.local_addr().unwrap();
-        let routes = pod(token, false);
+        let routes = pod(token, false).with_state(handle);
+        let routes = routes.merge(metrics_route(SyncMetrics::new().1));
         tokio::spawn(async move {
             let _held = sender;
-            axum::serve(listener, routes.with_state(handle)).await
+            axum::serve(listener, routes).await
         });
         (at, taken)
     }
@@ -363,6 +370,7 @@ mod tests {
             }
             assert_eq!(status(at, "GET /ready", shown).await, 503);
             assert_eq!(status(at, "GET /cpu_current", shown).await, 200);
+            assert_eq!(status(at, "GET /metrics", shown).await, 200);
         }
         let shown = Some("Bearer right");
         assert_eq!(status(at, "GET /v1/state", shown).await, 200);

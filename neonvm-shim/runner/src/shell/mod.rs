@@ -8,6 +8,7 @@ pub mod drives;
 pub mod guest;
 pub mod http;
 pub mod lanes;
+pub mod metrics;
 pub mod process;
 pub mod qmp;
 mod qmp_transfer;

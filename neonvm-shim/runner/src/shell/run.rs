@@ -24,6 +24,7 @@ use tracing::{info, warn};
 use super::cgroup::QuotaGroup;
 use super::control::{Handle, Token, bind_private, serve_pod, serve_private};
 use super::drives::{self, DriveError};
+use super::metrics::SyncMetrics;
 use super::process::{self, ProcessId};
 use super::record::{Record, RecordError, private_dir, read_json, write_json};
 use super::supervisor::{INPUT_BACKLOG, Input, OnCancel, Seen, Supervisor};
@@ -147,9 +148,11 @@ pub async fn run(
         return Ok(End::Exited(report));
     }
     let (inputs, taken) = mpsc::channel(INPUT_BACKLOG);
+    let (sync, registry) = SyncMetrics::new();
     let mut desk = Desk {
         inputs,
         taken,
+        sync,
         state: watch::channel(waiting_state()).0,
         stop: CancellationToken::new(),
     };
@@ -160,7 +163,8 @@ pub async fn run(
         guest_counts,
     };
     tokio::spawn(serve_private(control, handle.clone(), desk.stop.clone()));
-    tokio::spawn(serve_pod(pod, handle, token, desk.stop.clone()));
+    let ended = desk.stop.clone();
+    tokio::spawn(serve_pod(pod, handle, token, registry, ended));
     let (record, child) = match found {
         Found::Running(record) => (*record, None),
         Found::Nothing if runner.config.receive => {
@@ -179,6 +183,7 @@ struct Desk {
     inputs: mpsc::Sender<Input>,
     taken: mpsc::Receiver<Input>,
     state: watch::Sender<RunnerState>,
+    sync: SyncMetrics,
     stop: CancellationToken,
 }
 
@@ -442,6 +447,7 @@ impl Runner {
             inputs,
             taken,
             state,
+            sync,
             stop,
         } = desk;
         state.send_modify(|state| {
@@ -487,6 +493,7 @@ impl Runner {
             on_cancel: self.on_cancel,
             outgoing,
             incoming,
+            sync,
             stop: stop.clone(),
         };
         let process = supervisor.record.qemu;

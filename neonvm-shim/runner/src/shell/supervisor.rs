@@ -17,6 +17,7 @@ use tracing::{error, info, warn};
 use super::cgroup::QuotaGroup;
 use super::console::{CONSOLE_LOG_BYTES, QEMU_LOG_BYTES, rotate};
 use super::lanes::{Means, carry_out};
+use super::metrics::SyncMetrics;
 use super::process::file_tail;
 use super::qmp::{Qmp, QmpEvent};
 use super::record::{Record, write_json};
@@ -99,6 +100,8 @@ pub struct Supervisor {
     pub(super) outgoing: Option<Outgoing>,
     /// The one it came, or is to come, by.
     pub(super) incoming: Option<Incoming>,
+    /// Of the guest's watched files.
+    pub(super) sync: SyncMetrics,
     /// Cancelled when the runner ends.
     pub(super) stop: CancellationToken,
 }
@@ -453,6 +456,7 @@ impl Supervisor {
             address,
             mounts,
             paths,
+            self.sync.clone(),
             self.stop.clone(),
         ));
     }

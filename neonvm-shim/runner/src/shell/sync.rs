@@ -19,6 +19,7 @@ use tracing::{info, warn};
 
 use super::guest;
 use super::http::HttpError;
+use super::metrics::SyncMetrics;
 use crate::core::disks::sync::{Look, News, Sync, SyncProblem};
 
 /// Most bytes of a directory: what the guest's daemon takes in one request, less what base64 and names add.
@@ -30,6 +31,7 @@ pub async fn keep(
     address: SocketAddrV4,
     mounts: PathBuf,
     paths: Vec<String>,
+    metrics: SyncMetrics,
     stop: CancellationToken,
 ) {
     let mut notices = Notices::open()
@@ -45,9 +47,13 @@ pub async fn keep(
                     notices.watch(&mounts.join(path.trim_start_matches('/')));
                 }
                 let look = look(address, &mounts, &path).await;
+                if let Look::Failed(problem) = &look {
+                    metrics.failed(problem);
+                }
                 found.push((path, look));
             }
             sync.looked(clock.now(), found).into_iter().for_each(tell);
+            metrics.stale(sync.stale());
         }
         let wake = tokio::time::Instant::from_std(clock.instant_of(sync.deadline()));
         tokio::select! {
@@ -188,6 +194,45 @@ mod tests {
         write("new", 2);
         let noticed = tokio::time::timeout(std::time::Duration::from_secs(30), notices.next());
         noticed.await.expect("the rename is told");
+    }
+
+    #[tokio::test]
+    async fn what_is_not_in_the_guest_is_counted_by_its_reason() {
+        let temp = tempfile::tempdir().unwrap();
+        let nobody = SocketAddrV4::new([127, 0, 0, 1].into(), 1);
+        let (metrics, registry) = SyncMetrics::new();
+        let page = || {
+            let mut text = String::new();
+            prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+            text
+        };
+        for reason in SyncProblem::KINDS {
+            let zero = format!("runner_vm_file_sync_failures_total{{reason=\"{reason}\"}} 0\n");
+            assert!(page().contains(&zero), "{}", page());
+        }
+        let stop = CancellationToken::new();
+        let (mounts, paths) = (temp.path().to_owned(), vec!["/var/sync".to_owned()]);
+        let kept = keep(Clock::new(), nobody, mounts, paths, metrics, stop.clone());
+        let kept = tokio::spawn(kept);
+        let counts = async |reason: &str| {
+            let none = format!("{{reason=\"{reason}\"}} 0\n");
+            let counted = async {
+                while page().contains(&none) {
+                    tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+                }
+            };
+            let patience = std::time::Duration::from_secs(60);
+            let counted = tokio::time::timeout(patience, counted).await;
+            counted.unwrap_or_else(|_| panic!("no {reason}: {}", page()));
+        };
+        counts("missing").await;
+        let files = BTreeMap::from([("key".to_owned(), b"word".to_vec())]);
+        projected::write(&temp.path().join("var/sync"), &files, WallTime(1)).unwrap();
+        counts("unreached").await;
+        let stale = "runner_vm_file_sync_stale_directories 1\n";
+        assert!(page().contains(stale), "{}", page());
+        stop.cancel();
+        kept.await.unwrap();
     }
 
     #[tokio::test]

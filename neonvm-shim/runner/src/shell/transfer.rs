@@ -135,14 +135,15 @@ pub async fn make_drives(
     manifest: &Manifest,
     shares_disk: bool,
 ) -> Result<Vec<Drive>, Unfit> {
+    if !shares_disk {
+        manifest.drives_come()?;
+    }
     for there in &manifest.drives {
         let (drive, path) = (&there.drive, paths.drive(&there.drive));
         if shares_disk {
             share(there, &path).map_err(|error| Unfit::Drives(format!("{}: {error}", drive.id)))?;
-        } else if drive.kind == DriveKind::Files {
-            make_same(config, paths, there).await?;
         } else {
-            return Err(Unfit::Written(drive.id.clone()));
+            make_same(config, paths, there).await?;
         }
     }
     Ok(manifest

@@ -28,6 +28,8 @@ pub const RUNTIME_LABEL: &str = "vmruntime";
 pub const KEYS: &str = "ssh-authorized-keys";
 /// Id and label of the swap drive.
 pub const SWAP: &str = "swapdisk";
+/// What the id of a disk of the spec begins with, before its name: QEMU takes no id that begins with a digit.
+const DISK_ID: &str = "disk-";
 /// Where TLS files appear in a guest unless `spec.tls.mountPath` says otherwise.
 pub const TLS_PATH: &str = "/var/tls";
 /// Most disks of a spec: each drive takes a place on the machine's one bus, which has 31.
@@ -79,6 +81,16 @@ impl Drive {
             DriveKind::Blocks | DriveKind::FreedBlocks => "qcow2",
         };
         format!("{}.{ending}", self.id)
+    }
+
+    /// What it is to whoever wrote the spec.
+    #[must_use]
+    pub fn spoken(&self) -> String {
+        match self.id.strip_prefix(DISK_ID) {
+            Some(name) => format!("disk {name:?}"),
+            None if self.id == SWAP => "its swap".to_owned(),
+            None => self.id.clone(),
+        }
     }
 
     /// How QEMU opens it.
@@ -420,8 +432,7 @@ pub fn plan(spec: &VmSpec, keys: Option<&str>) -> Result<Plan, DiskProblem> {
 }
 
 fn drive_of(disk: &GuestDisk) -> Option<Planned> {
-    // QEMU takes no id that begins with a digit.
-    let id = format!("disk-{}", disk.name);
+    let id = format!("{DISK_ID}{}", disk.name);
     let (kind, label, content) = match disk.what {
         What::Empty {
             bytes,

@@ -37,6 +37,25 @@ pub enum SyncProblem {
     Refused(String),
 }
 
+impl SyncProblem {
+    /// All kinds there are.
+    pub const KINDS: [&'static str; 5] =
+        ["missing", "unreadable", "too_large", "unreached", "refused"];
+
+    /// Its kind, without the words.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        let [missing, unreadable, too_large, unreached, refused] = Self::KINDS;
+        match self {
+            Self::Missing(_) => missing,
+            Self::Unreadable(_) => unreadable,
+            Self::TooLarge(_) => too_large,
+            Self::Unreached(_) => unreached,
+            Self::Refused(_) => refused,
+        }
+    }
+}
+
 /// What a look found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Look {
@@ -82,6 +101,12 @@ impl Sync {
         (now >= self.look_at).then(|| self.problems.keys().cloned().collect())
     }
 
+    /// How many directories were not in the guest as here at the last look.
+    #[must_use]
+    pub fn stale(&self) -> usize {
+        self.problems.values().flatten().count()
+    }
+
     /// When the next look is due.
     #[must_use]
     pub fn deadline(&self) -> Timestamp {
@@ -115,8 +140,7 @@ impl Sync {
                 }
             }
         }
-        let failing = self.problems.values().any(Option::is_some);
-        self.look_at = now + if failing { HURRY } else { KEEP };
+        self.look_at = now + if self.stale() > 0 { HURRY } else { KEEP };
         news
     }
 }
@@ -148,6 +172,7 @@ mod tests {
                 vec![("/a".into(), missing()), ("/b".into(), Look::Same)],
             );
             assert_eq!(sync.deadline(), at(second + 1));
+            assert_eq!(sync.stale(), 1);
             assert_eq!(sync.due(now), None);
         }
         let _ = sync.looked(
@@ -155,6 +180,7 @@ mod tests {
             vec![("/a".into(), Look::Pushed), ("/b".into(), Look::Same)],
         );
         assert_eq!(sync.deadline(), at(80));
+        assert_eq!(sync.stale(), 0);
         sync.changed(at(60));
         assert!(sync.due(at(60)).is_some());
         sync.changed(at(70));
@@ -178,5 +204,22 @@ mod tests {
         assert_eq!(look(&mut sync, Look::Same), [News::Fresh("/a".into())]);
         assert_eq!(look(&mut sync, Look::Same), []);
         assert_eq!(look(&mut sync, Look::Pushed), [News::Fresh("/a".into())]);
+    }
+
+    #[test]
+    fn a_kind_is_called_the_same_everywhere() {
+        let all = [
+            SyncProblem::Missing,
+            SyncProblem::Unreadable,
+            SyncProblem::TooLarge,
+            SyncProblem::Unreached,
+            SyncProblem::Refused,
+        ];
+        for (make, kind) in all.into_iter().zip(SyncProblem::KINDS) {
+            let problem = make(String::new());
+            let logged = serde_json::to_value(&problem).unwrap();
+            assert_eq!(logged["kind"], kind);
+            assert_eq!(problem.kind(), kind);
+        }
     }
 }

@@ -6,7 +6,7 @@ use protocol::runner::SizeOrder;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Accel;
-use crate::core::disks::Drive;
+use crate::core::disks::{Drive, DriveKind};
 use crate::core::shape::Shape;
 use crate::core::sizer::CpuSlot;
 
@@ -124,9 +124,10 @@ pub enum Unfit {
         /// Theirs.
         there: &'static str,
     },
-    /// A drive the guest writes is on another machine.
+    /// Drives the guest writes are on another machine.
     #[error(
-        "the guest writes to {0}, and a disk other than its root disk is not copied to another machine:          end the VM there and start it here"
+        "the guest writes to {0}, and a disk other than its root disk is not copied to another machine: \
+         end the VM there and start it here"
     )]
     Written(String),
     /// Files have changed since the guest started.
@@ -168,6 +169,21 @@ impl Manifest {
             });
         }
         Ok(())
+    }
+
+    /// Whether its drives can be had where the source's files are not: those of files are made anew, what the guest writes is lost.
+    ///
+    /// # Errors
+    /// [`Unfit::Written`] with all that cannot.
+    pub fn drives_come(&self) -> Result<(), Unfit> {
+        let drives = self.drives.iter().map(|there| &there.drive);
+        let written = drives.filter(|drive| drive.kind != DriveKind::Files);
+        let names: Vec<String> = written.map(Drive::spoken).collect();
+        if names.is_empty() {
+            Ok(())
+        } else {
+            Err(Unfit::Written(names.join(" and ")))
+        }
     }
 }
 

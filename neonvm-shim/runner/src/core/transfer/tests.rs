@@ -1,1 +1,94 @@
+use serde_json::json;
 
+use super::{Manifest, Unfit};
+use crate::config::Accel;
+use crate::core::disks;
+use crate::core::shape::{CpuControl, shape};
+use protocol::vm::VmSpec;
+
+/// The description of a guest with what its spec gives it.
+fn of(settings: &serde_json::Value, disks: &serde_json::Value) -> Manifest {
+    let spec: VmSpec = serde_json::from_value(json!({
+        "guest": {
+            "cpus": {"min": 1, "use": 1, "max": 1}, "memorySlotSize": "1Gi",
+            "memorySlots": {"min": 1, "use": 1, "max": 1}, "rootDisk": {"image": "i"},
+            "settings": settings,
+        },
+        "disks": disks,
+    }))
+    .unwrap();
+    let plan = disks::plan(&spec, Some("a key")).unwrap();
+    let drives = plan.drives.iter().map(|planned| super::DriveThere {
+        drive: planned.drive.clone(),
+        path: planned.drive.file().into(),
+        device: 1,
+        inode: 1,
+        sha256: None,
+    });
+    Manifest {
+        qemu: "10.0.2".into(),
+        machine: "pc-q35-10.0".into(),
+        accel: Accel::Tcg,
+        shape: shape(&spec.guest, CpuControl::Plug, Accel::Tcg).unwrap(),
+        cpus: Vec::new(),
+        mac: String::new(),
+        cmdline: String::new(),
+        order: None,
+        boot_ms: None,
+        disk: super::Disk {
+            host_boot_id: "there".into(),
+            path: "root.qcow2".into(),
+            device: 1,
+            inode: 0,
+            bytes: 1 << 30,
+            image: "sha256".into(),
+        },
+        drives: drives.collect(),
+    }
+}
+
+#[test]
+fn a_guest_that_writes_to_other_disks_does_not_leave_its_machine() {
+    let swap = json!({"swap": "1Gi"});
+    let empty = json!([{"name": "data", "mountPath": "/data", "emptyDisk": {"size": "1Gi"}}]);
+    let freed = json!([
+        {"name": "data", "mountPath": "/data", "emptyDisk": {"size": "1Gi", "discard": true}},
+        {"name": "more", "mountPath": "/more", "emptyDisk": {"size": "1Gi"}},
+    ]);
+    for (settings, disks, names) in [
+        (&swap, &json!([]), "its swap"),
+        (&json!({}), &empty, "disk \"data\""),
+        (
+            &swap,
+            &freed,
+            "its swap and disk \"data\" and disk \"more\"",
+        ),
+    ] {
+        let refused = of(settings, disks).drives_come().unwrap_err();
+        assert_eq!(refused, Unfit::Written(names.to_owned()));
+        assert_eq!(
+            refused.to_string(),
+            format!(
+                "the guest writes to {names}, and a disk other than its root disk is not copied to another machine: \
+                 end the VM there and start it here"
+            )
+        );
+    }
+}
+
+#[test]
+fn files_and_memory_come_along() {
+    let disks = json!([
+        {"name": "config", "mountPath": "/a", "configMap": {"name": "a"}},
+        {"name": "secret", "mountPath": "/b", "secret": {"secretName": "b"}, "watch": true},
+        {"name": "scratch", "mountPath": "/c", "tmpfs": {"size": "64Mi"}},
+    ]);
+    let manifest = of(&json!({"sysctl": ["vm.swappiness=1"]}), &disks);
+    let ids: Vec<&str> = manifest
+        .drives
+        .iter()
+        .map(|there| there.drive.id.as_str())
+        .collect();
+    assert_eq!(ids, ["runtime", disks::KEYS, "disk-config"]);
+    assert_eq!(manifest.drives_come(), Ok(()));
+}

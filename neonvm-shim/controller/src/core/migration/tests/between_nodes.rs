@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::world::{MOVE, SOURCE, World};
 use crate::core::Settings;
-use crate::core::migration::SUCCEEDED;
+use crate::core::migration::{FAILED, SUCCEEDED};
 
 /// Says what the disk's image of a pod was resolved to.
 fn resolve(world: &mut World, pod: &str, image: &str) {
@@ -71,4 +71,17 @@ fn what_was_written_over_an_image_goes_only_where_that_very_image_is() {
         let world = moved(&spec, source, target);
         assert_eq!(world.travel, Some(travel), "{source} {target}");
     }
+}
+
+#[test]
+fn n44_what_the_target_cannot_take_is_told_and_the_guest_stays() {
+    let why = "the guest writes to its swap: end the VM there and start it here";
+    let mut world = World::with(&json!({}), Settings::cluster("runner:1"));
+    world.refuses = Some(why.to_owned());
+    world.settle();
+    assert_eq!(world.phase(MOVE), FAILED, "{:#?}", world.log);
+    let told = format!("the target cannot take the guest: {why}");
+    assert_eq!(world.message(MOVE), told);
+    assert_eq!(world.running(), [SOURCE]);
+    world.assert_tidy();
 }

@@ -47,6 +47,8 @@ pub(super) struct World {
     pub(super) full: bool,
     /// Writes that are refused as resting on an old version.
     pub(super) conflicts: u32,
+    /// Why the target's runner cannot take the guest.
+    pub(super) refuses: Option<String>,
     /// How the target was told that the disk comes.
     pub(super) travel: Option<DiskTravel>,
     version: u64,
@@ -76,6 +78,7 @@ impl World {
             log: Vec::new(),
             full: false,
             conflicts: 0,
+            refuses: None,
             travel: None,
             version: 100,
             seed: 7,
@@ -536,7 +539,11 @@ impl World {
                 let report = qemu.state.incoming.as_mut().expect("a target");
                 report.id.clone_from(&order.id);
                 self.travel = Some(order.disk);
-                report.stage = IncomingStage::Starting;
+                report.stage = match &self.refuses {
+                    None => IncomingStage::Starting,
+                    Some(_) => IncomingStage::Failed,
+                };
+                report.problem.clone_from(&self.refuses);
             }
             Action::Begin { .. } => {
                 assert_eq!(home, (pod, VmPhase::Running), "begun is decided first");

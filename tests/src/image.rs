@@ -1,0 +1,38 @@
+//! `bellows image`, as tests use it.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Result, ensure};
+
+use crate::bellows_bin;
+
+/// Where the programs that go into guests are: said, or beside ours as `cargo xtask test` builds them.
+fn guest_programs() -> Option<PathBuf> {
+    let said = std::env::var_os("BELLOWS_GUEST_BINS").map(PathBuf::from);
+    said.or_else(|| {
+        let bellows = bellows_bin();
+        let mut beside = bellows
+            .ancestors()
+            .map(|dir| dir.join("x86_64-unknown-linux-gnu/guest"));
+        beside.find(|dir| dir.join("neonvmd").is_file())
+    })
+}
+
+/// Runs it with these arguments and returns what it printed.
+///
+/// # Errors
+/// When it fails; its complaint is in the message.
+pub fn image(arguments: &[&str]) -> Result<String> {
+    let mut command = Command::new(bellows_bin());
+    if let Some(dir) = guest_programs() {
+        command.env("BELLOWS_GUEST_BIN_DIR", dir);
+    }
+    let output = command.arg("image").args(arguments).output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.success(),
+        "bellows image {arguments:?}: {said}"
+    );
+    Ok(String::from_utf8(output.stdout)?)
+}
