@@ -9,6 +9,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, delete, get, post, put};
+use axum::serve::ListenerExt as _;
 use axum::{Json, Router};
 use protocol::migration::{IncomingOrder, OutgoingOrder};
 use protocol::runner::{CpuState, RunnerPhase, RunnerState, SizeOrder, StopOrder};
@@ -120,6 +121,10 @@ pub async fn serve_pod(
         .local_addr()
         .is_ok_and(|address| address.ip().is_loopback());
     let routes = pod(token, is_loopback).with_state(handle);
+    // What is told is small and must not wait for the acknowledgement of what was told before.
+    let listener = listener.tap_io(|stream| {
+        let _ = stream.set_nodelay(true);
+    });
     tokio::select! {
         () = cancel.cancelled_owned() => {}
         _ = axum::serve(listener, routes) => {}
