@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
-use super::programs::Programs;
+use super::programs::{NodeKit, Programs};
 
 /// What pods without an image of their own are made of, and the pause of every pod.
 const BUSYBOX: &str = "busybox";
@@ -19,12 +19,15 @@ const OURS: [&str; 5] = [
     "neonvm-runner",
     "vm-postgres",
 ];
+/// The one of ours that brings a node's own programs along.
+const OVERLAY: &str = "neonvm-vxlan-controller";
 /// The programs of ours in them.
-const PROGRAMS: [&str; 4] = [
+const PROGRAMS: [&str; 5] = [
     "autoscale-scheduler",
     "autoscaler-agent",
     "neonvm-controller",
     "neonvm-runner",
+    OVERLAY,
 ];
 
 /// Packs [`BUSYBOX`] into `dir`; returns the archive.
@@ -47,7 +50,8 @@ pub fn pack_all(programs: &Programs, dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(archives)
 }
 
-/// Packs our parts, the runner and a guest into `dir`, for any cluster. Returns the archives.
+/// Packs our parts, the runner and a guest into `dir`, for any cluster. Returns the archives. The overlay's is among them where there is
+/// what nodes are made of, whose iptables it brings along.
 ///
 /// # Errors
 /// When something that goes into them is missing.
@@ -65,13 +69,18 @@ pub fn pack_ours(dir: &Path) -> Result<Vec<PathBuf>> {
     let mut convert = Command::new(qemu.join("bin/qemu-img"));
     convert.args(["convert", "-f", "raw", "-O", "qcow2"]);
     run(convert.arg(guest.join("root.ext4")).arg(&disk))?;
-    let places = BTreeMap::from([
+    let mut places = BTreeMap::from([
         ("programs", stripped),
         ("qemu", qemu),
         ("guest", guest),
         ("disk", disk),
     ]);
-    let packed = OURS.iter().map(|name| pack(name, &places, dir));
+    let mut names = OURS.to_vec();
+    if let Some(kit) = NodeKit::find() {
+        places.insert("node", kit.rootfs);
+        names.push(OVERLAY);
+    }
+    let packed = names.iter().map(|name| pack(name, &places, dir));
     packed.collect()
 }
 

@@ -8,6 +8,7 @@ pub mod drives;
 pub mod guest;
 pub mod http;
 pub mod lanes;
+pub mod overlay;
 pub mod process;
 pub mod qmp;
 mod qmp_transfer;
