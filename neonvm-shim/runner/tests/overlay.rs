@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
 use neonvm_runner::config::OverlayNic;
@@ -74,8 +74,9 @@ async fn n18_a_guest_answers_at_its_address_in_the_overlay() {
     assert!(neighbour.contains("52:54:0a:64:80:01"), "{neighbour}");
 
     // Neighbours give no orders: the port is open to the guest's own host alone.
-    assert!(wire.fetches(GUEST, GUESTD_PORT, "/v1/state").is_empty());
-    let own = pod.fetches(&vm.config.pod_ip.to_string(), GUESTD_FORWARD, "/v1/state");
+    let guest: IpAddr = GUEST.parse().expect("an address");
+    assert_eq!(wire.fetches((guest, GUESTD_PORT).into(), "/v1/state"), "");
+    let own = pod.fetches((vm.config.pod_ip, GUESTD_FORWARD).into(), "/v1/state");
     assert!(own.contains("boot_id"), "{own}");
 
     // Somebody has pulled the plug while there was no runner: the next one puts it in.

@@ -5,12 +5,17 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsRawFd as _;
 use std::process::{Command, Stdio};
 use std::thread;
+use std::time::Duration;
 
-use nix::sched::{CloneFlags, unshare};
+use nix::sched::{CloneFlags, setns, unshare};
+
+/// How long somebody who serves may take for an answer.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One network. Needs root.
 #[derive(Debug)]
@@ -86,15 +91,22 @@ impl Network {
         other.ip(&format!("link set {there} up"));
     }
 
-    /// The page that an HTTP server gives; nothing if it gives none.
+    /// What an HTTP server answers in the network; nothing if it does not answer.
     #[must_use]
-    pub fn fetches(&self, address: &str, port: u16, path: &str) -> String {
-        let mut wget = self.command("busybox");
-        let url = format!("http://{address}:{port}{path}");
-        wget.args(["wget", "-q", "-T", "30", "-O", "-", &url]);
-        let output = wget.stderr(Stdio::null()).output();
-        let page = output.map(|output| output.stdout).unwrap_or_default();
-        String::from_utf8_lossy(&page).into_owned()
+    pub fn fetches(&self, address: SocketAddr, path: &str) -> String {
+        let fetch = || -> io::Result<String> {
+            setns(&self.0, CloneFlags::CLONE_NEWNET)?;
+            let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            let request =
+                format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+            stream.write_all(request.as_bytes())?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer)?;
+            Ok(answer)
+        };
+        let answer = thread::scope(|scope| scope.spawn(fetch).join());
+        answer.ok().and_then(Result::ok).unwrap_or_default()
     }
 
     /// Whether an address answers within a second.

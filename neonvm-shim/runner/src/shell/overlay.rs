@@ -12,7 +12,10 @@ use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 use tracing::{info, warn};
 
 use super::process::ProcessId;
-use crate::config::OverlayNic;
+use super::record::Record;
+use super::transfer;
+use crate::config::{OverlayNic, RunnerConfig};
+use crate::core::args::overlay_mac;
 use crate::core::overlay::{BRIDGE, TAP};
 
 /// What QEMU's end is made by; a container has none of its own.
@@ -43,11 +46,15 @@ pub enum OverlayError {
     Tun(#[source] io::Error),
 }
 
-/// Makes a bridge and puts the pod's interface into it, without addresses of its own. Doing it again does no harm.
+/// Makes a bridge and puts the pod's interface into it, without addresses of its own; nothing for a guest that has no place in the
+/// overlay. Doing it again does no harm.
 ///
 /// # Errors
 /// [`OverlayError`].
-pub async fn prepare(nic: &OverlayNic) -> Result<(), OverlayError> {
+pub async fn prepare(nic: Option<&OverlayNic>) -> Result<(), OverlayError> {
+    let Some(nic) = nic else {
+        return Ok(());
+    };
     let links = Links::open()?;
     let interface = links.find(&nic.interface).await?;
     let interface = interface.ok_or_else(|| OverlayError::NoInterface(nic.interface.clone()))?;
@@ -86,8 +93,17 @@ fn make_tun(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Sees to it that a guest with a device in the overlay network is connected, whoever started its QEMU.
+pub fn keep_connected(config: &RunnerConfig, record: &Record) {
+    let from = record.arrival.as_ref();
+    let from = from.and_then(|from| transfer::manifest(config, &from.order).ok());
+    if let (Some(_), Some(qemu)) = (overlay_mac(config, from.as_ref()), record.qemu) {
+        tokio::spawn(connect(qemu));
+    }
+}
+
 /// Plugs in the end that a QEMU makes, as soon as it has; gives up with QEMU.
-pub async fn connect(qemu: ProcessId) {
+async fn connect(qemu: ProcessId) {
     let mut is_told = false;
     while qemu.is_alive() {
         match try_connect().await {

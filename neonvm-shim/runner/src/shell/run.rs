@@ -32,7 +32,7 @@ use super::transfer::{self, Ask};
 use super::{console, disk, guest, qmp};
 use crate::accel::{self, knowledge};
 use crate::config::{Accel, AccelChoice, RunnerConfig};
-use crate::core::args::{Paths, overlay_mac, qemu_args};
+use crate::core::args::{Paths, qemu_args};
 use crate::core::budget::PlugBudget;
 use crate::core::disks::{self, DiskProblem, Drive};
 use crate::core::exit::{Evidence, classify};
@@ -260,17 +260,10 @@ impl Runner {
         let control = shape::control(config.spec.cpu_scaling_mode, blind);
         let shape = shape::shape(&config.spec.guest, control, accel)?;
         let plan = disks::plan(&config.spec, config.ssh_public_key.as_deref())?;
-        self.prepare_overlay().await?;
+        overlay::prepare(config.overlay.as_ref()).await?;
         disk::make_overlay(config, &self.paths.overlay()).await?;
         let drives = drives::make_all(config, &self.paths, &plan).await?;
         self.launch(self.new_record(accel, shape, drives), None)
-    }
-
-    async fn prepare_overlay(&self) -> Result<(), OverlayError> {
-        match &self.config.overlay {
-            Some(nic) => overlay::prepare(nic).await,
-            None => Ok(()),
-        }
     }
 
     /// What to run with here.
@@ -413,7 +406,7 @@ impl Runner {
             Ok(drives) => drives,
             Err(unfit) => return Ok(Err(unfit)),
         };
-        self.prepare_overlay().await?;
+        overlay::prepare(self.config.overlay.as_ref()).await?;
         info!(
             migration = order.id,
             shares_disk, "building a QEMU like the guest's"
@@ -444,15 +437,6 @@ impl Runner {
         self.launch(record, Some(&from)).map(Ok)
     }
 
-    /// Sees to it that a guest with a device in the overlay network is connected, whoever started its QEMU.
-    fn connect_overlay(&self, record: &Record) {
-        let from = record.arrival.as_ref();
-        let from = from.and_then(|from| transfer::manifest(&self.config, &from.order).ok());
-        if let (Some(_), Some(qemu)) = (overlay_mac(&self.config, from.as_ref()), record.qemu) {
-            tokio::spawn(overlay::connect(qemu));
-        }
-    }
-
     async fn supervise(
         self,
         record: Record,
@@ -473,7 +457,7 @@ impl Runner {
                 ..first_state(&record)
             };
         });
-        self.connect_overlay(&record);
+        overlay::keep_connected(&self.config, &record);
         let (group, quota) = self.join_group(&record);
         let now = self.clock.now();
         // A guest that has answered an earlier runner, or another QEMU, does not boot any more.
