@@ -7,8 +7,6 @@ mod faults;
 mod given;
 #[path = "cluster_vms/moving.rs"]
 mod moving;
-#[path = "cluster_vms/overlay.rs"]
-mod overlay;
 
 use std::io::Write as _;
 use std::process::{Command, ExitCode};
@@ -28,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(240);
 const GIB: u64 = 1 << 30;
 
 /// In this order: a QEMU without KVM that has unplugged a CPU seldom sends its guest, so what moves comes before what shrinks.
-const CASES: [&str; 11] = [
+const CASES: [&str; 10] = [
     "n17_a_vm_has_its_default_values_and_runs_in_a_pod",
     "a_guest_has_the_files_and_settings_of_its_vm_and_follows_a_secret",
     "n44_a_guest_with_a_database_moves_to_the_other_node",
@@ -38,7 +36,6 @@ const CASES: [&str; 11] = [
     "n17_an_image_that_cannot_be_had_is_told",
     "n17_guests_run_on_while_the_api_server_is_away",
     "n17_an_ended_guest_and_a_deleted_pod_are_restarts_that_are_counted",
-    "n17_guests_of_two_nodes_talk_over_the_overlay",
     // The last one: the node stays gone.
     "n17_a_vm_whose_node_is_gone_runs_on_another",
 ];
@@ -92,9 +89,6 @@ fn case<'a>(name: &'static str) -> Case<'a, World> {
             }
             "n17_an_ended_guest_and_a_deleted_pod_are_restarts_that_are_counted" => {
                 Box::new(|world| Box::pin(faults::restarts(world)))
-            }
-            "n17_guests_of_two_nodes_talk_over_the_overlay" => {
-                Box::new(|world| Box::pin(overlay::between_nodes(world)))
             }
             _ => Box::new(|world| Box::pin(faults::node_gone(world))),
         },
@@ -319,10 +313,7 @@ impl World {
             ("neonvm-system", "name=neonvm-controller"),
             ("kube-system", "name=autoscale-scheduler"),
             ("kube-system", "name=autoscaler-agent"),
-            ("neonvm-system", "name=neonvm-vxlan-controller"),
             ("default", "vm.neon.tech/name=pg"),
-            ("default", "vm.neon.tech/name=over-one"),
-            ("default", "vm.neon.tech/name=over-two"),
         ] {
             let args = [
                 "logs",
