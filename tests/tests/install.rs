@@ -217,6 +217,47 @@ fn values_of_the_controller_reach_its_manifest() {
 }
 
 #[test]
+fn the_overlay_is_there_when_it_is_asked_for() {
+    let Some(kit) = Kit::find("the_overlay_is_there_when_it_is_asked_for") else {
+        return;
+    };
+    let made = plainly(kit.chart(&["overlay.enabled=true"]));
+    let wanted = plainly(kit.plain("overlay"));
+    assert_eq!(wanted.len(), 6);
+    for (key, object) in &wanted {
+        assert_eq!(&made[key], object, "{key:?}");
+    }
+    // The controller is told of it.
+    let controller = key("Deployment", "neonvm-system", "neonvm-controller");
+    let args = at(&made, &controller, "/spec/template/spec/containers/0/args");
+    for option in [
+        "--nad-ipam-name=overlay-ipam",
+        "--nad-ipam-namespace=neonvm-system",
+        "--nad-runner-name=overlay-for-vms",
+        "--nad-runner-namespace=neonvm-system",
+    ] {
+        let mut args = args.as_array().into_iter().flatten();
+        assert!(args.any(|arg| arg == option), "{option}");
+    }
+    // It may do nothing but look at nodes and change links.
+    let rights = at(
+        &made,
+        &key("ClusterRole", "", "neonvm-vxlan-controller"),
+        "/rules",
+    );
+    assert_eq!(
+        rights,
+        json!([{"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"]}])
+    );
+    let pods = key("DaemonSet", "neonvm-system", "neonvm-vxlan-controller");
+    let first = "/spec/template/spec/containers/0/securityContext/capabilities";
+    assert_eq!(
+        at(&made, &pods, first),
+        json!({"drop": ["ALL"], "add": ["NET_ADMIN"]})
+    );
+}
+
+#[test]
 fn values_of_the_others_reach_their_manifests() {
     let Some(kit) = Kit::find("values_of_the_others_reach_their_manifests") else {
         return;

@@ -24,10 +24,12 @@ done
 # Words of the kernel command line that are meant for us.
 hostname=$(cat /etc/hostname)
 memory=
+overlay=
 for word in $(cat /proc/cmdline); do
     case $word in
         bellows.hostname=*) hostname=${word#*=} ;;
         memhp_default_state=*) memory=${word#*=} ;;
+        ip=*:eth[1-9]:off) overlay=${word#*=} ;;
     esac
 done
 hostname "$hostname"
@@ -45,6 +47,13 @@ if ip link set eth0 up 2> /dev/null; then
     ip route add default via 10.0.2.2
 else
     say "no network device"
+fi
+# The overlay network, in the words that a kernel with its drivers built in takes by itself.
+if [ -n "$overlay" ]; then
+    IFS=: read -r address _ _ mask _ device _ << EOF
+$overlay
+EOF
+    { ip link set "$device" up && ip address add "$address/$mask" dev "$device"; } || say "no overlay network on $device"
 fi
 
 [ ! -s /etc/sysctl.conf ] || sysctl -q -p /etc/sysctl.conf

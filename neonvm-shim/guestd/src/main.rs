@@ -7,6 +7,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use neonvm_guestd::core::cpus::CpuOrder;
 use neonvm_guestd::core::flags::{self, Asked, Flags};
+use neonvm_guestd::core::overlay::Overlay;
 use neonvm_guestd::shell::http::{Served, serve};
 use neonvm_guestd::shell::keeper;
 use neonvm_guestd::shell::system::Roots;
@@ -61,6 +62,7 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
     };
     let (identity, first) = keeper::first_look(&roots).context("cannot look at the machine")?;
     let order = CpuOrder::at_start(flags.cpu_policy, &roots.cmdline());
+    let overlay = Overlay::of(&roots.cmdline());
     let uevents = Uevents::open()
         .inspect_err(|error| warn!(%error, "no kernel events: changes are seen within a second"))
         .ok();
@@ -76,6 +78,7 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
         state,
         keeper: keeper_tx,
         files_root: flags.files_root,
+        overlay,
         now: wall,
     };
     let mut terminate = signal(SignalKind::terminate())?;

@@ -58,9 +58,11 @@ pub async fn run_detached(dir: &Path, on_cancel: OnCancel, cancel: CancellationT
 fn exit_code(problem: &RunError) -> Exit {
     match problem {
         RunError::Held(_) => Exit::TryAgain,
-        RunError::Disk(_) | RunError::Drives(_) | RunError::Qemu(..) | RunError::Bind(..) => {
-            Exit::Dependency
-        }
+        RunError::Disk(_)
+        | RunError::Drives(_)
+        | RunError::Overlay(_)
+        | RunError::Qemu(..)
+        | RunError::Bind(..) => Exit::Dependency,
         _ => Exit::Config,
     }
 }

@@ -40,6 +40,9 @@ pub struct RunnerConfig {
     /// Number of the guest's vsock device; none without.
     #[serde(default)]
     pub vsock_cid: Option<u32>,
+    /// The guest's second interface, in the overlay network; none without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overlay: Option<OverlayNic>,
     /// A line of `authorized_keys` to be let into the guest by ssh.
     pub ssh_public_key: Option<String>,
     /// Where the pod's volumes are, each where it is mounted in the guest; `mounts` in the runner's directory unless said.
@@ -52,6 +55,18 @@ pub struct RunnerConfig {
     /// Boot nothing: wait for a guest that runs elsewhere.
     #[serde(default)]
     pub receive: bool,
+}
+
+/// The guest's place in the overlay network.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OverlayNic {
+    /// The interface here that is in it, as `net1`.
+    pub interface: String,
+    /// The guest's address there.
+    pub address: Ipv4Addr,
+    /// Its mask.
+    pub mask: Ipv4Addr,
 }
 
 /// Programs a runner executes.

@@ -25,9 +25,10 @@ use telemetry::exit::Exit;
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::run_detached;
-use crate::config::{AccelChoice, BootImage, CONFIG_FORMAT, Programs, RunnerConfig};
+use crate::config::{AccelChoice, BootImage, CONFIG_FORMAT, OverlayNic, Programs, RunnerConfig};
 use crate::core::args::Paths;
-use crate::core::packed::{PackedError, argument, vm_spec};
+use crate::core::overlay::{self, OverlayProblem};
+use crate::core::packed::{PackedError, argument, vm_spec, vm_status};
 use crate::node::images;
 use crate::shell::record::{RecordError, private_dir, write_json};
 use crate::shell::supervisor::OnCancel;
@@ -52,6 +53,9 @@ pub enum ContainerError {
     /// The spec in the arguments.
     #[error(transparent)]
     Spec(#[from] PackedError),
+    /// Spec and status, of the overlay network.
+    #[error(transparent)]
+    Overlay(#[from] OverlayProblem),
     /// An argument.
     #[error("-cpu-scaling-mode is {0:?}, not QmpScaling or SysfsScaling")]
     Mode(String),
@@ -166,6 +170,7 @@ pub fn config(
 ) -> Result<RunnerConfig, ContainerError> {
     let mut spec = vm_spec(args)?;
     fill(&mut spec, args)?;
+    let overlay = overlay_nic(&spec, args)?;
     let image = boot_image(root, args)?;
     let keys = root.join("vm/ssh/authorized_keys");
     let program = |name: &str| root.join("opt/qemu/bin").join(name);
@@ -188,6 +193,7 @@ pub fn config(
         cgroup_parent: None,
         // Connections of the guest's own kind would need a device of the node.
         vsock_cid: None,
+        overlay,
         ssh_public_key: std::fs::read_to_string(keys).ok(),
         mounts: Some(root.join(MOUNTS)),
         control_token: Some(root.join(TOKEN)).filter(|file| file.exists()),
@@ -210,6 +216,19 @@ fn fill(spec: &mut VmSpec, args: &[String]) -> Result<(), ContainerError> {
         spec.guest.memhp_auto_movable_ratio = ratio.map(str::to_owned);
     }
     Ok(())
+}
+
+/// The guest's place in the overlay, for whose address the status is read. Without an address the VM runs without it, as the controller
+/// tells in the VM's condition.
+fn overlay_nic(spec: &VmSpec, args: &[String]) -> Result<Option<OverlayNic>, ContainerError> {
+    if !overlay::is_wanted(spec) {
+        return Ok(None);
+    }
+    let nic = overlay::nic(spec, &vm_status(args)?)?;
+    if nic.is_none() {
+        tracing::warn!("spec.extraNetwork is enabled and the VM has no address there");
+    }
+    Ok(nic)
 }
 
 /// The disk of the pod with a kernel: the one an argument names, else the one of the runner's image.

@@ -139,6 +139,7 @@ fn manifest() -> Manifest {
         accel: Accel::Kvm,
         shape: shape.expect("sound"),
         cpus: Vec::new(),
+        overlay_mac: None,
         mac: String::new(),
         cmdline: String::new(),
         order: None,

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use protocol::image::{ImageContent, ImageManifest, MANIFEST_FILE};
 use serde_json::Value;
 
-use super::programs::Programs;
+use super::programs::{NodeKit, Programs};
 use crate::image::image;
 
 /// What pods without an image of their own are made of, and the pause of every pod.
@@ -23,12 +23,15 @@ const OURS: [&str; 5] = [
     "neonvm-runner",
     "vm-postgres",
 ];
+/// The one of ours that brings a node's own programs along.
+const OVERLAY: &str = "neonvm-vxlan-controller";
 /// The programs of ours in them.
-const PROGRAMS: [&str; 4] = [
+const PROGRAMS: [&str; 5] = [
     "autoscale-scheduler",
     "autoscaler-agent",
     "neonvm-controller",
     "neonvm-runner",
+    OVERLAY,
 ];
 
 /// Packs [`BUSYBOX`] into `dir`; returns the archive.
@@ -51,7 +54,8 @@ pub fn pack_all(programs: &Programs, dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(archives)
 }
 
-/// Packs our parts, the runner and a guest into `dir`, for any cluster. Returns the archives.
+/// Packs our parts, the runner and a guest into `dir`, for any cluster. Returns the archives. The overlay's is among them where there is
+/// what nodes are made of, whose iptables it brings along.
 ///
 /// # Errors
 /// When something that goes into them is missing.
@@ -67,13 +71,18 @@ pub fn pack_ours(dir: &Path) -> Result<Vec<PathBuf>> {
     }
     let disk = dir.join("disk.qcow2");
     disk_of(&guest, &qemu, &disk)?;
-    let places = BTreeMap::from([
+    let mut places = BTreeMap::from([
         ("programs", stripped),
         ("qemu", qemu),
         ("guest", guest),
         ("disk", disk),
     ]);
-    let packed = OURS.iter().map(|name| pack(name, &places, dir));
+    let mut names = OURS.to_vec();
+    if let Some(kit) = NodeKit::find() {
+        places.insert("node", kit.rootfs);
+        names.push(OVERLAY);
+    }
+    let packed = names.iter().map(|name| pack(name, &places, dir));
     packed.collect()
 }
 

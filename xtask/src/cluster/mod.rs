@@ -14,7 +14,7 @@ use clap::{Args, Subcommand};
 use crate::{build, shell};
 
 /// The tests that start a cluster of their own.
-const TESTS: [&str; 8] = [
+const TESTS: [&str; 9] = [
     "api_contract",
     "cluster",
     "cluster_vms",
@@ -23,6 +23,7 @@ const TESTS: [&str; 8] = [
     "install",
     "install_cluster",
     "kube_scheduler",
+    "overlay_network",
 ];
 
 /// Options of `cluster`.

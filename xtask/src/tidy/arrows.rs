@@ -6,12 +6,14 @@ use serde_json::Value;
 use crate::shell;
 
 /// For each crate of the workspace, the crates of the workspace it may depend on. A crate that is not listed is a finding.
-const ARROWS: [(&str, &[&str]); 19] = [
+const ARROWS: [(&str, &[&str]); 22] = [
     ("protocol", &[]),
     ("telemetry", &["protocol"]),
     ("carrier", &[]),
     ("vm-monitor", &["carrier", "protocol", "test-authority"]),
     ("neonvm-files", &["protocol"]),
+    ("neonvm-links", &[]),
+    ("neonvm-vxlan", &["neonvm-links", "telemetry"]),
     ("neonvm-guestd", &["neonvm-files", "protocol"]),
     (
         "agent",
@@ -26,7 +28,14 @@ const ARROWS: [(&str, &[&str]); 19] = [
     ("neonvm-controller", &["leases", "protocol", "telemetry"]),
     (
         "neonvm-runner",
-        &["carrier", "neonvm-files", "protocol", "telemetry"],
+        &[
+            "carrier",
+            "neonvm-files",
+            "neonvm-links",
+            "protocol",
+            "telemetry",
+            "test-network",
+        ],
     ),
     ("vm-images", &["protocol"]),
     // The one place where the rooms are put together in one process, by their public entries.
@@ -57,10 +66,11 @@ const ARROWS: [(&str, &[&str]); 19] = [
     ),
     (
         "bellows-tests",
-        &["protocol", "telemetry", "test-authority"],
+        &["protocol", "telemetry", "test-authority", "test-network"],
     ),
     ("guest-load", &["carrier"]),
     ("test-authority", &[]),
+    ("test-network", &[]),
     ("xtask", &[]),
 ];
 

@@ -3,4 +3,5 @@
 pub mod cpus;
 pub mod facts;
 pub mod flags;
+pub mod overlay;
 pub mod uevent;

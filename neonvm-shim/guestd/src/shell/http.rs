@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::keeper::Request as KeeperRequest;
+use crate::core::overlay::Overlay;
 
 /// Largest request body: a Kubernetes secret (1 MiB) in base64 with room for names.
 const MAX_BODY_BYTES: usize = 4 << 20;
@@ -44,6 +45,8 @@ pub struct Served {
     pub keeper: mpsc::Sender<KeeperRequest>,
     /// Where `/files` begins: `/` outside tests.
     pub files_root: PathBuf,
+    /// Where nobody is served from.
+    pub overlay: Option<Overlay>,
     /// Reads the calendar.
     pub now: fn() -> WallTime,
 }
@@ -66,6 +69,7 @@ pub async fn serve(listener: TcpListener, served: Arc<Served>, cancel: Cancellat
         let stream = tokio::select! {
             () = cancel.cancelled() => return,
             accepted = listener.accept() => match accepted {
+                Ok((_, peer)) if served.overlay.is_some_and(|overlay| overlay.has(peer.ip())) => continue,
                 Ok((stream, _)) => stream,
                 Err(error) => {
                     warn!(%error, "accept failed");

@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 
@@ -17,14 +17,25 @@ fn pod() -> PodFacts {
     }
 }
 
+fn spec() -> Value {
+    json!({"guest": {
+        "cpus": {"min": "250m", "use": "500m", "max": 2}, "memorySlotSize": "256Mi",
+        "memorySlots": {"min": 1, "use": 1, "max": 4}, "rootDisk": {"image": "vm:1", "size": "4Gi"}}})
+}
+
+fn packed(value: &Value) -> String {
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
+    io::Write::write_all(&mut gzip, value.to_string().as_bytes()).unwrap();
+    STANDARD.encode(gzip.finish().unwrap())
+}
+
 /// The arguments the controller gives (spec/neonvm.md §2.4), of a VM that leaves open what can be left open.
 fn args(more: &[&str]) -> Vec<String> {
-    let spec = json!({"guest": {
-        "cpus": {"min": "250m", "use": "500m", "max": 2}, "memorySlotSize": "256Mi",
-        "memorySlots": {"min": 1, "use": 1, "max": 4}, "rootDisk": {"image": "vm:1", "size": "4Gi"}}});
-    let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
-    io::Write::write_all(&mut gzip, spec.to_string().as_bytes()).unwrap();
-    let packed = STANDARD.encode(gzip.finish().unwrap());
+    args_of(&spec(), "x", more)
+}
+
+fn args_of(spec: &Value, status: &str, more: &[&str]) -> Vec<String> {
+    let packed = packed(spec);
     let mut all: Vec<String> = ["-skip-cgroup-management", "-use-virtio-console"]
         .into_iter()
         .chain([
@@ -34,7 +45,7 @@ fn args(more: &[&str]) -> Vec<String> {
             "SysfsScaling",
         ])
         .chain(more.iter().copied())
-        .chain(["-vmspec", &packed, "-vmstatus", "x"])
+        .chain(["-vmspec", &packed, "-vmstatus", status])
         .map(str::to_owned)
         .collect();
     all.insert(0, "runner".to_owned());
@@ -113,6 +124,30 @@ fn a_token_that_the_pod_has_is_asked_for() {
     fs::write(&token, "t").unwrap();
     let config = config(root.path(), &args(&[]), &pod()).unwrap();
     assert_eq!(config.control_token, Some(token));
+}
+
+#[test]
+fn a_vm_with_an_address_in_the_overlay_has_its_guest_connected() {
+    let root = files();
+    let mut spec = spec();
+    spec["extraNetwork"] = json!({"enable": true, "interface": "net2"});
+    let of = |spec: &Value, status: &str| config(root.path(), &args_of(spec, status, &[]), &pod());
+    let status = packed(&json!({"extraNetIP": "10.100.128.1", "extraNetMask": "255.255.0.0"}));
+    let nic = of(&spec, &status).unwrap().overlay.expect("one");
+    assert_eq!(
+        (nic.interface.as_str(), nic.address),
+        ("net2", Ipv4Addr::new(10, 100, 128, 1))
+    );
+    // The controller has told of it that there is no overlay.
+    assert_eq!(of(&spec, &packed(&json!({}))).unwrap().overlay, None);
+    let why = telemetry::chain(&of(&spec, "x").unwrap_err());
+    assert!(why.contains("-vmstatus is not base64"), "{why}");
+    spec["extraNetwork"]["interface"] = json!("eth0");
+    let why = telemetry::chain(&of(&spec, &status).unwrap_err());
+    assert!(
+        why.contains("spec.extraNetwork.interface: \"eth0\""),
+        "{why}"
+    );
 }
 
 /// N18: a kernel of another image is booted as NeonVM boots it.

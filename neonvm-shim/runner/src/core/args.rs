@@ -8,6 +8,7 @@ use protocol::units::Bytes;
 use protocol::vm::MEMORY_BLOCK_BYTES;
 
 use super::disks::Drive;
+use super::overlay;
 use super::shape::{CpuControl, Shape};
 use super::transfer::Manifest;
 use crate::config::{Accel, RunnerConfig};
@@ -220,6 +221,11 @@ pub fn qemu_args(
             arrival.map_or_else(|| mac(config.pod_ip), |from| from.mac.clone())
         ),
     );
+    if let Some(mac) = overlay_mac(config, arrival) {
+        for (flag, value) in overlay::devices(&mac) {
+            args.one(flag, value);
+        }
+    }
     if let Some(cid) = config.vsock_cid {
         args.one("-device", format!("vhost-vsock-pci,guest-cid={cid}"));
     }
@@ -307,6 +313,9 @@ pub fn cmdline(config: &RunnerConfig, shape: &Shape, accel: Accel) -> String {
         add("memory_hotplug.online_policy=auto-movable");
         add(&format!("memory_hotplug.auto_movable_ratio={ratio}"));
     }
+    if let Some(nic) = &config.overlay {
+        add(&overlay::kernel_word(nic, &config.pod));
+    }
     add(config
         .spec
         .guest
@@ -366,6 +375,15 @@ pub fn mac(ip: Ipv4Addr) -> String {
     format!("52:54:00:{b:02x}:{c:02x}:{d:02x}")
 }
 
+/// The hardware address of the guest's device in the overlay network, if it has one. A guest that comes has what it booted with.
+#[must_use]
+pub fn overlay_mac(config: &RunnerConfig, arrival: Option<&Manifest>) -> Option<String> {
+    match arrival {
+        Some(from) => from.overlay_mac.clone(),
+        None => config.overlay.as_ref().map(overlay::mac),
+    }
+}
+
 fn path(path: &Path) -> String {
     path.display().to_string()
 }
@@ -378,7 +396,7 @@ fn escaped(path: &Path) -> String {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::config::{AccelChoice, BootImage, CONFIG_FORMAT, Programs};
+    use crate::config::{AccelChoice, BootImage, CONFIG_FORMAT, OverlayNic, Programs};
     use crate::core::disks::DriveKind;
     use crate::core::shape::{shape, tests::guest};
     use protocol::vm::{Port, VmSpec};
@@ -427,6 +445,7 @@ pub(crate) mod tests {
             cpu_quota_percent: 100,
             cgroup_parent: Some("bellows".into()),
             vsock_cid: None,
+            overlay: None,
             ssh_public_key: None,
             mounts: None,
             control_token: None,
@@ -471,6 +490,25 @@ pub(crate) mod tests {
             None,
         ));
         assert_eq!(args, expected);
+    }
+
+    #[test]
+    fn a_guest_in_the_overlay_has_a_second_device_behind_the_first() {
+        let mut config = config();
+        config.overlay = Some(OverlayNic {
+            interface: "net1".into(),
+            address: Ipv4Addr::new(10, 100, 128, 1),
+            mask: Ipv4Addr::new(255, 255, 0, 0),
+        });
+        let shape = shape(&config.spec.guest, CpuControl::Plug, Accel::Kvm).expect("sound");
+        let paths = Paths::new("/run/vm");
+        let args = qemu_args(&config, &shape, Accel::Kvm, &paths, &[], None).join(" ");
+        let first = args.find("netdev=net0,mac=").expect("the first");
+        let second = "-netdev tap,id=overlay,ifname=tap-overlay,script=no,downscript=no \
+                      -device virtio-net-pci,netdev=overlay,mac=52:54:0a:64:80:01,romfile=";
+        assert!(args.find(second).expect("the second") > first, "{args}");
+        let word = " ip=10.100.128.1:::255.255.0.0:pg-x7k2p:eth1:off extra=1";
+        assert!(args.contains(word), "{args}");
     }
 
     #[test]

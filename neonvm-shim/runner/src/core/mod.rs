@@ -5,6 +5,7 @@ pub mod args;
 pub mod budget;
 pub mod disks;
 pub mod exit;
+pub mod overlay;
 pub mod packed;
 pub mod pod;
 pub mod quota;

@@ -1,33 +1,38 @@
-//! Specs in a pod's arguments: `-vmspec BASE64(GZIP(JSON))`, as one argument with `=` or as two. Source: spec/neonvm.md §3.1.
+//! Spec and status in a pod's arguments: `-vmspec BASE64(GZIP(JSON))`, as one argument with `=` or as two. Source: spec/neonvm.md §3.1.
 
 use std::io::Read;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use flate2::read::GzDecoder;
-use protocol::vm::VmSpec;
+use protocol::vm::{VmSpec, VmStatus};
+use serde::de::DeserializeOwned;
 
+/// The argument with the spec.
+const SPEC: &str = "vmspec";
+/// The argument with the status.
+const STATUS: &str = "vmstatus";
 /// Longest spec unpacked. A spec of every member is a few kilobytes; a bomb is more.
 const MAX_SPEC_BYTES: u64 = 4 << 20;
 
-/// Why a pod's arguments hold no spec.
+/// Why a pod's arguments hold no spec or no status. Each names the argument.
 #[derive(Debug, thiserror::Error)]
 pub enum PackedError {
     /// The argument is not there.
-    #[error("the runner's arguments hold no -vmspec")]
-    Missing,
+    #[error("the runner's arguments hold no -{0}")]
+    Missing(&'static str),
     /// It is not base64.
-    #[error("-vmspec is not base64")]
-    Base64(#[source] base64::DecodeError),
+    #[error("-{0} is not base64")]
+    Base64(&'static str, #[source] base64::DecodeError),
     /// It is not gzip, or too long.
-    #[error("-vmspec is not gzip")]
-    Gzip(#[source] std::io::Error),
+    #[error("-{0} is not gzip")]
+    Gzip(&'static str, #[source] std::io::Error),
     /// It is longer than any spec.
-    #[error("-vmspec unpacks to more than {MAX_SPEC_BYTES} bytes")]
-    TooLong,
-    /// It is not a spec.
-    #[error("-vmspec is not a VirtualMachine spec")]
-    Json(#[source] serde_json::Error),
+    #[error("-{0} unpacks to more than {MAX_SPEC_BYTES} bytes")]
+    TooLong(&'static str),
+    /// It is not one of a VM.
+    #[error("-{0} is not that of a VirtualMachine")]
+    Json(&'static str, #[source] serde_json::Error),
 }
 
 /// The spec in a runner container's arguments.
@@ -35,17 +40,30 @@ pub enum PackedError {
 /// # Errors
 /// [`PackedError`].
 pub fn vm_spec(args: &[String]) -> Result<VmSpec, PackedError> {
-    let text = argument(args, "vmspec").ok_or(PackedError::Missing)?;
-    let packed = STANDARD.decode(text.trim()).map_err(PackedError::Base64)?;
+    unpack(args, SPEC)
+}
+
+/// The status there: that of the VM when its pod was made.
+///
+/// # Errors
+/// [`PackedError`].
+pub fn vm_status(args: &[String]) -> Result<VmStatus, PackedError> {
+    unpack(args, STATUS)
+}
+
+fn unpack<T: DeserializeOwned>(args: &[String], name: &'static str) -> Result<T, PackedError> {
+    let text = argument(args, name).ok_or(PackedError::Missing(name))?;
+    let packed = STANDARD.decode(text.trim());
+    let packed = packed.map_err(|error| PackedError::Base64(name, error))?;
     let mut json = Vec::new();
     GzDecoder::new(packed.as_slice())
         .take(MAX_SPEC_BYTES + 1)
         .read_to_end(&mut json)
-        .map_err(PackedError::Gzip)?;
+        .map_err(|error| PackedError::Gzip(name, error))?;
     if u64::try_from(json.len()).unwrap_or(u64::MAX) > MAX_SPEC_BYTES {
-        return Err(PackedError::TooLong);
+        return Err(PackedError::TooLong(name));
     }
-    serde_json::from_slice(&json).map_err(PackedError::Json)
+    serde_json::from_slice(&json).map_err(|error| PackedError::Json(name, error))
 }
 
 /// The value of a flag in any of Go's spellings: one dash or two, `=` or the next argument.
@@ -97,18 +115,27 @@ mod tests {
     }
 
     #[test]
+    fn the_status_is_beside_the_spec() {
+        let packed = pack(br#"{"extraNetIP":"10.100.128.1","unknown":1}"#);
+        let status = vm_status(&args(&["-vmspec", "x", "-vmstatus", &packed])).unwrap();
+        assert_eq!(status.extra_net_ip, "10.100.128.1");
+        let missing = vm_status(&args(&["-vmspec", &packed])).unwrap_err();
+        assert!(missing.to_string().contains("-vmstatus"), "{missing}");
+    }
+
+    #[test]
     fn what_is_wrong_is_named() {
         let of = |list: &[&str]| vm_spec(&args(list)).unwrap_err();
-        assert!(matches!(of(&[]), PackedError::Missing));
-        assert!(matches!(of(&["-vmspec"]), PackedError::Missing));
-        assert!(matches!(of(&["-vmspec", "***"]), PackedError::Base64(_)));
-        assert!(matches!(of(&["-vmspec", "AAAA"]), PackedError::Gzip(_)));
+        assert!(matches!(of(&[]), PackedError::Missing(SPEC)));
+        assert!(matches!(of(&["-vmspec"]), PackedError::Missing(_)));
+        assert!(matches!(of(&["-vmspec", "***"]), PackedError::Base64(..)));
+        assert!(matches!(of(&["-vmspec", "AAAA"]), PackedError::Gzip(..)));
         assert!(matches!(
             of(&["-vmspec", &pack(b"[")]),
-            PackedError::Json(_)
+            PackedError::Json(..)
         ));
         let bomb = pack(&vec![b' '; 5 << 20]);
-        assert!(matches!(of(&["-vmspec", &bomb]), PackedError::TooLong));
+        assert!(matches!(of(&["-vmspec", &bomb]), PackedError::TooLong(_)));
     }
 
     proptest! {
@@ -116,6 +143,7 @@ mod tests {
         fn never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200), raw in ".{0,60}") {
             let _ = vm_spec(&args(&["-vmspec", &pack(&bytes)]));
             let _ = vm_spec(&args(&["-vmspec", &raw]));
+            let _ = vm_status(&args(&["-vmstatus", &raw]));
         }
     }
 }

@@ -195,6 +195,8 @@ pub(super) async fn prepare(
         cpu_quota_percent: params.cpu_quota_percent,
         cgroup_parent: params.cgroup_parent.clone(),
         vsock_cid,
+        // There is no network plugin that would give a pod a second interface here.
+        overlay: None,
         ssh_public_key: keys,
         mounts: None,
         control_token: None,

@@ -9,6 +9,7 @@ pub mod guest;
 pub mod http;
 pub mod lanes;
 pub mod metrics;
+pub mod overlay;
 pub mod process;
 pub mod qmp;
 mod qmp_transfer;

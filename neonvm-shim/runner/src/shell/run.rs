@@ -25,6 +25,7 @@ use super::cgroup::QuotaGroup;
 use super::control::{Handle, Token, bind_private, serve_pod, serve_private};
 use super::drives::{self, DriveError};
 use super::metrics::SyncMetrics;
+use super::overlay::{self, OverlayError};
 use super::process::{self, ProcessId};
 use super::record::{Record, RecordError, private_dir, read_json, write_json};
 use super::supervisor::{INPUT_BACKLOG, Input, OnCancel, Seen, Supervisor};
@@ -89,6 +90,9 @@ pub enum RunError {
     /// The drives beside it.
     #[error("cannot make the VM's drives")]
     Drives(#[from] DriveError),
+    /// The overlay network.
+    #[error("the guest cannot have its place in the overlay network")]
+    Overlay(#[from] OverlayError),
     /// QEMU's program.
     #[error("cannot execute {0}")]
     Qemu(PathBuf, #[source] std::io::Error),
@@ -261,6 +265,7 @@ impl Runner {
         let control = shape::control(config.spec.cpu_scaling_mode, blind);
         let shape = shape::shape(&config.spec.guest, control, accel)?;
         let plan = disks::plan(&config.spec, config.ssh_public_key.as_deref())?;
+        overlay::prepare(config.overlay.as_ref()).await?;
         disk::make_overlay(config, &self.paths.overlay()).await?;
         let drives = drives::make_all(config, &self.paths, &plan).await?;
         self.launch(self.new_record(accel, shape, drives), None)
@@ -406,6 +411,7 @@ impl Runner {
             Ok(drives) => drives,
             Err(unfit) => return Ok(Err(unfit)),
         };
+        overlay::prepare(self.config.overlay.as_ref()).await?;
         info!(
             migration = order.id,
             shares_disk, "building a QEMU like the guest's"
@@ -457,6 +463,7 @@ impl Runner {
                 ..first_state(&record)
             };
         });
+        overlay::keep_connected(&self.config, &record);
         let (group, quota) = self.join_group(&record);
         let now = self.clock.now();
         // A guest that has answered an earlier runner, or another QEMU, does not boot any more.

@@ -20,7 +20,7 @@ use super::process;
 use super::qmp::Qmp;
 use super::supervisor::{Input, Supervisor};
 use crate::config::RunnerConfig;
-use crate::core::args::{Paths, cmdline, mac};
+use crate::core::args::{Paths, cmdline, mac, overlay_mac};
 use crate::core::disks::{self, Drive, DriveKind};
 use crate::core::sizer::{Event, QmpFailure};
 use crate::core::transfer::{
@@ -93,6 +93,9 @@ pub fn manifest(config: &RunnerConfig, order: &IncomingOrder) -> Result<Manifest
             here,
             there: manifest.disk.image,
         });
+    }
+    if manifest.overlay_mac.is_some() && config.overlay.is_none() {
+        return Err(Unfit::NoOverlay);
     }
     Ok(manifest)
 }
@@ -229,6 +232,7 @@ async fn describe(
         accel: record.accel,
         shape: record.shape,
         cpus: slots.iter().filter_map(PluggedCpu::of).collect(),
+        overlay_mac: overlay_mac(&config, origin.as_ref()),
         mac: origin.as_ref().map_or(own_mac, |from| from.mac.clone()),
         cmdline: origin.map_or(own_cmdline, |from| from.cmdline),
         order: record.order,

@@ -86,6 +86,8 @@ pub struct Vm {
     pub dir: tempfile::TempDir,
     pub config: RunnerConfig,
     pub runner: Option<Child>,
+    /// The network it is in, if not this machine's.
+    pub network: Option<String>,
 }
 
 /// What a VM may be: cores and slots of 256 MiB.
@@ -121,6 +123,7 @@ impl Vm {
             cpu_quota_percent: 100,
             cgroup_parent: Some("bellows-test".into()),
             vsock_cid: None,
+            overlay: None,
             mounts: None,
             ssh_public_key: None,
             control_token: None,
@@ -132,6 +135,7 @@ impl Vm {
             dir,
             config,
             runner: None,
+            network: None,
         }
     }
 
@@ -146,7 +150,16 @@ impl Vm {
             .append(true)
             .open(self.paths().runner_log())
             .expect("a log");
-        let child = Command::new(env!("CARGO_BIN_EXE_neonvm-runner"))
+        let program = env!("CARGO_BIN_EXE_neonvm-runner");
+        let mut command = match &self.network {
+            None => Command::new(program),
+            Some(network) => {
+                let mut command = Command::new("nsenter");
+                command.arg(format!("--net={network}")).arg(program);
+                command
+            }
+        };
+        let child = command
             .args(["run", "--rundir"])
             .arg(self.dir.path())
             .stdin(Stdio::null())

@@ -55,6 +55,9 @@ pub struct Manifest {
     pub cpus: Vec<PluggedCpu>,
     /// Address of the network device.
     pub mac: String,
+    /// Address of the one in the overlay network, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overlay_mac: Option<String>,
     /// The kernel command line it booted with: a table of the machine has its length.
     pub cmdline: String,
     /// The order in force.
@@ -138,6 +141,11 @@ pub enum Unfit {
     /// It cannot be made.
     #[error("{0}")]
     Drives(String),
+    /// There is no overlay network here.
+    #[error(
+        "the guest has an interface in the overlay network, and the pod here has none: give its VM an address there, by the controller's options, and try again"
+    )]
+    NoOverlay,
     /// The image is another.
     #[error("image {here} here is not the guest's, {there}")]
     Image {

@@ -1,0 +1,115 @@
+//! A guest with a place in the overlay network: a runner in a network of its own, which has an interface net1 as a pod has by multus.
+
+mod support;
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::{Duration, Instant};
+
+use neonvm_runner::config::OverlayNic;
+use neonvm_runner::core::args::{GUESTD_FORWARD, GUESTD_PORT};
+use protocol::runner::ExitReason;
+use support::{Bounds, Kit, PATIENCE, Vm, kit};
+use test_network::Network;
+
+/// The guest's address in the overlay.
+const GUEST: &str = "10.100.128.1";
+const BOUNDS: Bounds = Bounds {
+    cpus: [1000, 1000, 1000],
+    slots: [1, 1, 1],
+};
+
+/// Two networks, or the line that says why there are none.
+fn networks(test: &str) -> Option<[Network; 2]> {
+    let made = || Network::new().expect("a network");
+    let both = made().zip(made());
+    if both.is_none() {
+        println!("SKIP(missing: root): {test}");
+    }
+    both.map(|(one, other)| [one, other])
+}
+
+fn vm(kit: &Kit, pod: &Network) -> Vm {
+    let mut vm = Vm::new(kit, &BOUNDS, |config| {
+        config.overlay = Some(OverlayNic {
+            interface: "net1".into(),
+            address: GUEST.parse().expect("an address"),
+            mask: Ipv4Addr::new(255, 255, 0, 0),
+        });
+    });
+    vm.network = Some(pod.path());
+    vm
+}
+
+async fn until_reached(from: &Network, vm: &Vm) {
+    let began = Instant::now();
+    while !from.reaches(GUEST) {
+        assert!(
+            began.elapsed() < PATIENCE,
+            "{GUEST} does not answer: {}",
+            vm.logs()
+        );
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+#[tokio::test]
+async fn n18_a_guest_answers_at_its_address_in_the_overlay() {
+    let test = "n18_a_guest_answers_at_its_address_in_the_overlay";
+    let Some([pod, wire]) = networks(test) else {
+        return;
+    };
+    let Some(kit) = kit(test).await else { return };
+    pod.cable("net1", &wire, "others");
+    // What a network plugin may have given the pod, and the guest is to have instead.
+    pod.ip(&format!("address add {GUEST}/16 dev net1"));
+    wire.ip("address add 10.100.0.1/16 dev others");
+    let mut vm = vm(&kit, &pod);
+    vm.start().await;
+    let before = vm.running().await;
+    until_reached(&wire, &vm).await;
+    assert_eq!(pod.ip("-o -4 address show dev net1"), "");
+    let ports = pod.says("bridge", "-d link show");
+    assert_eq!(ports.matches("learning off").count(), 2, "{ports}");
+    let neighbour = wire.ip(&format!("neighbour show {GUEST}"));
+    assert!(neighbour.contains("52:54:0a:64:80:01"), "{neighbour}");
+
+    // Neighbours give no orders: the port is open to the guest's own host alone.
+    let guest: IpAddr = GUEST.parse().expect("an address");
+    assert_eq!(wire.fetches((guest, GUESTD_PORT).into(), "/v1/state"), "");
+    let own = pod.fetches((vm.config.pod_ip, GUESTD_FORWARD).into(), "/v1/state");
+    assert!(own.contains("boot_id"), "{own}");
+
+    // Somebody has pulled the plug while there was no runner: the next one puts it in.
+    vm.kill_runner().await;
+    pod.ip("link set tap-overlay nomaster");
+    pod.ip("link set tap-overlay down");
+    assert!(!wire.reaches(GUEST));
+    vm.start().await;
+    let after = vm.running().await;
+    assert_eq!(after.qemu_pid, before.qemu_pid);
+    until_reached(&wire, &vm).await;
+    vm.stop(60_000).await;
+    vm.ended().await;
+    assert!(
+        !pod.ip("-o link show").contains("tap-overlay"),
+        "it goes with QEMU"
+    );
+}
+
+#[tokio::test]
+async fn n18_a_pod_without_the_interface_fails_and_says_what_gives_it_one() {
+    let test = "n18_a_pod_without_the_interface_fails_and_says_what_gives_it_one";
+    let Some([pod, _]) = networks(test) else {
+        return;
+    };
+    let Some(kit) = kit(test).await else { return };
+    let mut vm = vm(&kit, &pod);
+    vm.start().await;
+    let (report, status) = vm.ended().await;
+    assert_eq!((report.reason, status), (ExitReason::StartFailed, 69));
+    let why = report.message;
+    assert!(
+        why.contains("this pod has no interface net1: a network plugin (multus)"),
+        "{why}"
+    );
+}

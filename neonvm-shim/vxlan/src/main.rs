@@ -1,0 +1,75 @@
+//! `neonvm-vxlan-controller`: one node's part of the overlay network. See the library's documentation.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context;
+use clap::Parser;
+use neonvm_vxlan::args::Args;
+use neonvm_vxlan::shell::{Kernel, Metrics, Params, StateHandle, remove, run};
+use prometheus_client::registry::Registry;
+use telemetry::admin::{Admin, serve};
+use telemetry::exit::Exit;
+use telemetry::{logging, shutdown};
+use tokio::net::TcpListener;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(asked) => {
+            // Help and version are answers, all else is a wrong use.
+            let exit = if asked.use_stderr() {
+                Exit::Config
+            } else {
+                Exit::Drained
+            };
+            let _ = asked.print();
+            return exit.into();
+        }
+    };
+    match start(args).await {
+        Ok(()) => Exit::Drained.into(),
+        Err(error) => {
+            tracing::error!(error = format!("{error:#}"), "stopped");
+            Exit::Dependency.into()
+        }
+    }
+}
+
+async fn start(args: Args) -> anyhow::Result<()> {
+    let log = logging::init("neonvm-vxlan-controller").context("logging")?;
+    let cancel = shutdown::on_signal().context("signals")?;
+    let kernel = Kernel::open(args.exempt.0.map(|_| args.iptables.clone()));
+    let kernel = kernel.context("cannot speak to the kernel about links")?;
+    if args.delete {
+        return Ok(remove(&kernel).await?);
+    }
+    let local = args.node_ip.context("--node-ip is required")?;
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let client = kube::Client::try_default().await;
+    let client = client.context("no API server is configured")?;
+    let mut registry = Registry::default();
+    let metrics = Metrics::register(&mut registry);
+    let state = StateHandle::default();
+    let (shown, asked) = (state.clone(), state.clone());
+    let admin = Admin::new(Arc::new(registry)).log(log);
+    let admin = admin
+        .state(move || shown.dump())
+        .ready(move || asked.ready());
+    let listener = TcpListener::bind(args.listen).await;
+    let listener = listener.with_context(|| format!("could not listen on {}", args.listen))?;
+    tracing::info!(address = %listener.local_addr()?, "admin server listens");
+    let server = tokio::spawn(serve(listener, admin, cancel.clone()));
+    let params = Params {
+        client,
+        kernel,
+        local,
+        exempt: args.exempt.0,
+        metrics,
+        state,
+    };
+    run(params, cancel).await?;
+    server.await??;
+    Ok(())
+}

@@ -1,0 +1,50 @@
+//! The program's metrics.
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+/// One kind of step.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct Of {
+    pub(super) step: &'static str,
+}
+
+/// What there is to count.
+#[derive(Debug, Clone)]
+pub struct Metrics {
+    pub(super) steps: Family<Of, Counter>,
+    pub(super) failures: Counter,
+    pub(super) watch_failures: Counter,
+    pub(super) nodes: Gauge,
+    pub(super) targets: Gauge,
+}
+
+impl Metrics {
+    /// Makes and registers them.
+    #[must_use]
+    pub fn register(registry: &mut Registry) -> Self {
+        let metrics = Self {
+            steps: Family::default(),
+            failures: Counter::default(),
+            watch_failures: Counter::default(),
+            nodes: Gauge::default(),
+            targets: Gauge::default(),
+        };
+        registry.register("vxlan_steps", "Steps done, by kind", metrics.steps.clone());
+        let failures = "Looks at the kernel, or steps, that failed";
+        registry.register("vxlan_failures", failures, metrics.failures.clone());
+        let watch = "Breaks of the watch of nodes";
+        registry.register(
+            "vxlan_watch_failures",
+            watch,
+            metrics.watch_failures.clone(),
+        );
+        registry.register("vxlan_nodes", "Nodes known", metrics.nodes.clone());
+        let targets = "Nodes that frames for everybody are sent to";
+        registry.register("vxlan_targets", targets, metrics.targets.clone());
+        metrics
+    }
+}

@@ -1,0 +1,120 @@
+//! Networks of the tests' own: each is a namespace of the kernel with nothing in it but what a test puts there. Nothing that happens in
+//! one is seen outside, and it ends with the last program in it, at the latest with the test.
+
+#![forbid(unsafe_code)]
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsRawFd as _;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use nix::sched::{CloneFlags, setns, unshare};
+
+/// How long somebody who serves may take for an answer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// One network. Needs root.
+#[derive(Debug)]
+pub struct Network(File);
+
+impl Network {
+    /// Makes one, with a loopback device that is switched on; `None` without root.
+    ///
+    /// # Errors
+    /// When the kernel makes none.
+    pub fn new() -> io::Result<Option<Self>> {
+        if !nix::unistd::geteuid().is_root() {
+            return Ok(None);
+        }
+        // A thread of its own enters it, and leaves an open file behind that keeps it.
+        let made = thread::spawn(|| -> io::Result<File> {
+            unshare(CloneFlags::CLONE_NEWNET)?;
+            File::open("/proc/thread-self/ns/net")
+        });
+        let made = made
+            .join()
+            .map_err(|_| io::Error::other("a thread panicked"))?;
+        let network = Self(made?);
+        network.ip("link set lo up");
+        Ok(Some(network))
+    }
+
+    /// Where it is known by, as long as it lives.
+    #[must_use]
+    pub fn path(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
+    }
+
+    /// A program in it.
+    #[must_use]
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new("nsenter");
+        let network = format!("--net={}", self.path());
+        command.arg(network).arg(program).stdin(Stdio::null());
+        command
+    }
+
+    /// What `ip` says of these words, which it must take.
+    ///
+    /// # Panics
+    /// When it does not; its complaint is in the message.
+    pub fn ip(&self, words: &str) -> String {
+        self.says("ip", words)
+    }
+
+    /// What a program says of these words, which it must take.
+    ///
+    /// # Panics
+    /// When it does not; its complaint is in the message.
+    pub fn says(&self, program: &str, words: &str) -> String {
+        let output = self
+            .command(program)
+            .args(words.split_whitespace())
+            .output();
+        let output = output.unwrap_or_else(|error| panic!("{program}: {error}"));
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{program} {words}: {complaint}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// Lays a cable to another network, of these names at its ends, both switched on.
+    pub fn cable(&self, name: &str, other: &Self, there: &str) {
+        let path = other.path();
+        self.ip(&format!(
+            "link add {name} type veth peer name {there} netns {path}"
+        ));
+        self.ip(&format!("link set {name} up"));
+        other.ip(&format!("link set {there} up"));
+    }
+
+    /// What an HTTP server answers in the network; nothing if it does not answer.
+    #[must_use]
+    pub fn fetches(&self, address: SocketAddr, path: &str) -> String {
+        let fetch = || -> io::Result<String> {
+            setns(&self.0, CloneFlags::CLONE_NEWNET)?;
+            let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            let request =
+                format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+            stream.write_all(request.as_bytes())?;
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer)?;
+            Ok(answer)
+        };
+        let answer = thread::scope(|scope| scope.spawn(fetch).join());
+        answer.ok().and_then(Result::ok).unwrap_or_default()
+    }
+
+    /// Whether an address answers within a second.
+    #[must_use]
+    pub fn reaches(&self, address: &str) -> bool {
+        let mut ping = self.command("busybox");
+        ping.args(["ping", "-c", "1", "-W", "1", address]);
+        let status = ping.stdout(Stdio::null()).stderr(Stdio::null()).status();
+        status.is_ok_and(|status| status.success())
+    }
+}
