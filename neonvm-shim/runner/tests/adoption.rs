@@ -83,6 +83,7 @@ async fn a_runner_killed_while_the_guest_boots_is_replaced_too() {
     let mut second = Vm {
         dir: tempfile::tempdir().unwrap(),
         config: vm.config.clone(),
+        network: None,
         runner: None,
     };
     std::mem::swap(&mut second.dir, &mut vm.dir);

@@ -32,6 +32,7 @@ fn of(settings: &serde_json::Value, disks: &serde_json::Value) -> Manifest {
         shape: shape(&spec.guest, CpuControl::Plug, Accel::Tcg).unwrap(),
         cpus: Vec::new(),
         mac: String::new(),
+        overlay_mac: None,
         cmdline: String::new(),
         order: None,
         boot_ms: None,

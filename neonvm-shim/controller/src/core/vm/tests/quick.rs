@@ -166,7 +166,8 @@ fn a_controller_that_dies_after_a_permitted_order_leaves_the_pod_to_the_next() {
 
 #[test]
 fn what_no_permit_covers_is_on_its_pod_first() {
-    let uncovered: [(&str, fn(&mut VirtualMachine)); 4] = [
+    type Change = fn(&mut VirtualMachine);
+    let uncovered: [(&str, Change); 4] = [
         ("less CPU", |vm| permit(vm, 1750, 4)),
         ("less memory", |vm| permit(vm, 2000, 3)),
         ("nobody scales it", |vm| {
