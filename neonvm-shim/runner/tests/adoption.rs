@@ -2,8 +2,10 @@
 
 mod support;
 
-use protocol::runner::{ExitReason, RunnerPhase};
+use protocol::runner::{ExitReason, ResizeProblem, RunnerPhase, RunnerState};
 use support::{Bounds, SLOT, Vm, kit};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::net::UnixStream;
 
 #[tokio::test]
 async fn a_killed_runner_leaves_the_guest_and_the_next_one_goes_on() {
@@ -22,7 +24,7 @@ async fn a_killed_runner_leaves_the_guest_and_the_next_one_goes_on() {
     vm.order(3000, 6, 1).await;
     vm.kill_runner().await;
     vm.start().await;
-    let done = |state: &protocol::runner::RunnerState| {
+    let done = |state: &RunnerState| {
         state
             .resize
             .as_ref()
@@ -52,6 +54,43 @@ async fn a_killed_runner_leaves_the_guest_and_the_next_one_goes_on() {
     let (report, _) = vm.ended().await;
     let reasons = [ExitReason::QemuDied, ExitReason::Requested];
     assert!(reasons.contains(&report.reason), "{report:?}");
+}
+
+/// Who looks at a guest by its monitor keeps the runner out, for QEMU has one client at a time.
+#[tokio::test]
+async fn a_monitor_held_by_somebody_is_told_and_the_order_waits() {
+    let test = "a_monitor_held_by_somebody_is_told_and_the_order_waits";
+    let Some(kit) = kit(test).await else { return };
+    let bounds = Bounds {
+        cpus: [1000, 1000, 2000],
+        slots: [2, 2, 2],
+    };
+    let mut vm = Vm::new(&kit, &bounds, |_| ());
+    vm.start().await;
+    let before = vm.running().await;
+    vm.kill_runner().await;
+    let mut holder = BufReader::new(UnixStream::connect(vm.paths().qmp()).await.unwrap());
+    let mut greeting = String::new();
+    holder.read_line(&mut greeting).await.unwrap();
+    assert!(greeting.contains("QMP"), "{greeting}");
+    vm.start().await;
+    vm.wait("the next one serves", |_| true).await;
+    vm.order(2000, 2, 1).await;
+    let told = |state: &RunnerState| {
+        let problem = state.resize.as_ref().and_then(|at| at.problem.as_ref());
+        matches!(problem, Some(ResizeProblem::Qmp { message, .. }) if message.contains("another client"))
+    };
+    let held = vm.wait("somebody else's connection is told", told).await;
+    assert_eq!(held.boot_id, before.boot_id, "the guest runs on");
+    drop(holder);
+    let done = |state: &RunnerState| {
+        let resize = state.resize.as_ref();
+        resize.is_some_and(|at| at.done && at.problem.is_none() && at.order.trace.revision == 1)
+    };
+    let after = vm.wait("the order is carried out", done).await;
+    assert_eq!((after.qemu_pid, after.cpus.plugged), (before.qemu_pid, 2));
+    vm.stop(0).await;
+    vm.ended().await;
 }
 
 #[tokio::test]

@@ -68,6 +68,8 @@ pub struct Sizer {
     budget: Option<PlugBudget>,
     held: Held,
     qmp: bool,
+    /// Why the monitor is not reached, as far as that is worth telling.
+    unreached: Option<String>,
     cpu: Lane,
     memory: Lane,
     slots: Option<Vec<CpuSlot>>,
@@ -124,6 +126,7 @@ impl Sizer {
                 visible: None,
             },
             qmp: false,
+            unreached: None,
             cpu: Lane::default(),
             memory: Lane::default(),
             slots: None,
@@ -158,6 +161,7 @@ impl Sizer {
                 (self.cpu.busy, self.memory.busy) = (false, false);
                 self.pending.clear();
             }
+            Event::QmpUnreached(why) => self.unreached = (!self.qmp).then_some(why),
             Event::CpuHint => self.cpu.look_at = self.cpu.look_at.min(now),
             Event::MemoryHint => self.memory.look_at = self.memory.look_at.min(now),
             Event::Cpus(reply) => {
@@ -308,7 +312,7 @@ impl Sizer {
     }
 
     fn connected(&mut self, now: Timestamp) {
-        self.qmp = true;
+        (self.qmp, self.unreached) = (true, None);
         (self.slots, self.slots_fresh) = (None, false);
         self.leaving.clear();
         if self.shape.device.0 > 0 {

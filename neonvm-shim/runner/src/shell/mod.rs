@@ -5,6 +5,7 @@ pub mod console;
 pub mod control;
 pub mod disk;
 pub mod drives;
+mod follow;
 pub mod guest;
 pub mod http;
 pub mod lanes;

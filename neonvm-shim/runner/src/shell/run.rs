@@ -30,7 +30,7 @@ use super::process::{self, ProcessId};
 use super::record::{Record, RecordError, private_dir, read_json, write_json};
 use super::supervisor::{INPUT_BACKLOG, Input, OnCancel, Seen, Supervisor};
 use super::transfer::{self, Ask};
-use super::{console, disk, guest, qmp};
+use super::{console, disk, follow};
 use crate::accel::{self, knowledge};
 use crate::config::{Accel, AccelChoice, RunnerConfig};
 use crate::core::args::{Paths, qemu_args};
@@ -43,14 +43,6 @@ use crate::core::transfer::{Arrival, Incoming, Manifest, Outgoing, Unfit};
 
 /// Longest path of a unix socket that every kernel takes, less the longest of our file names.
 const MAX_DIR_BYTES: usize = 107 - "/qmp-manual.sock".len();
-/// Pause between two tries at the monitor.
-const QMP_AGAIN: Duration = Duration::from_millis(20);
-/// The same once it has failed for a while.
-const QMP_AGAIN_SLOW: Duration = Duration::from_millis(500);
-/// Tries at the quick pace: QEMU makes its socket within a second.
-const QMP_QUICK_TRIES: u32 = 250;
-/// How often an adopted QEMU, which is not our child, is looked at.
-const ALIVE_EVERY: Duration = Duration::from_millis(200);
 /// How long the end is readable on the control socket before the process goes.
 const LINGER: Duration = Duration::from_millis(300);
 
@@ -504,8 +496,17 @@ impl Runner {
             stop: stop.clone(),
         };
         let process = supervisor.record.qemu;
-        tokio::spawn(watch_process(child, process, inputs.clone(), stop.clone()));
-        tokio::spawn(follow_monitor(self.paths.qmp(), inputs, stop.clone()));
+        tokio::spawn(follow::watch_process(
+            child,
+            process,
+            inputs.clone(),
+            stop.clone(),
+        ));
+        tokio::spawn(follow::follow_monitor(
+            self.paths.qmp(),
+            inputs,
+            stop.clone(),
+        ));
         let end = supervisor.run(taken, cancel).await;
         if end.is_some() {
             tokio::time::sleep(LINGER).await;
@@ -608,90 +609,5 @@ fn first_state(record: &Record) -> RunnerState {
             began_unix_us: None,
         }),
         ..waiting_state()
-    }
-}
-
-/// Tells when QEMU is gone.
-async fn watch_process(
-    child: Option<Child>,
-    process: Option<ProcessId>,
-    inputs: mpsc::Sender<Input>,
-    stop: CancellationToken,
-) {
-    let code = if let Some(mut child) = child {
-        tokio::select! {
-            () = stop.cancelled() => return,
-            status = child.wait() => status.ok().and_then(|status| status.code()),
-        }
-    } else {
-        while process.is_some_and(ProcessId::is_alive) {
-            tokio::select! {
-                () = stop.cancelled() => return,
-                () = tokio::time::sleep(ALIVE_EVERY) => {}
-            }
-        }
-        None
-    };
-    // The supervisor is gone only when the runner ends.
-    let _ = inputs.send(Input::Ended(code)).await;
-}
-
-/// Keeps a monitor connection: connects, passes events on, connects again.
-async fn follow_monitor(socket: PathBuf, inputs: mpsc::Sender<Input>, stop: CancellationToken) {
-    let mut tries = 0;
-    loop {
-        let connected = tokio::select! {
-            () = stop.cancelled() => return,
-            connected = qmp::connect(&socket) => connected,
-        };
-        match connected {
-            Ok((qmp, mut events)) => {
-                tries = 0;
-                info!(version = qmp.version, "monitor connected");
-                if inputs.send(Input::QmpUp(Arc::new(qmp))).await.is_err() {
-                    return;
-                }
-                while let Some(event) = events.recv().await {
-                    if inputs.send(Input::Qmp(event)).await.is_err() {
-                        return;
-                    }
-                }
-                if inputs.send(Input::QmpDown).await.is_err() {
-                    return;
-                }
-            }
-            Err(error) => {
-                tries += 1;
-                if tries == QMP_QUICK_TRIES {
-                    warn!(
-                        error = telemetry::chain(&error),
-                        "QEMU's monitor is not reached"
-                    );
-                }
-            }
-        }
-        let pause = if tries < QMP_QUICK_TRIES {
-            QMP_AGAIN
-        } else {
-            QMP_AGAIN_SLOW
-        };
-        tokio::select! {
-            () = stop.cancelled() => return,
-            () = tokio::time::sleep(pause) => {}
-        }
-    }
-}
-
-pub(super) async fn follow_guest(
-    address: SocketAddrV4,
-    inputs: mpsc::Sender<Input>,
-    stop: CancellationToken,
-) {
-    let (news, mut states) = mpsc::channel(1);
-    tokio::spawn(guest::watch(address, news, stop.clone()));
-    while let Some(state) = states.recv().await {
-        if inputs.send(Input::Guest(state)).await.is_err() {
-            return;
-        }
     }
 }

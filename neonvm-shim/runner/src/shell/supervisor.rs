@@ -50,6 +50,8 @@ pub enum Input {
     QmpUp(Arc<Qmp>),
     /// It is not any more.
     QmpDown,
+    /// It could not be for a while, for this reason.
+    QmpUnreached(String),
     /// QEMU told something.
     Qmp(QmpEvent),
     /// neonvmd told something.
@@ -172,7 +174,11 @@ impl Supervisor {
     pub(super) fn follow_guest(&mut self) {
         if !std::mem::replace(&mut self.seen.follows_guest, true) {
             let (address, inputs) = (self.guest_address(), self.inputs.clone());
-            tokio::spawn(super::run::follow_guest(address, inputs, self.stop.clone()));
+            tokio::spawn(super::follow::follow_guest(
+                address,
+                inputs,
+                self.stop.clone(),
+            ));
         }
     }
 
@@ -306,6 +312,7 @@ impl Supervisor {
                     at.disconnected();
                 }
             }
+            Input::QmpUnreached(why) => self.sizer.handle(now, Event::QmpUnreached(why)),
             Input::Qmp(event) => self.take_qmp(now, event),
             Input::Guest(state) => self.take_guest(now, state),
             Input::Reply(event) => self.sizer.handle(now, event),

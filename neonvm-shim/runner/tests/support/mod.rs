@@ -143,7 +143,7 @@ impl Vm {
         Paths::new(self.dir.path())
     }
 
-    /// Starts a runner process; returns as soon as it serves its control socket.
+    /// Starts a runner process, which serves its control socket a moment later.
     pub async fn start(&mut self) {
         let log = std::fs::File::options()
             .create(true)

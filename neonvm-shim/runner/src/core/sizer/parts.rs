@@ -72,6 +72,8 @@ pub enum Event {
     QmpUp,
     /// It is lost; replies under way will not come.
     QmpDown,
+    /// It could not be connected for a while, for this reason.
+    QmpUnreached(String),
     /// Reply to [`Action::QueryCpus`].
     Cpus(Result<Vec<CpuSlot>, QmpFailure>),
     /// Reply to [`Action::QueryMemory`].

@@ -450,6 +450,30 @@ fn a_lost_monitor_forgets_commands_and_looks_again() {
 }
 
 #[test]
+fn a_monitor_that_is_not_reached_is_what_stands_in_the_way() {
+    let mut world = World::new(CpuControl::Plug, Accel::Tcg);
+    world.settle();
+    world.sizer.handle(world.now, Event::QmpDown);
+    world.order(2000, 2 * GIB, 1);
+    world.settle();
+    assert_eq!(world.problem(), None, "for a moment that is nothing");
+    let why = "somebody else is connected".to_owned();
+    world
+        .sizer
+        .handle(world.now, Event::QmpUnreached(why.clone()));
+    let expected = ResizeProblem::Qmp {
+        command: "a connection".into(),
+        message: why.clone(),
+    };
+    assert_eq!(world.problem(), Some(expected));
+    world.sizer.handle(world.now, Event::QmpUp);
+    // Told late: it is reached since.
+    world.sizer.handle(world.now, Event::QmpUnreached(why));
+    world.settle();
+    assert_eq!((world.problem(), world.done()), (None, true));
+}
+
+#[test]
 fn orders_outside_the_machine_do_nothing_but_say_so() {
     let mut world = World::new(CpuControl::Plug, Accel::Tcg);
     world.settle();

@@ -20,6 +20,10 @@ impl Sizer {
         }) {
             return Some(ResizeProblem::OutOfRange { rule });
         }
+        if let Some(message) = self.unreached.clone() {
+            let command = "a connection".to_owned();
+            return Some(ResizeProblem::Qmp { command, message });
+        }
         if let Some(failure) = self.cpu.failure.as_ref().or(self.memory.failure.as_ref()) {
             let QmpFailure { command, message } = failure.clone();
             return Some(ResizeProblem::Qmp { command, message });

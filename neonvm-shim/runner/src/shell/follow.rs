@@ -1,0 +1,163 @@
+//! What a runner hears by itself: from QEMU's process, its monitor, the guest's daemon.
+
+use std::net::SocketAddrV4;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::process::Child;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::process::ProcessId;
+use super::qmp::ConnectError;
+use super::supervisor::Input;
+use super::{guest, qmp};
+
+/// Pause between two tries at the monitor.
+const QMP_AGAIN: Duration = Duration::from_millis(20);
+/// The same once it has failed for a while.
+const QMP_AGAIN_SLOW: Duration = Duration::from_millis(500);
+/// Tries at the quick pace: QEMU makes its socket within a second.
+const QMP_QUICK_TRIES: u32 = 250;
+/// Times it may be silent, each for as long as a greeting is waited for, before that is told: a busy host's QEMU may be late once.
+const QMP_SILENCES: u32 = 2;
+/// How often an adopted QEMU, which is not our child, is looked at.
+const ALIVE_EVERY: Duration = Duration::from_millis(200);
+
+/// Tries at a monitor that is not reached.
+#[derive(Debug, Default)]
+struct Outage {
+    tries: u32,
+    silences: u32,
+    is_told: bool,
+}
+
+impl Outage {
+    /// One more has failed. Why, when that is to be told: once.
+    fn tell(&mut self, error: &ConnectError) -> Option<String> {
+        self.tries += 1;
+        self.silences += u32::from(matches!(error, ConnectError::Silent));
+        let is_long = self.tries >= QMP_QUICK_TRIES || self.silences >= QMP_SILENCES;
+        let is_news = is_long && !std::mem::replace(&mut self.is_told, is_long);
+        is_news.then(|| telemetry::chain(error))
+    }
+
+    fn pause(&self) -> Duration {
+        if self.tries < QMP_QUICK_TRIES {
+            QMP_AGAIN
+        } else {
+            QMP_AGAIN_SLOW
+        }
+    }
+}
+
+/// Tells when QEMU is gone.
+pub(super) async fn watch_process(
+    child: Option<Child>,
+    process: Option<ProcessId>,
+    inputs: mpsc::Sender<Input>,
+    stop: CancellationToken,
+) {
+    let code = if let Some(mut child) = child {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            status = child.wait() => status.ok().and_then(|status| status.code()),
+        }
+    } else {
+        while process.is_some_and(ProcessId::is_alive) {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(ALIVE_EVERY) => {}
+            }
+        }
+        None
+    };
+    // The supervisor is gone only when the runner ends.
+    let _ = inputs.send(Input::Ended(code)).await;
+}
+
+/// Keeps a monitor connection: connects, passes events on, connects again.
+pub(super) async fn follow_monitor(
+    socket: PathBuf,
+    inputs: mpsc::Sender<Input>,
+    stop: CancellationToken,
+) {
+    let mut outage = Outage::default();
+    loop {
+        let connected = tokio::select! {
+            () = stop.cancelled() => return,
+            connected = qmp::connect(&socket) => connected,
+        };
+        match connected {
+            Ok((qmp, mut events)) => {
+                outage = Outage::default();
+                info!(version = qmp.version, "monitor connected");
+                if inputs.send(Input::QmpUp(Arc::new(qmp))).await.is_err() {
+                    return;
+                }
+                while let Some(event) = events.recv().await {
+                    if inputs.send(Input::Qmp(event)).await.is_err() {
+                        return;
+                    }
+                }
+                if inputs.send(Input::QmpDown).await.is_err() {
+                    return;
+                }
+            }
+            Err(error) => {
+                if let Some(why) = outage.tell(&error) {
+                    warn!(error = why, "QEMU's monitor is not reached");
+                    if inputs.send(Input::QmpUnreached(why)).await.is_err() {
+                        return;
+                    }
+                }
+            }
+        }
+        let pause = outage.pause();
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(pause) => {}
+        }
+    }
+}
+
+/// Tells what the daemon in the guest says.
+pub(super) async fn follow_guest(
+    address: SocketAddrV4,
+    inputs: mpsc::Sender<Input>,
+    stop: CancellationToken,
+) {
+    let (news, mut states) = mpsc::channel(1);
+    tokio::spawn(guest::watch(address, news, stop.clone()));
+    while let Some(state) = states.recv().await {
+        if inputs.send(Input::Guest(state)).await.is_err() {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_outage_is_told_once_when_it_lasts() {
+        let refused = || ConnectError::Connect(std::io::ErrorKind::ConnectionRefused.into());
+        let mut starting = Outage::default();
+        for _ in 1..QMP_QUICK_TRIES {
+            assert_eq!(starting.tell(&refused()), None);
+            assert_eq!(starting.pause(), QMP_AGAIN);
+        }
+        assert!(starting.tell(&refused()).is_some());
+        assert_eq!(starting.pause(), QMP_AGAIN_SLOW);
+        assert_eq!(starting.tell(&refused()), None);
+
+        let mut held = Outage::default();
+        assert_eq!(held.tell(&ConnectError::Silent), None);
+        let why = held.tell(&ConnectError::Silent).expect("it lasts");
+        assert!(why.contains("another client"), "{why}");
+        assert_eq!(held.tell(&ConnectError::Silent), None);
+    }
+}
