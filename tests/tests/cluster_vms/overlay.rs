@@ -1,8 +1,10 @@
 //! Guests of two nodes in the overlay network, with everything of it deployed as it is shipped but for multus, for which a plugin of the
-//! test's stands.
+//! test's stands: it reads the definition of the network that is shipped, and the pods' names in place of their annotation, which is
+//! looked at here.
 
 use std::collections::BTreeSet;
-use std::process::Command;
+use std::io::Write as _;
+use std::process::Stdio;
 
 use anyhow::{Context as _, Result, ensure};
 use bellows_tests::api::attachment_kind;
@@ -13,47 +15,66 @@ use serde_json::{Value, json};
 
 use super::{PATIENCE, World, minimal};
 
-/// Stands for multus; what it is called in the nodes' list of plugins, which begins with the pods' own.
+/// Stands for multus.
 const PLUGIN: &str = include_str!("second.sh");
-const INSTALL: &str = r#"set -eu
-cat > /usr/lib/cni/second
-chmod 755 /usr/lib/cni/second
-grep -q second /etc/cni/net.d/10-pods.conflist ||
+const PLUGINS: &str = "/usr/lib/cni";
+/// Has it called for every pod, before the pods' own plugins.
+const CALL: &str = r#"grep -q second /etc/cni/net.d/10-pods.conflist ||
     sed -i 's/"plugins": \[/"plugins": [{"type": "second"},/' /etc/cni/net.d/10-pods.conflist"#;
 const NAMES: [&str; 2] = ["over-one", "over-two"];
 const SPACE: &str = "neonvm-system";
+const NETWORK: &str = "overlay-for-vms";
+/// What multus is asked by: namespace, network and interface.
+const ASKED: &str = "neonvm-system/overlay-for-vms@net1";
 const CONTROLLER: &str = "name=neonvm-vxlan-controller";
 const IMAGE: &str = "docker.io/bellows/neonvm-vxlan-controller:0.1.0";
 const POOL: &str = "neonvm-10.100.0.0-16";
 /// The lowest ones of the range.
 const FIRST: [&str; 2] = ["10.100.128.0", "10.100.128.1"];
 
-/// Runs a program that must succeed, with something to read.
-fn feed(mut command: Command, input: &str) -> Result<()> {
-    use std::io::Write as _;
-    let mut child = command.stdin(std::process::Stdio::piped()).spawn()?;
-    child
-        .stdin
-        .take()
-        .context("it reads")?
-        .write_all(input.as_bytes())?;
+/// Runs a script in a node, with something to read.
+fn script(world: &World, node: &str, script: &str, input: &str) -> Result<()> {
+    let mut command = world.cluster.in_node(node, "sh")?;
+    command.args(["-ec", script]).stdin(Stdio::piped());
+    let mut child = command.spawn()?;
+    let mut pipe = child.stdin.take().context("it reads")?;
+    pipe.write_all(input.as_bytes())?;
+    drop(pipe);
     let status = child.wait()?;
     ensure!(status.success(), "{command:?}: {status}");
+    Ok(())
+}
+
+/// Has every node give pods of our VMs an interface in the network that is defined for them.
+fn install_plugin(world: &World) -> Result<()> {
+    let kind = "network-attachment-definition";
+    let args = ["get", kind, "-n", SPACE, NETWORK];
+    let part = ["-o", "jsonpath={.spec.config}"];
+    let network = world.cluster.plane().ask(&[&args[..], &part].concat())?;
+    for node in world.cluster.names() {
+        for (file, text) in [("second.json", network.as_str()), ("second", PLUGIN)] {
+            let put = format!("cat > {PLUGINS}/{file}; chmod 755 {PLUGINS}/{file}");
+            script(world, &node, &put, text)?;
+        }
+        script(world, &node, CALL, "")?;
+    }
     Ok(())
 }
 
 /// Everything that `docs/overlay.md` asks for.
 async fn deploy(world: &World) -> Result<()> {
     let plane = world.cluster.plane();
-    for node in world.cluster.names() {
-        let mut install = world.cluster.in_node(&node, "sh")?;
-        install.args(["-c", INSTALL]);
-        feed(install, PLUGIN)?;
-    }
     plane.apply(&attachment_kind().to_string())?;
     plane.until_established()?;
     let folder = checkout().join("deploy/overlay");
-    plane.ask(&["apply", "-k", &folder.display().to_string()])?;
+    let folder = folder.display().to_string();
+    // A kind that is established may be discovered a moment later.
+    let taken = wait_for("the overlay to be taken", PATIENCE, || async {
+        let applied = plane.ask(&["apply", "-k", &folder]);
+        applied.map_err(|error| format!("{error:#}"))
+    });
+    taken.await?;
+    install_plugin(world)?;
     let options = [
         "--nad-ipam-name=overlay-ipam",
         "--nad-ipam-namespace=neonvm-system",
@@ -133,6 +154,10 @@ async fn start_guests(world: &World) -> Result<Vec<Value>> {
         let runs = |vm: &Value| vm["status"]["phase"] == "Running";
         let vm = world.that("neonvm", name, "runs", runs).await?;
         ensure!(vm["status"]["node"] == node.as_str(), "{}", vm["status"]);
+        let pod = vm["status"]["podName"].as_str().context("it has a pod")?;
+        let pod = world.get("pod", pod)?;
+        let asked = &pod["metadata"]["annotations"]["k8s.v1.cni.cncf.io/networks"];
+        ensure!(*asked == ASKED, "{asked}");
         vms.push(vm);
     }
     Ok(vms)
