@@ -270,6 +270,17 @@ pub fn foreign_kind(
     })
 }
 
+/// The kind that multus brings, whose objects name networks.
+#[must_use]
+pub fn attachment_kind() -> serde_json::Value {
+    let names = [
+        "NetworkAttachmentDefinition",
+        "network-attachment-definitions",
+        "network-attachment-definition",
+    ];
+    foreign_kind("k8s.cni.cncf.io", names, false)
+}
+
 async fn embedded() -> Result<Running> {
     let dir = tempfile::tempdir()?;
     std::fs::create_dir(dir.path().join("log"))?;

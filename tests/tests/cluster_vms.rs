@@ -7,6 +7,8 @@ mod faults;
 mod given;
 #[path = "cluster_vms/moving.rs"]
 mod moving;
+#[path = "cluster_vms/overlay.rs"]
+mod overlay;
 #[path = "cluster_vms/rows.rs"]
 mod rows;
 
@@ -37,7 +39,7 @@ type Run = for<'a> fn(&'a World) -> Pin<Box<dyn Future<Output = Result<()>> + Se
 
 /// In this order: first those with a guest of their own; and a QEMU without KVM that has unplugged a CPU seldom sends its guest, so
 /// what moves comes before what shrinks.
-const CASES: [(&str, Run); 15] = [
+const CASES: [(&str, Run); 16] = [
     ("n17_a_guest_with_swap_has_it_to_the_page", |world| {
         Box::pin(rows::swap(world))
     }),
@@ -88,6 +90,9 @@ const CASES: [(&str, Run); 15] = [
         "n17_an_ended_guest_and_a_deleted_pod_are_restarts_that_are_counted",
         |world| Box::pin(faults::restarts(world)),
     ),
+    ("n17_guests_of_two_nodes_talk_over_the_overlay", |world| {
+        Box::pin(overlay::between_nodes(world))
+    }),
     // The last one: the node stays gone.
     ("n17_a_vm_whose_node_is_gone_runs_on_another", |world| {
         Box::pin(faults::node_gone(world))
@@ -367,6 +372,7 @@ impl World {
             ("neonvm-system", "name=neonvm-controller"),
             ("kube-system", "name=autoscale-scheduler"),
             ("kube-system", "name=autoscaler-agent"),
+            ("neonvm-system", "name=neonvm-vxlan-controller"),
             ("default", "vm.neon.tech/name"),
         ] {
             let args = [

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use bellows_tests::api::{Api, Flavour, foreign_kind};
+use bellows_tests::api::{Api, Flavour, attachment_kind};
 use bellows_tests::cluster::cluster_or_skip;
 use bellows_tests::patience::wait_for;
 use bellows_tests::process::Process;
@@ -16,19 +16,6 @@ use serde_json::{Value, json};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const POOL: &str = "neonvm-10.100.0.0-16";
-
-/// The kind that multus brings, as far as it is looked at here.
-fn attachments() -> Value {
-    foreign_kind(
-        "k8s.cni.cncf.io",
-        [
-            "NetworkAttachmentDefinition",
-            "network-attachment-definitions",
-            "network-attachment-definition",
-        ],
-        false,
-    )
-}
 
 struct Scene {
     api: Api,
@@ -42,7 +29,7 @@ impl Scene {
 
     fn set(api: Api) -> Self {
         let scene = Self { api };
-        scene.api.add_kind(&attachments()).unwrap();
+        scene.api.add_kind(&attachment_kind()).unwrap();
         let config = json!({
             "cniVersion": "0.3.1", "name": "overlay", "type": "bridge",
             "ipam": {"network_name": "neonvm", "ipRanges": [

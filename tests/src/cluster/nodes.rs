@@ -128,6 +128,16 @@ impl Cluster {
         command
     }
 
+    /// A program in a node, among its own files and in its own network.
+    ///
+    /// # Errors
+    /// When there is no node of that name.
+    pub fn in_node(&self, name: &str, program: &str) -> Result<Command> {
+        let mut command = inside(self.process_of(name)?);
+        command.arg(program);
+        Ok(command)
+    }
+
     /// Puts this thread, and those it starts, onto the nodes' network, where pods are reached at their addresses; returns a client
     /// of the API there. There is no way back.
     ///
@@ -176,12 +186,17 @@ impl Cluster {
     /// # Errors
     /// When it does not run, or there is none of that name.
     pub fn power_off(&self, name_of: &str) -> Result<()> {
-        let numbered = (1..).zip(&self.nodes);
-        let mut numbered = numbered.map(|(number, process)| (name(number), process));
-        let found = numbered.find(|(name, _)| name == name_of);
-        let (_, process) = found.with_context(|| format!("no node {name_of}"))?;
+        let process = self.process_of(name_of)?;
         // The first process of its namespace: the kernel ends all the others.
-        Ok(kill(Pid::from_raw(*process), Signal::SIGKILL)?)
+        Ok(kill(Pid::from_raw(process), Signal::SIGKILL)?)
+    }
+
+    /// The first process of a node.
+    fn process_of(&self, name_of: &str) -> Result<i32> {
+        let mut numbered = (1..).zip(&self.nodes);
+        let found = numbered.find(|(number, _)| name(*number) == name_of);
+        let (_, process) = found.with_context(|| format!("no node {name_of}"))?;
+        Ok(*process)
     }
 
     /// The ends of the logs of everything, for people who look for the cause of a failure.
@@ -273,20 +288,8 @@ impl Cluster {
         for archive in archives {
             let file = File::open(archive)
                 .with_context(|| format!("cannot open {}", archive.display()))?;
-            let mut import = Command::new("nsenter");
+            let mut import = inside(process);
             import
-                .args([
-                    "-t",
-                    &process.to_string(),
-                    "-m",
-                    "-n",
-                    "-p",
-                    "-u",
-                    "-i",
-                    "-C",
-                    "-r",
-                    "-w",
-                ])
                 .args(["ctr", "-n", "k8s.io", "images", "import"])
                 .args(["--snapshotter", "overlayfs", "-"])
                 .stdin(file);
@@ -323,6 +326,14 @@ impl Cluster {
         .and_then(|ready| ready.map_err(|why| anyhow::anyhow!(why)))
         .with_context(|| self.logs())
     }
+}
+
+/// What enters a node, by its first process, and runs the program that follows.
+fn inside(process: i32) -> Command {
+    let mut command = Command::new("nsenter");
+    command.args(["-t", &process.to_string()]);
+    command.args(["-m", "-n", "-p", "-u", "-i", "-C", "-r", "-w"]);
+    command
 }
 
 /// The name of a node.
