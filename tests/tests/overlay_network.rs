@@ -9,7 +9,7 @@
 
 use std::fs::File;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -354,30 +354,4 @@ async fn a_link_of_somebody_else_is_told_and_left_alone() {
     node.kill();
     node.delete();
     assert_eq!(links(&node.network), ["lo", "uplink", "neon-br0"]);
-}
-
-#[test]
-fn what_is_missing_is_named_by_an_exit_code() {
-    let run = |args: &[&str]| {
-        let mut command = Command::new(program("neonvm-vxlan-controller"));
-        let output = command
-            .args(args)
-            .env_remove("MY_NODE_IP")
-            .env("KUBECONFIG", Path::new("/nowhere"));
-        let output = output.output().unwrap();
-        (
-            output.status.code(),
-            String::from_utf8_lossy(&output.stderr).into_owned(),
-        )
-    };
-    let (code, said) = run(&["--node-ip=10.0.0.1", "--listen=127.0.0.1:0"]);
-    assert!(
-        code == Some(69) && said.contains("no API server is configured"),
-        "{code:?} {said}"
-    );
-    let (code, said) = run(&[]);
-    assert!(
-        code == Some(64) && said.contains("--node-ip"),
-        "{code:?} {said}"
-    );
 }
