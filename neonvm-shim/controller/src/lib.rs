@@ -12,6 +12,5 @@ pub mod shell;
 pub use core::overlay::Overlay;
 pub use core::{AffinityStyle, Settings};
 pub use shell::{
-    Metrics, Params, RunError, SettingsError, StateHandle, Waits, Webhook, WebhookNames, run,
-    serve_admin, settings,
+    Metrics, Params, RunError, StateHandle, Webhook, WebhookNames, offers_resize, overlay, run,
 };

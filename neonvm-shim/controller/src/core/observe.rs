@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 
-use protocol::annotations::{ANNOTATION_APPROVED, LABEL_ENABLED};
 use protocol::object::Pod;
 use protocol::runner::{ResizeReport, RunnerState, SizeOrder};
 use protocol::time::WallTime;
@@ -206,16 +205,6 @@ pub fn grows(wanted: Resources, state: &RunnerState) -> bool {
         None => size_of(state),
     };
     wanted.has_field_above(held)
-}
-
-/// Whether a scheduler has permitted the VM this size. The permit is on the object before the agent hears of it, and is counted from
-/// then on; what the pod says follows. What a person makes of a VM has no permit.
-#[must_use]
-pub fn is_permitted(vm: &VirtualMachine, size: Resources) -> bool {
-    let approved = vm.metadata.annotations.get(ANNOTATION_APPROVED);
-    let approved = approved.and_then(|text| serde_json::from_str::<Resources>(text).ok());
-    let covers = approved.is_some_and(|approved| !size.has_field_above(approved));
-    covers && vm.metadata.label_is_true(LABEL_ENABLED)
 }
 
 #[cfg(test)]

@@ -14,7 +14,6 @@ use protocol::revision::RevisionWithTime;
 use protocol::runner::{ExitReport, RunnerPhase, RunnerState, SizeOrder};
 use protocol::time::{Span, Timestamp, WallTime};
 use protocol::trace::TraceId;
-use protocol::units::Resources;
 use protocol::vm::{RestartPolicy, TakenBy, VmPhase};
 use serde_json::Value;
 
@@ -23,7 +22,7 @@ use super::conditions::whole_seconds;
 use super::note::Note;
 use super::observe::{
     DELETED_COUNTS_AS_FAILED_US, Fit, PodState, deletion_age_us, end_of, fit, grows, held_up,
-    is_permitted, pod_state, size_of,
+    pod_state, size_of,
 };
 use super::plan::{Draft, PodView, RunnerView};
 use super::problem::{Problem, peer_text};
@@ -279,9 +278,8 @@ impl Draft<'_> {
         self.status.node.clone_from(&pod.spec.node_name);
     }
 
-    /// The order, and what the pod says of it. A shrink goes out at once, and so does a growth that a scheduler has permitted, for it
-    /// has been counted since. Of any other growth the pod alone may tell whoever adds up a node: it must say so before the
-    /// guest grows.
+    /// Metadata first, then the order: whoever adds up a node by its pods must never see a guest grow before its pod
+    /// says so. Growth therefore waits for the sync; everything else goes out beside it.
     fn sync_and_size(&mut self, pod: &Pod) {
         if pod.metadata.deletion_timestamp.is_some() {
             return;
@@ -290,41 +288,38 @@ impl Draft<'_> {
         let ops = metadata::expected(self.vm, self.input.settings).patch(&pod.metadata);
         let resize = self.requests(pod);
         let in_sync = ops.is_empty() && !resize.as_ref().is_some_and(|resize| resize.grows);
-        let mut can_wait = false;
-        if let RunnerView::Known(state) = self.input.runner {
-            let is_counted = !grows(wanted, state) || is_permitted(self.vm, wanted);
-            let fit = self.fit(state);
-            if fit == Fit::Unordered && (in_sync || is_counted) {
-                self.order(pod, wanted);
-            }
-            can_wait = fit != Fit::Reached && is_counted && self.may_be_quick();
+        if let RunnerView::Known(state) = self.input.runner
+            && self.fit(state) == Fit::Unordered
+            && (in_sync || !grows(wanted, state))
+        {
+            let revision = self.revision();
+            self.actions.push(Action::SetSize {
+                pod: pod.metadata.name.clone(),
+                order: SizeOrder {
+                    cpu: wanted.cpu,
+                    memory: wanted.mem,
+                    trace: TraceId {
+                        vm: self.vm.metadata.key(),
+                        revision,
+                    },
+                },
+            });
         }
+        let only_shrinks = matches!(self.input.runner, RunnerView::Known(state)
+            if self.fit(state) != Fit::Reached && !grows(wanted, state));
+        let can_wait = only_shrinks && self.may_be_quick();
         let name = || pod.metadata.name.clone();
         if !ops.is_empty() && !can_wait {
             self.actions
                 .push(Action::PatchPodMetadata { name: name(), ops });
         }
-        if let Some(requests::Change { ops, .. }) = resize.filter(|_| !can_wait) {
+        if let Some(resize) = resize {
+            let ops = resize.ops;
             self.actions.push(Action::ResizePod { name: name(), ops });
         }
         if self.overlay_is_wanted() && self.input.settings.network_attachment.is_none() {
             self.problems.push(Problem::NoOverlay);
         }
-    }
-
-    fn order(&mut self, pod: &Pod, size: Resources) {
-        let revision = self.revision();
-        self.actions.push(Action::SetSize {
-            pod: pod.metadata.name.clone(),
-            order: SizeOrder {
-                cpu: size.cpu,
-                memory: size.mem,
-                trace: TraceId {
-                    vm: self.vm.metadata.key(),
-                    revision,
-                },
-            },
-        });
     }
 
     /// What is to change in what the pod requests. An API server or a node that will not have it is told of and holds nobody up:

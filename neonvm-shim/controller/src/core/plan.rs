@@ -379,19 +379,14 @@ impl<'a> Draft<'a> {
         if let Some(mut change) = merge_difference(&as_json(&self.stored), &as_json(&self.status)) {
             // Zero looks like absent from here, and readers want it there.
             change["restartCount"] = json!(self.status.restart_count);
-            let write = Action::WriteStatus {
+            self.actions.push(Action::WriteStatus {
                 status: Box::new(self.status.clone()),
                 notes: std::mem::take(&mut self.notes),
                 patch: json!({
                     "metadata": {"resourceVersion": self.vm.metadata.resource_version},
                     "status": change,
                 }),
-            };
-            // That a resize is done is what the agent waits for; nobody waits for what the pod says.
-            let is_awaited = self.stored.phase.is_alive()
-                && self.status.current_revision != self.stored.current_revision;
-            let at = if is_awaited { 0 } else { self.actions.len() };
-            self.actions.insert(at, write);
+            });
         }
     }
 

@@ -11,7 +11,7 @@ pub const SLOT_ALIGNMENT_BYTES: u64 = protocol::vm::MEMORY_BLOCK_BYTES;
 
 /// A resize that takes no longer is written once, when it is done: every write costs the machine time that the guest needs
 /// to carry the resize out.
-const QUICK: Span = Span::from_millis(250);
+const QUICK: Span = Span::from_millis(100);
 
 /// How the two terms of ours join the node affinity of a VM's spec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -47,7 +47,7 @@ pub struct Settings {
     pub true_requests: bool,
     /// Seconds before the first readiness probe: a floor of the boot time seen.
     pub readiness_initial_delay_s: u32,
-    /// How long a resize may take before the object says phase Scaling, and the pod that the VM shrinks or grows by permit.
+    /// How long a resize may take before the object says phase Scaling, and the pod that the VM shrinks.
     pub quick: Span,
     /// How node affinity is joined.
     pub affinity: AffinityStyle,

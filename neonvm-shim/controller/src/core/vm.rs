@@ -347,8 +347,7 @@ impl VmCore {
         }
         for action in plan.actions {
             let kind = action.kind();
-            let of_vm = matches!(kind.peer(), Peer::Api | Peer::Requests);
-            let blocked = self.must_read_vm && of_vm;
+            let blocked = self.must_read_vm && kind.peer() == Peer::Api;
             if !blocked && !self.busy.contains_key(&kind.peer()) && self.may(kind, at.now) {
                 return Some(action);
             }

@@ -59,7 +59,7 @@ pub enum OverlayError {
 ///
 /// # Errors
 /// [`OverlayError`].
-pub(super) async fn overlay(
+pub async fn overlay(
     client: &Client,
     namespace: &str,
     name: &str,

@@ -8,11 +8,9 @@
 //! of steps is made once by hand before it is measured; what that took is shown beside the rest.
 //!
 //! With `--cluster` the guest is in a pod of a real cluster and the patch goes through a real API server to the deployed parts. This
-//! thread, the only one, is then on the nodes' network, and in the agent's place: the VM has the permit that an agent would have been
-//! given before it patched, for all sizes that are measured, and there is no agent.
+//! thread, the only one, is then on the nodes' network.
 //!
-//! Beside the whole time stands where it goes: how long the API took to answer the patch, when the runner had its order, and what the
-//! parts stamped.
+//! Beside the whole time stands where it goes: how long the API took to answer the patch, and what the parts stamped.
 
 mod place;
 mod rig;
@@ -45,9 +43,6 @@ struct Cli {
     /// In a cluster of one node, not under `bellows up`; needs root
     #[arg(long)]
     cluster: bool,
-    /// In a cluster: the VM has no permit for what it grows by, as when a person resizes it
-    #[arg(long, requires = "cluster")]
-    unpermitted: bool,
     /// Write the figures to FILE
     #[arg(long)]
     json: Option<PathBuf>,
@@ -104,7 +99,7 @@ const fn pair(names: (&'static str, &'static str), to: (u32, u32)) -> (Step, Ste
 async fn main() -> Result<()> {
     let cli = Cli::parse();
     let place = if cli.cluster {
-        Place::cluster(!cli.unpermitted).await?
+        Place::cluster().await?
     } else {
         Place::machine().await?
     };
@@ -155,8 +150,6 @@ fn figures_of(name: &str, ours: &[Took], raw: &[f64], first: &[f64]) -> Vec<Figu
     ];
     let answered: Vec<f64> = ours.iter().map(|took| took.answered_ms).collect();
     figures.push(ms("answer_ms_median", spread(&answered).1));
-    let ordered: Vec<f64> = ours.iter().map(|took| took.ordered_ms).collect();
-    figures.push(ms("ordered_ms_median", spread(&ordered).1));
     for (index, (stage, _)) in STAMPED.iter().enumerate() {
         let stamped: Vec<f64> = ours.iter().filter_map(|took| took.stages[index]).collect();
         if !stamped.is_empty() {

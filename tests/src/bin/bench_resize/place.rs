@@ -10,11 +10,7 @@ use bellows_tests::site::{Site, postgres_vm};
 use bellows_tests::unix_http;
 use bellows_tests::vms::Vms;
 use nix::unistd::Pid;
-use protocol::annotations::{
-    ANNOTATION_APPROVED, ANNOTATION_REQUESTED, ANNOTATION_SCALING_UNIT, LABEL_ENABLED,
-};
 use protocol::runner::RunnerState;
-use protocol::units::{Bytes, MilliCpu, Resources};
 use serde_json::{Value, json};
 
 use super::rig::VM;
@@ -23,11 +19,6 @@ use super::rig::VM;
 const PATIENCE: Duration = Duration::from_secs(180);
 /// By how much the guest's CPUs are over-committed in a cluster.
 const OVERCOMMIT: u32 = 8;
-/// The largest size of the VM.
-const LARGEST: Resources = Resources {
-    cpu: MilliCpu(4000),
-    mem: Bytes(4 << 30),
-};
 /// A runner's directory in its pod.
 const RUNDIR: &str = "vm/images/run";
 
@@ -43,8 +34,6 @@ pub(crate) enum Place {
 pub(crate) struct Pods {
     cluster: Cluster,
     vms: Vms,
-    /// Whether the VM has its permit.
-    permitted: bool,
     /// What the cluster keeps; goes after it.
     _dir: tempfile::TempDir,
 }
@@ -54,8 +43,8 @@ impl Place {
         Ok(Self::Machine(Box::new(Site::fresh().await?)))
     }
 
-    /// A cluster of one node with our parts, but for the agent where this process takes its place.
-    pub(crate) async fn cluster(permitted: bool) -> Result<Self> {
+    /// A cluster of one node with all our parts.
+    pub(crate) async fn cluster() -> Result<Self> {
         let (programs, kit) =
             nodes_or_skip("bench cluster").context("there is nothing to make a cluster of")?;
         let (dir, images) = (tempfile::tempdir()?, tempfile::tempdir()?);
@@ -63,21 +52,10 @@ impl Place {
         let cluster = Cluster::start(programs, &kit, dir.path(), 1, &archives, Life::WithUs);
         let cluster = cluster.await?;
         cluster.deploy().await.with_context(|| cluster.logs())?;
-        if permitted {
-            let agent = [
-                "delete",
-                "daemonset",
-                "autoscaler-agent",
-                "-n",
-                "kube-system",
-            ];
-            cluster.plane().ask(&agent)?;
-        }
         let vms = Vms::new(cluster.enter().await?);
         Ok(Self::Cluster(Box::new(Pods {
             cluster,
             vms,
-            permitted,
             _dir: dir,
         })))
     }
@@ -99,18 +77,11 @@ impl Place {
 
     /// The VM that is measured, at its smallest.
     pub(crate) fn object(&self) -> Value {
-        let (cpus, slots) = (
-            LARGEST.cpu.0,
-            u32::try_from(LARGEST.mem.0 >> 30).unwrap_or(1),
-        );
-        let mut object = postgres_vm(VM, (1000, 1000, cpus), (1, 1, slots), false);
-        if let Self::Cluster(pods) = self {
+        let mut object = postgres_vm(VM, (1000, 1000, 4000), (1, 1, 4), false);
+        if let Self::Cluster(_) = self {
             object["spec"]["guest"]["rootDisk"]["image"] = json!("bellows/vm-postgres:15");
             // The node is this machine, and has less than the largest size; there is nobody else to take from.
             object["spec"]["overcommit"] = json!({"cpu": OVERCOMMIT});
-            if pods.permitted {
-                permit(&mut object);
-            }
         }
         object
     }
@@ -173,18 +144,6 @@ impl Place {
             &site.bellows(&arguments).await?,
         )?))
     }
-}
-
-/// Puts on the VM what the scheduler would have: that it may be of the largest size.
-fn permit(object: &mut Value) {
-    let unit = json!(Resources::new(1000, 1 << 30)).to_string();
-    let largest = json!(LARGEST).to_string();
-    object["metadata"]["labels"][LABEL_ENABLED] = json!("true");
-    object["metadata"]["annotations"] = json!({
-        ANNOTATION_SCALING_UNIT: unit,
-        ANNOTATION_REQUESTED: largest,
-        ANNOTATION_APPROVED: largest,
-    });
 }
 
 impl Pods {

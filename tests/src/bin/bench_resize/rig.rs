@@ -8,10 +8,8 @@ use bellows_tests::guest::Guest;
 use bellows_tests::patience::wait_for;
 use bellows_tests::qmp::Qmp;
 use bellows_tests::site::BOOT_PATIENCE;
-use jiff::Timestamp;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use protocol::runner::StageStamp;
 
 use super::place::Place;
 use super::{ONE_CPU, Step};
@@ -43,8 +41,6 @@ pub(crate) struct Took {
     pub(crate) visible_ms: f64,
     /// From the patch until the API answered it.
     pub(crate) answered_ms: f64,
-    /// From the patch until the runner had its order.
-    pub(crate) ordered_ms: f64,
     /// Each of [`STAMPED`], where it was stamped.
     pub(crate) stages: [Option<f64>; STAMPED.len()],
 }
@@ -120,7 +116,7 @@ impl Rig {
     pub(crate) async fn by_object(&mut self, step: &Step) -> Result<Took> {
         self.revision += 1;
         tokio::time::sleep(REST).await;
-        let (began, began_unix_us) = (Instant::now(), Timestamp::now().as_microsecond());
+        let began = Instant::now();
         let milliseconds = || began.elapsed().as_secs_f64() * 1e3;
         let patch = async {
             self.place
@@ -146,34 +142,17 @@ impl Rig {
                     .is_some_and(|r| r.revision.value == revision)
             })
             .await?;
-        let stamps = self.stamps().await?;
-        let begin = stamps.first().context("no stamp of the order")?;
-        let before_order = begin.start_unix_us.saturating_sub(began_unix_us);
         Ok(Took {
             visible_ms,
             answered_ms,
-            ordered_ms: Duration::from_micros(before_order.try_into()?).as_secs_f64() * 1e3,
-            stages: self.stages(&stamps).await?,
+            stages: self.stages().await?,
         })
     }
 
-    /// What the runner stamped of the newest resize: QEMU's part, which begins with the order, and the guest's.
-    async fn stamps(&self) -> Result<Vec<StageStamp>> {
-        let report = self.place.runner().await?.resize;
-        let ours = report.filter(|report| report.order.trace.revision == self.revision);
-        let stamps = ours.map(|report| report.stages);
-        stamps.with_context(|| format!("the runner has no order of revision {}", self.revision))
-    }
-
-    /// What the parts stamped of it; where only the runner can be asked, what that did.
-    async fn stages(&self, stamps: &[StageStamp]) -> Result<[Option<f64>; STAMPED.len()]> {
+    /// What the parts stamped of the newest resize.
+    async fn stages(&self) -> Result<[Option<f64>; STAMPED.len()]> {
         let Some(answer) = self.place.resizes().await? else {
-            return Ok(STAMPED.map(|(_, stage)| {
-                let mut stamps = stamps.iter();
-                let of =
-                    stamps.find(|of| serde_json::to_value(of.stage).is_ok_and(|it| it == stage));
-                of.map(|of| Duration::from_micros(of.duration_us).as_secs_f64() * 1e3)
-            }));
+            return Ok([None; STAMPED.len()]);
         };
         let rows = answer["resizes"].as_array().context("resizes")?;
         let row = rows

@@ -10,7 +10,7 @@ use protocol::units::MilliCpu;
 use protocol::vm::{RestartPolicy, VirtualMachine, VmPhase, VmStatus};
 use serde_json::json;
 
-use super::world::{World, permit};
+use super::world::World;
 use crate::core::refusal::Refusal;
 use crate::core::testing::sample_vm;
 use crate::core::vm::Event;
@@ -20,7 +20,6 @@ use crate::core::{Action, Kind, Reply, Settings};
 enum Happening {
     Resize { quarters: u32, slots: i32 },
     Annotate(u8),
-    Permit { quarters: u32, gib: u64 },
     EndPod { well: bool },
     LosePod,
     DeletePod,
@@ -36,7 +35,6 @@ fn happening() -> impl Strategy<Value = Happening> {
     prop_oneof![
         (1_u32..=8, 1_i32..=4).prop_map(|(quarters, slots)| Happening::Resize { quarters, slots }),
         any::<u8>().prop_map(Happening::Annotate),
-        (1_u32..=8, 1_u64..=4).prop_map(|(quarters, gib)| Happening::Permit { quarters, gib }),
         any::<bool>().prop_map(|well| Happening::EndPod { well }),
         Just(Happening::LosePod),
         Just(Happening::DeletePod),
@@ -99,7 +97,6 @@ fn happen(world: &mut World, what: &Happening) {
         Happening::Annotate(n) => world.edit(|vm| {
             vm.metadata.annotations.insert("note".into(), n.to_string());
         }),
-        Happening::Permit { quarters, gib } => world.edit(|vm| permit(vm, quarters * 250, *gib)),
         Happening::EndPod { well } if there => {
             world.end(&pod, if *well { "Succeeded" } else { "Failed" }, 1);
         }

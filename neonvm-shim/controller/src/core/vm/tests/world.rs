@@ -2,21 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use protocol::annotations::{
-    ANNOTATION_APPROVED, ANNOTATION_VM_USAGE, FINALIZER, LABEL_ENABLED, VmUsage,
-};
+use protocol::annotations::FINALIZER;
 use protocol::object::{ContainerStatus, Pod, Terminated};
-use protocol::quantity::Quantity;
 use protocol::runner::{ResizeReport, RunnerState};
 use protocol::time::{Span, Timestamp, WallTime};
-use protocol::units::{Bytes, Resources};
+use protocol::units::Bytes;
 use protocol::vm::{VirtualMachine, VmPhase, VmStatus};
 use serde_json::{Value, json};
 
 use crate::core::certificate::Step;
 use crate::core::certificate::testing::{Ca, Manner};
 use crate::core::metadata::PatchOp;
-use crate::core::observe::{is_permitted, ordered};
 use crate::core::pod::CONTAINER;
 use crate::core::refusal::Refusal;
 use crate::core::testing::{runner_at, wall};
@@ -191,7 +187,6 @@ impl World {
                     .map(|a| format!("{:?}", a.kind()))
                     .collect();
             };
-            self.is_counted(&action);
             self.log.push(action.clone());
             if self.is_pondered(&action) {
                 continue;
@@ -204,23 +199,6 @@ impl World {
         panic!(
             "the core never rests: {:#?}",
             &self.log[self.log.len() - 6..]
-        );
-    }
-
-    /// No order is for more than what is counted: by the permit on the VM, or by what its pod says.
-    fn is_counted(&self, action: &Action) {
-        let Action::SetSize { pod, order } = action else {
-            return;
-        };
-        let (size, pod) = (ordered(order), self.pod(pod));
-        let usage = &pod.metadata.annotations[ANNOTATION_VM_USAGE];
-        let usage: VmUsage = serde_json::from_str(usage).expect("the controller wrote it");
-        let is_on_pod = usage.cpu >= Quantity::from_milli(u64::from(size.cpu.0))
-            && usage.memory >= Quantity::from_bytes(size.mem.0);
-        let is_permitted = is_permitted(&self.vm(), size);
-        assert!(
-            is_on_pod || is_permitted,
-            "{size} is ordered, the pod says {usage:?}"
         );
     }
 
@@ -466,16 +444,6 @@ impl World {
             .iter()
             .any(|name| name == FINALIZER)
     }
-}
-
-/// Puts the permit for a size on an autoscaled VM.
-pub(super) fn permit(vm: &mut VirtualMachine, milli: u32, gib: u64) {
-    let size = json!(Resources::new(milli, gib << 30)).to_string();
-    let metadata = &mut vm.metadata;
-    metadata.labels.insert(LABEL_ENABLED.into(), "true".into());
-    metadata
-        .annotations
-        .insert(ANNOTATION_APPROVED.into(), size);
 }
 
 /// RFC 7386.
