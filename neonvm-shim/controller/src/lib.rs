@@ -12,5 +12,6 @@ pub mod shell;
 pub use core::overlay::Overlay;
 pub use core::{AffinityStyle, Settings};
 pub use shell::{
-    Metrics, Params, RunError, StateHandle, Webhook, WebhookNames, offers_resize, overlay, run,
+    Metrics, Params, RunError, SettingsError, StateHandle, Waits, Webhook, WebhookNames, run,
+    serve_admin, settings,
 };

@@ -6,24 +6,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
-use axum::Json;
-use axum::routing::get;
 use clap::Parser;
 use leases::core::elect::ElectRule;
 use leases::{LeaseName, Led, LostLead, while_leading};
-use neonvm_controller::args::{Args, TrueRequests};
+use neonvm_controller::args::Args;
 use neonvm_controller::core::review::Excused;
-use neonvm_controller::{
-    Metrics, Params, Settings, StateHandle, Webhook, WebhookNames, offers_resize,
-};
+use neonvm_controller::{Metrics, Params, StateHandle, Waits, Webhook, serve_admin, settings};
 use prometheus_client::registry::Registry;
 use protocol::time::Span;
 use telemetry::admin::Admin;
 use telemetry::clock::Clock;
 use telemetry::exit::Exit;
 use telemetry::{StageLog, logging, shutdown};
-use tokio::net::TcpListener;
-use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 /// Resize stages kept.
@@ -64,15 +58,23 @@ async fn run(args: Args) -> anyhow::Result<()> {
     let election = args
         .election(client.default_namespace(), SETTLE, clock.wall())
         .context("no name for this replica")?;
-    let webhook = webhook(&args, &client, clock).await?;
+    // Every replica serves it, whoever leads.
+    let webhook = match args.webhook_listen {
+        Some(address) => {
+            let excused = args.skip_update_validation_for.iter();
+            let excused = Excused::of(excused.map(String::as_str));
+            let webhook = Webhook::listen(address, &client, excused, clock).await;
+            Some(webhook.with_context(|| format!("could not listen on {address}"))?)
+        }
+        None => None,
+    };
     let waits = Waits {
-        // A replica that waits for the lead is as ready as it can be.
         for_lead: Arc::new(AtomicBool::new(election.is_some())),
-        // Objects are refused while nobody answers for them: whoever waits for this replica waits for its webhook too.
         is_asked: webhook.as_ref().map(|webhook| Arc::clone(&webhook.ready)),
     };
     let admin = waits.admin(Admin::new(Arc::new(registry)).log(log), &state);
-    let server = serve_admin(&args, admin, &state, &cancel).await?;
+    let server = serve_admin(args.listen, admin, &state, &cancel).await;
+    let server = server.with_context(|| format!("could not listen on {}", args.listen))?;
     let webhook = webhook.map(|webhook| tokio::spawn(webhook.serve(cancel.clone())));
     let params = Params {
         settings: settings(&args, &client).await?,
@@ -89,81 +91,6 @@ async fn run(args: Args) -> anyhow::Result<()> {
         webhook.await??;
     }
     Ok(())
-}
-
-/// What this replica is not ready before.
-struct Waits {
-    for_lead: Arc<AtomicBool>,
-    is_asked: Option<Arc<AtomicBool>>,
-}
-
-impl Waits {
-    fn admin(&self, admin: Admin, state: &StateHandle) -> Admin {
-        let (shown, synced) = (state.clone(), state.clone());
-        let (for_lead, is_asked) = (Arc::clone(&self.for_lead), self.is_asked.clone());
-        let is_set = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
-        admin.state(move || shown.dump()).ready(move || {
-            if is_asked.as_deref().is_some_and(|asked| !is_set(asked)) {
-                Err("the webhook does not serve yet, or API servers do not trust it yet".into())
-            } else if is_set(&for_lead) || synced.is_synced() {
-                Ok(())
-            } else {
-                Err("lists are not synced".into())
-            }
-        })
-    }
-}
-
-async fn serve_admin(
-    args: &Args,
-    admin: Admin,
-    state: &StateHandle,
-    cancel: &CancellationToken,
-) -> anyhow::Result<JoinHandle<std::io::Result<()>>> {
-    let listener = TcpListener::bind(args.listen).await;
-    let listener = listener.with_context(|| format!("could not listen on {}", args.listen))?;
-    tracing::info!(address = %listener.local_addr()?, "admin server listens");
-    let root = state.clone();
-    let router = admin.router();
-    let router = router.route("/", get(async move || Json(root.dump())));
-    let served = axum::serve(listener, router);
-    let served = served.with_graceful_shutdown(cancel.clone().cancelled_owned());
-    Ok(tokio::spawn(served.into_future()))
-}
-
-/// Every replica serves it, whoever leads.
-async fn webhook(
-    args: &Args,
-    client: &kube::Client,
-    clock: Clock,
-) -> anyhow::Result<Option<Webhook>> {
-    let Some(address) = args.webhook_listen else {
-        return Ok(None);
-    };
-    let listener = TcpListener::bind(address).await;
-    let listener = listener.with_context(|| format!("could not listen on {address}"))?;
-    tracing::info!(address = %listener.local_addr()?, "webhook listens");
-    Ok(Some(Webhook {
-        client: client.clone(),
-        listener,
-        names: WebhookNames::deployed(client.default_namespace()),
-        excused: Excused::of(args.skip_update_validation_for.iter().map(String::as_str)),
-        clock,
-        ready: Arc::default(),
-    }))
-}
-
-async fn settings(args: &Args, client: &kube::Client) -> anyhow::Result<Settings> {
-    let mut settings = args.settings();
-    if args.true_requests == TrueRequests::Auto {
-        let offers = offers_resize(client).await;
-        settings.true_requests = offers.context("whether the API server resizes pods")?;
-    }
-    if let Some((namespace, name)) = args.overlay() {
-        let found = neonvm_controller::overlay(client, namespace, name).await;
-        settings.overlay = Some(found.context("the overlay's addresses")?);
-    }
-    Ok(settings)
 }
 
 /// Works, if there is an election while this replica leads.

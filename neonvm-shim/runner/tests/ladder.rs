@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::Method;
@@ -9,7 +10,7 @@ use neonvm_runner::core::args::GUESTD_FORWARD;
 use neonvm_runner::shell::http::Link;
 use protocol::runner::GuestState;
 use protocol::trace::Stage;
-use support::{Bounds, PATIENCE, SLOT, Vm, kit, sysfs};
+use support::{Bounds, Kit, PATIENCE, SLOT, Vm, kit, sysfs, unless_harmed};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -150,16 +151,28 @@ async fn n18_sysfs_scaling_switches_cpus_inside_the_guest() {
     vm.ended().await;
 }
 
+/// A guest of QEMU 10.0 without KVM now and then resets itself, without a word on its console, in the moment it starts a CPU that was
+/// just plugged: seen once in about two thousand plugs on a busy machine.
 #[tokio::test]
 async fn qemu_survives_more_resizes_than_it_could_bear_plugs() {
-    let Some(kit) = kit("qemu_survives_more_resizes_than_it_could_bear_plugs").await else {
+    let name = "qemu_survives_more_resizes_than_it_could_bear_plugs";
+    let Some(kit) = kit(name).await else {
         return;
     };
+    let kit = Arc::new(kit);
+    unless_harmed(name, "GuestReset", || {
+        let kit = Arc::clone(&kit);
+        async move { many_resizes(&kit).await }
+    })
+    .await;
+}
+
+async fn many_resizes(kit: &Kit) {
     let bounds = Bounds {
         cpus: [1000, 1000, 4000],
         slots: [2, 2, 2],
     };
-    let mut vm = Vm::new(&kit, &bounds, |_| ());
+    let mut vm = Vm::new(kit, &bounds, |_| ());
     vm.start().await;
     let first = vm.running().await;
     // Three plugs a time; a TCG QEMU makes 64 vCPUs in its life. KVM has no such end, and passes all the same.

@@ -5,6 +5,7 @@
 mod support;
 
 use std::net::SocketAddrV4;
+use std::sync::Arc;
 
 use hyper::Method;
 use neonvm_runner::core::args::GUESTD_FORWARD;
@@ -14,7 +15,7 @@ use protocol::migration::{
 };
 use protocol::runner::{ExitReason, GuestState, ResizeProblem, RunnerPhase, RunnerState};
 use protocol::units::Bytes;
-use support::{Bounds, Kit, PATIENCE, SLOT, Vm, kit};
+use support::{Bounds, Kit, PATIENCE, SLOT, Vm, kit, unless_harmed};
 use tokio_util::sync::CancellationToken;
 
 /// So slow that something can be done in between.
@@ -169,35 +170,21 @@ async fn take_over(from: &mut Vm, to: &Vm, id: &str) -> GuestState {
 
 /// One guest, moved with its disk copied, recalled in the middle and at the very end, left alone by a target that dies, and
 /// moved again with its disk shared while the runner that sends it dies: always the same boot, with what was plugged.
-/// How often it is begun when QEMU harms the guest.
-const ATTEMPTS: u32 = 3;
-
+///
 /// QEMU 10.0 without KVM now and then misses a page that the guest writes while it is sent, and the guest's kernel panics right
-/// after the move (docs/migration.md). Then it is begun again with a new guest, and said; any other failure is one at once.
+/// after the move (docs/migration.md).
 #[tokio::test]
 async fn n44_a_guest_moves_and_stays_one() {
     let name = "n44_a_guest_moves_and_stays_one";
     let Some(kit) = kit(name).await else {
         return;
     };
-    let kit = std::sync::Arc::new(kit);
-    for left in (0..ATTEMPTS).rev() {
-        let kit = std::sync::Arc::clone(&kit);
-        let Err(error) = tokio::spawn(async move { moves(&kit).await }).await else {
-            return;
-        };
-        let panic = error.into_panic();
-        let report = panic.downcast_ref::<String>().map_or("", String::as_str);
-        if left == 0 || !report.contains("GuestPanic") {
-            std::panic::resume_unwind(panic);
-        }
-        harmed(name);
-    }
-}
-
-#[expect(clippy::print_stdout, reason = "it belongs to what a test says")]
-fn harmed(name: &str) {
-    println!("HARMED {name}: QEMU without KVM has lost a part of the guest it sent; once more");
+    let kit = Arc::new(kit);
+    unless_harmed(name, "GuestPanic", || {
+        let kit = Arc::clone(&kit);
+        async move { moves(&kit).await }
+    })
+    .await;
 }
 
 async fn moves(kit: &Kit) {

@@ -18,6 +18,9 @@ use super::overlay::Holder;
 pub enum Peer {
     /// The API server.
     Api,
+    /// The API server about what a pod requests, an endpoint of its own: a growth that waits for the pod's metadata too waits for
+    /// the slower of the two, not for both.
+    Requests,
     /// The runner of the VM.
     Runner,
     /// The API server once more: an issuer may take its time, and nothing else of a VM waits for that.
@@ -217,6 +220,7 @@ impl Kind {
     pub fn peer(self) -> Peer {
         match self {
             Self::SetSize => Peer::Runner,
+            Self::ResizePod => Peer::Requests,
             Self::ReadCertificate
             | Self::MakeTlsKey
             | Self::AskCertificate

@@ -347,7 +347,8 @@ impl VmCore {
         }
         for action in plan.actions {
             let kind = action.kind();
-            let blocked = self.must_read_vm && kind.peer() == Peer::Api;
+            let of_vm = matches!(kind.peer(), Peer::Api | Peer::Requests);
+            let blocked = self.must_read_vm && of_vm;
             if !blocked && !self.busy.contains_key(&kind.peer()) && self.may(kind, at.now) {
                 return Some(action);
             }

@@ -83,7 +83,7 @@ pub(super) type Found = Result<Option<Box<Pod>>, Refusal>;
 ///
 /// # Errors
 /// When it cannot be asked.
-pub async fn offers_resize(client: &Client) -> Result<bool, kube::Error> {
+pub(super) async fn offers_resize(client: &Client) -> Result<bool, kube::Error> {
     let name = format!("pods/{SUBRESOURCE}");
     let offered = client.list_core_api_resources("v1").await?;
     Ok(offered.resources.iter().any(|it| it.name == name))

@@ -8,8 +8,10 @@
 //!                            └─ mover of VM b: its migrations ─► API server, runners of source and target
 //! ```
 
+mod admin;
 mod api;
 mod certificate;
+mod choices;
 mod decode;
 mod events;
 mod held;
@@ -39,12 +41,14 @@ use telemetry::StageLog;
 use telemetry::clock::Clock;
 use tokio_util::sync::CancellationToken;
 
-pub use api::{ApiError, offers_resize};
+pub use admin::{Waits, serve_admin};
+pub use api::ApiError;
 pub use certificate::CertificateError;
+pub use choices::{SettingsError, settings};
 pub use decode::DecodeError;
 pub use link::{LinkError, RunnerAddress, RunnerLink};
 pub use metrics::Metrics;
-pub use overlay::{OverlayError, overlay};
+pub use overlay::OverlayError;
 pub use secret::KeyError;
 pub use state::StateHandle;
 pub use webhook::{Names as WebhookNames, Webhook};

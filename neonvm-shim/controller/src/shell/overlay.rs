@@ -59,7 +59,7 @@ pub enum OverlayError {
 ///
 /// # Errors
 /// [`OverlayError`].
-pub async fn overlay(
+pub(super) async fn overlay(
     client: &Client,
     namespace: &str,
     name: &str,

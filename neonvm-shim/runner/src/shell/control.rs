@@ -10,6 +10,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, delete, get, post, put};
+use axum::serve::ListenerExt as _;
 use axum::{Json, Router};
 use prometheus_client::registry::Registry;
 use protocol::migration::{IncomingOrder, OutgoingOrder};
@@ -125,6 +126,10 @@ pub async fn serve_pod(
         .is_ok_and(|address| address.ip().is_loopback());
     let routes = pod(token, is_loopback).with_state(handle);
     let routes = routes.merge(metrics_route(registry));
+    // What is told is small and must not wait for the acknowledgement of what was told before.
+    let listener = listener.tap_io(|stream| {
+        let _ = stream.set_nodelay(true);
+    });
     tokio::select! {
         () = cancel.cancelled_owned() => {}
         _ = axum::serve(listener, routes) => {}

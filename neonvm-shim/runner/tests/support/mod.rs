@@ -32,6 +32,8 @@ use tokio::sync::{Mutex, MutexGuard};
 
 /// Longest wait for anything a guest does. Hosts without KVM translate every instruction, and share their CPUs.
 pub const PATIENCE: Duration = Duration::from_secs(180);
+/// How often a test is begun when QEMU harms its guest.
+const ATTEMPTS: u32 = 3;
 /// Images to boot, the smallest first.
 const GUESTS: [&str; 2] = ["bellows/minimal", "bellows/postgres:15"];
 
@@ -206,6 +208,8 @@ impl Vm {
                 match self.ask(Method::GET, &path, Vec::new()).await {
                     Some(state) if wanted(&state) => return state,
                     Some(state) => after = state.generation,
+                    // Nothing comes after the end.
+                    None if self.paths().exit().exists() => panic!("{what}: {}", self.logs()),
                     None => tokio::time::sleep(Duration::from_millis(50)).await,
                 }
             }
@@ -236,9 +240,8 @@ impl Vm {
             },
         };
         let body = serde_json::to_vec(&order).expect("encodes");
-        self.ask(Method::PUT, "/v1/size", body)
-            .await
-            .expect("the order is held")
+        let held = self.ask(Method::PUT, "/v1/size", body).await;
+        held.unwrap_or_else(|| panic!("the order is not held: {}", self.logs()))
     }
 
     /// Orders a size and waits until the guest has it.
@@ -307,6 +310,26 @@ impl Drop for Vm {
         {
             process.kill();
         }
+    }
+}
+
+/// Runs what a guest goes through to its end. Where QEMU without KVM is known to harm guests, and the report of the failure has the
+/// sign of it, it is begun again with a new guest, and said; any other failure is one at once, and so is harm each time.
+pub async fn unless_harmed<F, R>(test: &str, sign: &str, run: F)
+where
+    F: Fn() -> R,
+    R: Future<Output = ()> + Send + 'static,
+{
+    for left in (0..ATTEMPTS).rev() {
+        let Err(error) = tokio::spawn(run()).await else {
+            return;
+        };
+        let panic = error.into_panic();
+        let report = panic.downcast_ref::<String>().map_or("", String::as_str);
+        if left == 0 || !report.contains(sign) {
+            std::panic::resume_unwind(panic);
+        }
+        println!("HARMED {test}: QEMU without KVM has harmed its guest ({sign}); once more");
     }
 }
 

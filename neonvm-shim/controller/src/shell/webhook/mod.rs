@@ -13,7 +13,7 @@ mod identity;
 mod keeper;
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -113,6 +113,28 @@ pub struct Webhook {
 }
 
 impl Webhook {
+    /// One under the deployed names, on an address.
+    ///
+    /// # Errors
+    /// When the address cannot be listened on.
+    pub async fn listen(
+        address: SocketAddr,
+        client: &Client,
+        excused: Excused,
+        clock: Clock,
+    ) -> std::io::Result<Self> {
+        let listener = TcpListener::bind(address).await?;
+        tracing::info!(address = %listener.local_addr()?, "webhook listens");
+        Ok(Self {
+            client: client.clone(),
+            listener,
+            names: Names::deployed(client.default_namespace()),
+            excused,
+            clock,
+            ready: Arc::default(),
+        })
+    }
+
     /// Serves until `cancel`. Without a certificate yet, connections wait for it.
     ///
     /// # Errors

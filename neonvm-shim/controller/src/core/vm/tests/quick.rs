@@ -5,8 +5,8 @@ use protocol::units::MilliCpu;
 use protocol::vm::{VirtualMachine, VmPhase};
 
 use super::world::World;
-use crate::core::Settings;
 use crate::core::testing::sample_vm;
+use crate::core::{Kind, Settings};
 
 const USAGE: &str = "vm.neon.tech/usage";
 const LARGE: &str = r#"{"cpu":"2","memory":"4Gi"}"#;
@@ -14,7 +14,16 @@ const SMALL: &str = r#"{"cpu":"500m","memory":"1Gi"}"#;
 
 /// A guest of 2 CPUs and 4 GiB.
 fn running() -> (World, String) {
-    let mut world = World::with(&sample_vm(), Settings::one_machine());
+    running_as(false)
+}
+
+/// The same, whose pod requests what it has if `true_requests`.
+fn running_as(true_requests: bool) -> (World, String) {
+    let settings = Settings {
+        true_requests,
+        ..Settings::one_machine()
+    };
+    let mut world = World::with(&sample_vm(), settings);
     world.settle();
     let pod = world.status().pod_name;
     world.start(&pod);
@@ -90,4 +99,28 @@ fn a_quick_growth_is_on_its_pod_before_the_guest_has_it() {
     assert_eq!(usage(&world, &pod), LARGE);
     world.finish_resize(&pod);
     assert_eq!(world.settle(), ["WriteStatus"]);
+}
+
+#[test]
+fn what_a_pod_says_and_what_it_requests_are_written_side_by_side() {
+    let (mut world, pod) = running_as(true);
+    world.edit(|vm| ask(vm, 500, 1));
+    world.settle();
+    world.finish_resize(&pod);
+    world.settle();
+    world.edit(|vm| ask(vm, 2000, 4));
+    let mut under_way = Vec::new();
+    while let Some(action) = world.core.poll_action(world.at) {
+        under_way.push(action);
+    }
+    let kinds: Vec<Kind> = under_way.iter().map(|action| action.kind()).collect();
+    assert_eq!(kinds, [Kind::PatchPodMetadata, Kind::ResizePod]);
+    // Whichever is answered first, the guest waits for both.
+    for (action, order_follows) in under_way.iter().rev().zip([false, true]) {
+        let result = world.carry_out(action);
+        world.is_done(action.kind(), world.at, result);
+        let next = world.core.poll_action(world.at);
+        let ordered = next.is_some_and(|next| next.kind() == Kind::SetSize);
+        assert_eq!(ordered, order_follows, "after {:?}", action.kind());
+    }
 }

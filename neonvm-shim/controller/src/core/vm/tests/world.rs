@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use protocol::annotations::FINALIZER;
+use protocol::annotations::{ANNOTATION_VM_USAGE, FINALIZER, VmUsage};
 use protocol::object::{ContainerStatus, Pod, Terminated};
+use protocol::quantity::Quantity;
 use protocol::runner::{ResizeReport, RunnerState};
 use protocol::time::{Span, Timestamp, WallTime};
 use protocol::units::Bytes;
@@ -187,6 +188,7 @@ impl World {
                     .map(|a| format!("{:?}", a.kind()))
                     .collect();
             };
+            self.is_on_pod(&action);
             self.log.push(action.clone());
             if self.is_pondered(&action) {
                 continue;
@@ -200,6 +202,18 @@ impl World {
             "the core never rests: {:#?}",
             &self.log[self.log.len() - 6..]
         );
+    }
+
+    /// No order is for more than what its pod says.
+    fn is_on_pod(&self, action: &Action) {
+        let Action::SetSize { pod, order } = action else {
+            return;
+        };
+        let usage = &self.pod(pod).metadata.annotations[ANNOTATION_VM_USAGE];
+        let said: VmUsage = serde_json::from_str(usage).expect("the controller wrote it");
+        let is_said = said.cpu >= Quantity::from_milli(u64::from(order.cpu.0))
+            && said.memory >= Quantity::from_bytes(order.memory.0);
+        assert!(is_said, "{order:?} while the pod says {usage}");
     }
 
     /// An action has ended, now.

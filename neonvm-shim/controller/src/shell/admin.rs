@@ -1,0 +1,63 @@
+//! The admin server of a controller that is a process of its own, and when that is ready.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use axum::Json;
+use axum::routing::get;
+use telemetry::admin::Admin;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::state::StateHandle;
+
+/// What a replica is not ready before.
+#[derive(Debug)]
+pub struct Waits {
+    /// Set while it waits for the lead: then it is as ready as it can be.
+    pub for_lead: Arc<AtomicBool>,
+    /// Set once its webhook serves and is trusted, if it has one. Objects are refused while nobody answers for them: whoever waits
+    /// for this replica waits for its webhook too.
+    pub is_asked: Option<Arc<AtomicBool>>,
+}
+
+impl Waits {
+    /// What the admin server shows of the replica.
+    #[must_use]
+    pub fn admin(&self, admin: Admin, state: &StateHandle) -> Admin {
+        let (shown, synced) = (state.clone(), state.clone());
+        let (for_lead, is_asked) = (Arc::clone(&self.for_lead), self.is_asked.clone());
+        let is_set = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
+        admin.state(move || shown.dump()).ready(move || {
+            if is_asked.as_deref().is_some_and(|asked| !is_set(asked)) {
+                Err("the webhook does not serve yet, or API servers do not trust it yet".into())
+            } else if is_set(&for_lead) || synced.is_synced() {
+                Ok(())
+            } else {
+                Err("lists are not synced".into())
+            }
+        })
+    }
+}
+
+/// Serves the admin routes, and the state at `/`, until `cancel`.
+///
+/// # Errors
+/// When the address cannot be listened on.
+pub async fn serve_admin(
+    listen: SocketAddr,
+    admin: Admin,
+    state: &StateHandle,
+    cancel: &CancellationToken,
+) -> std::io::Result<JoinHandle<std::io::Result<()>>> {
+    let listener = TcpListener::bind(listen).await?;
+    tracing::info!(address = %listener.local_addr()?, "admin server listens");
+    let root = state.clone();
+    let router = admin.router();
+    let router = router.route("/", get(async move || Json(root.dump())));
+    let served = axum::serve(listener, router);
+    let served = served.with_graceful_shutdown(cancel.clone().cancelled_owned());
+    Ok(tokio::spawn(served.into_future()))
+}
