@@ -257,6 +257,10 @@ fn the_overlay_is_there_when_it_is_asked_for() {
     );
 }
 
+/// Whom docs/install-cluster.md lets in.
+const PROMETHEUS: &str =
+    r#"{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}"#;
+
 #[test]
 fn values_of_the_others_reach_their_manifests() {
     let Some(kit) = Kit::find("values_of_the_others_reach_their_manifests") else {
@@ -270,6 +274,7 @@ fn values_of_the_others_reach_their_manifests() {
         r#"agent.resources={"requests":{"cpu":"1"}}"#,
         "networkPolicy.enabled=false",
         r#"networkPolicy.vmNamespaces=["default"]"#,
+        &format!("networkPolicy.prometheus=[{PROMETHEUS}]"),
         "crds.install=false",
         r#"monitoring={"podMonitors":{"enabled":true},"rules":{"enabled":true},"dashboards":{"enabled":true}}"#,
     ]);
@@ -302,8 +307,18 @@ fn values_of_the_others_reach_their_manifests() {
         "PrometheusRule",
     ]
     .map(kinds);
-    assert_eq!(counts, [0, 1, 3, 1]);
+    assert_eq!(counts, [0, 1, 4, 1]);
     assert!(made.contains_key(&key("ConfigMap", "default", "bellows-dashboards")));
+    let policy = &made[&key("NetworkPolicy", "default", "bellows-vms")];
+    let rules = policy["spec"]["ingress"].as_array().expect("rules");
+    let prometheus: Value = serde_json::from_str(PROMETHEUS).expect("JSON");
+    let of_prometheus = rules.iter().find(|rule| rule["from"][0] == prometheus);
+    let ports = of_prometheus.expect("Prometheus is let in")["ports"].clone();
+    assert_eq!(
+        ports,
+        json!([{"port": 9100}, {"port": 25183}]),
+        "metrics, not the monitor"
+    );
 }
 
 #[test]
@@ -318,6 +333,7 @@ fn the_chart_lints_and_refuses_what_means_nothing() {
         ("controller.replicas=0", "replicas"),
         ("agent.image=UPPER CASE", "image"),
         ("networkPolicy.enabled=maybe", "enabled"),
+        ("networkPolicy.prometheus[0]=monitoring", "prometheus"),
     ] {
         let error = kit.helm("template", &["--set", value]).expect_err(value);
         assert!(
@@ -395,6 +411,7 @@ fn metric_names() -> BTreeSet<String> {
     for (path, prefix) in [
         ("scheduler/src/shell/metrics.rs", "autoscaling_plugin_"),
         ("neonvm-shim/controller/src/shell/metrics.rs", ""),
+        ("neonvm-shim/runner/src/shell/metrics.rs", ""),
     ] {
         // What stands between quotation marks and is a word of that kind.
         for word in read(path).split('"').skip(1).step_by(2) {
@@ -477,6 +494,7 @@ fn rules_and_dashboards_speak_of_metrics_that_exist() {
 #[test]
 fn every_alert_is_explained() {
     let page = read(&checkout().join("docs/install-cluster.md"));
+    assert!(page.contains(PROMETHEUS));
     let rules = yaml(&read(&chart().join("rules/bellows.yaml")));
     let mut alerts = Vec::new();
     texts(&rules, &["alert"], &mut alerts);

@@ -135,6 +135,15 @@ fn n44_a_source_is_not_recalled_once_the_vm_has_begun_anew_elsewhere() {
     assert!(met > 0);
 }
 
+/// Whose a pod is: kinds, and whether they control it.
+fn owners(pod: &Value) -> Vec<(&str, bool)> {
+    let owners = pod["metadata"]["ownerReferences"].as_array();
+    let owners = owners.expect("owners").iter();
+    let told = owners.map(|one| (one["kind"].as_str(), one["controller"] == true));
+    told.map(|(kind, controls)| (kind.unwrap_or_default(), controls))
+        .collect()
+}
+
 #[test]
 fn the_target_pod_is_the_vms_and_waits() {
     let mut world = World::new(&json!({"nodeSelector": {"disk": "fast"}, "nodeAffinity": {
@@ -159,38 +168,13 @@ fn the_target_pod_is_the_vms_and_waits() {
         pod["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"],
         json!([{"labelSelector": {"matchLabels": {"vm.neon.tech/name": "example"}}, "topologyKey": "kubernetes.io/hostname"}])
     );
-    let owners = pod["metadata"]["ownerReferences"]
-        .as_array()
-        .expect("owners");
-    let told: Vec<(&str, bool)> = owners
-        .iter()
-        .map(|one| {
-            (
-                one["kind"].as_str().unwrap_or_default(),
-                one["controller"] == true,
-            )
-        })
-        .collect();
     assert_eq!(
-        told,
+        owners(pod),
         [("VirtualMachineMigration", true), ("VirtualMachine", false)]
     );
     assert_eq!(pod["metadata"]["labels"]["vm.neon.tech/name"], "example");
-    let source = world.pods[SOURCE]["metadata"]["ownerReferences"]
-        .as_array()
-        .cloned()
-        .unwrap_or_default();
-    let told: Vec<(&str, bool)> = source
-        .iter()
-        .map(|one| {
-            (
-                one["kind"].as_str().unwrap_or_default(),
-                one["controller"] == true,
-            )
-        })
-        .collect();
     assert_eq!(
-        told,
+        owners(&world.pods[SOURCE]),
         [("VirtualMachine", true), ("VirtualMachineMigration", false)]
     );
     assert_eq!(world.vm_phase(), VmPhase::PreMigrating);
