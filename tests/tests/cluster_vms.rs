@@ -22,8 +22,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bellows_tests::cases::{self, Case, Wanted};
 use bellows_tests::cluster::{
-    CertManager, Cluster, Life, NodeKit, Programs, cert_manager_or_skip, is_ready, nodes_or_skip,
-    pack_all,
+    CertManager, Cluster, Life, NodeKit, Programs, cert_manager_or_skip, is_ready, multus_or_skip,
+    nodes_or_skip, pack_all,
 };
 use bellows_tests::guest_or_skip;
 use bellows_tests::patience::wait_for;
@@ -113,8 +113,15 @@ fn main() -> Result<ExitCode> {
     let Some(cert_manager) = cert_manager_or_skip(first) else {
         return Ok(ExitCode::SUCCESS);
     };
+    let Some(multus) = multus_or_skip(first) else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    let others = Others {
+        cert_manager,
+        multus,
+    };
     tokio::runtime::Runtime::new()?.block_on(async {
-        let world = World::start(programs, &kit, cert_manager).await?;
+        let world = World::start(programs, &kit, others).await?;
         let passed = cases::run(&world, cases(&chosen), || world.explain()).await;
         Ok(ExitCode::from(u8::from(!passed)))
     })
@@ -127,16 +134,23 @@ fn cases<'a>(chosen: &[&str]) -> Vec<Case<'a, World>> {
     cases.collect()
 }
 
+/// Programs of others that some of our features live with.
+struct Others {
+    cert_manager: CertManager,
+    /// The network plugin that gives pods further interfaces.
+    multus: PathBuf,
+}
+
 /// A cluster with everything of ours in it.
 struct World {
     cluster: Cluster,
     dir: tempfile::TempDir,
-    cert_manager: CertManager,
+    others: Others,
     ground: OnceCell<rows::Ground>,
 }
 
 impl World {
-    async fn start(programs: Programs, kit: &NodeKit, cert_manager: CertManager) -> Result<Self> {
+    async fn start(programs: Programs, kit: &NodeKit, others: Others) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let images = tempfile::tempdir()?;
         let archives = pack_all(&programs, images.path())?;
@@ -144,7 +158,7 @@ impl World {
         let world = Self {
             cluster: cluster.await?,
             dir,
-            cert_manager,
+            others,
             ground: OnceCell::new(),
         };
         world

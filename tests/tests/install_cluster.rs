@@ -18,9 +18,11 @@ const SECTION: Duration = Duration::from_secs(400);
 /// How long a check may take to be as it should be.
 const PATIENCE: Duration = Duration::from_secs(240);
 /// What must be well right after the installation; what is left depends on the machine.
-const WELL: [&str; 14] = [
+const WELL: [&str; 16] = [
     "Kubernetes",
     "kinds",
+    "admission",
+    "webhook",
     "your rights",
     "controller's rights",
     "scheduler's rights",

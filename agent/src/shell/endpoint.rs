@@ -16,6 +16,8 @@ use tokio::net::TcpStream;
 
 /// Largest page read, bytes; node_exporter with everything on writes about 200 KB.
 const PAGE_LIMIT_BYTES: usize = 1 << 20;
+/// Read at once: a usual page of an exporter is there at the first look.
+const READ_BYTES: usize = 16 << 10;
 
 /// Why a scrape gave nothing.
 #[derive(Debug, thiserror::Error)]
@@ -108,7 +110,9 @@ impl Endpoint {
 
     async fn exchange(&mut self, stream: TcpStream, page: Page) -> Result<Page, ScrapeError> {
         let request = self.request()?;
-        let (sender, connection) = http1::handshake(TokioIo::new(stream))
+        let (sender, connection) = http1::Builder::new()
+            .read_buf_exact_size(Some(READ_BYTES))
+            .handshake(TokioIo::new(stream))
             .await
             .map_err(ScrapeError::Request)?;
         let mut connection = pin!(connection.without_shutdown());

@@ -20,7 +20,15 @@ pub(super) const INPUT_BOUND: usize = 32;
 #[derive(Debug)]
 pub(super) struct Input {
     pub arrived: Timestamp,
-    pub kind: InputKind,
+    /// Boxed: the queue of each VM keeps room for 64 of them once it was full of 32 in turn.
+    pub kind: Box<InputKind>,
+}
+
+impl Input {
+    pub(super) fn new(arrived: Timestamp, kind: InputKind) -> Self {
+        let kind = Box::new(kind);
+        Self { arrived, kind }
+    }
 }
 
 /// What happened.

@@ -139,10 +139,7 @@ impl Link {
     }
 
     async fn send(&self, kind: InputKind) -> Result<(), Ended> {
-        let input = Input {
-            arrived: self.clock.now(),
-            kind,
-        };
+        let input = Input::new(self.clock.now(), kind);
         self.inputs.send(input).await.map_err(|_| Ended::TaskGone)
     }
 

@@ -66,7 +66,7 @@ impl Runner {
                 span: arrived.since(from),
             };
             let kind = InputKind::PluginDone { id, took, result };
-            let _ = inputs.send(Input { arrived, kind }).await;
+            let _ = inputs.send(Input::new(arrived, kind)).await;
         });
     }
 
@@ -172,7 +172,7 @@ impl Runner {
                 span: arrived.since(from),
             };
             let kind = InputKind::NeonVmDone { id, took, result };
-            let _ = inputs.send(Input { arrived, kind }).await;
+            let _ = inputs.send(Input::new(arrived, kind)).await;
         });
     }
 
@@ -224,12 +224,7 @@ impl Runner {
                 id,
                 result,
             };
-            let _ = inputs
-                .send(Input {
-                    arrived: clock.now(),
-                    kind,
-                })
-                .await;
+            let _ = inputs.send(Input::new(clock.now(), kind)).await;
         });
     }
 
@@ -254,7 +249,7 @@ impl Runner {
                 took,
                 result,
             };
-            let _ = inputs.send(Input { arrived, kind }).await;
+            let _ = inputs.send(Input::new(arrived, kind)).await;
         });
     }
 

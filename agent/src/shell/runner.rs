@@ -267,7 +267,7 @@ impl Runner {
     /// Passes an input to the core.
     fn take(&mut self, input: Input) {
         let now = self.scribe.begin(self.ctx.clock.now());
-        let event = match input.kind {
+        let event = match *input.kind {
             InputKind::System(metrics) => Event::SystemMetrics(metrics),
             InputKind::Lfc(metrics) => Event::LfcMetrics(metrics),
             InputKind::MonitorUp { generation, calls } => {

@@ -64,10 +64,7 @@ impl Scraper {
                         if std::mem::take(&mut is_failing) {
                             tracing::info!(source = self.source.as_str(), "metrics are back");
                         }
-                        let input = Input {
-                            arrived: self.clock.now(),
-                            kind,
-                        };
+                        let input = Input::new(self.clock.now(), kind);
                         if self.inputs.send(input).await.is_err() {
                             return;
                         }

@@ -10,7 +10,7 @@ use protocol::vm::API_VERSION;
 use serde_json::{Value, json};
 use telemetry::clock::Clock;
 
-use super::Finding;
+use super::{Finding, admission};
 use crate::api::{Api, Kind};
 use crate::cluster::{self, AGENT, CONTROLLER, Part, SCHEDULER};
 use crate::fail::Outcome;
@@ -27,16 +27,19 @@ const AT_ONCE: usize = 16;
 const NAMED: usize = 5;
 /// Clocks of this machine and of whoever holds a Lease may differ by that.
 const SKEW_S: i64 = 10;
-/// Where nobody refuses a VM object, its status tells.
-const LOOK: &str =
-    "look at what you wrote: kubectl describe neonvm NAME tells in Degraded what stands in its way";
-const INSTALL: &str = "install the chart or the manifests: docs/install-cluster.md";
+/// What mends what is not installed.
+pub(super) const INSTALL: &str = "install the chart or the manifests: docs/install-cluster.md";
 
 /// Takes every look.
 pub(super) async fn all(api: &Api) -> Outcome<Vec<Finding>> {
     // Who cannot even list nodes is told so once, not by ten findings.
     let nodes = api.list(Kind::Node, None).await?;
-    let mut findings = vec![version(api).await, kinds(api).await, admission(api).await];
+    let mut findings = vec![
+        version(api).await,
+        kinds(api).await,
+        admission::trial(api).await,
+    ];
+    findings.push(admission::webhooks(api).await);
     findings.push(own_rights(api).await);
     for part in [CONTROLLER, SCHEDULER, AGENT] {
         findings.push(rights_of(api, part).await);
@@ -104,43 +107,6 @@ async fn kinds(api: &Api) -> Finding {
     }
     let found = format!("{API_VERSION} lacks {}", missing.join(", "));
     Finding::missing(name, found, "VMs are objects of these kinds", INSTALL)
-}
-
-/// Tries a VM that must be refused: its CPUs in use are above its most.
-async fn admission(api: &Api) -> Finding {
-    let name = "admission";
-    let rule = "a VM object that means nothing should be refused when it is written; else its VM fails later";
-    let vm = json!({"apiVersion": API_VERSION, "kind": "VirtualMachine", "metadata": {"generateName": "bellows-check-"},
-        "spec": {"guest": {"cpus": {"min": 1, "use": 3, "max": 2}, "memorySlots": {"min": 1, "use": 1, "max": 1},
-            "rootDisk": {"image": "none"}}}});
-    let path = format!("/apis/{API_VERSION}/namespaces/default/virtualmachines?dryRun=All");
-    match api.post(&path, &vm).await {
-        Ok(_) => Finding::degraded(
-            name,
-            "a VM that uses more than its most would be taken",
-            rule,
-            LOOK,
-        ),
-        Err(kube::Error::Api(status))
-            if status.reason == "Forbidden" && status.message.contains("cannot create") =>
-        {
-            Finding::degraded(
-                name,
-                "not tried: VMs may not be created",
-                rule,
-                "ask with more rights",
-            )
-        }
-        Err(kube::Error::Api(status)) if matches!(status.code, 400 | 403 | 422) => {
-            Finding::ok(name, "a VM that uses more than its most is refused")
-        }
-        Err(error) => Finding::degraded(
-            name,
-            format!("not tried: {}", telemetry::chain(&error)),
-            rule,
-            LOOK,
-        ),
-    }
 }
 
 /// A right: verb, group, resource with subresource, namespace.

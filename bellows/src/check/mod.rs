@@ -3,6 +3,7 @@
 //! [`probes`] looks at this machine, [`cluster`] at a cluster, this module judges and prints. A finding is *required* when `bellows up` or the default VM cannot work
 //! without it; the others cost a feature or speed, and say which.
 
+mod admission;
 mod cluster;
 mod probes;
 

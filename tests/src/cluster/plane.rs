@@ -147,14 +147,14 @@ impl ControlPlane {
     /// A kubeconfig of whoever has this token.
     #[must_use]
     pub fn token_kubeconfig(&self, token: &str) -> String {
-        let (url, ca) = (&self.url, self.dir.join("pki/ca.crt"));
-        let ca = ca.display();
-        format!(
-            "apiVersion: v1\nkind: Config\ncurrent-context: cluster\n\
-             clusters: [{{name: cluster, cluster: {{server: \"{url}\", certificate-authority: \"{ca}\"}}}}]\n\
-             users: [{{name: account, user: {{token: \"{token}\"}}}}]\n\
-             contexts: [{{name: cluster, context: {{cluster: cluster, user: account}}}}]\n"
-        )
+        let ca = self.dir.join("pki/ca.crt");
+        token_kubeconfig(&self.url, &ca.display().to_string(), token)
+    }
+
+    /// The same for a program in a node.
+    #[must_use]
+    pub fn token_kubeconfig_of_nodes(&self, token: &str) -> String {
+        token_kubeconfig(&self.url_of_parts(), "/cluster/pki/ca.crt", token)
     }
 
     /// Makes a node that is ready and has this much. Nothing runs on it.
@@ -557,4 +557,13 @@ pub(crate) fn until_established(
             Err(_) => std::thread::park_timeout(LOOK_AGAIN),
         }
     }
+}
+
+fn token_kubeconfig(url: &str, ca: &str, token: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: cluster\n\
+         clusters: [{{name: cluster, cluster: {{server: \"{url}\", certificate-authority: \"{ca}\"}}}}]\n\
+         users: [{{name: account, user: {{token: \"{token}\"}}}}]\n\
+         contexts: [{{name: cluster, context: {{cluster: cluster, user: account}}}}]\n"
+    )
 }

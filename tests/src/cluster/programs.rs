@@ -10,6 +10,8 @@ const KUBELET: &str = "bellows/kubelet:1.34";
 const HELM: &str = "bellows/helm:3.19";
 /// The same for cert-manager.
 const CERT_MANAGER: &str = "bellows/cert-manager:1.21";
+/// The same for multus.
+const MULTUS: &str = "bellows/multus:4.2";
 const NODE: &str = "bellows/node:bookworm";
 /// A folder to use instead of the store's.
 const FOLDER: &str = "BELLOWS_CLUSTER_PROGRAMS";
@@ -109,12 +111,25 @@ pub fn nodes_or_skip(test: &str) -> Option<(Programs, NodeKit)> {
 /// When a cluster is required and Helm is missing.
 #[must_use]
 pub fn helm_or_skip(test: &str) -> Option<PathBuf> {
-    let helm = in_store(HELM).map(|folder| folder.join("helm"));
-    let helm = helm.filter(|helm| helm.is_file());
-    if helm.is_none() {
-        skip(test, HELM);
+    program_or_skip(test, HELM, "helm")
+}
+
+/// multus, the network plugin, or nothing where it is not built; as [`cluster_or_skip`].
+///
+/// # Panics
+/// When a cluster is required and multus is missing.
+#[must_use]
+pub fn multus_or_skip(test: &str) -> Option<PathBuf> {
+    program_or_skip(test, MULTUS, "multus")
+}
+
+fn program_or_skip(test: &str, reference: &str, program: &str) -> Option<PathBuf> {
+    let found = in_store(reference).map(|folder| folder.join(program));
+    let found = found.filter(|found| found.is_file());
+    if found.is_none() {
+        skip(test, reference);
     }
-    helm
+    found
 }
 
 /// cert-manager, as far as it makes a self-signed authority and signs by it.

@@ -1,6 +1,4 @@
-//! Guests of two nodes in the overlay network, with everything of it deployed as it is shipped but for multus, for which a plugin of the
-//! test's stands: it reads the definition of the network that is shipped, and the pods' names in place of their annotation, which is
-//! looked at here.
+//! Guests of two nodes in the overlay network, with everything of it deployed as it is shipped, and multus as it is published.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -15,17 +13,23 @@ use serde_json::{Value, json};
 
 use super::{PATIENCE, World, minimal};
 
-/// Stands for multus.
-const PLUGIN: &str = include_str!("second.sh");
+/// Where pods' network plugins lie in a node, and what says which are called.
 const PLUGINS: &str = "/usr/lib/cni";
-/// Has it called for every pod, before the pods' own plugins.
-const CALL: &str = r#"grep -q second /etc/cni/net.d/10-pods.conflist ||
-    sed -i 's/"plugins": \[/"plugins": [{"type": "second"},/' /etc/cni/net.d/10-pods.conflist"#;
+const SETTINGS: &str = "/etc/cni/net.d";
+/// Whom multus is in the cluster, and what it may: read pods and networks, and tell in a pod what it has given.
+const ACCOUNT: &str = include_str!("multus.yaml");
+/// Has it called for every pod, in the place of the plugins of before, which it calls for the first interface.
+const CALL: &str = r#"cd /etc/cni/net.d
+    printf '{"cniVersion": "0.4.0", "name": "multus", "type": "multus", "binDir": "/usr/lib/cni",
+        "capabilities": {"portMappings": true},
+        "kubeconfig": "/etc/cni/net.d/multus.d/multus.kubeconfig", "delegates": [%s]}' "$(cat 10-pods.conflist)" > 00-multus.new
+    mv 00-multus.new 00-multus.conf"#;
 const NAMES: [&str; 2] = ["over-one", "over-two"];
 const SPACE: &str = "neonvm-system";
-const NETWORK: &str = "overlay-for-vms";
 /// What multus is asked by: namespace, network and interface.
 const ASKED: &str = "neonvm-system/overlay-for-vms@net1";
+/// What it says it gave.
+const GIVEN: &str = "neonvm-system/overlay-for-vms";
 const CONTROLLER: &str = "name=neonvm-vxlan-controller";
 const IMAGE: &str = "docker.io/bellows/neonvm-vxlan-controller:0.1.0";
 const POOL: &str = "neonvm-10.100.0.0-16";
@@ -33,30 +37,34 @@ const POOL: &str = "neonvm-10.100.0.0-16";
 const FIRST: [&str; 2] = ["10.100.128.0", "10.100.128.1"];
 
 /// Runs a script in a node, with something to read.
-fn script(world: &World, node: &str, script: &str, input: &str) -> Result<()> {
+fn script(world: &World, node: &str, script: &str, input: &[u8]) -> Result<()> {
     let mut command = world.cluster.in_node(node, "sh")?;
     command.args(["-ec", script]).stdin(Stdio::piped());
     let mut child = command.spawn()?;
     let mut pipe = child.stdin.take().context("it reads")?;
-    pipe.write_all(input.as_bytes())?;
+    pipe.write_all(input)?;
     drop(pipe);
     let status = child.wait()?;
     ensure!(status.success(), "{command:?}: {status}");
     Ok(())
 }
 
-/// Has every node give pods of our VMs an interface in the network that is defined for them.
-fn install_plugin(world: &World) -> Result<()> {
-    let kind = "network-attachment-definition";
-    let args = ["get", kind, "-n", SPACE, NETWORK];
-    let part = ["-o", "jsonpath={.spec.config}"];
-    let network = world.cluster.plane().ask(&[&args[..], &part].concat())?;
+/// Installs multus in every node.
+fn install_multus(world: &World) -> Result<()> {
+    let plane = world.cluster.plane();
+    plane.apply(ACCOUNT)?;
+    let args = ["create", "token", "multus", "-n", "kube-system"];
+    let token = plane.ask(&[&args[..], &["--duration=2h"]].concat())?;
+    let kubeconfig = plane.token_kubeconfig_of_nodes(token.trim());
+    let program = std::fs::read(&world.others.multus)?;
     for node in world.cluster.names() {
-        for (file, text) in [("second.json", network.as_str()), ("second", PLUGIN)] {
-            let put = format!("cat > {PLUGINS}/{file}; chmod 755 {PLUGINS}/{file}");
-            script(world, &node, &put, text)?;
-        }
-        script(world, &node, CALL, "")?;
+        let put = format!("cat > {PLUGINS}/multus; chmod 755 {PLUGINS}/multus");
+        script(world, &node, &put, &program)?;
+        let put = format!(
+            "umask 077; mkdir -p {SETTINGS}/multus.d; cat > {SETTINGS}/multus.d/multus.kubeconfig"
+        );
+        script(world, &node, &put, kubeconfig.as_bytes())?;
+        script(world, &node, CALL, b"")?;
     }
     Ok(())
 }
@@ -74,7 +82,7 @@ async fn deploy(world: &World) -> Result<()> {
         applied.map_err(|error| format!("{error:#}"))
     });
     taken.await?;
-    install_plugin(world)?;
+    install_multus(world)?;
     let options = [
         "--nad-ipam-name=overlay-ipam",
         "--nad-ipam-namespace=neonvm-system",
@@ -158,6 +166,13 @@ async fn start_guests(world: &World) -> Result<Vec<Value>> {
         let pod = world.get("pod", pod)?;
         let asked = &pod["metadata"]["annotations"]["k8s.v1.cni.cncf.io/networks"];
         ensure!(*asked == ASKED, "{asked}");
+        let told = &pod["metadata"]["annotations"]["k8s.v1.cni.cncf.io/network-status"];
+        let told: Value =
+            serde_json::from_str(told.as_str().context("multus tells what it gave")?)?;
+        ensure!(
+            told[1]["name"] == GIVEN && told[1]["interface"] == "net1",
+            "{told}"
+        );
         vms.push(vm);
     }
     Ok(vms)

@@ -75,11 +75,11 @@ impl Ground {
         let archive = pack_guest(VM, &container(), dir.path())?;
         world.cluster.load_all(&[archive])?;
         let plane = world.cluster.plane();
-        let kinds = world.cert_manager.kinds.display().to_string();
+        let kinds = world.others.cert_manager.kinds.display().to_string();
         // On the server's side: they are too large for what is written down on the other.
         plane.ask(&["apply", "--server-side", "--filename", &kinds])?;
         plane.until_established()?;
-        let mut command = Command::new(&world.cert_manager.program);
+        let mut command = Command::new(&world.others.cert_manager.program);
         command.arg("--kubeconfig").arg(plane.kubeconfig());
         let log = File::create(world.dir.path().join(LOG))?;
         let issuer = Process::start(&mut command, log)?;

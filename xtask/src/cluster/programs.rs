@@ -1,11 +1,11 @@
 //! The programs of a cluster, built once from their Go modules into the content-addressed store: those of a control plane, the
-//! kubelet of a node, Helm, which installs into it, and cert-manager's controllers.
+//! kubelet of a node, Helm, which installs into it, cert-manager's controllers, and multus, a network plugin.
 //!
 //! ```text
 //! modules/*/go.{mod,sum}  what is built, pinned: the same versions on every machine, and no resolution at build time
 //! cache/cluster-build/    Go's own caches while it builds, 4 GB; gone when it is done, kept when it is interrupted
-//! store/blobs/<sha256>/   the programs, 0.36 GB, 0.08 GB, 0.06 GB and 0.06 GB, and a manifest of them whose digest this is
-//! store/refs/bellows/control-plane:1.34, kubelet:1.34, helm:3.19, cert-manager:1.21
+//! store/blobs/<sha256>/   the programs, 0.36 GB, 0.08 GB, 0.06 GB, 0.06 GB and 0.05 GB, and a manifest of them whose digest this is
+//! store/refs/bellows/control-plane:1.34, kubelet:1.34, helm:3.19, cert-manager:1.21, multus:4.2
 //! ```
 //!
 //! Kubernetes' own `go.mod` names its staging modules at v0.0.0 and replaces them by folders that a published module does
@@ -52,7 +52,7 @@ struct Set {
     modules: &'static [Module],
 }
 
-const SETS: [Set; 4] = [
+const SETS: [Set; 5] = [
     Set {
         reference: "bellows/control-plane:1.34",
         modules: &[
@@ -107,6 +107,20 @@ const SETS: [Set; 4] = [
                     "deploy/crds/cert-manager.io_issuers.yaml",
                 ],
             )),
+        }],
+    },
+    Set {
+        reference: "bellows/multus:4.2",
+        modules: &[Module {
+            name: "multus",
+            go_mod: include_str!("modules/multus/go.mod"),
+            go_sum: include_str!("modules/multus/go.sum"),
+            packages: &[(
+                "multus",
+                "gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/multus",
+            )],
+            source: None,
+            kinds: None,
         }],
     },
 ];
