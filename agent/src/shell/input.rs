@@ -20,7 +20,7 @@ pub(super) const INPUT_BOUND: usize = 32;
 #[derive(Debug)]
 pub(super) struct Input {
     pub arrived: Timestamp,
-    /// Boxed: the queue of each VM keeps room for 64 of them once it was full of 32 in turn.
+    /// Boxed, for each VM's queue keeps blocks of 32 places for good, two of them before long.
     pub kind: Box<InputKind>,
 }
 
@@ -86,4 +86,14 @@ pub(super) enum InputKind {
 pub(super) struct Took {
     pub from: Timestamp,
     pub span: Span,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_in_a_queue_is_small() {
+        assert!(size_of::<Input>() <= 16, "{} bytes", size_of::<Input>());
+    }
 }
