@@ -13,6 +13,7 @@ mod overlay;
 mod rows;
 
 use std::io::Write as _;
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
