@@ -152,7 +152,7 @@ async fn n18_sysfs_scaling_switches_cpus_inside_the_guest() {
 }
 
 /// A guest of QEMU 10.0 without KVM now and then resets itself, without a word on its console, in the moment it starts a CPU that was
-/// just plugged: seen once in about two thousand plugs on a busy machine.
+/// just plugged: seen once, on a busy machine.
 #[tokio::test]
 async fn qemu_survives_more_resizes_than_it_could_bear_plugs() {
     let name = "qemu_survives_more_resizes_than_it_could_bear_plugs";
