@@ -15,7 +15,7 @@ use protocol::migration::{
 };
 use protocol::runner::{ExitReason, GuestState, ResizeProblem, RunnerPhase, RunnerState};
 use protocol::units::Bytes;
-use support::{Bounds, Kit, PATIENCE, SLOT, Vm, kit, unless_harmed};
+use support::{Bounds, Kit, PATIENCE, SLOT, Vm, unless_harmed};
 use tokio_util::sync::CancellationToken;
 
 /// So slow that something can be done in between.
@@ -176,25 +176,17 @@ async fn take_over(from: &mut Vm, to: &Vm, id: &str) -> GuestState {
 #[tokio::test]
 async fn n44_a_guest_moves_and_stays_one() {
     let name = "n44_a_guest_moves_and_stays_one";
-    let Some(kit) = kit(name).await else {
-        return;
-    };
-    let kit = Arc::new(kit);
-    unless_harmed(name, "GuestPanic", || {
-        let kit = Arc::clone(&kit);
-        async move { moves(&kit).await }
-    })
-    .await;
+    unless_harmed(name, "GuestPanic", moves).await;
 }
 
-async fn moves(kit: &Kit) {
-    let mut a = vm(kit, false);
+async fn moves(kit: Arc<Kit>) {
+    let mut a = vm(&kit, false);
     a.start().await;
     let boot_id = a.running().await.boot_id.unwrap();
     a.resize(2000, 5, 1).await;
 
     // Recalled in the middle. Sizes wait, and come after.
-    let (b, listening) = receiver(kit, &a, "first", DiskTravel::Layer).await;
+    let (b, listening) = receiver(&kit, &a, "first", DiskTravel::Layer).await;
     let early = b
         .say(Method::POST, "/v1/incoming/first/begin", vec![])
         .await;
@@ -215,7 +207,7 @@ async fn moves(kit: &Kit) {
     drop(b);
 
     // Recalled at the very end, when it had stopped already.
-    let (c, listening) = receiver(kit, &a, "second", DiskTravel::Auto).await;
+    let (c, listening) = receiver(&kit, &a, "second", DiskTravel::Auto).await;
     send(&a, "second", Some(&listening), FAST).await;
     handed_over(&a, &c).await;
     recall(&a, "second").await;
@@ -223,7 +215,7 @@ async fn moves(kit: &Kit) {
     drop(c);
 
     // The target dies: it goes on by itself.
-    let (d, listening) = receiver(kit, &a, "third", DiskTravel::Auto).await;
+    let (d, listening) = receiver(&kit, &a, "third", DiskTravel::Auto).await;
     send(&a, "third", Some(&listening), SLOW).await;
     a.wait("memory is sent", |state| {
         outgoing(state, OutgoingStage::Sending)
@@ -238,7 +230,7 @@ async fn moves(kit: &Kit) {
     recall(&a, "third").await;
 
     // It leaves, with all of its disk.
-    let (e, listening) = receiver(kit, &a, "fourth", DiskTravel::Whole).await;
+    let (e, listening) = receiver(&kit, &a, "fourth", DiskTravel::Whole).await;
     send(&a, "fourth", Some(&listening), FAST).await;
     handed_over(&a, &e).await;
     let moved = take_over(&mut a, &e, "fourth").await;
@@ -254,7 +246,7 @@ async fn moves(kit: &Kit) {
 
     // And again, sent by two runners one after the other.
     let mut e = e;
-    let (f, listening) = receiver(kit, &e, "fifth", DiskTravel::Auto).await;
+    let (f, listening) = receiver(&kit, &e, "fifth", DiskTravel::Auto).await;
     send(&e, "fifth", Some(&listening), MIDDLING).await;
     flows(&e).await;
     e.kill_runner().await;

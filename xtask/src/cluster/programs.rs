@@ -56,14 +56,12 @@ const SETS: [Set; 5] = [
     Set {
         reference: "bellows/control-plane:1.34",
         modules: &[
-            Module {
-                name: "etcd",
-                go_mod: include_str!("modules/etcd/go.mod"),
-                go_sum: include_str!("modules/etcd/go.sum"),
-                packages: &[("etcd", "go.etcd.io/etcd/server/v3")],
-                source: None,
-                kinds: None,
-            },
+            published(
+                "etcd",
+                include_str!("modules/etcd/go.mod"),
+                include_str!("modules/etcd/go.sum"),
+                &[("etcd", "go.etcd.io/etcd/server/v3")],
+            ),
             kubernetes(&[
                 ("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
                 (
@@ -81,14 +79,12 @@ const SETS: [Set; 5] = [
     },
     Set {
         reference: "bellows/helm:3.19",
-        modules: &[Module {
-            name: "helm",
-            go_mod: include_str!("modules/helm/go.mod"),
-            go_sum: include_str!("modules/helm/go.sum"),
-            packages: &[("helm", "helm.sh/helm/v3/cmd/helm")],
-            source: None,
-            kinds: None,
-        }],
+        modules: &[published(
+            "helm",
+            include_str!("modules/helm/go.mod"),
+            include_str!("modules/helm/go.sum"),
+            &[("helm", "helm.sh/helm/v3/cmd/helm")],
+        )],
     },
     Set {
         reference: "bellows/cert-manager:1.21",
@@ -111,25 +107,38 @@ const SETS: [Set; 5] = [
     },
     Set {
         reference: "bellows/multus:4.2",
-        modules: &[Module {
-            name: "multus",
-            go_mod: include_str!("modules/multus/go.mod"),
-            go_sum: include_str!("modules/multus/go.sum"),
-            packages: &[(
+        modules: &[published(
+            "multus",
+            include_str!("modules/multus/go.mod"),
+            include_str!("modules/multus/go.sum"),
+            &[(
                 "multus",
                 "gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/multus",
             )],
-            source: None,
-            kinds: None,
-        }],
+        )],
     },
 ];
 
 const fn kubernetes(packages: &'static [(&'static str, &'static str)]) -> Module {
+    published(
+        "kubernetes",
+        include_str!("modules/kubernetes/go.mod"),
+        include_str!("modules/kubernetes/go.sum"),
+        packages,
+    )
+}
+
+/// Programs as they are published.
+const fn published(
+    name: &'static str,
+    go_mod: &'static str,
+    go_sum: &'static str,
+    packages: &'static [(&'static str, &'static str)],
+) -> Module {
     Module {
-        name: "kubernetes",
-        go_mod: include_str!("modules/kubernetes/go.mod"),
-        go_sum: include_str!("modules/kubernetes/go.sum"),
+        name,
+        go_mod,
+        go_sum,
         packages,
         source: None,
         kinds: None,

@@ -13,6 +13,7 @@
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
@@ -315,13 +316,17 @@ impl Drop for Vm {
 
 /// Runs what a guest goes through to its end. Where QEMU without KVM is known to harm guests, and the report of the failure has the
 /// sign of it, it is begun again with a new guest, and said; any other failure is one at once, and so is harm each time.
+/// Without the kit it does not run, as [`kit`] says.
 pub async fn unless_harmed<F, R>(test: &str, sign: &str, run: F)
 where
-    F: Fn() -> R,
+    F: Fn(Arc<Kit>) -> R,
     R: Future<Output = ()> + Send + 'static,
 {
+    let Some(kit) = kit(test).await.map(Arc::new) else {
+        return;
+    };
     for left in (0..ATTEMPTS).rev() {
-        let Err(error) = tokio::spawn(run()).await else {
+        let Err(error) = tokio::spawn(run(Arc::clone(&kit))).await else {
             return;
         };
         let panic = error.into_panic();
