@@ -469,6 +469,12 @@ impl Core {
         &self.ledger
     }
 
+    /// Whether [`Core::take_touched`] would return any.
+    #[must_use]
+    pub fn has_touched(&self) -> bool {
+        self.ledger.has_touched()
+    }
+
     /// Nodes whose figures changed since the last call.
     pub fn take_touched(&mut self) -> BTreeSet<String> {
         self.ledger.take_touched()

@@ -1,5 +1,6 @@
 //! Calls to the Kubernetes API: the conditional write of a VM, its read, bindings, conditions and events.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::header::{ACCEPT, CONTENT_TYPE};
@@ -52,14 +53,19 @@ pub(super) fn virtual_machine_migrations() -> ApiResource {
     }
 }
 
-/// What a task needs to call the API.
-#[derive(Clone)]
-pub(super) struct Caller {
+/// What calling the API needs.
+pub(super) struct Means {
     pub(super) client: Client,
     pub(super) timeout: Duration,
     pub(super) metrics: Metrics,
     pub(super) reporter: String,
     pub(super) clock: Clock,
+}
+
+/// Calls the API for a task. Cheap to clone, for every grant's task gets its own.
+#[derive(Clone)]
+pub(super) struct Caller {
+    pub(super) means: Arc<Means>,
     /// No call lasts beyond this.
     pub(super) until: Option<Moment>,
 }
@@ -98,10 +104,14 @@ impl Caller {
         op: (&'static str, &'static str),
         call: impl Future<Output = kube::Result<T>>,
     ) -> Result<T, Failure> {
-        let left = self.until.map(|until| until.since(self.clock.now()));
-        let timeout = left.map_or(self.timeout, |left| left.to_duration().min(self.timeout));
+        let left = self.until.map(|until| until.since(self.means.clock.now()));
+        let timeout = left.map_or(self.means.timeout, |left| {
+            left.to_duration().min(self.means.timeout)
+        });
         if timeout.is_zero() {
-            self.metrics.k8s_op_failed(op, &Failure::NotSent.outcome());
+            self.means
+                .metrics
+                .k8s_op_failed(op, &Failure::NotSent.outcome());
             return Err(Failure::NotSent);
         }
         let result = match tokio::time::timeout(timeout, call).await {
@@ -113,8 +123,8 @@ impl Caller {
             Ok(Ok(value)) => Ok(value),
         };
         match &result {
-            Ok(_) => self.metrics.k8s_op_done(op),
-            Err(failure) => self.metrics.k8s_op_failed(op, &failure.outcome()),
+            Ok(_) => self.means.metrics.k8s_op_done(op),
+            Err(failure) => self.means.metrics.k8s_op_failed(op, &failure.outcome()),
         }
         result
     }
@@ -149,7 +159,7 @@ impl Caller {
     ) -> CallOutcome {
         match request {
             Ok(request) => {
-                let call = self.client.request_text(request);
+                let call = self.means.client.request_text(request);
                 of_object(self.call((op, "VirtualMachine"), call).await)
             }
             Err(error) => CallOutcome::Refused(error.to_string()),
@@ -158,7 +168,7 @@ impl Caller {
 
     /// Binds a pod to a node.
     pub(super) async fn bind(&self, pod: &NamespacedName, uid: &str, node: &str) -> BindOutcome {
-        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
+        let pods: Api<Pod> = Api::namespaced(self.means.client.clone(), &pod.namespace);
         let binding = json!({"apiVersion": "v1", "kind": "Binding",
             "metadata": {"name": pod.name, "namespace": pod.namespace, "uid": uid},
             "target": {"apiVersion": "v1", "kind": "Node", "name": node}});
@@ -179,7 +189,7 @@ impl Caller {
     pub(super) async fn read_pod(&self, pod: &NamespacedName) -> PodSeen {
         let kind = ApiResource::erase::<Pod>(&());
         let pods: Api<DynamicObject> =
-            Api::namespaced_with(self.client.clone(), &pod.namespace, &kind);
+            Api::namespaced_with(self.means.client.clone(), &pod.namespace, &kind);
         let object = match self.call(("Get", "Pod"), pods.get_opt(&pod.name)).await {
             Ok(Some(object)) => serde_json::to_value(object),
             Ok(None) => return PodSeen::Gone,
@@ -194,12 +204,13 @@ impl Caller {
     /// Sets PodScheduled=False with reason Unschedulable, and an event that says the same.
     pub(super) async fn unschedulable(&self, pod: &NamespacedName, uid: &str, message: &str) {
         let pods: Api<DynamicObject> = Api::namespaced_with(
-            self.client.clone(),
+            self.means.client.clone(),
             &pod.namespace,
             &ApiResource::erase::<Pod>(&()),
         );
         if let Ok(object) = self.call(("Get", "Pod"), pods.get(&pod.name)).await
-            && let Some(operations) = condition_patch(&object, uid, message, self.clock.wall())
+            && let Some(operations) =
+                condition_patch(&object, uid, message, self.means.clock.wall())
             && let Ok(patch) = serde_json::from_value(operations)
         {
             let patch = Patch::<()>::Json(patch);
@@ -219,8 +230,8 @@ impl Caller {
 
     /// Says on a waiting pod that a node has room for it: any change of the object makes kube-scheduler take it up again.
     pub(super) async fn room_appeared(&self, pod: &NamespacedName, uid: &str, node: &str) {
-        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
-        let now = self.clock.wall();
+        let pods: Api<Pod> = Api::namespaced(self.means.client.clone(), &pod.namespace);
+        let now = self.means.clock.wall();
         // With the time in it no two are the same; the pod of another uid is a conflict.
         let message = format!("node {node} has room since {}", now.to_micro_string());
         let condition = json!({"type": CONDITION_ROOM, "status": "True", "reason": "RoomAppeared",
@@ -321,7 +332,7 @@ impl Caller {
 
     fn migrations(&self, namespace: &str) -> Api<DynamicObject> {
         Api::namespaced_with(
-            self.client.clone(),
+            self.means.client.clone(),
             namespace,
             &virtual_machine_migrations(),
         )
@@ -330,7 +341,7 @@ impl Caller {
     async fn event(&self, about: ObjectReference, reason: &str, message: String) {
         let namespace = about.namespace.clone();
         let namespace = namespace.unwrap_or_else(|| "default".into());
-        let micros = self.clock.wall().0;
+        let micros = self.means.clock.wall().0;
         let now = Time(Timestamp::from_microsecond(micros).unwrap_or(Timestamp::UNIX_EPOCH));
         let event = CoreEvent {
             metadata: ObjectMeta {
@@ -346,13 +357,13 @@ impl Caller {
             first_timestamp: Some(now.clone()),
             last_timestamp: Some(now),
             source: Some(EventSource {
-                component: Some(self.reporter.clone()),
+                component: Some(self.means.reporter.clone()),
                 host: None,
             }),
-            reporting_component: Some(self.reporter.clone()),
+            reporting_component: Some(self.means.reporter.clone()),
             ..CoreEvent::default()
         };
-        let events: Api<CoreEvent> = Api::namespaced(self.client.clone(), &namespace);
+        let events: Api<CoreEvent> = Api::namespaced(self.means.client.clone(), &namespace);
         let params = PostParams::default();
         // An event is for people; what it says is in the log and the metrics as well.
         let _said = self

@@ -186,12 +186,15 @@ pub async fn run(params: Params, cancel: CancellationToken) -> Result<(), RunErr
     let (metrics, registry) = metrics::Metrics::new();
     let (commands, inbox) = mpsc::channel(owner::COMMAND_QUEUE);
     let config = &params.config;
-    let caller = api::Caller {
+    let means = Arc::new(api::Means {
         client: params.client.clone(),
         timeout: config.crud_timeout().to_duration(),
         metrics: metrics.clone(),
         reporter: config.scheduler_name.clone(),
         clock: params.clock,
+    });
+    let caller = api::Caller {
+        means: Arc::clone(&means),
         until: None,
     };
     let settings = Settings {
@@ -205,7 +208,7 @@ pub async fn run(params: Params, cancel: CancellationToken) -> Result<(), RunErr
     let labels = config.node_metric_labels.clone();
     let owner = Owner::new(
         Core::new(settings),
-        caller.clone(),
+        caller,
         params.state.clone(),
         labels,
         commands.clone(),
@@ -220,7 +223,7 @@ pub async fn run(params: Params, cancel: CancellationToken) -> Result<(), RunErr
         client: params.client.clone(),
         commands: commands.clone(),
         metrics: metrics.clone(),
-        asks_version: params.leadership.hands_over().then_some(caller.timeout),
+        asks_version: params.leadership.hands_over().then_some(means.timeout),
     };
     let wait = if alone { params.takeover_wait } else { Span(0) };
     let mut watches = tokio::spawn(watch.run(wait, told, inner.clone()));
@@ -230,9 +233,9 @@ pub async fn run(params: Params, cancel: CancellationToken) -> Result<(), RunErr
         clock: params.clock,
         door: params.callers.tls.map(door::Door::new),
         tokens: params.callers.tokens,
-        reviewer: params.callers.review.map(|rule| reviewer(rule, &caller)),
+        reviewer: params.callers.review.map(|rule| reviewer(rule, &means)),
     };
-    let mut lead = Lead::follow(caller, commands.clone(), params.leadership, inner.clone());
+    let mut lead = Lead::follow(&means, commands.clone(), params.leadership, inner.clone());
     let mut admin = tokio::spawn(serve_admin(
         params.metrics_listener,
         Admin::new(Arc::new(registry)),
@@ -283,13 +286,13 @@ pub async fn run(params: Params, cancel: CancellationToken) -> Result<(), RunErr
     }
 }
 
-fn reviewer(rule: ReviewRule, caller: &api::Caller) -> review::Reviewer {
+fn reviewer(rule: ReviewRule, means: &api::Means) -> review::Reviewer {
     review::Reviewer {
         rule,
-        client: caller.client.clone(),
-        timeout: caller.timeout,
-        clock: caller.clock,
-        metrics: caller.metrics.clone(),
+        client: means.client.clone(),
+        timeout: means.timeout,
+        clock: means.clock,
+        metrics: means.metrics.clone(),
         elsewhere: tokio::runtime::Handle::current(),
         kept: Mutex::default(),
         gate: review::Reviewer::gate(),
@@ -304,18 +307,18 @@ struct Lead {
 
 impl Lead {
     fn follow(
-        caller: api::Caller,
+        means: &api::Means,
         commands: mpsc::Sender<owner::Command>,
         leadership: Leadership,
         cancel: CancellationToken,
     ) -> Self {
         let follower = lead::Following {
-            client: caller.client,
+            client: means.client.clone(),
             commands,
-            metrics: caller.metrics,
-            clock: caller.clock,
-            timeout: caller.timeout,
-            writer: caller.reporter,
+            metrics: means.metrics.clone(),
+            clock: means.clock,
+            timeout: means.timeout,
+            writer: means.reporter.clone(),
         };
         let (leave, told) = oneshot::channel();
         let task = tokio::spawn(follower.run(leadership, told, cancel));

@@ -40,7 +40,9 @@ const SHOWN_ALWAYS: usize = 2000;
 /// How long giving the lead up waits for watches to show what this replica bound last.
 const SHOW_OWN: Span = Span::from_millis(300);
 /// Showing the state may take this part of the owner's time at most.
-const SHOWING_PART: u32 = 20;
+const SHOWING_PART: u32 = 100;
+/// How old the metrics of a node may be. They change with every grant, and nobody reads them so often.
+const NODES_SHOWN_EVERY: Duration = Duration::from_millis(100);
 
 /// What the owner is told.
 pub(super) enum Command {
@@ -97,6 +99,8 @@ pub(super) struct Owner {
     retired: Option<(oneshot::Sender<Leave>, Timestamp)>,
     changed: bool,
     show_after: Instant,
+    /// When metrics of nodes may be set again.
+    nodes_after: Instant,
 }
 
 impl Owner {
@@ -109,7 +113,7 @@ impl Owner {
         rounds: watch::Sender<Option<u64>>,
     ) -> Self {
         let first = *rounds.borrow();
-        let (clock, metrics) = (caller.clock, caller.metrics.clone());
+        let (clock, metrics) = (caller.means.clock, caller.means.metrics.clone());
         Self {
             core,
             caller,
@@ -137,6 +141,7 @@ impl Owner {
             retired: None,
             changed: true,
             show_after: clock.instant_of(Timestamp(0)),
+            nodes_after: clock.instant_of(Timestamp(0)),
         }
     }
 
@@ -184,12 +189,14 @@ impl Owner {
         let deadline = deadline.map(|at| self.clock.instant_of(at));
         let is_due = is_due(self.changed, self.is_large(), self.state.is_wanted());
         let shows = is_due.then_some(self.show_after);
+        let nodes = self.core.has_touched().then_some(self.nodes_after);
         let now = self.clock.now();
         let retires = self.retired.as_ref().map(|(_, until)| *until);
         // After that only what is under way is waited for.
         let retires = retires.filter(|until| *until > now);
         let retires = retires.map(|until| self.clock.instant_of(until));
-        deadline.into_iter().chain(shows).chain(retires).min()
+        let looks = shows.into_iter().chain(nodes).chain(retires);
+        deadline.into_iter().chain(looks).min()
     }
 
     fn is_large(&self) -> bool {
@@ -407,8 +414,8 @@ impl Owner {
     fn bounded(&self) -> Caller {
         let now = self.clock.now();
         Caller {
+            means: Arc::clone(&self.caller.means),
             until: self.core.call_bound(now).map(|left| now + left),
-            ..self.caller.clone()
         }
     }
 
@@ -497,13 +504,11 @@ impl Owner {
         }
     }
 
-    /// Shows metrics at once and the state dump as often as its cost allows.
+    /// Shows how this replica stands at once, metrics soon and the state dump as often as its cost allows.
     fn show(&mut self) {
-        for node in self.core.take_touched() {
-            // Time changes them too.
-            self.changed = true;
-            self.metrics.node(&self.core, &node, &self.node_labels);
-        }
+        // Time changes nodes too.
+        self.changed |= self.core.has_touched();
+        self.show_nodes();
         let oddities = self.core.oddities();
         if self.oddities != Some(oddities) {
             self.oddities = Some(oddities);
@@ -524,6 +529,26 @@ impl Owner {
             self.state.set_waiting_for(standby, waiting_for);
             self.shown = shown;
         }
+        self.show_state();
+    }
+
+    /// Sets the metrics of nodes that changed, if that is not too soon.
+    fn show_nodes(&mut self) {
+        if !self.core.has_touched() {
+            return;
+        }
+        let now = self.clock.instant_of(self.clock.now());
+        if now < self.nodes_after {
+            return;
+        }
+        for node in self.core.take_touched() {
+            self.metrics.node(&self.core, &node, &self.node_labels);
+        }
+        self.nodes_after = now + NODES_SHOWN_EVERY;
+    }
+
+    /// Shows the state dump, if it is due and that does not take too much of the time.
+    fn show_state(&mut self) {
         if !is_due(self.changed, self.is_large(), self.state.is_wanted()) {
             return;
         }

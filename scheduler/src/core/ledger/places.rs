@@ -28,6 +28,12 @@ impl Ledger {
         self.own(pod, node).reserved
     }
 
+    /// Whether [`Ledger::take_touched`] would return any.
+    #[must_use]
+    pub fn has_touched(&self) -> bool {
+        !self.touched.is_empty()
+    }
+
     /// Nodes whose figures changed since the last call.
     pub fn take_touched(&mut self) -> BTreeSet<String> {
         std::mem::take(&mut self.touched)

@@ -1,6 +1,6 @@
 //! The API as far as a scheduler needs it for permits: lists of any length, made as they are read, watches that tell of writes
-//! where there are several replicas and of nothing else, and conditional writes of a VM's annotations. As cheap as can be, because it shares the processors with what is measured. Calls
-//! about Leases are handed on to a real API server, where there is one.
+//! where they are to and of nothing else, and conditional writes of a VM's annotations. As cheap as can be, because it shares the
+//! processors with what is measured. Calls about Leases are handed on to a real API server, where there is one.
 
 use std::borrow::Cow;
 use std::convert::Infallible;
@@ -56,8 +56,9 @@ type Broken = Box<dyn std::error::Error + Send + Sync>;
 type Answer = Response<UnsyncBoxBody<Bytes, Broken>>;
 
 impl PlayedApi {
-    /// Serves `count` running VMs with their pods, on one thread of its own until the process ends.
-    pub(super) async fn start(count: usize, leases: Option<kube::Client>) -> Result<Self> {
+    /// Serves `count` running VMs with their pods, on one thread of its own until the process ends. Whether its watches tell of
+    /// writes is said by `tells`.
+    pub(super) fn start(count: usize, tells: bool, leases: Option<kube::Client>) -> Result<Self> {
         let first = || Vm {
             version: 1,
             requested: json!(UNIT).to_string(),
@@ -67,7 +68,7 @@ impl PlayedApi {
         let objects = Arc::new(Objects {
             vms,
             version: watch::channel(1).0,
-            told: leases.is_some().then(Mutex::default),
+            told: tells.then(Mutex::default),
             leases,
         });
         let listener = std::net::TcpListener::bind("127.0.0.1:0")?;

@@ -104,7 +104,7 @@ impl Site {
             populate(client).await?;
             "vm-pod".to_owned()
         } else {
-            let played = PlayedApi::start(vms, Some(client)).await?;
+            let played = PlayedApi::start(vms, true, Some(client))?;
             path = dir.path().join("played.kubeconfig");
             std::fs::write(&path, played.kubeconfig())?;
             format!("{}-pod", name(0))

@@ -10,8 +10,11 @@ mod failover;
 mod load;
 mod placing;
 
+use std::net::SocketAddr;
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
@@ -88,70 +91,130 @@ async fn main() -> Result<()> {
     .show(cli.json.as_deref())
 }
 
-/// Permits with so many VMs known.
+/// Permits with so many VMs known: with watches that are silent, so that nothing but permits is measured, and with watches that
+/// tell of each write, as those of a real API do.
 async fn permits(cli: &Cli, bin_dir: &Path, count: usize) -> Result<Vec<Figure>> {
-    tell(&format!("{count} VMs: start"));
-    let api = PlayedApi::start(count, None).await?;
-    let dir = tempfile::tempdir()?;
-    let kubeconfig = dir.path().join("kubeconfig");
-    std::fs::write(&kubeconfig, api.kubeconfig())?;
-    let began = Instant::now();
-    let mut scheduler = Process::start(
-        Command::new(bin_dir.join("autoscale-scheduler"))
-            .args(["--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0"])
-            .args(["--takeover-wait-ms", "0"])
-            .env("KUBECONFIG", &kubeconfig)
-            .env("RUST_LOG", "warn"),
-        std::fs::File::create(dir.path().join("log"))?,
-    )?;
-    let (permits, ready) = addresses(&scheduler.first_line()?)?;
-    until_ready(&ready).await?;
-    let ready_s = began.elapsed().as_secs_f64();
+    let lasts = Duration::from_secs(cli.seconds);
     let named = |name: &str| format!("{name}_{count}_vms");
+    tell(&format!("{count} VMs: start"));
+    let mut silent = Pair::start(bin_dir, count, false).await?;
     let mut figures = vec![
-        Figure::lower(named("ready_s"), ready_s, "s", None),
-        Figure::lower(named("rss_mib"), mib(scheduler.rss()?), "MiB", None),
+        Figure::lower(named("ready_s"), silent.ready_s, "s", None),
+        Figure::lower(named("rss_mib"), mib(silent.scheduler.rss()?), "MiB", None),
     ];
     for (kind, word, target) in [
         (Kind::Nothing, "idle", IDLE_TARGET),
         (Kind::UpAndDown, "up_down", MOVE_TARGET),
     ] {
         tell(&format!("{count} VMs: {word}"));
-        let (spent, played) = (scheduler.cpu()?, api.cpu()?);
-        let load = Load::run(permits, kind, count, Duration::from_secs(cli.seconds)).await?;
-        let spent = (scheduler.cpu()?.saturating_sub(spent)).as_secs_f64();
-        let played = (api.cpu()?.saturating_sub(played)).as_secs_f64();
-        let answers = as_f64(load.took.len());
-        let each = |name: &str| named(&format!("{name}_{word}"));
-        figures.extend([
-            Figure::higher(
-                each("permits_per_s"),
-                answers / load.seconds,
-                "1/s",
-                Some(target),
-            ),
-            Figure::lower(
-                each("permit_ms_p50"),
-                percentile(&load.took, 50),
-                "ms",
-                None,
-            ),
-            Figure::lower(
-                each("permit_ms_p99"),
-                percentile(&load.took, 99),
-                "ms",
-                Some(P99_TARGET_MS),
-            ),
-            Figure::lower(each("cpu_us_per_permit"), spent / answers * 1e6, "us", None),
-            Figure::lower(
-                each("played_api_cpu_us_per_permit"),
-                played / answers * 1e6,
-                "us",
-                None,
-            ),
-        ]);
+        let name = |name: &str| named(&format!("{name}_{word}"));
+        figures.extend(silent.load(kind, lasts, Some(target), name).await?);
     }
+    drop(silent);
+    tell(&format!("{count} VMs: up_down, told by watches"));
+    let mut told = Pair::start(bin_dir, count, true).await?;
+    let name = |name: &str| named(&format!("{name}_up_down_told"));
+    figures.extend(told.load(Kind::UpAndDown, lasts, None, name).await?);
     Ok(figures)
+}
+
+/// A scheduler and the API it knows.
+struct Pair {
+    api: PlayedApi,
+    scheduler: Process,
+    /// Where it answers permits.
+    permits: SocketAddr,
+    /// What it took to be ready.
+    ready_s: f64,
+    count: usize,
+    _dir: tempfile::TempDir,
+}
+
+impl Pair {
+    async fn start(bin_dir: &Path, count: usize, tells: bool) -> Result<Self> {
+        let api = PlayedApi::start(count, tells, None)?;
+        let dir = tempfile::tempdir()?;
+        let kubeconfig = dir.path().join("kubeconfig");
+        std::fs::write(&kubeconfig, api.kubeconfig())?;
+        let began = Instant::now();
+        let mut scheduler = Process::start(
+            Command::new(bin_dir.join("autoscale-scheduler"))
+                .args(["--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0"])
+                .args(["--takeover-wait-ms", "0"])
+                .env("KUBECONFIG", &kubeconfig)
+                .env("RUST_LOG", "warn"),
+            std::fs::File::create(dir.path().join("log"))?,
+        )?;
+        let (permits, ready) = addresses(&scheduler.first_line()?)?;
+        until_ready(&ready).await?;
+        Ok(Self {
+            api,
+            scheduler,
+            permits,
+            ready_s: began.elapsed().as_secs_f64(),
+            count,
+            _dir: dir,
+        })
+    }
+
+    async fn load(
+        &mut self,
+        kind: Kind,
+        lasts: Duration,
+        target: Option<f64>,
+        named: impl Fn(&str) -> String,
+    ) -> Result<Vec<Figure>> {
+        let (spent, played) = (self.scheduler.cpu()?, self.api.cpu()?);
+        let load = Load::run(self.permits, kind, self.count, lasts).await?;
+        let used = Used {
+            scheduler: (self.scheduler.cpu()?.saturating_sub(spent)).as_secs_f64(),
+            played: (self.api.cpu()?.saturating_sub(played)).as_secs_f64(),
+        };
+        Ok(figures_of((kind, target), &load, &used, named))
+    }
+}
+
+/// Processor time during a load, in seconds.
+struct Used {
+    scheduler: f64,
+    played: f64,
+}
+
+/// The figures of one load. That of the way up and down is held against its target without the time that the played API took: it
+/// runs on the same processors, where a real one would not.
+fn figures_of(
+    (kind, target): (Kind, Option<f64>),
+    load: &Load,
+    used: &Used,
+    named: impl Fn(&str) -> String,
+) -> Vec<Figure> {
+    let answers = as_f64(load.took.len());
+    let whole = answers / load.seconds;
+    let processors = available_parallelism().map_or(1, NonZero::get);
+    let without = answers / (load.seconds - used.played / as_f64(processors));
+    let rate = |name: &str, value, target| Figure::higher(named(name), value, "1/s", target);
+    let lower = |name: &str, value, unit, target| Figure::lower(named(name), value, unit, target);
+    let mut figures = match kind {
+        Kind::Nothing => vec![rate("permits_per_s", whole, target)],
+        Kind::UpAndDown => vec![
+            rate("permits_per_s", whole, None),
+            rate("permits_per_s_without_api", without, target),
+        ],
+    };
+    let took = |percent| percentile(&load.took, percent);
+    let each_us = |seconds: f64| seconds / answers * 1e6;
+    figures.extend([
+        lower("permit_ms_p50", took(50), "ms", None),
+        lower("permit_ms_p99", took(99), "ms", Some(P99_TARGET_MS)),
+        lower("cpu_us_per_permit", each_us(used.scheduler), "us", None),
+        lower(
+            "played_api_cpu_us_per_permit",
+            each_us(used.played),
+            "us",
+            None,
+        ),
+    ]);
+    figures
 }
 
 /// How long no increase is permitted when the leader is killed, and when it is told to go.
@@ -203,7 +266,7 @@ async fn placed(bin_dir: &Path, pods: usize) -> Result<Vec<Figure>> {
 }
 
 /// Where a scheduler answers permits, and where it says that it is ready.
-fn addresses(line: &str) -> Result<(std::net::SocketAddr, String)> {
+fn addresses(line: &str) -> Result<(SocketAddr, String)> {
     let said: Value = serde_json::from_str(line)?;
     let permits = said["permits"].as_str().context("no permit port")?;
     let metrics = said["metrics"].as_str().context("no metrics port")?;
