@@ -9,6 +9,10 @@ use protocol::runner::GuestState;
 /// Port of the guest daemon at the VM's address on one machine.
 pub const GUEST_DAEMON_PORT: u16 = 25184;
 
+/// How long a connection is kept for the next question. What is asked in guests hangs up on those who are silent for a minute;
+/// a question that meets that is lost.
+const KEPT: Duration = Duration::from_secs(10);
+
 /// The guest of one VM.
 #[derive(Debug, Clone)]
 pub struct Guest {
@@ -26,6 +30,7 @@ impl Guest {
         crate::site::install_crypto();
         let http = reqwest::Client::builder()
             .timeout(Duration::from_secs(30))
+            .pool_idle_timeout(KEPT)
             .no_proxy()
             .build()?;
         Ok(Self { ip, http })

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::{put, vm_monitor};
+use super::{monitor, put};
 use crate::cluster::rootfs::SYSTEMD;
 use crate::cluster::store;
 use crate::shell;
@@ -52,7 +52,7 @@ fn disk(parts: &Parts, folder: &Path) -> PathBuf {
     let root = folder.join("root");
     let run = |command: &mut Command| shell::output(command).expect("it runs");
     run(Command::new("cp").arg("-a").arg(&parts.debian).arg(&root));
-    let package = vm_monitor(&parts.monitor, &shell::root(), folder).expect("a package");
+    let package = monitor::package(&parts.monitor, &shell::root(), folder).expect("a package");
     run(Command::new("cp")
         .arg(&package)
         .arg(root.join("package.deb")));

@@ -1,0 +1,119 @@
+//! The Debian package of `bellows`, the command for people.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result};
+
+use super::Deb;
+use crate::shell;
+
+/// What it is, for people who look for packages.
+const DESCRIPTION: &str = "live vertical autoscaler for QEMU virtual machines
+ Runs virtual machines on this one that are as big as they need to be, and says
+ of each why it has its size, here and, as a plugin of kubectl, in a cluster.";
+
+/// What it was built against, and what it runs guests with; a cluster has that in its images.
+const RELATIONS: &str = "Depends: libc6 (>= 2.34), libgcc-s1
+Suggests: kubectl";
+
+/// Where each shell looks for what completes a command.
+const COMPLETIONS: [(&str, &str); 3] = [
+    ("bash", "usr/share/bash-completion/completions/bellows"),
+    ("zsh", "usr/share/zsh/vendor-completions/_bellows"),
+    ("fish", "usr/share/fish/vendor_completions.d/bellows.fish"),
+];
+
+/// The package of a `bellows`, which is asked for its completions; returns its path.
+pub(super) fn package(program: &Path, checkout: &Path, out: &Path) -> Result<PathBuf> {
+    let read =
+        |path: &Path| fs::read(path).with_context(|| format!("cannot read {}", path.display()));
+    let mut files = vec![
+        ("usr/bin/bellows", read(program)?, 0o755),
+        (
+            "usr/share/doc/bellows/copyright",
+            read(&checkout.join("LICENSE"))?,
+            0o644,
+        ),
+    ];
+    for (shell, path) in COMPLETIONS {
+        let script = shell::output(Command::new(program).args(["completion", shell]))?;
+        files.push((path, script.into_bytes(), 0o644));
+    }
+    Deb {
+        name: "bellows",
+        relations: RELATIONS,
+        description: DESCRIPTION,
+        files,
+        // kubectl finds its plugins by their names.
+        links: vec![("usr/bin/kubectl-bellows", "bellows")],
+    }
+    .write(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dist::put;
+
+    /// The oldest C library its package asks for.
+    const LIBC: &str = "GLIBC_2.34";
+
+    #[test]
+    fn the_package_has_the_command_its_plugin_and_completions() {
+        if !shell::on_path("dpkg-deb") {
+            println!("SKIP(missing: dpkg-deb): the_package_has_the_command_its_plugin");
+            return;
+        }
+        let folder = tempfile::tempdir().expect("a folder");
+        let script = b"#!/bin/sh\necho \"$1 for $2\"\n";
+        put(folder.path(), "program", script, 0o755).expect("written");
+        let program = folder.path().join("program");
+        let made = package(&program, &shell::root(), &folder.path().join("out")).expect("built");
+        let again = package(&program, &shell::root(), &folder.path().join("again")).expect("built");
+        assert_eq!(fs::read(&made).ok(), fs::read(&again).ok());
+        let unpacked = folder.path().join("unpacked");
+        let mut unpack = Command::new("dpkg-deb");
+        unpack.arg("--extract").arg(&made).arg(&unpacked);
+        shell::output(&mut unpack).expect("unpacked");
+        for (shell, path) in COMPLETIONS {
+            let script = fs::read_to_string(unpacked.join(path)).expect("there");
+            assert_eq!(script, format!("completion for {shell}\n"));
+        }
+        let plugin = unpacked.join("usr/bin/kubectl-bellows");
+        let said = shell::output(Command::new(plugin).args(["why", "pg"])).expect("it runs");
+        assert_eq!(said, "why for pg\n");
+        let mut fields = Command::new("dpkg-deb");
+        let fields = shell::output(fields.arg("--field").arg(&made)).expect("it reads");
+        let libc = LIBC.replace("GLIBC_", "libc6 (>= ");
+        assert!(fields.contains(&libc), "{fields}");
+    }
+
+    /// Whatever `bellows` is built with, its package must not be installed where it cannot start.
+    #[test]
+    fn what_is_packaged_needs_no_newer_c_library_than_it_says() {
+        let built = shell::target_dir().expect("a folder").join("debug/bellows");
+        if !shell::on_path("objdump") || !built.is_file() {
+            println!(
+                "SKIP(missing: objdump or bellows): what_is_packaged_needs_no_newer_c_library"
+            );
+            return;
+        }
+        let mut command = Command::new("objdump");
+        let symbols = shell::output(command.arg("--dynamic-syms").arg(&built)).expect("it reads");
+        let number = |version: &str| -> Option<(u32, u32)> {
+            let (major, minor) = version.strip_prefix("GLIBC_")?.split_once('.')?;
+            Some((major.parse().ok()?, minor.split('.').next()?.parse().ok()?))
+        };
+        let words = symbols.split(|letter: char| letter.is_whitespace() || "()".contains(letter));
+        let newest = words
+            .filter_map(number)
+            .max()
+            .expect("it uses the C library");
+        assert!(
+            Some(newest) <= number(LIBC),
+            "{newest:?} is newer than {LIBC}"
+        );
+    }
+}
