@@ -26,6 +26,9 @@ pub const STREAM_PORT: u16 = 20187;
 /// Port at the target pod's address for the disk, where it is copied.
 pub const DISK_PORT: u16 = 20188;
 
+/// The file of a pre-shared key, as QEMU reads it: `qemu:` and hexadecimal digits. Also its key in the secret of the VM's runners.
+pub const PSK_FILE: &str = "keys.psk";
+
 /// What to do with the guest that runs here.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -46,6 +49,9 @@ pub struct Destination {
     pub stream: SocketAddrV4,
     /// For the disk; `None`: both sides have the same file.
     pub disk: Option<DiskDestination>,
+    /// Both are spoken to in TLS, by the key that both runners have ([`PSK_FILE`]).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub encrypted: bool,
 }
 
 /// Where and how much of the disk is sent.
@@ -185,6 +191,9 @@ pub struct Progress {
     pub downtime_ms: i64,
     /// Memory.
     pub ram: RamProgress,
+    /// What is sent is encrypted. The field is ours.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub encrypted: bool,
 }
 
 /// Memory sent, bytes.

@@ -52,6 +52,10 @@ pub struct RunnerConfig {
     /// those that NeonVM's runner takes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub control_token: Option<PathBuf>,
+    /// Directory with the key ([`protocol::migration::PSK_FILE`]) that all runners of the VM have: what moves the guest is
+    /// encrypted by it. Without one, or with a peer without one, it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub migration_keys: Option<PathBuf>,
     /// Boot nothing: wait for a guest that runs elsewhere.
     #[serde(default)]
     pub receive: bool,

@@ -8,6 +8,7 @@
 //! /vm/ssh/authorized_keys     who may enter the guest
 //! /vm/mounts/                 the pod's volumes, each where it is mounted in the guest
 //! /vm/control/token           what the controller shows to be listened to at the pod's address
+//! /vm/control/keys.psk        what the VM's runners encrypt a move by
 //! /opt/qemu/bin/              QEMU
 //! ```
 //!
@@ -20,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use protocol::image::{ImageContent, ImageManifest, MANIFEST_FILE, MANIFEST_FORMAT};
+use protocol::migration::PSK_FILE;
 use protocol::vm::{CpuScalingMode, VmSpec};
 use telemetry::exit::Exit;
 use tokio_util::sync::CancellationToken;
@@ -39,6 +41,8 @@ const KERNEL: &str = "vm/kernel";
 const MOUNTS: &str = "vm/mounts";
 /// Where the controller puts the token it is known by.
 const TOKEN: &str = "vm/control/token";
+/// Where it puts the key of the VM's runners.
+const KEYS: &str = "vm/control";
 /// What a guest image made for NeonVM is booted with by its own kernel.
 const FOREIGN_CMDLINE: &str = "panic=-1 init=/neonvm/bin/init loglevel=6 root=/dev/vda rw console=ttyS0 \
                                memhp_default_state=online";
@@ -197,6 +201,7 @@ pub fn config(
         ssh_public_key: std::fs::read_to_string(keys).ok(),
         mounts: Some(root.join(MOUNTS)),
         control_token: Some(root.join(TOKEN)).filter(|file| file.exists()),
+        migration_keys: Some(root.join(KEYS)).filter(|dir| dir.join(PSK_FILE).exists()),
         receive: pod.receives,
     })
 }

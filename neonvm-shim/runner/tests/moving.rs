@@ -8,10 +8,11 @@ use std::net::SocketAddrV4;
 use std::sync::Arc;
 
 use hyper::Method;
-use neonvm_runner::core::args::GUESTD_FORWARD;
+use neonvm_runner::core::args::{GUESTD_FORWARD, Paths};
 use neonvm_runner::shell::guest;
+use neonvm_runner::shell::record::write_json;
 use protocol::migration::{
-    DiskTravel, IncomingOrder, IncomingStage, OutgoingOrder, OutgoingStage, StreamOptions,
+    DiskTravel, IncomingOrder, IncomingStage, OutgoingOrder, OutgoingStage, PSK_FILE, StreamOptions,
 };
 use protocol::runner::{ExitReason, GuestState, ResizeProblem, RunnerPhase, RunnerState};
 use protocol::units::Bytes;
@@ -24,15 +25,31 @@ const SLOW: Bytes = Bytes(4 << 20);
 const MIDDLING: Bytes = Bytes(16 << 20);
 const FAST: Bytes = Bytes(1 << 30);
 
+/// The key that runners of one VM share, and another VM's.
+const KEY: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+const OTHER_KEY: &str = "f123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
 fn vm(kit: &Kit, receive: bool) -> Vm {
+    with_key(kit, receive, Some(KEY))
+}
+
+fn with_key(kit: &Kit, receive: bool, key: Option<&str>) -> Vm {
     let bounds = Bounds {
         cpus: [1000, 1000, 3000],
         slots: [2, 2, 6],
     };
-    Vm::new(kit, &bounds, |config| {
+    let mut vm = Vm::new(kit, &bounds, |config| {
         config.pod = format!("{}-{}", config.pod, config.pod_ip);
         config.receive = receive;
-    })
+    });
+    if let Some(key) = key {
+        let keys = vm.dir.path().join("shared");
+        std::fs::create_dir(&keys).unwrap();
+        std::fs::write(keys.join(PSK_FILE), format!("qemu:{key}\n")).unwrap();
+        vm.config.migration_keys = Some(keys);
+        write_json(&Paths::new(vm.dir.path()).config(), &vm.config).unwrap();
+    }
+    vm
 }
 
 fn how(max_bandwidth: Bytes) -> StreamOptions {
@@ -78,7 +95,17 @@ async fn recall(vm: &Vm, id: &str) {
 
 /// A runner that waits for the guest of `from`, and listens.
 async fn receiver(kit: &Kit, from: &Vm, id: &str, disk: DiskTravel) -> (Vm, RunnerState) {
-    let mut to = vm(kit, true);
+    let (to, state) = listener(vm(kit, true), from, id, disk).await;
+    assert!(is_encrypted(&state), "both have the key");
+    (to, state)
+}
+
+fn is_encrypted(state: &RunnerState) -> bool {
+    let report = state.incoming.as_ref().unwrap();
+    report.destination.unwrap().encrypted
+}
+
+async fn listener(mut to: Vm, from: &Vm, id: &str, disk: DiskTravel) -> (Vm, RunnerState) {
     to.start().await;
     to.wait("it waits", |state| {
         state.phase == RunnerPhase::Receiving
@@ -214,8 +241,24 @@ async fn moves(kit: Arc<Kit>) {
     assert_eq!(guest_at(&a).await.boot_id, boot_id);
     drop(c);
 
-    // The target dies: it goes on by itself.
-    let (d, listening) = receiver(&kit, &a, "third", DiskTravel::Auto).await;
+    // A target with another VM's key gets nothing of it.
+    for (id, disk) in [("stranger", DiskTravel::Auto), ("thief", DiskTravel::Layer)] {
+        let stranger = with_key(&kit, true, Some(OTHER_KEY));
+        let (stranger, listening) = listener(stranger, &a, id, disk).await;
+        send(&a, id, Some(&listening), FAST).await;
+        a.wait("the other key is found out", |state| {
+            outgoing(state, OutgoingStage::Failed)
+        })
+        .await;
+        assert_eq!(guest_at(&a).await.boot_id, boot_id);
+        recall(&a, id).await;
+        drop(stranger);
+    }
+
+    // The target dies: it goes on by itself. One without a key is sent everything as it is.
+    let plain = with_key(&kit, true, None);
+    let (d, listening) = listener(plain, &a, "third", DiskTravel::Auto).await;
+    assert!(!is_encrypted(&listening));
     send(&a, "third", Some(&listening), SLOW).await;
     a.wait("memory is sent", |state| {
         outgoing(state, OutgoingStage::Sending)

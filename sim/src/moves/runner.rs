@@ -125,6 +125,7 @@ impl Machine {
         Destination {
             stream: std::net::SocketAddrV4::new([127, 1, high, low].into(), 20187),
             disk: None,
+            encrypted: false,
         }
     }
 }
@@ -153,6 +154,7 @@ fn manifest() -> Manifest {
             image: String::new(),
         },
         drives: Vec::new(),
+        encrypts: false,
     }
 }
 

@@ -123,7 +123,7 @@ async fn moves(world: &World) -> Result<()> {
         moved["status"]
     );
     ensure!(
-        moved["status"]["sourceNode"] == *node,
+        moved["status"]["sourceNode"] == *node && moved["status"]["info"]["encrypted"] == true,
         "{}",
         moved["status"]
     );

@@ -9,7 +9,8 @@ use super::settings::Settings;
 pub const SSH_PUBLIC: &str = "ssh-publickey";
 /// Volume that holds the SSH private key, for people in the runner's container.
 pub const SSH_PRIVATE: &str = "ssh-privatekey";
-/// Volume that holds the token by which a runner knows its controller, and where that appears.
+/// Volume that holds what a runner shares with others: the token by which it knows its controller, and the key by which it moves
+/// its guest to another one; and where that appears.
 pub const RUNNER_TOKEN: &str = "runner-token";
 /// The key of the token in its secret, and the file it appears as.
 pub const TOKEN: &str = "token";
@@ -52,7 +53,8 @@ pub(super) fn volumes(vm: &VirtualMachine, status: &VmStatus, settings: &Setting
     if settings.runners_at_pods {
         all.push(json!({"name": RUNNER_TOKEN, "secret": {
             "secretName": runner_secret(&vm.metadata.name),
-            "items": [{"key": TOKEN, "path": TOKEN, "mode": 0o400}],
+            // Not by their names: a pod whose secret is older than the key would wait for it.
+            "defaultMode": 0o400,
         }}));
     }
     if let Some(swap) = vm

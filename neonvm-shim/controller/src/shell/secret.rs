@@ -1,15 +1,17 @@
-//! The secrets of a VM: its SSH key pair (spec/neonvm.md §2.4), and the token by which its runners know us.
+//! The secrets of a VM: its SSH key pair (spec/neonvm.md §2.4), and the token by which its runners know us with the key by which
+//! they know each other.
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use protocol::migration::PSK_FILE;
 use serde_json::{Value, json};
 use ssh_key::rand_core::{OsRng, RngCore};
 use ssh_key::{Algorithm, LineEnding, PrivateKey};
 
 use crate::core::volumes::TOKEN;
 
-/// Random bytes of a token.
-const TOKEN_BYTES: usize = 32;
+/// Random bytes of a token, and of a key.
+const SECRET_BYTES: usize = 32;
 
 /// A key pair could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -39,17 +41,24 @@ pub(super) fn ssh_secret(namespace: &str, name: &str, owner: &Value) -> Result<V
     }))
 }
 
-/// A new secret: type `Opaque`, key `token`. Not immutable: the file of one that is made anew is then replaced in its pods.
+/// A new secret: type `Opaque`, keys `token` and `keys.psk`. The latter is never sent: QEMU encrypts by it what moves a guest.
+/// Not immutable: the files of one that is made anew are then replaced in its pods.
 pub(super) fn runner_secret(namespace: &str, name: &str, owner: &Value) -> Value {
-    let mut token = [0; TOKEN_BYTES];
-    OsRng.fill_bytes(&mut token);
+    let random = || {
+        let mut bytes = [0; SECRET_BYTES];
+        OsRng.fill_bytes(&mut bytes);
+        bytes
+    };
+    let token = URL_SAFE_NO_PAD.encode(random());
+    let digits: String = random().iter().map(|byte| format!("{byte:02x}")).collect();
+    let key = format!("qemu:{digits}\n");
     json!({
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": {"name": name, "namespace": namespace, "ownerReferences": [owner]},
         "type": "Opaque",
         // Text in the file, so that it can be sent as it is.
-        "data": {TOKEN: STANDARD.encode(URL_SAFE_NO_PAD.encode(token))},
+        "data": {TOKEN: STANDARD.encode(token), PSK_FILE: STANDARD.encode(key)},
     })
 }
 
@@ -100,6 +109,18 @@ mod tests {
         assert_eq!(text.len(), 43, "256 bits in base64");
         assert_ne!(Some(text), token(&other));
         assert!(is_owned(&one, &owner) && !is_owned(&one, &json!({"uid": "v"})));
+        let key = |secret: &Value| {
+            let data = secret["data"][PSK_FILE].as_str().expect("a key").to_owned();
+            String::from_utf8(STANDARD.decode(data).expect("base64")).expect("text")
+        };
+        assert_ne!(key(&one), key(&other));
+        let line = key(&one);
+        let digits = line
+            .strip_prefix("qemu:")
+            .and_then(|rest| rest.strip_suffix('\n'));
+        let digits = digits.expect("as QEMU reads it");
+        assert_eq!(digits.len(), 64, "256 bits");
+        assert!(digits.bytes().all(|digit| digit.is_ascii_hexdigit()));
         assert_eq!(token(&json!({"data": {"token": ""}})), None);
         assert_eq!(token(&json!({})), None);
     }

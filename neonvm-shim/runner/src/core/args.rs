@@ -449,6 +449,7 @@ pub(crate) mod tests {
             ssh_public_key: None,
             mounts: None,
             control_token: None,
+            migration_keys: None,
             receive: false,
         }
     }

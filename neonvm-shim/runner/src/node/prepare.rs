@@ -200,6 +200,8 @@ pub(super) async fn prepare(
         ssh_public_key: keys,
         mounts: None,
         control_token: None,
+        // Guests move over this machine's loopback.
+        migration_keys: None,
         receive: receives(container),
     };
     write_json(&Paths::new(dir).config(), &config)?;

@@ -4,6 +4,7 @@
 //! [`Qmp::known_capabilities`]), and a word of a newer QEMU must not break a reply.
 
 use std::net::SocketAddrV4;
+use std::path::Path;
 use std::time::Duration;
 
 use protocol::migration::{Destination, DiskDestination, Progress, RamProgress, StreamOptions};
@@ -23,6 +24,31 @@ const COPY: &str = "moving-root";
 const COPY_END: Duration = Duration::from_secs(30);
 /// Pause between two looks at that.
 const COPY_LOOK: Duration = Duration::from_millis(5);
+
+/// Which side of an encrypted connection a QEMU is.
+#[derive(Debug, Clone, Copy)]
+enum Side {
+    Server,
+    Client,
+}
+
+impl Side {
+    /// As QEMU names it.
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Server => "server",
+            Self::Client => "client",
+        }
+    }
+
+    /// The id of the keys' object of that side. A guest that came and goes on has one of each.
+    const fn keys(self) -> &'static str {
+        match self {
+            Self::Server => "moving-server",
+            Self::Client => "moving-client",
+        }
+    }
+}
 
 macro_rules! command {
     ($type:ident, $name:literal) => {
@@ -54,6 +80,9 @@ command!(Cancel, "migrate_cancel");
 command!(GoOn, "migrate-continue");
 command!(Cont, "cont");
 command!(Get, "qom-get");
+command!(List, "qom-list");
+command!(ObjectAdd, "object-add");
+command!(ObjectDel, "object-del");
 command!(NbdStart, "nbd-server-start");
 command!(NbdStop, "nbd-server-stop");
 command!(ExportAdd, "block-export-add");
@@ -135,8 +164,20 @@ impl Qmp {
         Ok(names.map(str::to_owned).collect())
     }
 
-    /// What both sides must agree on.
-    async fn agree(&self, how: StreamOptions, with_disk: bool) -> Step {
+    /// Has QEMU read the keys in a directory for one side of what is to come.
+    async fn load_keys(&self, dir: &Path, side: Side) -> Step {
+        let objects = self.execute(List(json!({"path": "/objects"}))).await?;
+        let mut objects = objects.as_array().into_iter().flatten();
+        if objects.any(|object| object["name"] == side.keys()) {
+            // They may be others by now.
+            self.execute(ObjectDel(json!({"id": side.keys()}))).await?;
+        }
+        let keys = json!({"qom-type": "tls-creds-psk", "id": side.keys(), "endpoint": side.as_str(), "dir": dir});
+        self.execute(ObjectAdd(keys)).await.map(drop)
+    }
+
+    /// What both sides must agree on. The stream is encrypted by the keys of `side`, if any.
+    async fn agree(&self, how: StreamOptions, with_disk: bool, side: Option<Side>) -> Step {
         let wanted = [
             // Told, so that nobody has to ask all the time.
             ("events", true),
@@ -158,24 +199,33 @@ impl Qmp {
             .collect();
         self.execute(SetCapabilities(json!({"capabilities": list})))
             .await?;
-        let mut parameters = json!({"xbzrle-cache-size": XBZRLE_CACHE_BYTES});
+        // An empty name ends what an earlier move of the guest asked for.
+        let keys = side.map_or("", Side::keys);
+        let mut parameters = json!({"xbzrle-cache-size": XBZRLE_CACHE_BYTES, "tls-creds": keys});
         if how.max_bandwidth.0 > 0 {
             parameters["max-bandwidth"] = json!(how.max_bandwidth.0);
         }
         self.execute(SetParameters(parameters)).await.map(drop)
     }
 
-    /// Waits for a guest at an address.
+    /// Waits for a guest at an address; encrypted by the keys in a directory, if one is given.
     ///
     /// # Errors
-    /// When QEMU refuses or is silent.
-    pub async fn listen(&self, at: Destination, how: StreamOptions) -> Step {
-        self.agree(how, at.disk.is_some()).await?;
+    /// When QEMU refuses, for example because it cannot encrypt, or is silent.
+    pub async fn listen(&self, at: Destination, how: StreamOptions, keys: Option<&Path>) -> Step {
+        if let Some(dir) = keys {
+            self.load_keys(dir, Side::Server).await?;
+        }
+        let side = keys.map(|_| Side::Server);
+        self.agree(how, at.disk.is_some(), side).await?;
         if let Some(disk) = at.disk {
             let (host, port) = (disk.nbd.ip().to_string(), disk.nbd.port().to_string());
             let address = json!({"type": "inet", "data": {"host": host, "port": port}});
-            self.execute(NbdStart(json!({"addr": address, "max-connections": 1})))
-                .await?;
+            let mut server = json!({"addr": address, "max-connections": 1});
+            if let Some(side) = side {
+                server["tls-creds"] = json!(side.keys());
+            }
+            self.execute(NbdStart(server)).await?;
             let drive = self.drive().await?;
             self.execute(ExportAdd(json!({
                 "type": "nbd", "id": DRIVE, "name": DRIVE, "writable": true,
@@ -208,17 +258,23 @@ impl Qmp {
         self.execute(Cont(json!({}))).await.map(drop)
     }
 
-    /// Begins to copy the disk.
+    /// Begins to copy the disk; encrypted by the keys in a directory, if one is given.
     ///
     /// # Errors
-    /// When QEMU refuses, the target is not reached, or QEMU is silent.
-    pub async fn copy_disk(&self, to: DiskDestination) -> Step {
+    /// When QEMU refuses, the target is not reached or has other keys, or QEMU is silent.
+    pub async fn copy_disk(&self, to: DiskDestination, keys: Option<&Path>) -> Step {
         let (host, port) = (to.nbd.ip().to_string(), to.nbd.port().to_string());
         self.drop_copy_node().await?;
-        self.execute(NodeAdd(json!({
-            "driver": "raw", "node-name": COPY,
-            "file": {"driver": "nbd", "export": DRIVE, "server": {"type": "inet", "host": host, "port": port}},
-        })))
+        let mut file = json!({
+            "driver": "nbd", "export": DRIVE, "server": {"type": "inet", "host": host, "port": port},
+        });
+        if let Some(dir) = keys {
+            self.load_keys(dir, Side::Client).await?;
+            file["tls-creds"] = json!(Side::Client.keys());
+        }
+        self.execute(NodeAdd(
+            json!({"driver": "raw", "node-name": COPY, "file": file}),
+        ))
         .await?;
         self.execute(Mirror(json!({
             "job-id": COPY, "device": DRIVE, "target": COPY,
@@ -237,12 +293,17 @@ impl Qmp {
         Ok(())
     }
 
-    /// Begins to send the guest.
+    /// Begins to send the guest; encrypted by the keys in a directory, if one is given.
     ///
     /// # Errors
     /// When QEMU refuses or is silent.
-    pub async fn send(&self, to: Destination, how: StreamOptions) -> Step {
-        self.agree(how, to.disk.is_some()).await?;
+    pub async fn send(&self, to: Destination, how: StreamOptions, keys: Option<&Path>) -> Step {
+        // Those that a copy of the disk goes by were read when it began, and stay.
+        if let Some(dir) = keys.filter(|_| to.disk.is_none()) {
+            self.load_keys(dir, Side::Client).await?;
+        }
+        let side = keys.map(|_| Side::Client);
+        self.agree(how, to.disk.is_some(), side).await?;
         self.execute(Migrate(json!({"uri": uri(to.stream)})))
             .await?;
         if how.post_copy {
@@ -305,6 +366,8 @@ fn progress(migration: &Value, state: &str) -> Progress {
         total_time_ms: number(&migration["total-time"]),
         setup_time_ms: number(&migration["setup-time"]),
         downtime_ms: down.into_iter().find_map(Value::as_i64).unwrap_or(0),
+        // Known to whoever gave the keys.
+        encrypted: false,
         ram: RamProgress {
             transferred: number(&ram["transferred"]),
             remaining: number(&ram["remaining"]),

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use protocol::migration::{
     DISK_PORT, Destination, DiskDestination, DiskTravel, IncomingOrder, OutgoingOrder, STREAM_PORT,
+    StreamOptions,
 };
 use protocol::runner::RunnerState;
 use protocol::time::Timestamp;
@@ -71,7 +72,13 @@ pub fn destination(config: &RunnerConfig, arrival: &Arrival) -> Destination {
             nbd: at(DISK_PORT),
             whole: arrival.order.disk == DiskTravel::Whole,
         }),
+        encrypted: config.migration_keys.is_some() && sender_encrypts(&arrival.order),
     }
+}
+
+/// Whether who sends a guest has the key of the VM's runners.
+fn sender_encrypts(order: &IncomingOrder) -> bool {
+    order.shape["encrypts"] == true
 }
 
 /// The image a disk lies over, by the name of its directory: the digest of its content.
@@ -246,7 +253,34 @@ async fn describe(
             image: image_of(&config.image.root_disk),
         },
         drives: drives_here(&paths, &record.drives)?,
+        encrypts: config.migration_keys.is_some(),
     }))
+}
+
+/// Copies the disk, or sends the rest.
+async fn depart(
+    qmp: &Qmp,
+    config: &RunnerConfig,
+    action: &OutgoingAction,
+    to: Option<(Destination, StreamOptions)>,
+) -> Result<(), QmpFailure> {
+    let refused = |message: &str| {
+        Err(QmpFailure {
+            command: "migrate".to_owned(),
+            message: message.to_owned(),
+        })
+    };
+    let Some((to, how)) = to else {
+        return refused("there is no destination");
+    };
+    let keys = config.migration_keys.as_deref().filter(|_| to.encrypted);
+    if to.encrypted && keys.is_none() {
+        return refused("the target wants it encrypted, and here is no key");
+    }
+    match to.disk {
+        Some(disk) if *action == OutgoingAction::Copy => qmp.copy_disk(disk, keys).await,
+        _ => qmp.send(to, how, keys).await,
+    }
 }
 
 fn words(result: Result<(), QmpFailure>) -> Result<(), String> {
@@ -369,15 +403,12 @@ impl Supervisor {
             };
             let order = record.leaving.as_ref().map(|leaving| &leaving.order);
             let to = order.and_then(|order| order.to.map(|to| (to, order.how)));
-            let nowhere = || {
-                Err(QmpFailure {
-                    command: "migrate".to_owned(),
-                    message: "there is no destination".to_owned(),
-                })
-            };
             let result = match &action {
                 OutgoingAction::Look => {
-                    let view = qmp.view().await.map_err(|failure| failure.message);
+                    let mut view = qmp.view().await.map_err(|failure| failure.message);
+                    if let Ok(view) = &mut view {
+                        view.progress.encrypted = to.is_some_and(|(to, _)| to.encrypted);
+                    }
                     return drop(inputs.send(Input::Transfer(Transfer::Outgoing(view))).await);
                 }
                 OutgoingAction::Describe => {
@@ -388,14 +419,9 @@ impl Supervisor {
                             .await,
                     );
                 }
-                OutgoingAction::Copy => match to.and_then(|(to, _)| to.disk) {
-                    Some(disk) => qmp.copy_disk(disk).await,
-                    None => nowhere(),
-                },
-                OutgoingAction::Send => match to {
-                    Some((to, how)) => qmp.send(to, how).await,
-                    None => nowhere(),
-                },
+                OutgoingAction::Copy | OutgoingAction::Send => {
+                    depart(&qmp, &config, &action, to).await
+                }
                 OutgoingAction::Switch => qmp.switch().await,
                 OutgoingAction::Cancel => qmp.call_off().await,
                 OutgoingAction::Continue => qmp.go_on().await,
@@ -425,6 +451,7 @@ impl Supervisor {
         };
         let at = destination(&self.config, &arrival);
         let fits = manifest(&self.config, &arrival.order);
+        let keys = self.config.migration_keys.clone().filter(|_| at.encrypted);
         let inputs = self.inputs.clone();
         tokio::spawn(async move {
             let result = match (&action, qmp) {
@@ -439,7 +466,7 @@ impl Supervisor {
                 (_, None) => Err("QEMU's monitor is not connected".to_owned()),
                 (IncomingAction::Listen, Some(qmp)) => {
                     match fits.and_then(|manifest| manifest.fits(&qmp.version)) {
-                        Ok(()) => words(qmp.listen(at, arrival.order.how).await),
+                        Ok(()) => words(qmp.listen(at, arrival.order.how, keys.as_deref()).await),
                         Err(unfit) => Err(unfit.to_string()),
                     }
                 }

@@ -130,6 +130,7 @@ impl Vm {
             mounts: None,
             ssh_public_key: None,
             control_token: None,
+            migration_keys: None,
             receive: false,
         };
         change(&mut config);

@@ -126,6 +126,9 @@ impl Draft<'_> {
                 ", {pause} ms between the guest's stop and its going on"
             ));
         }
+        if info["encrypted"] == true {
+            text.push_str(", encrypted");
+        }
         self.available("True", &text);
         self.notes.push(Note::Migrated {
             from: self.stored.source_pod_name.clone(),

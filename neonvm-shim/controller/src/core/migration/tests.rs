@@ -58,13 +58,13 @@ fn n44_a_guest_moves() {
         status.info,
         Some(
             json!({"status": "completed", "totalTimeMs": 2000, "setupTimeMs": 0, "downtimeMs": 60,
-            "ram": {"transferred": 0, "remaining": 0, "total": 0}})
+            "ram": {"transferred": 0, "remaining": 0, "total": 0}, "encrypted": true})
         )
     );
     assert_eq!(
         world.message(MOVE),
         format!(
-            "moved to pod {target}: 2000 ms in all, 60 ms of downtime by QEMU's account, 90 ms between the guest's stop and its going on"
+            "moved to pod {target}: 2000 ms in all, 60 ms of downtime by QEMU's account, 90 ms between the guest's stop and its going on, encrypted"
         )
     );
     let vm = world.vm().status.unwrap_or_default();

@@ -327,8 +327,7 @@ fn in_a_cluster_a_runner_finds_the_token_of_its_controller() {
         .find(|volume| volume["name"] == "runner-token");
     assert_eq!(
         volume.map(|volume| &volume["secret"]),
-        Some(&json!({"secretName": "runner-neonvm-example",
-            "items": [{"key": "token", "path": "token", "mode": 0o400}]}))
+        Some(&json!({"secretName": "runner-neonvm-example", "defaultMode": 0o400}))
     );
     let mounts = pod["spec"]["containers"][0]["volumeMounts"].as_array();
     let mut mounts = mounts.into_iter().flatten();

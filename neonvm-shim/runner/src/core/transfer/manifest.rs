@@ -69,6 +69,9 @@ pub struct Manifest {
     /// The drives beside it, in order.
     #[serde(default)]
     pub drives: Vec<DriveThere>,
+    /// The runner has the key that all of the VM's have, to encrypt what it sends.
+    #[serde(default)]
+    pub encrypts: bool,
 }
 
 /// A drive of the source.

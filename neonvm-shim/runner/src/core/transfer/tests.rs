@@ -45,6 +45,7 @@ fn of(settings: &serde_json::Value, disks: &serde_json::Value) -> Manifest {
             image: "sha256".into(),
         },
         drives: drives.collect(),
+        encrypts: false,
     }
 }
 

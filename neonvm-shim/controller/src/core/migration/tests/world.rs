@@ -225,6 +225,7 @@ impl World {
                 status: "completed".into(),
                 total_time_ms: 2000,
                 downtime_ms: 60,
+                encrypted: true,
                 ..Progress::default()
             });
             qemu.state.generation += 1;
@@ -236,6 +237,7 @@ impl World {
         if report.stage == IncomingStage::Starting {
             report.stage = IncomingStage::Listening;
             report.destination = Some(Destination {
+                encrypted: true,
                 stream: "127.9.1.2:20187".parse().expect("an address"),
                 disk: None,
             });
