@@ -20,7 +20,7 @@ const CONFIG: &str = "deploy/kind.yaml";
 
 /// Does what is asked.
 pub(super) fn run(action: &Action, dir: &Path) -> Result<()> {
-    let machine = Machine::of(dir)?;
+    let machine = Machine::beside(dir, "-kind")?;
     if machine.is_there() || !succeeds(Command::new("docker").arg("info")) {
         return run_here(action, dir, &machine);
     }
@@ -119,7 +119,7 @@ fn test(rest: &[String], cargo: &mut Command) -> Result<()> {
 fn test_here(dir: &Path, rest: &[String]) -> Result<()> {
     // The page begins with this, too; and the test wants our program.
     let bellows = build::images(build::Scope::Release)?;
-    let machine = Machine::of(&dir.join("test"))?;
+    let machine = Machine::beside(dir, "-kind-test")?;
     let tested = machine.start().and_then(|()| {
         let mut cargo = shell::cargo()?;
         cargo.env("PATH", machine.path()?);

@@ -96,8 +96,8 @@ choose_units() {
     rm -f "$units"/*.wants/*
     find "$root/usr/lib/systemd/system" \( -path '*/multi-user.target.wants/*' -o -path '*/local-fs.target.wants/*' \
         -o -path '*.wants/*udev*' -o -path '*.wants/*initctl*' -o -path '*.wants/systemd-tmpfiles-setup.service' \) -delete
-    for unit in systemd-{sysctl,modules-load,udevd,logind,tmpfiles-setup-dev}.service {getty,console-getty}.target \
-        sys-kernel-{debug,tracing,config}.mount dev-hugepages.mount; do
+    for unit in systemd-{sysctl,modules-load,udevd,logind,binfmt,tmpfiles-setup-dev}.service getty.target console-getty.service \
+        sys-kernel-{debug,tracing,config}.mount dev-hugepages.mount proc-sys-fs-binfmt_misc.automount; do
         ln -sf /dev/null "$units/$unit"
     done
     mkdir -p "$units/multi-user.target.wants" "$units/node.target.wants"

@@ -45,13 +45,11 @@ pub(super) struct Machine {
 
 impl Machine {
     /// That of a directory, beside it: what ends another cluster removes the directory itself.
-    pub(super) fn of(dir: &Path) -> Result<Self> {
+    pub(super) fn beside(dir: &Path, suffix: &str) -> Result<Self> {
         let dir = std::path::absolute(dir)?;
-        let mut name = dir
-            .file_name()
-            .context("a directory with a name")?
-            .to_owned();
-        name.push("-kind");
+        let name = dir.file_name().context("a directory with a name")?;
+        let mut name = name.to_owned();
+        name.push(suffix);
         let here = dir.with_file_name(name);
         let digest = store::digest_of(here.as_os_str().as_encoded_bytes())?;
         let group = format!("bellows-kind-{}", &digest[..8]);
