@@ -21,6 +21,8 @@ const REFERENCE: &str = "bellows/kind-image:1.34";
 const ARCHIVE: &str = "node.tar";
 /// Makes it.
 const SCRIPT: &str = include_str!("image.sh");
+/// What it is made of.
+const CONTENT: [&str; 5] = ["plane", "kubelet", "kubeadm", "coredns", "node"];
 /// The runtime of a node, and of the Docker that runs nodes.
 pub(super) const RUNC: (&str, &str) = ("runc.sh", include_str!("node/runc.sh"));
 /// Files of ours on a node.
@@ -49,7 +51,7 @@ const FILES: [(&str, &str); 12] = [
 pub(super) struct Parts(Vec<(&'static str, PathBuf)>);
 
 impl Parts {
-    /// Builds what is not there.
+    /// Builds what is not there. The sets of programs come in the order in which they are listed.
     pub(super) fn ensure() -> Result<Self> {
         let plane = ["plane", "kubelet", "helm"];
         let mut all: Vec<_> = plane.into_iter().zip(programs::ensure()?).collect();
@@ -63,12 +65,11 @@ impl Parts {
         Ok(Self(all))
     }
 
-    /// Assignments for a shell.
-    pub(super) fn as_script(&self) -> String {
-        let parts = self.0.iter();
-        parts
-            .map(|(name, folder)| assignment(name, folder))
-            .collect()
+    /// Assignments for a shell, of these.
+    pub(super) fn as_script(&self, names: &[&str]) -> String {
+        let parts = self.0.iter().filter(|(name, _)| names.contains(name));
+        let lines = parts.map(|(name, folder)| assignment(name, folder));
+        lines.collect()
     }
 }
 
@@ -81,7 +82,8 @@ pub(super) fn assignment(name: &str, value: &Path) -> String {
 /// The archive, made if it is not there.
 pub(super) fn ensure(parts: &Parts) -> Result<PathBuf> {
     // The names of the folders are digests of what is in them.
-    let mut inputs = format!("{SCRIPT}{}", parts.as_script());
+    let parts = parts.as_script(&CONTENT);
+    let mut inputs = format!("{SCRIPT}{parts}");
     inputs.extend(FILES.map(|(_, text)| text));
     let inputs = store::digest_of(inputs.as_bytes())?;
     if let Some(folder) = store::current(REFERENCE, &inputs)? {
@@ -104,7 +106,7 @@ pub(super) fn ensure(parts: &Parts) -> Result<PathBuf> {
     for (name, text) in FILES {
         fs::write(work.join("files").join(name), text)?;
     }
-    fs::write(work.join("parts"), parts.as_script())?;
+    fs::write(work.join("parts"), parts)?;
     let mut make = Command::new("bash");
     make.args(["-c", SCRIPT, "image.sh"]).arg(&work);
     shell::run("make the image of kind's nodes", &mut make)?;

@@ -34,8 +34,11 @@ pack() {
     tar "${plain[@]}" -C "$work/tree" -cf "$work/layer" .
     diff=$(sum "$work/layer")
     layer=$(blob layer.v1.tar "$work/layer")
-    printf '{"architecture": "amd64", "os": "linux", "created": "1970-01-01T00:00:00Z", "config": {"Entrypoint": [%s], "Env": ["PATH=%s"]}, "rootfs": {"type": "layers", "diff_ids": ["sha256:%s"]}}' \
-        "$3" /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$diff" > "$work/config"
+    cat > "$work/config" <<JSON
+{"architecture": "amd64", "os": "linux", "created": "1970-01-01T00:00:00Z",
+ "config": {"Entrypoint": [$3], "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]},
+ "rootfs": {"type": "layers", "diff_ids": ["sha256:$diff"]}}
+JSON
     config=$(blob config.v1+json "$work/config")
     printf '{"schemaVersion": 2, "config": %s, "layers": [%s]}' "$config" "$layer" > "$work/manifest"
     manifest=$(blob manifest.v1+json "$work/manifest")

@@ -129,7 +129,7 @@ impl Machine {
         fs::create_dir_all(self.bin())?;
         let parts = format!(
             "{}{}",
-            parts.as_script(),
+            parts.as_script(&["docker", "helm", "kind", "plane"]),
             assignment("image", Path::new(IMAGE))
         );
         fs::write(self.here.join(PARTS), parts)?;

@@ -35,7 +35,8 @@ start() {
         done
         echo $$ > "$parent/$cgroup/cgroup.procs"
     done
-    exec env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin unshare --mount --net --pid --fork --kill-child --uts --ipc --cgroup \
+    exec env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+        unshare --mount --net --pid --fork --kill-child --uts --ipc --cgroup \
         sh "$here/machine.sh" inside "$here" "$cgroup"
 }
 

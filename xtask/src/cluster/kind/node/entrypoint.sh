@@ -38,7 +38,8 @@ hide_tunables() {
 lead_to_name_server() {
     gateway=$(ip -4 route show default | cut -d ' ' -f 3)
     echo 1 > /proc/sys/net/ipv4/conf/all/route_localnet
-    iptables -t nat -S DOCKER_OUTPUT | sed -n 's/.*-p \([a-z]*\) .*--to-destination \(127[0-9.:]*\)$/\1 \2/p' | while read -r protocol to; do
+    iptables -t nat -S DOCKER_OUTPUT \
+        | sed -n 's/.*-p \([a-z]*\) .*--to-destination \(127[0-9.:]*\)$/\1 \2/p' | while read -r protocol to; do
         for chain in OUTPUT PREROUTING; do
             iptables -t nat -A "$chain" -d "$gateway" -p "$protocol" --dport 53 -j DNAT --to-destination "$to"
         done
