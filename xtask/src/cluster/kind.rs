@@ -47,7 +47,8 @@ pub(super) fn run(action: &Action, dir: &Path) -> Result<()> {
 
 /// The same in a Docker of our own.
 fn run_here(action: &Action, dir: &Path, machine: &Machine) -> Result<()> {
-    if !shell::is_root() {
+    let needs_root = !matches!(action, Action::Images { .. });
+    if needs_root && !shell::is_root() {
         bail!(
             "--kind needs Docker, which does not answer, or root, to start one of the cluster's own"
         );
@@ -61,7 +62,8 @@ fn run_here(action: &Action, dir: &Path, machine: &Machine) -> Result<()> {
         Action::Up { images, .. } => up_here(machine, *images),
         Action::Images { to } => pack(to),
         Action::Test { rest, .. } => test_here(dir, rest),
-        Action::Down => machine.end(),
+        // A test that was interrupted has left its own.
+        Action::Down => machine.end().and(of_test(dir)?.end()),
         Action::Status if machine.is_there() => {
             let mut nodes = machine.command("kubectl");
             shell::run("look at the cluster", nodes.args(["get", "nodes"]))
@@ -119,8 +121,9 @@ fn test(rest: &[String], cargo: &mut Command) -> Result<()> {
 fn test_here(dir: &Path, rest: &[String]) -> Result<()> {
     // The page begins with this, too; and the test wants our program.
     let bellows = build::images(build::Scope::Release)?;
-    let machine = Machine::beside(dir, "-kind-test")?;
-    let tested = machine.start().and_then(|()| {
+    let machine = of_test(dir)?;
+    let started = machine.end().and_then(|()| machine.start());
+    let tested = started.and_then(|()| {
         let mut cargo = shell::cargo()?;
         cargo.env("PATH", machine.path()?);
         test(rest, cargo.env("BELLOWS_BIN", bellows))
@@ -128,6 +131,11 @@ fn test_here(dir: &Path, rest: &[String]) -> Result<()> {
     // Whatever came of it.
     let ended = machine.end();
     tested.and(ended)
+}
+
+/// Where the page is tried.
+fn of_test(dir: &Path) -> Result<Machine> {
+    Machine::beside(dir, "-kind-test")
 }
 
 /// Whether a command ends well; it is not heard.
