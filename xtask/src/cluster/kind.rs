@@ -1,12 +1,17 @@
-//! The same with kind, where Docker and kind are.
+//! The same with kind: in the Docker of this machine, or, where none answers, in one of our own.
+
+mod image;
+mod machine;
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Result, bail};
 
+use self::image::Parts;
+use self::machine::Machine;
 use super::{Action, pack};
-use crate::shell;
+use crate::{build, shell};
 
 /// The name of our cluster among those of kind.
 const NAME: &str = "bellows";
@@ -15,32 +20,67 @@ const CONFIG: &str = "deploy/kind.yaml";
 
 /// Does what is asked.
 pub(super) fn run(action: &Action, dir: &Path) -> Result<()> {
-    for program in ["docker", "kind"] {
-        if !shell::on_path(program) {
-            bail!(
-                "--kind needs {program}, which is not on the PATH: install it, or leave out --kind"
-            );
-        }
+    let machine = Machine::beside(dir, "-kind")?;
+    if machine.is_there() || !succeeds(Command::new("docker").arg("info")) {
+        return run_here(action, dir, &machine);
+    }
+    if !shell::on_path("kind") {
+        bail!("--kind needs kind, which is not on the PATH: install it, or leave out --kind");
     }
     match action {
         Action::Build => {
-            bail!("a cluster of kind's has nothing to build: `cargo xtask cluster up --kind`")
+            bail!("Docker is here, so there is nothing to build: `cargo xtask cluster up --kind`")
         }
-        Action::Up { images, .. } => up(dir, *images),
+        Action::Up { images, .. } => {
+            std::fs::create_dir_all(dir)?;
+            let kubeconfig = dir.join("kind.kubeconfig");
+            up(kind, dir, &kubeconfig, *images)?;
+            shell::say(&kubeconfig.display().to_string());
+            Ok(())
+        }
         Action::Images { to } => pack(to),
-        Action::Test { rest, .. } => test(rest),
+        Action::Test { rest, .. } => test(rest, &mut shell::cargo()?),
         Action::Down => shell::run("end the cluster", kind().args(["delete", "cluster"])),
         Action::Status => shell::run("look at the cluster", kind().args(["get", "nodes"])),
     }
 }
 
-fn up(dir: &Path, images: bool) -> Result<()> {
-    std::fs::create_dir_all(dir)?;
-    let kubeconfig = dir.join("kind.kubeconfig");
+/// The same in a Docker of our own.
+fn run_here(action: &Action, dir: &Path, machine: &Machine) -> Result<()> {
+    let needs_root = !matches!(action, Action::Images { .. });
+    if needs_root && !shell::is_root() {
+        bail!(
+            "--kind needs Docker, which does not answer, or root, to start one of the cluster's own"
+        );
+    }
+    match action {
+        Action::Build => {
+            let image = image::ensure(&Parts::ensure()?)?;
+            shell::say(&image.display().to_string());
+            Ok(())
+        }
+        Action::Up { images, .. } => up_here(machine, *images),
+        Action::Images { to } => pack(to),
+        Action::Test { rest, .. } => test_here(dir, rest),
+        // A test that was interrupted has left its own.
+        Action::Down => machine.end().and(of_test(dir)?.end()),
+        Action::Status if machine.is_there() => {
+            let mut nodes = machine.command("kubectl");
+            shell::run("look at the cluster", nodes.args(["get", "nodes"]))
+        }
+        Action::Status => {
+            shell::say("down");
+            Ok(())
+        }
+    }
+}
+
+/// Starts a cluster by such a kind.
+fn up(kind: impl Fn() -> Command, dir: &Path, kubeconfig: &Path, images: bool) -> Result<()> {
     let mut create = kind();
     create.args(["create", "cluster", "--wait", "180s", "--config"]);
     create.arg(shell::root().join(CONFIG));
-    create.arg("--kubeconfig").arg(&kubeconfig);
+    create.arg("--kubeconfig").arg(kubeconfig);
     shell::run("start the cluster", &mut create)?;
     if images {
         let packed = dir.join("images");
@@ -51,23 +91,66 @@ fn up(dir: &Path, images: bool) -> Result<()> {
             shell::run("load an image", &mut load)?;
         }
     }
-    shell::say(&kubeconfig.display().to_string());
+    Ok(())
+}
+
+fn up_here(machine: &Machine, images: bool) -> Result<()> {
+    machine.start()?;
+    let ours = || about_ours(machine.command("kind"));
+    up(ours, machine.dir(), &machine.kubeconfig(), images)?;
+    // kind does not say whether the nodes beside the control plane came up.
+    let mut wait = machine.command("kubectl");
+    wait.args(["wait", "--for=condition=Ready", "nodes", "--all"]);
+    shell::run("see every node ready", wait.arg("--timeout=180s"))?;
+    let bin = machine.bin();
+    shell::say(&format!("its programs: PATH={}:$PATH", bin.display()));
+    shell::say(&machine.kubeconfig().display().to_string());
     Ok(())
 }
 
 /// The page about kind, every command of it.
-fn test(rest: &[String]) -> Result<()> {
-    let mut command = shell::cargo()?;
-    command
+fn test(rest: &[String], cargo: &mut Command) -> Result<()> {
+    cargo
         .args(["test", "--workspace", "--test", "install_kind", "--"])
         .args(rest)
         .env("BELLOWS_REQUIRE_KIND", "1");
-    shell::run("the page about kind", &mut command)
+    shell::run("the page about kind", cargo)
+}
+
+/// The same in a Docker that is there for nothing else, so that it meets no cluster.
+fn test_here(dir: &Path, rest: &[String]) -> Result<()> {
+    // The page begins with this, too; and the test wants our program.
+    let bellows = build::images(build::Scope::Release)?;
+    let machine = of_test(dir)?;
+    let started = machine.end().and_then(|()| machine.start());
+    let tested = started.and_then(|()| {
+        let mut cargo = shell::cargo()?;
+        cargo.env("PATH", machine.path()?);
+        test(rest, cargo.env("BELLOWS_BIN", bellows))
+    });
+    // Whatever came of it.
+    let ended = machine.end();
+    tested.and(ended)
+}
+
+/// Where the page is tried.
+fn of_test(dir: &Path) -> Result<Machine> {
+    Machine::beside(dir, "-kind-test")
+}
+
+/// Whether a command ends well; it is not heard.
+fn succeeds(command: &mut Command) -> bool {
+    let command = command.stdin(Stdio::null()).stdout(Stdio::null());
+    let status = command.stderr(Stdio::null()).status();
+    status.is_ok_and(|status| status.success())
 }
 
 /// A command to kind about our cluster.
 fn kind() -> Command {
-    let mut command = Command::new("kind");
-    command.env("KIND_CLUSTER_NAME", NAME);
-    command
+    about_ours(Command::new("kind"))
+}
+
+fn about_ours(mut kind: Command) -> Command {
+    kind.env("KIND_CLUSTER_NAME", NAME);
+    kind
 }

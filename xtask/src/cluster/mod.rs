@@ -34,7 +34,7 @@ pub(crate) struct Options {
     /// Where the cluster keeps everything [default: a directory of the cache]
     #[arg(long, global = true)]
     dir: Option<PathBuf>,
-    /// A cluster of kind's, in Docker, instead of one of this machine's own processes
+    /// A cluster of kind's, in Docker, instead of one of this machine's own processes; without Docker, in one of its own
     #[arg(long, global = true)]
     kind: bool,
 }

@@ -5,11 +5,14 @@
 //! modules/*/go.{mod,sum}  what is built, pinned: the same versions on every machine, and no resolution at build time
 //! cache/cluster-build/    Go's own caches while it builds, 4 GB; gone when it is done, kept when it is interrupted
 //! store/blobs/<sha256>/   the programs, 0.36 GB, 0.08 GB, 0.06 GB, 0.06 GB and 0.05 GB, and a manifest of them whose digest this is
-//! store/refs/bellows/control-plane:1.34, kubelet:1.34, helm:3.19, cert-manager:1.21, multus:4.2
+//! store/refs/bellows/control-plane:1.34, kubelet:1.34, helm:3.19, cert-manager:1.21, multus:4.2; kind:0.30, kubeadm:1.34,
+//!                    coredns:1.12 when `--kind` asks for them
 //! ```
 //!
 //! Kubernetes' own `go.mod` names its staging modules at v0.0.0 and replaces them by folders that a published module does
 //! not have, hence the replacements in ours.
+
+mod sets;
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
@@ -18,6 +21,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use self::sets::{KIND, Module, SETS, Set};
 use super::store;
 use crate::shell;
 use anyhow::{Context as _, Result, bail};
@@ -29,125 +33,21 @@ const REPORT: Duration = Duration::from_secs(10);
 /// Oldest Go that fetches the toolchain a module asks for.
 const OLDEST_GO: (u32, u32) = (1, 21);
 
-/// A module of ours that pins what is built.
-struct Module {
-    name: &'static str,
-    go_mod: &'static str,
-    go_sum: &'static str,
-    /// Packages, each a program.
-    packages: &'static [(&'static str, &'static str)],
-    /// A program of ours over packages whose own cannot be built by anybody else: package `.`.
-    source: Option<&'static str>,
-    /// The kinds that its programs know: a module and files in it, which are put together into [`KINDS`].
-    kinds: Option<(&'static str, &'static [&'static str])>,
-}
-
 /// Name of the file with definitions of kinds.
 const KINDS: &str = "kinds.yaml";
 
-/// Programs that lie in one folder.
-struct Set {
-    /// The name under which the store knows them; read by the black-box kit.
-    reference: &'static str,
-    modules: &'static [Module],
-}
-
-const SETS: [Set; 5] = [
-    Set {
-        reference: "bellows/control-plane:1.34",
-        modules: &[
-            published(
-                "etcd",
-                include_str!("modules/etcd/go.mod"),
-                include_str!("modules/etcd/go.sum"),
-                &[("etcd", "go.etcd.io/etcd/server/v3")],
-            ),
-            kubernetes(&[
-                ("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
-                (
-                    "kube-controller-manager",
-                    "k8s.io/kubernetes/cmd/kube-controller-manager",
-                ),
-                ("kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"),
-                ("kubectl", "k8s.io/kubernetes/cmd/kubectl"),
-            ]),
-        ],
-    },
-    Set {
-        reference: "bellows/kubelet:1.34",
-        modules: &[kubernetes(&[("kubelet", "k8s.io/kubernetes/cmd/kubelet")])],
-    },
-    Set {
-        reference: "bellows/helm:3.19",
-        modules: &[published(
-            "helm",
-            include_str!("modules/helm/go.mod"),
-            include_str!("modules/helm/go.sum"),
-            &[("helm", "helm.sh/helm/v3/cmd/helm")],
-        )],
-    },
-    Set {
-        reference: "bellows/cert-manager:1.21",
-        modules: &[Module {
-            name: "cert-manager",
-            go_mod: include_str!("modules/cert-manager/go.mod"),
-            go_sum: include_str!("modules/cert-manager/go.sum"),
-            packages: &[("cert-manager", ".")],
-            source: Some(include_str!("modules/cert-manager/main.go")),
-            kinds: Some((
-                "github.com/cert-manager/cert-manager",
-                &[
-                    "deploy/crds/cert-manager.io_certificaterequests.yaml",
-                    "deploy/crds/cert-manager.io_certificates.yaml",
-                    "deploy/crds/cert-manager.io_clusterissuers.yaml",
-                    "deploy/crds/cert-manager.io_issuers.yaml",
-                ],
-            )),
-        }],
-    },
-    Set {
-        reference: "bellows/multus:4.2",
-        modules: &[published(
-            "multus",
-            include_str!("modules/multus/go.mod"),
-            include_str!("modules/multus/go.sum"),
-            &[(
-                "multus",
-                "gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/multus",
-            )],
-        )],
-    },
-];
-
-const fn kubernetes(packages: &'static [(&'static str, &'static str)]) -> Module {
-    published(
-        "kubernetes",
-        include_str!("modules/kubernetes/go.mod"),
-        include_str!("modules/kubernetes/go.sum"),
-        packages,
-    )
-}
-
-/// Programs as they are published.
-const fn published(
-    name: &'static str,
-    go_mod: &'static str,
-    go_sum: &'static str,
-    packages: &'static [(&'static str, &'static str)],
-) -> Module {
-    Module {
-        name,
-        go_mod,
-        go_sum,
-        packages,
-        source: None,
-        kinds: None,
-    }
-}
-
 /// Builds what is not there. Returns the folders of the sets, the control plane's first.
 pub(crate) fn ensure() -> Result<Vec<PathBuf>> {
-    if let Some(folders) = all()? {
+    ensure_all(&SETS)
+}
+
+/// The same for what a cluster of kind's has besides.
+pub(super) fn ensure_kind() -> Result<Vec<PathBuf>> {
+    ensure_all(&KIND)
+}
+
+fn ensure_all(sets: &[Set]) -> Result<Vec<PathBuf>> {
+    if let Some(folders) = all(sets)? {
         return Ok(folders);
     }
     if !has_go() {
@@ -162,7 +62,7 @@ pub(crate) fn ensure() -> Result<Vec<PathBuf>> {
         shell::say("==> waiting for another build of the cluster's programs");
         lock.lock()?;
     }
-    for set in &SETS {
+    for set in sets {
         // Whoever held the lock may have built it.
         if store::current(set.reference, &inputs(set)?)?.is_none() {
             build_set(set, &work)?;
@@ -170,13 +70,13 @@ pub(crate) fn ensure() -> Result<Vec<PathBuf>> {
     }
     drop(lock);
     fs::remove_dir_all(&work).with_context(|| format!("cannot remove {}", work.display()))?;
-    all()?.context("they were built just now")
+    all(sets)?.context("they were built just now")
 }
 
-/// The folders of all sets, if they are there.
-fn all() -> Result<Option<Vec<PathBuf>>> {
+/// The folders of these sets, if they are there.
+fn all(sets: &[Set]) -> Result<Option<Vec<PathBuf>>> {
     let mut folders = Vec::new();
-    for set in &SETS {
+    for set in sets {
         match store::current(set.reference, &inputs(set)?)? {
             Some(folder) => folders.push(folder),
             None => return Ok(None),
@@ -201,7 +101,7 @@ fn build_set(set: &Set, work: &Path) -> Result<()> {
 
 /// As [`ensure`]; without Go nothing is done and the tests that need a cluster say so. Returns whether the programs are there.
 pub(crate) fn ensure_if_possible() -> Result<bool> {
-    if all()?.is_none() && !has_go() {
+    if all(&SETS)?.is_none() && !has_go() {
         shell::say(
             "note: no Go 1.21 or newer, so tests against a real Kubernetes are left out; go.dev/dl has one",
         );
@@ -418,7 +318,7 @@ mod tests {
 
     #[test]
     fn every_program_is_pinned() {
-        for module in SETS.iter().flat_map(|set| set.modules) {
+        for module in SETS.iter().chain(&KIND).flat_map(|set| set.modules) {
             for (program, package) in module.packages {
                 let pinned = module.go_mod.lines().any(|line| line.trim() == *package);
                 let alone = module.go_mod.contains(&format!("tool {package}\n"));

@@ -1,5 +1,6 @@
 //! Root file systems made of Debian's packages: that of a cluster's nodes, with a container runtime, network plugins and what
-//! they call, and nothing that a machine of flesh would need to boot; and one that boots with systemd, to install packages in.
+//! they call, and nothing that a machine of flesh would need to boot; one that boots with systemd, to install packages in; and,
+//! for kind where there is no Docker, that of its nodes and one with Docker.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -14,6 +15,10 @@ use crate::shell;
 const NODE: &str = "bellows/node:bookworm";
 /// What guests of another make than ours run.
 pub(crate) const SYSTEMD: &str = "bellows/systemd:bookworm";
+/// What the nodes of kind's run: a machine that boots, with a container runtime, and what kubeadm looks for.
+const KIND_NODE: &str = "bellows/kind-node:bookworm";
+/// A machine for Docker where none is installed.
+const DOCKER: &str = "bellows/docker:bookworm";
 const SUITE: &str = "bookworm";
 /// Raised when what follows makes something else of the same packages.
 const RECIPE: &str = "1";
@@ -31,6 +36,36 @@ const PACKAGES: [&str; 10] = [
     "tini",
     "util-linux",
 ];
+const KIND_PACKAGES: [&str; 18] = [
+    "busybox-static",
+    "ca-certificates",
+    "conntrack",
+    "containerd",
+    "containernetworking-plugins",
+    "curl",
+    "dbus",
+    "ebtables",
+    "ethtool",
+    "iproute2",
+    "iptables",
+    "kmod",
+    "mount",
+    "procps",
+    "runc",
+    "socat",
+    "systemd-sysv",
+    "util-linux",
+];
+const DOCKER_PACKAGES: [&str; 8] = [
+    "ca-certificates",
+    "docker.io",
+    "iproute2",
+    "iptables",
+    "mount",
+    "procps",
+    "tini",
+    "util-linux",
+];
 /// What is written down of each package.
 const LIST: &str = "packages.txt";
 
@@ -42,6 +77,16 @@ pub(super) fn ensure() -> Result<PathBuf> {
 /// The same with systemd.
 pub(crate) fn ensure_systemd() -> Result<PathBuf> {
     ensure_of(SYSTEMD, &["systemd-sysv"])
+}
+
+/// The same for the nodes of kind's.
+pub(super) fn ensure_kind_node() -> Result<PathBuf> {
+    ensure_of(KIND_NODE, &KIND_PACKAGES)
+}
+
+/// The same with Docker, its server and its client.
+pub(super) fn ensure_docker() -> Result<PathBuf> {
+    ensure_of(DOCKER, &DOCKER_PACKAGES)
 }
 
 fn ensure_of(reference: &str, packages: &[&str]) -> Result<PathBuf> {
