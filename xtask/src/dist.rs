@@ -145,3 +145,13 @@ fn put(tree: &Path, name: &str, content: &[u8], mode: u32) -> Result<()> {
     fs::set_permissions(&path, fs::Permissions::from_mode(mode))?;
     Ok(())
 }
+
+/// Unpacks a package below a folder; returns where.
+#[cfg(test)]
+fn unpack(package: &Path, folder: &Path) -> PathBuf {
+    let to = folder.join("unpacked");
+    let mut command = Command::new("dpkg-deb");
+    command.arg("--extract").arg(package).arg(&to);
+    shell::output(&mut command).expect("unpacked");
+    to
+}

@@ -15,8 +15,7 @@ stage=$1 cgroup=$2 dir=$3 root=$4 name=$5 address=$6 pods=$7 routes=$8
 gateway=10.199.0.1
 here=$dir/nodes/$name
 
-# Hierarchies of version 1 in use, as "directory options".
-hierarchies() { awk '$3 == "cgroup" && $2 ~ "^/sys/fs/cgroup/" {print $2 " " $4}' /proc/mounts | sort -u; }
+. "$dir/groups.sh"
 
 start() {
     mkdir -p "$here/upper" "$here/work" "$here/root" "$here/containerd" "$here/kubelet"
@@ -36,23 +35,6 @@ start() {
         sh "$dir/node.sh" inside "$cgroup" "$dir" "$root" "$name" "$address" "$pods" "$routes"
 }
 
-mount_control_groups() { # ROOT
-    v1=$(hierarchies)
-    if [ -z "$v1" ]; then
-        mount -t cgroup2 cgroup2 "$1/sys/fs/cgroup"
-        return
-    fi
-    mount -t tmpfs -o mode=755 tmpfs "$1/sys/fs/cgroup"
-    echo "$v1" | while read -r path options; do
-        mkdir -p "$1$path"
-        case $options in
-            *name=*) options=none,name=${options##*name=} ;;
-            *) options=${options##*relatime,} ;;
-        esac
-        mount -t cgroup -o "$options" cgroup "$1$path"
-    done
-}
-
 mount_everything() { # ROOT
     mount --make-rprivate /
     mount -t overlay overlay -o "lowerdir=$root,upperdir=$here/upper,workdir=$here/work" "$1"
@@ -69,30 +51,9 @@ mount_everything() { # ROOT
     mount --bind "$here/kubelet" "$1/var/lib/kubelet"
 }
 
-# Without the right CAP_SYS_RESOURCE (bit 24), which sandboxes often keep back, no container can be given it either.
-lacks_sys_resource() {
-    digit=$(sed -n 's/^CapEff:[[:space:]]*//p' /proc/self/status | cut -c 10)
-    case $digit in [02468ace]) true ;; *) false ;; esac
-}
-
 write_runtime() {
-    runtime=/usr/sbin/runc
-    if lacks_sys_resource; then
-        runtime=/run/runc-without-sys-resource
-        cat > "$runtime" <<'RUNC'
-#!/bin/sh
-bundle="" next=""
-for word in "$@"; do
-    [ -z "$next" ] || { bundle=$word; next=""; }
-    case $word in --bundle | -b) next=1 ;; --bundle=*) bundle=${word#*=} ;; esac
-done
-if [ -f "$bundle/config.json" ]; then
-    sed -i 's/"CAP_SYS_RESOURCE",//g; s/,"CAP_SYS_RESOURCE"//g; s/"oomScoreAdj":-[0-9]*/"oomScoreAdj":0/' "$bundle/config.json"
-fi
-exec /usr/sbin/runc "$@"
-RUNC
-        chmod 755 "$runtime"
-    fi
+    runtime=/run/runc-without-sys-resource
+    install -m 755 /cluster/runc.sh "$runtime"
     cat > /run/containerd.toml <<TOML
 version = 2
 [plugins."io.containerd.grpc.v1.cri"]

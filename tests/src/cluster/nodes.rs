@@ -73,6 +73,8 @@ impl Cluster {
         let mut plane = ControlPlane::new(programs, dir, life)?;
         let dir = plane.dir().to_owned();
         private_file(&dir.join("node.sh"), include_str!("node.sh"))?;
+        private_file(&dir.join("groups.sh"), include_str!("groups.sh"))?;
+        private_file(&dir.join("runc.sh"), include_str!("runc.sh"))?;
         private_file(&dir.join("switch.sh"), include_str!("switch.sh"))?;
         let kubelet = dir.join("nodes/kubelet");
         std::fs::hard_link(&kit.kubelet, &kubelet)

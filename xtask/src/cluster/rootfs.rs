@@ -2,11 +2,11 @@
 //! they call, and nothing that a machine of flesh would need to boot; one that boots with systemd, to install packages in; and,
 //! for kind where there is no Docker, that of its nodes and one with Docker.
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 
 use super::store;
 use crate::shell;
@@ -92,38 +92,19 @@ pub(super) fn ensure_docker() -> Result<PathBuf> {
 fn ensure_of(reference: &str, packages: &[&str]) -> Result<PathBuf> {
     let inputs = format!("{RECIPE} {SUITE} {}", packages.join(" "));
     let inputs = store::digest_of(inputs.as_bytes())?;
-    if let Some(folder) = store::current(reference, &inputs)? {
-        return Ok(folder);
-    }
-    let work = shell::cache_dir()?.join("rootfs-build");
-    fs::create_dir_all(&work)?;
-    let lock = File::create(work.join("lock"))?;
-    if lock.try_lock().is_err() {
-        shell::say("==> waiting for another build of a root file system");
-        lock.lock()?;
-    }
-    if let Some(folder) = store::current(reference, &inputs)? {
-        return Ok(folder);
-    }
-    let out = work.join("out");
-    if out.exists() {
-        fs::remove_dir_all(&out)?;
-    }
-    fs::create_dir(&out)?;
-    let root = out.join("rootfs");
-    let what = format!("make {reference}");
-    shell::run(&what, &mut bootstrap(&root, packages))?;
-    let mut list = Command::new("dpkg-query");
-    list.arg(format!(
-        "--admindir={}",
-        root.join("var/lib/dpkg").display()
-    ))
-    .args(["--show", "--showformat=${Package} ${Version}\n"]);
-    fs::write(out.join(LIST), shell::output(&mut list)?)?;
-    let folder = store::publish(reference, &inputs, &out, &[LIST])?;
-    drop(lock);
-    fs::remove_dir_all(&work).with_context(|| format!("cannot remove {}", work.display()))?;
-    Ok(folder)
+    let work = ("rootfs-build", "a root file system");
+    store::ensure((reference, &inputs), work, &[LIST], |_, out| {
+        let root = out.join("rootfs");
+        let what = format!("make {reference}");
+        shell::run(&what, &mut bootstrap(&root, packages))?;
+        let mut list = Command::new("dpkg-query");
+        list.arg(format!(
+            "--admindir={}",
+            root.join("var/lib/dpkg").display()
+        ))
+        .args(["--show", "--showformat=${Package} ${Version}\n"]);
+        Ok(fs::write(out.join(LIST), shell::output(&mut list)?)?)
+    })
 }
 
 fn bootstrap(root: &Path, packages: &[&str]) -> Command {

@@ -49,6 +49,40 @@ pub(super) fn current(reference: &str, inputs: &str) -> Result<Option<PathBuf>> 
     Ok(is_whole.then_some(folder))
 }
 
+/// The folder a reference names, made of these inputs if it is not there. One at a time is made in the cache's folder `work`, which
+/// goes when it is done: `make` is given that and `out` in it, which is empty and which it fills. `files` are among what it makes.
+pub(super) fn ensure(
+    (reference, inputs): (&str, &str),
+    (work, what): (&str, &str),
+    files: &[&str],
+    make: impl FnOnce(&Path, &Path) -> Result<()>,
+) -> Result<PathBuf> {
+    if let Some(folder) = current(reference, inputs)? {
+        return Ok(folder);
+    }
+    let work = shell::cache_dir()?.join(work);
+    fs::create_dir_all(&work)?;
+    let lock = File::create(work.join("lock"))?;
+    if lock.try_lock().is_err() {
+        shell::say(&format!("==> waiting for another build of {what}"));
+        lock.lock()?;
+    }
+    // Whoever held the lock may have made it.
+    if let Some(folder) = current(reference, inputs)? {
+        return Ok(folder);
+    }
+    let out = work.join("out");
+    if out.exists() {
+        fs::remove_dir_all(&out)?;
+    }
+    fs::create_dir(&out)?;
+    make(&work, &out)?;
+    let folder = publish(reference, inputs, &out, files)?;
+    drop(lock);
+    fs::remove_dir_all(&work).with_context(|| format!("cannot remove {}", work.display()))?;
+    Ok(folder)
+}
+
 /// Moves a folder into the store, each step one rename, under the lock of all who change it. `files` tell what is in it.
 pub(super) fn publish(
     reference: &str,

@@ -55,7 +55,7 @@ pub(super) fn package(program: &Path, checkout: &Path, out: &Path) -> Result<Pat
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dist::put;
+    use crate::dist::{put, unpack};
 
     /// The oldest C library its package asks for.
     const LIBC: &str = "GLIBC_2.34";
@@ -73,10 +73,7 @@ mod tests {
         let made = package(&program, &shell::root(), &folder.path().join("out")).expect("built");
         let again = package(&program, &shell::root(), &folder.path().join("again")).expect("built");
         assert_eq!(fs::read(&made).ok(), fs::read(&again).ok());
-        let unpacked = folder.path().join("unpacked");
-        let mut unpack = Command::new("dpkg-deb");
-        unpack.arg("--extract").arg(&made).arg(&unpacked);
-        shell::output(&mut unpack).expect("unpacked");
+        let unpacked = unpack(&made, folder.path());
         for (shell, path) in COMPLETIONS {
             let script = fs::read_to_string(unpacked.join(path)).expect("there");
             assert_eq!(script, format!("completion for {shell}\n"));

@@ -69,7 +69,7 @@ mod tests {
     use std::process::Command;
 
     use super::*;
-    use crate::dist::put;
+    use crate::dist::{put, unpack};
     use crate::shell;
 
     fn listing(package: &Path, what: &str) -> String {
@@ -113,10 +113,7 @@ mod tests {
         let size: u32 = size.expect("a size").parse().expect("a number");
         // The program of 5 kB and what goes with it.
         assert!((10..50).contains(&size), "{control}");
-        let unpacked = folder.path().join("unpacked");
-        let mut unpack = Command::new("dpkg-deb");
-        unpack.arg("--extract").arg(&first).arg(&unpacked);
-        shell::output(&mut unpack).expect("unpacked");
+        let unpacked = unpack(&first, folder.path());
         let unit = unpacked.join("usr/lib/systemd/system/vm-monitor.service");
         let unit = fs::read_to_string(unit).expect("there");
         assert!(unit.contains("\nExecStart=/usr/bin/vm-monitor\n"), "{unit}");

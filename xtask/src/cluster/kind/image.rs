@@ -6,11 +6,11 @@
 //! store/refs/bellows/kind-image:1.34
 //! ```
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 
 use super::super::{programs, rootfs, store};
 use crate::shell;
@@ -23,8 +23,11 @@ const ARCHIVE: &str = "node.tar";
 const SCRIPT: &str = include_str!("image.sh");
 /// What it is made of.
 const CONTENT: [&str; 5] = ["plane", "kubelet", "kubeadm", "coredns", "node"];
-/// The runtime of a node, and of the Docker that runs nodes.
-pub(super) const RUNC: (&str, &str) = ("runc.sh", include_str!("node/runc.sh"));
+/// The runtime of a node, of the Docker that runs nodes, and of our own cluster's nodes.
+pub(super) const RUNC: (&str, &str) = (
+    "runc.sh",
+    include_str!("../../../../tests/src/cluster/runc.sh"),
+);
 /// Files of ours on a node.
 const FILES: [(&str, &str); 12] = [
     RUNC,
@@ -86,33 +89,17 @@ pub(super) fn ensure(parts: &Parts) -> Result<PathBuf> {
     let mut inputs = format!("{SCRIPT}{parts}");
     inputs.extend(FILES.map(|(_, text)| text));
     let inputs = store::digest_of(inputs.as_bytes())?;
-    if let Some(folder) = store::current(REFERENCE, &inputs)? {
-        return Ok(folder.join(ARCHIVE));
-    }
-    let work = shell::cache_dir()?.join("kind-build");
-    fs::create_dir_all(&work)?;
-    let lock = File::create(work.join("lock"))?;
-    if lock.try_lock().is_err() {
-        shell::say("==> waiting for another build of the image of kind's nodes");
-        lock.lock()?;
-    }
-    if let Some(folder) = store::current(REFERENCE, &inputs)? {
-        return Ok(folder.join(ARCHIVE));
-    }
-    let out = work.join("out");
-    for dir in [&out, &work.join("files")] {
-        fs::create_dir_all(dir)?;
-    }
-    for (name, text) in FILES {
-        fs::write(work.join("files").join(name), text)?;
-    }
-    fs::write(work.join("parts"), parts)?;
-    let mut make = Command::new("bash");
-    make.args(["-c", SCRIPT, "image.sh"]).arg(&work);
-    shell::run("make the image of kind's nodes", &mut make)?;
-    let folder = store::publish(REFERENCE, &inputs, &out, &[ARCHIVE])?;
-    drop(lock);
-    fs::remove_dir_all(&work).with_context(|| format!("cannot remove {}", work.display()))?;
+    let work = ("kind-build", "the image of kind's nodes");
+    let folder = store::ensure((REFERENCE, &inputs), work, &[ARCHIVE], |work, _| {
+        fs::create_dir_all(work.join("files"))?;
+        for (name, text) in FILES {
+            fs::write(work.join("files").join(name), text)?;
+        }
+        fs::write(work.join("parts"), parts)?;
+        let mut make = Command::new("bash");
+        make.args(["-c", SCRIPT, "image.sh"]).arg(work);
+        shell::run("make the image of kind's nodes", &mut make)
+    })?;
     Ok(folder.join(ARCHIVE))
 }
 

@@ -35,6 +35,11 @@ const START: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(100);
 const SCRIPT: &str = "machine.sh";
 const PARTS: &str = "parts";
+/// What it and the nodes of our own cluster have in common.
+const GROUPS: (&str, &str) = (
+    "groups.sh",
+    include_str!("../../../../tests/src/cluster/groups.sh"),
+);
 
 /// A machine of namespaces with Docker in it.
 pub(super) struct Machine {
@@ -134,6 +139,7 @@ impl Machine {
         );
         fs::write(self.here.join(PARTS), parts)?;
         fs::write(self.here.join(SCRIPT), include_str!("machine.sh"))?;
+        fs::write(self.here.join(GROUPS.0), GROUPS.1)?;
         fs::write(self.here.join(RUNC.0), RUNC.1)?;
         for program in ["docker", "helm", "kind", "kubectl"] {
             let file = self.bin().join(program);

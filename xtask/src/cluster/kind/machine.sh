@@ -10,9 +10,7 @@
 set -eu
 stage=$1 here=$2 cgroup=$3
 . "$here/parts"
-
-# Hierarchies of version 1 in use, as "directory options".
-hierarchies() { awk '$3 == "cgroup" && $2 ~ "^/sys/fs/cgroup/" {print $2 " " $4}' /proc/mounts | sort -u; }
+. "$here/groups.sh"
 
 # Where the control group has to be made. A hierarchy of version 2 may lie beside those of version 1, without controllers: who
 # stays in its root has the systemd of every node write there.
@@ -40,27 +38,14 @@ start() {
         sh "$here/machine.sh" inside "$here" "$cgroup"
 }
 
-mount_control_groups() { # ROOT
-    v1=$(hierarchies)
-    if [ -z "$v1" ]; then
-        mount -t cgroup2 cgroup2 "$1/sys/fs/cgroup"
-        # Controllers are for groups below one that has no processes of its own.
-        mkdir "$1/sys/fs/cgroup/docker-itself"
-        while read -r process; do
-            echo "$process" > "$1/sys/fs/cgroup/docker-itself/cgroup.procs" || true
-        done < "$1/sys/fs/cgroup/cgroup.procs"
-        sed 's/[^ ]*/+&/g' "$1/sys/fs/cgroup/cgroup.controllers" > "$1/sys/fs/cgroup/cgroup.subtree_control"
-        return
-    fi
-    mount -t tmpfs -o mode=755 tmpfs "$1/sys/fs/cgroup"
-    echo "$v1" | while read -r path options; do
-        mkdir -p "$1$path"
-        case $options in
-            *name=*) options=none,name=${options##*name=} ;;
-            *) options=${options##*relatime,} ;;
-        esac
-        mount -t cgroup -o "$options" cgroup "$1$path"
-    done
+# Controllers of version 2 are for groups below one that has no processes of its own.
+hand_controllers_down() { # ROOT
+    groups=$1/sys/fs/cgroup
+    mkdir "$groups/docker-itself"
+    while read -r process; do
+        echo "$process" > "$groups/docker-itself/cgroup.procs" || true
+    done < "$groups/cgroup.procs"
+    sed 's/[^ ]*/+&/g' "$groups/cgroup.controllers" > "$groups/cgroup.subtree_control"
 }
 
 mount_everything() { # ROOT
@@ -70,6 +55,7 @@ mount_everything() { # ROOT
     mount -t proc proc "$1/proc"
     mount -t sysfs sysfs "$1/sys"
     mount_control_groups "$1"
+    [ -n "$(hierarchies)" ] || hand_controllers_down "$1"
     mount --rbind /dev "$1/dev"
     mount -t tmpfs tmpfs "$1/run"
     mount -t tmpfs tmpfs "$1/tmp"
