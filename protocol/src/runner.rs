@@ -18,6 +18,9 @@ use crate::migration::{IncomingReport, OutgoingReport};
 use crate::trace::{Stage, TraceId};
 use crate::units::{Bytes, MilliCpu};
 
+/// Environment of a runner's container: the quota of QEMU's CPU time in per cent of the VM's milli-CPU, as `100`; 0 for none. Ours.
+pub const CPU_QUOTA_PERCENT: &str = "CPU_QUOTA_PERCENT";
+
 /// The size a VM should have.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

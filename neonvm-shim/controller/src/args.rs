@@ -50,9 +50,12 @@ pub struct Args {
     /// and later): for cluster-autoscaler, other schedulers and quotas.
     #[arg(long, value_enum, default_value_t = TrueRequests::Off)]
     pub true_requests: TrueRequests,
-    /// Runners leave cgroups alone.
+    /// Runners leave cgroups alone: no quota of CPU time.
     #[arg(long)]
     pub disable_runner_cgroup: bool,
+    /// What the guest of a runner pod may use of its node's CPU time, in per cent of the VM's CPUs; 0 is no quota.
+    #[arg(long, default_value_t = 100, value_name = "PERCENT")]
+    pub runner_cpu_quota_percent: u32,
     /// Restart a VM only once its old pod is gone.
     #[arg(long)]
     pub at_most_one_pod: bool,
@@ -128,6 +131,10 @@ impl Args {
         settings.default_cpu_scaling_mode = self.default_cpu_scaling_mode;
         settings.local_node.clone_from(&self.node_name);
         settings.skip_cgroup_management |= self.disable_runner_cgroup;
+        settings.cpu_quota_percent = settings
+            .cpu_quota_percent
+            .filter(|_| !self.disable_runner_cgroup)
+            .map(|_| self.runner_cpu_quota_percent);
         settings.device_limits &= !self.no_device_limits;
         settings.true_requests = self.true_requests == TrueRequests::On;
         settings.at_most_one_pod |= self.at_most_one_pod;
@@ -210,6 +217,18 @@ mod tests {
         let (lease, rule) = election(&options).expect("one");
         assert_eq!(lease.namespace, "other");
         assert_eq!(rule.duration, Span::from_secs(60));
+    }
+
+    #[test]
+    fn n20_runners_of_a_cluster_have_a_quota_unless_they_are_to_have_none() {
+        let percent =
+            |options: &[&str]| args(options).expect("parses").settings().cpu_quota_percent;
+        assert_eq!(percent(&[]), None);
+        let image = "--runner-image=r:1";
+        assert_eq!(percent(&[image]), Some(100));
+        let option = "--runner-cpu-quota-percent=400";
+        assert_eq!(percent(&[image, option]), Some(400));
+        assert_eq!(percent(&[image, option, "--disable-runner-cgroup"]), None);
     }
 
     #[test]

@@ -37,6 +37,9 @@ pub struct RunnerConfig {
     pub cpu_quota_percent: u32,
     /// Cgroup under which QEMU gets one of its own; `None` leaves QEMU where the runner is, without a quota.
     pub cgroup_parent: Option<String>,
+    /// QEMU gets a cgroup in the one the runner is in, as its container shows it; `cgroup_parent` is not looked at then.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cgroup_in_own: bool,
     /// Number of the guest's vsock device; none without.
     #[serde(default)]
     pub vsock_cid: Option<u32>,

@@ -21,7 +21,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use protocol::image::{ImageContent, ImageManifest, MANIFEST_FILE, MANIFEST_FORMAT};
-use protocol::migration::PSK_FILE;
+use protocol::migration::{PSK_FILE, RECEIVE_MIGRATION};
+use protocol::runner::CPU_QUOTA_PERCENT;
 use protocol::vm::{CpuScalingMode, VmSpec};
 use telemetry::exit::Exit;
 use tokio_util::sync::CancellationToken;
@@ -30,7 +31,7 @@ use crate::cli::run_detached;
 use crate::config::{AccelChoice, BootImage, CONFIG_FORMAT, OverlayNic, Programs, RunnerConfig};
 use crate::core::args::Paths;
 use crate::core::overlay::{self, OverlayProblem};
-use crate::core::packed::{PackedError, argument, vm_spec, vm_status};
+use crate::core::packed::{PackedError, argument, is_set, vm_spec, vm_status};
 use crate::node::images;
 use crate::shell::record::{RecordError, private_dir, write_json};
 use crate::shell::supervisor::OnCancel;
@@ -48,6 +49,9 @@ const FOREIGN_CMDLINE: &str = "panic=-1 init=/neonvm/bin/init loglevel=6 root=/d
                                memhp_default_state=online";
 /// What begins a disk of QEMU's own format; its size follows at a fixed place.
 const QCOW2_MAGIC: [u8; 4] = *b"QFI\xfb";
+/// What a controller of NeonVM's says where runners are to leave cgroups alone, and the quota it means where it does not.
+const SKIP_CGROUP: &str = "skip-cgroup-management";
+const THEIR_QUOTA_PERCENT: u32 = 400;
 /// Of the grace a pod gets, this much is kept for our own end.
 const OWN_END_MS: u64 = 500;
 
@@ -63,6 +67,9 @@ pub enum ContainerError {
     /// An argument.
     #[error("-cpu-scaling-mode is {0:?}, not QmpScaling or SysfsScaling")]
     Mode(String),
+    /// The quota.
+    #[error("{CPU_QUOTA_PERCENT} is {0:?}, not a number of per cent, or 0 for none")]
+    Quota(String),
     /// A file of the image or of an init container.
     #[error("cannot read {0}")]
     Read(PathBuf, #[source] io::Error),
@@ -91,6 +98,8 @@ pub struct PodFacts {
     pub address: Ipv4Addr,
     /// Whether its guest comes from another pod.
     pub receives: bool,
+    /// CPU quota of QEMU in per cent of its limit, as the environment has it.
+    pub quota: Option<String>,
 }
 
 impl PodFacts {
@@ -106,7 +115,8 @@ impl PodFacts {
             namespace: variable("K8S_POD_NAMESPACE").unwrap_or_else(|| "unknown".to_owned()),
             name: variable("K8S_POD_NAME").or(host).unwrap_or_default(),
             address: own_address()?,
-            receives: variable("RECEIVE_MIGRATION").is_some_and(|text| text == "true"),
+            receives: variable(RECEIVE_MIGRATION).is_some_and(|text| text == "true"),
+            quota: variable(CPU_QUOTA_PERCENT),
         })
     }
 
@@ -176,6 +186,7 @@ pub fn config(
     fill(&mut spec, args)?;
     let overlay = overlay_nic(&spec, args)?;
     let image = boot_image(root, args)?;
+    let quota = quota_percent(args, pod.quota.as_deref())?;
     let keys = root.join("vm/ssh/authorized_keys");
     let program = |name: &str| root.join("opt/qemu/bin").join(name);
     Ok(RunnerConfig {
@@ -192,9 +203,10 @@ pub fn config(
         image,
         accel: AccelChoice::Auto,
         knowledge_dir: root.join("vm/images/known"),
-        cpu_quota_percent: 100,
-        // The kubelet has put us into the pod's own group, and its limits hold for QEMU too.
+        cpu_quota_percent: quota.unwrap_or(100),
+        // The kubelet has put us into the container's own group, and its limits hold for QEMU too.
         cgroup_parent: None,
+        cgroup_in_own: quota.is_some(),
         // Connections of the guest's own kind would need a device of the node.
         vsock_cid: None,
         overlay,
@@ -221,6 +233,18 @@ fn fill(spec: &mut VmSpec, args: &[String]) -> Result<(), ContainerError> {
         spec.guest.memhp_auto_movable_ratio = ratio.map(str::to_owned);
     }
     Ok(())
+}
+
+/// The quota of QEMU's CPU time in per cent of its limit: what our controller's pods say in their environment, else as NeonVM's
+/// runner is told. `None`: there is none.
+fn quota_percent(args: &[String], said: Option<&str>) -> Result<Option<u32>, ContainerError> {
+    let Some(said) = said else {
+        return Ok((!is_set(args, SKIP_CGROUP)).then_some(THEIR_QUOTA_PERCENT));
+    };
+    let percent: u32 = said
+        .parse()
+        .map_err(|_| ContainerError::Quota(said.to_owned()))?;
+    Ok(Some(percent).filter(|percent| *percent > 0))
 }
 
 /// The guest's place in the overlay, for whose address the status is read. Without an address the VM runs without it, as the controller

@@ -5,6 +5,7 @@ use std::io::Write;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use flate2::{Compression, GzBuilder};
+use protocol::runner::CPU_QUOTA_PERCENT;
 use protocol::vm::{API_VERSION, CpuScalingMode, VirtualMachine, VmStatus};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -197,7 +198,7 @@ fn runner(vm: &VirtualMachine, status: &VmStatus, settings: &Settings) -> Value 
         // With a command the image's own entry point is bypassed, so that the runner is process 1 and gets SIGTERM.
         "command": ["runner"],
         "args": arguments(vm, status, settings),
-        "env": [{"name": "K8S_POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
+        "env": environment(settings),
         "ports": ports(vm),
         "securityContext": {
             "privileged": false,
@@ -212,6 +213,14 @@ fn runner(vm: &VirtualMachine, status: &VmStatus, settings: &Settings) -> Value 
         "resources": resources(vm, settings),
         "volumeMounts": volumes::mounts(vm, settings),
     })
+}
+
+fn environment(settings: &Settings) -> Value {
+    let name =
+        json!({"name": "K8S_POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}});
+    let percent = settings.cpu_quota_percent;
+    let quota = percent.map(|it| json!({"name": CPU_QUOTA_PERCENT, "value": it.to_string()}));
+    std::iter::once(name).chain(quota).collect()
 }
 
 fn arguments(vm: &VirtualMachine, status: &VmStatus, settings: &Settings) -> Vec<String> {

@@ -37,6 +37,9 @@ pub struct Settings {
     pub qemu_disk_cache_settings: String,
     /// Passes `-skip-cgroup-management` and leaves the cgroup mount out.
     pub skip_cgroup_management: bool,
+    /// What QEMU may use of the node's CPU time, in per cent of the VM's milli-CPU, enforced by a runner of ours in the pod's own
+    /// cgroup; `None` says nothing of it to the runner.
+    pub cpu_quota_percent: Option<u32>,
     /// Passes `-use-virtio-console`.
     pub use_virtio_console: bool,
     /// A VM is restarted only once its old pod is gone.
@@ -74,6 +77,7 @@ impl Settings {
             memhp_auto_movable_ratio: "401".into(),
             qemu_disk_cache_settings: "cache.writeback=on,cache.direct=on,cache.no-flush=on".into(),
             skip_cgroup_management: false,
+            cpu_quota_percent: None,
             use_virtio_console: true,
             at_most_one_pod: true,
             device_limits: false,
@@ -89,12 +93,13 @@ impl Settings {
         }
     }
 
-    /// For a cluster: what the deployed controller does.
+    /// For a cluster: what the deployed controller does, and a strict quota of CPU time.
     #[must_use]
     pub fn cluster(runner_image: &str) -> Self {
         Self {
             runner_image: runner_image.into(),
             skip_cgroup_management: true,
+            cpu_quota_percent: Some(100),
             at_most_one_pod: false,
             device_limits: true,
             readiness_initial_delay_s: 5,

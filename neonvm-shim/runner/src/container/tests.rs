@@ -14,6 +14,7 @@ fn pod() -> PodFacts {
         name: "my-pg-x7k2p".to_owned(),
         address: Ipv4Addr::new(10, 244, 1, 9),
         receives: false,
+        quota: None,
     }
 }
 
@@ -111,8 +112,32 @@ fn n18_arguments_and_files_become_a_configuration() {
     assert_eq!(image.root_disk_bytes, 1 << 30);
     assert_eq!(image.ports, [5432]);
     assert_eq!(config.ssh_public_key.as_deref(), Some("ssh-ed25519 A\n"));
-    assert_eq!(config.cgroup_parent, None);
+    assert_eq!((config.cgroup_parent, config.cgroup_in_own), (None, false));
     assert_eq!(config.control_token, None);
+}
+
+#[test]
+fn n20_the_quota_is_the_environments_or_what_neonvms_controller_means() {
+    let root = files();
+    let quota = |said: Option<&str>, args: &[String]| {
+        let pod = PodFacts {
+            quota: said.map(str::to_owned),
+            ..pod()
+        };
+        let config = config(root.path(), args, &pod)?;
+        Ok::<_, ContainerError>((config.cgroup_in_own, config.cpu_quota_percent))
+    };
+    let skips = args(&[]);
+    assert_eq!(quota(Some("100"), &skips).unwrap(), (true, 100));
+    assert_eq!(quota(Some("0"), &skips).unwrap(), (false, 100));
+    let neonvms = args(&["-x"]).into_iter();
+    let neonvms: Vec<_> = neonvms.filter(|it| !it.contains("cgroup")).collect();
+    assert_eq!(quota(None, &neonvms).unwrap(), (true, 400));
+    let error = quota(Some("much"), &skips).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "CPU_QUOTA_PERCENT is \"much\", not a number of per cent, or 0 for none"
+    );
 }
 
 /// A controller that gives its pods a token is listened to by nobody else's leave.

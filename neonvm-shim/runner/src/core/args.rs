@@ -444,6 +444,7 @@ pub(crate) mod tests {
             knowledge_dir: "/s".into(),
             cpu_quota_percent: 100,
             cgroup_parent: Some("bellows".into()),
+            cgroup_in_own: false,
             vsock_cid: None,
             overlay: None,
             ssh_public_key: None,

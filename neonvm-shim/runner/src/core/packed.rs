@@ -84,6 +84,15 @@ pub(crate) fn argument<'a>(args: &'a [String], name: &str) -> Option<&'a str> {
     None
 }
 
+/// Whether a flag of Go's that takes no value is set.
+pub(crate) fn is_set(args: &[String], name: &str) -> bool {
+    args.iter().any(|word| {
+        let flag = word.strip_prefix("--").or_else(|| word.strip_prefix('-'));
+        let rest = flag.and_then(|flag| flag.strip_prefix(name));
+        matches!(rest, Some("" | "=true" | "=1"))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -72,6 +72,14 @@ pub fn quota_us(limit: MilliCpu, percent: u32) -> u64 {
     (strict.saturating_mul(u64::from(percent)) / 100).max(MIN_QUOTA_US)
 }
 
+/// The limit that a quota of [`quota_us`] stands for.
+#[must_use]
+pub fn limit_of(quota_us: u64, percent: u32) -> MilliCpu {
+    let strict = quota_us.saturating_mul(100) / u64::from(percent.max(1));
+    let milli = strict.saturating_mul(1000) / PERIOD_US;
+    MilliCpu(u32::try_from(milli).unwrap_or(u32::MAX))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -96,6 +104,8 @@ mod tests {
             1_000,
             "the kernel takes no less"
         );
+        assert_eq!(limit_of(25_000, 100), MilliCpu(250));
+        assert_eq!(limit_of(100_000, 400), MilliCpu(250));
         assert_eq!(quota(&INPUT, Timestamp(10_000_000)), (MilliCpu(250), None));
     }
 

@@ -1,12 +1,16 @@
 //! A cgroup of QEMU's own, for its CPU quota.
 
+mod own;
+
 use cgroups_rs::CgroupPid;
+use cgroups_rs::fs::cgroup::{CGROUP_MODE_DOMAIN_INVALID, CGROUP_MODE_THREADED};
 use cgroups_rs::fs::cpu::CpuController;
 use cgroups_rs::fs::hierarchies;
 use cgroups_rs::fs::{Cgroup, Controller};
 use protocol::units::MilliCpu;
 
-use crate::core::quota::{PERIOD_US, quota_us};
+use crate::core::quota::{PERIOD_US, limit_of, quota_us};
+pub use own::OwnGroupError;
 
 /// Why there is no quota.
 #[derive(Debug, thiserror::Error)]
@@ -14,6 +18,12 @@ pub enum CgroupError {
     /// The group could not be made.
     #[error("cannot make cgroup {0}")]
     Make(String, #[source] cgroups_rs::fs::error::Error),
+    /// The group this process is in cannot be used.
+    #[error("no cgroup can be made in this process's own")]
+    Own(#[from] OwnGroupError),
+    /// The group is none that processes may be in.
+    #[error("cannot make cgroup {0} one of threads")]
+    Threaded(String, #[source] cgroups_rs::fs::error::Error),
     /// The host has no CPU controller where it was looked for.
     #[error("cgroup {0} has no cpu controller")]
     NoController(String),
@@ -34,10 +44,18 @@ pub struct QuotaGroup {
 }
 
 impl QuotaGroup {
+    /// Makes the group in the one this process is in, or takes the one that is there. In a container that is the container's own.
+    ///
+    /// # Errors
+    /// [`CgroupError::Own`], and what [`Self::make`] has.
+    pub fn make_in_own(name: &str) -> Result<Self, CgroupError> {
+        Self::make(&own::open()?.join(name).to_string_lossy())
+    }
+
     /// Makes the group, or takes the one that is there.
     ///
     /// # Errors
-    /// [`CgroupError::Make`], [`CgroupError::NoController`].
+    /// [`CgroupError::Make`], [`CgroupError::NoController`], [`CgroupError::Threaded`].
     pub fn make(path: &str) -> Result<Self, CgroupError> {
         let group = Cgroup::new_with_specified_controllers(
             hierarchies::auto(),
@@ -49,6 +67,12 @@ impl QuotaGroup {
         let cpu = cpu
             .cloned()
             .ok_or_else(|| CgroupError::NoController(path.to_owned()))?;
+        // Of what version 2 has, a group with processes of its own may share out CPU time alone, and that among groups of threads.
+        let kind = cpu.get_cgroup_type();
+        if kind.is_ok_and(|kind| kind == CGROUP_MODE_DOMAIN_INVALID) {
+            cpu.set_cgroup_type(CGROUP_MODE_THREADED)
+                .map_err(|error| CgroupError::Threaded(path.to_owned(), error))?;
+        }
         Ok(Self {
             cpu,
             path: path.to_owned(),
@@ -67,16 +91,38 @@ impl QuotaGroup {
             .map_err(|error| CgroupError::Join(pid, error))
     }
 
-    /// Writes the quota: `limit` times `percent`.
+    /// Writes the quota: `limit` times `percent`, or what the group above has, if that is less. What is in force, the factor
+    /// taken off again.
     ///
     /// # Errors
     /// [`CgroupError::Quota`].
-    pub fn set(&self, limit: MilliCpu, percent: u32) -> Result<(), CgroupError> {
-        let quota = quota_us(limit, percent);
+    pub fn set(&self, limit: MilliCpu, percent: u32) -> Result<MilliCpu, CgroupError> {
+        let wanted = quota_us(limit, percent);
+        let quota = self.quota_above().map_or(wanted, |above| wanted.min(above));
         let signed = i64::try_from(quota).unwrap_or(i64::MAX);
         self.cpu
             .set_cfs_quota_and_period(Some(signed), Some(PERIOD_US))
-            .map_err(|error| CgroupError::Quota(quota, error))
+            .map_err(|error| CgroupError::Quota(quota, error))?;
+        Ok(if quota == wanted {
+            limit
+        } else {
+            limit_of(quota, percent)
+        })
+    }
+
+    /// Version 1 refuses a quota above that of the group above, as a pod's own limit is; version 2 holds both.
+    fn quota_above(&self) -> Option<u64> {
+        let above = self.cpu.path().parent().filter(|_| !self.cpu.v2())?;
+        let read = |name: &str| {
+            std::fs::read_to_string(above.join(name))
+                .ok()?
+                .trim()
+                .parse::<u64>()
+                .ok()
+        };
+        // Without a limit the quota is -1, which is no such number.
+        let (quota, period) = (read("cpu.cfs_quota_us")?, read("cpu.cfs_period_us")?);
+        quota.saturating_mul(PERIOD_US).checked_div(period)
     }
 
     /// Removes the group; it must be empty.

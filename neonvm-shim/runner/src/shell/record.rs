@@ -41,7 +41,7 @@ pub struct Record {
     pub order: Option<SizeOrder>,
     /// A stop was ordered.
     pub stop_ordered: bool,
-    /// The cgroup QEMU is in, if any.
+    /// The cgroup QEMU is in, if any: below the root of its hierarchy, or below the runner's own where the configuration says so.
     pub cgroup: Option<String>,
     /// The migration its guest leaves by.
     #[serde(default)]

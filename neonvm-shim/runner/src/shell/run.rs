@@ -41,6 +41,8 @@ use crate::core::shape::{self, Shape, ShapeError};
 use crate::core::sizer::{Event, Sizer};
 use crate::core::transfer::{Arrival, Incoming, Manifest, Outgoing, Unfit};
 
+/// What QEMU's group is called in the runner's own, before the pod's name (spec/neonvm.md §3.5).
+const OWN_GROUP: &str = "neonvm-qemu-";
 /// Longest path of a unix socket that every kernel takes, less the longest of our file names.
 const MAX_DIR_BYTES: usize = 107 - "/qmp-manual.sock".len();
 /// How long the end is readable on the control socket before the process goes.
@@ -288,10 +290,12 @@ impl Runner {
             drives,
             order: None,
             stop_ordered: false,
-            cgroup: config
-                .cgroup_parent
-                .as_ref()
-                .map(|parent| format!("{parent}/{}_{}", config.namespace, config.pod)),
+            cgroup: if config.cgroup_in_own {
+                Some(format!("{OWN_GROUP}{}", config.pod))
+            } else {
+                let parent = config.cgroup_parent.as_ref();
+                parent.map(|parent| format!("{parent}/{}_{}", config.namespace, config.pod))
+            },
             leaving: None,
             arrival: None,
             moved: false,
@@ -545,7 +549,12 @@ impl Runner {
             let reason = "no cgroup is configured".to_owned();
             return (None, QuotaState::Unavailable { reason });
         };
-        let joined = QuotaGroup::make(path).and_then(|group| {
+        let made = if self.config.cgroup_in_own {
+            QuotaGroup::make_in_own(path)
+        } else {
+            QuotaGroup::make(path)
+        };
+        let joined = made.and_then(|group| {
             group.join(process.pid)?;
             Ok(group)
         });

@@ -488,7 +488,7 @@ impl Supervisor {
     fn set_quota(&mut self, limit: MilliCpu) {
         let Some(group) = &self.group else { return };
         match group.set(limit, self.config.cpu_quota_percent) {
-            Ok(()) => self.quota = QuotaState::Enforced { milli: limit.0 },
+            Ok(limit) => self.quota = QuotaState::Enforced { milli: limit.0 },
             Err(error) => {
                 let reason = telemetry::chain(&error);
                 warn!(reason, "CPU limit is not enforced");

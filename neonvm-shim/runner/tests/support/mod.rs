@@ -125,6 +125,7 @@ impl Vm {
             knowledge_dir: std::env::temp_dir().join("bellows-test-knowledge"),
             cpu_quota_percent: 100,
             cgroup_parent: Some("bellows-test".into()),
+            cgroup_in_own: false,
             vsock_cid: None,
             overlay: None,
             mounts: None,

@@ -232,6 +232,20 @@ fn flags_of_the_runner() {
 }
 
 #[test]
+fn n20_a_runner_is_told_its_quota() {
+    let vm = sample_vm();
+    let mut settings = Settings::cluster("r:1");
+    let environment = |settings: &Settings| {
+        let pod = build(&vm, &status(), settings);
+        pod["spec"]["containers"][0]["env"].clone()
+    };
+    let quota = json!({"name": "CPU_QUOTA_PERCENT", "value": "100"});
+    assert_eq!(environment(&settings)[1], quota);
+    settings.cpu_quota_percent = None;
+    assert_eq!(environment(&settings).as_array().map(Vec::len), Some(1));
+}
+
+#[test]
 fn device_limits_in_a_cluster_only() {
     let mut vm = sample_vm();
     vm.spec.pod_resources = Some(json!({"requests": {"cpu": "100m"}, "limits": {"memory": "1Gi"}}));
