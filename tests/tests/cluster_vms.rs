@@ -9,6 +9,8 @@ mod given;
 mod moving;
 #[path = "cluster_vms/overlay.rs"]
 mod overlay;
+#[path = "cluster_vms/quota.rs"]
+mod quota;
 #[path = "cluster_vms/rows.rs"]
 mod rows;
 
@@ -40,7 +42,7 @@ type Run = for<'a> fn(&'a World) -> Pin<Box<dyn Future<Output = Result<()>> + Se
 
 /// In this order: first those with a guest of their own; and a QEMU without KVM that has unplugged a CPU seldom sends its guest, so
 /// what moves comes before what shrinks.
-const CASES: [(&str, Run); 16] = [
+const CASES: [(&str, Run); 17] = [
     ("n17_a_guest_with_swap_has_it_to_the_page", |world| {
         Box::pin(rows::swap(world))
     }),
@@ -73,6 +75,10 @@ const CASES: [(&str, Run); 16] = [
     (
         "n18_n41_a_patch_is_seen_by_the_guest_and_requested_of_the_node",
         |world| Box::pin(patch_is_seen(world)),
+    ),
+    (
+        "n20_a_guest_in_a_pod_cannot_burn_more_than_its_quota",
+        |world| Box::pin(quota::holds(world)),
     ),
     ("n17_a_revision_that_is_asked_for_is_reported", |world| {
         Box::pin(revisions(world))

@@ -5,7 +5,7 @@ mod support;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use neonvm_runner::shell::cgroup::QuotaGroup;
+use neonvm_quota::QuotaGroup;
 use protocol::units::MilliCpu;
 use support::kit;
 

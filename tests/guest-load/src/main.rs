@@ -5,6 +5,9 @@
 //! And a relay from TCP to the guest's own AF_VSOCK, dialled as an agent dials it: where the host cannot reach the guest that way,
 //! this shows that a monitor there is served by it.
 //!
+//! And a runner's quota on a busy process, in a group that is shown to it as a container's is: guests have cgroups of version 2 where
+//! the machine that tests may have none.
+//!
 //! It is put into guests as one static file.
 
 #![forbid(unsafe_code)]
@@ -12,13 +15,20 @@
 
 use std::fs::File;
 use std::io::{self, Read as _};
+use std::path::Path;
 use std::process::{Child, Command, ExitCode};
 use std::time::{Duration, Instant};
+
+use neonvm_quota::QuotaGroup;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, unshare};
+use protocol::units::MilliCpu;
 
 const USAGE: &str = "usage: guest-load GROUP climb BYTES BYTES_PER_SECOND HOLD_MS
        guest-load GROUP storm CHILDREN BYTES_OF_EACH HOLD_MS
        guest-load GROUP flood BYTES FILE
        guest-load relay TCP_PORT VSOCK_PORT
+       guest-load GROUP quota MILLI_CPU MS
 GROUP is the folder of a cgroup v2 group";
 
 /// What is allocated at once.
@@ -76,6 +86,14 @@ fn run(words: &[&str]) -> io::Result<Option<String>> {
             enter(group)?;
             storm(group, children, bytes, hold).map(Some)
         }
+        ["quota", milli, span] => {
+            let (Ok(milli), Some(span)) = (milli.parse(), number(span)) else {
+                return Ok(None);
+            };
+            enter(group)?;
+            contain()?;
+            quota(MilliCpu(milli), Duration::from_millis(span)).map(Some)
+        }
         ["flood", bytes, file] => {
             let Some(bytes) = number(bytes) else {
                 return Ok(None);
@@ -111,6 +129,67 @@ fn relay(tcp: u16, vsock: u32) -> io::Result<String> {
 
 fn three(a: Option<u64>, b: Option<u64>, c: Option<u64>) -> Option<(u64, u64, u64)> {
     Some((a?, b?, c?))
+}
+
+/// A child that is killed when it is not wanted any more.
+struct Busy(Child);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// From here on this process sees its own cgroup alone, and may not write it: what a container runtime does.
+fn contain() -> io::Result<()> {
+    let (groups, none) = (Path::new("/sys/fs/cgroup"), None::<&Path>);
+    unshare(CloneFlags::CLONE_NEWCGROUP | CloneFlags::CLONE_NEWNS)?;
+    let alone = MsFlags::MS_PRIVATE | MsFlags::MS_REC;
+    mount(none, Path::new("/"), none, alone, none)?;
+    umount2(groups, MntFlags::MNT_DETACH)?;
+    let guarded = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    let cgroup2 = Some(Path::new("cgroup2"));
+    // The mount alone is read-only; the hierarchy is everybody's.
+    mount(cgroup2, groups, cgroup2, guarded, none)?;
+    let read_only = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY | guarded;
+    mount(none, groups, none, read_only, none)?;
+    Ok(())
+}
+
+/// A busy process in a group with that quota, and what it used of the time.
+fn quota(limit: MilliCpu, span: Duration) -> io::Result<String> {
+    let group = QuotaGroup::make_in_own("quota").map_err(io::Error::other)?;
+    let busy = Busy(
+        Command::new("sh")
+            .args(["-c", "while :; do :; done"])
+            .spawn()?,
+    );
+    let pid = busy.0.id();
+    group.join(pid).map_err(io::Error::other)?;
+    let held = group.set(limit, 100).map_err(io::Error::other)?;
+    let (before, began) = (ticks(pid)?, Instant::now());
+    pause(span);
+    let passed = began.elapsed().as_millis();
+    let used = (ticks(pid)? - before) * 10;
+    drop(busy);
+    group.remove();
+    Ok(format!(
+        "{{\"held_milli\":{},\"used_ms\":{used},\"passed_ms\":{passed}}}",
+        held.0
+    ))
+}
+
+/// What a process has used of the CPUs, hundredths of a second.
+fn ticks(pid: u32) -> io::Result<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let after_name = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+    let fields: Vec<u64> = after_name
+        .split(' ')
+        .map(|field| field.parse().unwrap_or(0))
+        .collect();
+    let [user, system] = [11, 12].map(|at| fields.get(at).copied().unwrap_or(0));
+    Ok(user + system)
 }
 
 /// Enters the group, as killable as any program of it.

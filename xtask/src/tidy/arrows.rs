@@ -6,13 +6,14 @@ use serde_json::Value;
 use crate::shell;
 
 /// For each crate of the workspace, the crates of the workspace it may depend on. A crate that is not listed is a finding.
-const ARROWS: [(&str, &[&str]); 22] = [
+const ARROWS: [(&str, &[&str]); 23] = [
     ("protocol", &[]),
     ("telemetry", &["protocol"]),
     ("carrier", &[]),
     ("vm-monitor", &["carrier", "protocol", "test-authority"]),
     ("neonvm-files", &["protocol"]),
     ("neonvm-links", &[]),
+    ("neonvm-quota", &["protocol"]),
     ("neonvm-vxlan", &["neonvm-links", "telemetry"]),
     ("neonvm-guestd", &["neonvm-files", "protocol"]),
     (
@@ -32,6 +33,7 @@ const ARROWS: [(&str, &[&str]); 22] = [
             "carrier",
             "neonvm-files",
             "neonvm-links",
+            "neonvm-quota",
             "protocol",
             "telemetry",
             "test-network",
@@ -68,7 +70,7 @@ const ARROWS: [(&str, &[&str]); 22] = [
         "bellows-tests",
         &["protocol", "telemetry", "test-authority", "test-network"],
     ),
-    ("guest-load", &["carrier"]),
+    ("guest-load", &["carrier", "neonvm-quota", "protocol"]),
     ("test-authority", &[]),
     ("test-network", &[]),
     ("xtask", &[]),

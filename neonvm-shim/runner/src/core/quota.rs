@@ -14,10 +14,6 @@ pub const BOOT_ALLOWANCE: Span = Span::from_secs(60);
 pub const SHRINK_ALLOWANCE: Span = Span::from_secs(1);
 /// How long it waits for memory to leave.
 pub const MEMORY_ALLOWANCE: Span = Span::from_secs(30);
-/// The kernel's period, microseconds.
-pub const PERIOD_US: u64 = 100_000;
-/// Smallest quota the kernel takes, microseconds.
-const MIN_QUOTA_US: u64 = 1_000;
 
 /// What the quota depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,21 +61,6 @@ pub fn quota(input: &QuotaInput, now: Timestamp) -> (MilliCpu, Option<Timestamp>
     (input.ordered, None)
 }
 
-/// Microseconds per [`PERIOD_US`] for a limit at a factor in per cent.
-#[must_use]
-pub fn quota_us(limit: MilliCpu, percent: u32) -> u64 {
-    let strict = u64::from(limit.0).saturating_mul(PERIOD_US / 1000);
-    (strict.saturating_mul(u64::from(percent)) / 100).max(MIN_QUOTA_US)
-}
-
-/// The limit that a quota of [`quota_us`] stands for.
-#[must_use]
-pub fn limit_of(quota_us: u64, percent: u32) -> MilliCpu {
-    let strict = quota_us.saturating_mul(100) / u64::from(percent.max(1));
-    let milli = strict.saturating_mul(1000) / PERIOD_US;
-    MilliCpu(u32::try_from(milli).unwrap_or(u32::MAX))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -95,17 +76,7 @@ mod tests {
     };
 
     #[test]
-    fn n20_the_quota_is_the_limit_times_the_factor() {
-        assert_eq!(quota_us(MilliCpu(250), 100), 25_000);
-        assert_eq!(quota_us(MilliCpu(2000), 100), 200_000);
-        assert_eq!(quota_us(MilliCpu(250), 400), 100_000);
-        assert_eq!(
-            quota_us(MilliCpu(1), 100),
-            1_000,
-            "the kernel takes no less"
-        );
-        assert_eq!(limit_of(25_000, 100), MilliCpu(250));
-        assert_eq!(limit_of(100_000, 400), MilliCpu(250));
+    fn n20_the_quota_is_the_limit() {
         assert_eq!(quota(&INPUT, Timestamp(10_000_000)), (MilliCpu(250), None));
     }
 

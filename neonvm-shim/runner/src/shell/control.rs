@@ -290,7 +290,7 @@ async fn ready(State(handle): State<Handle>) -> StatusCode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shell::metrics::SyncMetrics;
+    use crate::shell::metrics::Metrics;
 
     #[test]
     fn the_members_name_is_the_peers() {
@@ -344,7 +344,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let at = listener.local_addr().unwrap();
         let routes = pod(token, false).with_state(handle);
-        let routes = routes.merge(metrics_route(SyncMetrics::new().1));
+        let routes = routes.merge(metrics_route(Metrics::new().1));
         tokio::spawn(async move {
             let _held = sender;
             axum::serve(listener, routes).await

@@ -16,20 +16,22 @@ struct Failed {
     reason: &'static str,
 }
 
-/// How the guest's watched files fare. No names of files or directories: whoever reaches the pod's address may read this.
+/// How the guest's watched files fare, and whether it is held to its CPUs. No names of files or directories: whoever reaches the pod's address may read this.
 #[derive(Debug, Clone)]
-pub struct SyncMetrics {
+pub struct Metrics {
     failures: Family<Failed, Counter>,
     stale: Gauge,
+    unheld: Gauge,
 }
 
-impl SyncMetrics {
+impl Metrics {
     /// Nothing yet, and the registry that shows it.
     #[must_use]
     pub fn new() -> (Self, Arc<Registry>) {
         let metrics = Self {
             failures: Family::default(),
             stale: Gauge::default(),
+            unheld: Gauge::default(),
         };
         // Shown before the first: a rate needs the zero.
         for reason in SyncProblem::KINDS {
@@ -46,6 +48,11 @@ impl SyncMetrics {
             "Watched directories that the guest does not have as they are in the pod",
             metrics.stale.clone(),
         );
+        registry.register(
+            "runner_vm_cpu_quota_missing",
+            "1 while a quota of CPU time is asked for and cannot be held",
+            metrics.unheld.clone(),
+        );
         (metrics, Arc::new(registry))
     }
 
@@ -53,6 +60,11 @@ impl SyncMetrics {
     pub fn failed(&self, problem: &SyncProblem) {
         let reason = problem.kind();
         self.failures.get_or_create_owned(&Failed { reason }).inc();
+    }
+
+    /// Whether the quota that is asked for is missing.
+    pub fn quota_missing(&self, is_missing: bool) {
+        self.unheld.set(i64::from(is_missing));
     }
 
     /// So many directories are not in the guest as they are here.

@@ -1,6 +1,5 @@
 //! Everything of a runner that touches the machine.
 
-pub mod cgroup;
 pub mod console;
 pub mod control;
 pub mod disk;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use neonvm_quota::QuotaGroup;
 use nix::fcntl::{Flock, FlockArg};
 use protocol::migration::{IncomingOrder, IncomingReport, IncomingStage};
 use protocol::runner::{
@@ -21,10 +22,9 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::cgroup::QuotaGroup;
 use super::control::{Handle, Token, bind_private, serve_pod, serve_private};
 use super::drives::{self, DriveError};
-use super::metrics::SyncMetrics;
+use super::metrics::Metrics;
 use super::overlay::{self, OverlayError};
 use super::process::{self, ProcessId};
 use super::record::{Record, RecordError, private_dir, read_json, write_json};
@@ -146,11 +146,11 @@ pub async fn run(
         return Ok(End::Exited(report));
     }
     let (inputs, taken) = mpsc::channel(INPUT_BACKLOG);
-    let (sync, registry) = SyncMetrics::new();
+    let (metrics, registry) = Metrics::new();
     let mut desk = Desk {
         inputs,
         taken,
-        sync,
+        metrics,
         state: watch::channel(waiting_state()).0,
         stop: CancellationToken::new(),
     };
@@ -181,7 +181,7 @@ struct Desk {
     inputs: mpsc::Sender<Input>,
     taken: mpsc::Receiver<Input>,
     state: watch::Sender<RunnerState>,
-    sync: SyncMetrics,
+    metrics: Metrics,
     stop: CancellationToken,
 }
 
@@ -449,7 +449,7 @@ impl Runner {
             inputs,
             taken,
             state,
-            sync,
+            metrics,
             stop,
         } = desk;
         state.send_modify(|state| {
@@ -496,9 +496,10 @@ impl Runner {
             on_cancel: self.on_cancel,
             outgoing,
             incoming,
-            sync,
+            metrics,
             stop: stop.clone(),
         };
+        supervisor.show_quota();
         let process = supervisor.record.qemu;
         tokio::spawn(follow::watch_process(
             child,

@@ -3,6 +3,7 @@
 use std::net::SocketAddrV4;
 use std::sync::Arc;
 
+use neonvm_quota::QuotaGroup;
 use protocol::runner::{
     ExitReason, ExitReport, GuestState, QuotaState, RunnerPhase, RunnerState, SizeOrder, StopOrder,
 };
@@ -14,10 +15,9 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use super::cgroup::QuotaGroup;
 use super::console::{CONSOLE_LOG_BYTES, QEMU_LOG_BYTES, rotate};
 use super::lanes::{Means, carry_out};
-use super::metrics::SyncMetrics;
+use super::metrics::Metrics;
 use super::process::file_tail;
 use super::qmp::{Qmp, QmpEvent};
 use super::record::{Record, write_json};
@@ -103,7 +103,7 @@ pub struct Supervisor {
     /// The one it came, or is to come, by.
     pub(super) incoming: Option<Incoming>,
     /// Of the guest's watched files.
-    pub(super) sync: SyncMetrics,
+    pub(super) metrics: Metrics,
     /// Cancelled when the runner ends.
     pub(super) stop: CancellationToken,
 }
@@ -463,7 +463,7 @@ impl Supervisor {
             address,
             mounts,
             paths,
-            self.sync.clone(),
+            self.metrics.clone(),
             self.stop.clone(),
         ));
     }
@@ -495,6 +495,14 @@ impl Supervisor {
                 self.quota = QuotaState::Unavailable { reason };
             }
         }
+        self.show_quota();
+    }
+
+    /// Shows whether a quota that is asked for is missing.
+    pub(super) fn show_quota(&self) {
+        let is_missing = matches!(self.quota, QuotaState::Unavailable { .. });
+        let is_asked_for = self.record.cgroup.is_some();
+        self.metrics.quota_missing(is_asked_for && is_missing);
     }
 
     fn rotate_logs(&self) {

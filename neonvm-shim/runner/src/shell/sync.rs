@@ -19,7 +19,7 @@ use tracing::{info, warn};
 
 use super::guest;
 use super::http::HttpError;
-use super::metrics::SyncMetrics;
+use super::metrics::Metrics;
 use crate::core::disks::sync::{Look, News, Sync, SyncProblem};
 
 /// Most bytes of a directory: what the guest's daemon takes in one request, less what base64 and names add.
@@ -31,7 +31,7 @@ pub async fn keep(
     address: SocketAddrV4,
     mounts: PathBuf,
     paths: Vec<String>,
-    metrics: SyncMetrics,
+    metrics: Metrics,
     stop: CancellationToken,
 ) {
     let mut notices = Notices::open()
@@ -200,7 +200,7 @@ mod tests {
     async fn what_is_not_in_the_guest_is_counted_by_its_reason() {
         let temp = tempfile::tempdir().unwrap();
         let nobody = SocketAddrV4::new([127, 0, 0, 1].into(), 1);
-        let (metrics, registry) = SyncMetrics::new();
+        let (metrics, registry) = Metrics::new();
         let page = || {
             let mut text = String::new();
             prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();

@@ -1,4 +1,9 @@
-//! A cgroup of QEMU's own, for its CPU quota.
+//! A cgroup of QEMU's own, for its CPU quota: below the root of a machine's hierarchy, or in the group of the container that QEMU runs
+//! in; cgroups of version 1 and 2.
+//!
+//! A crate by itself, so that it can also be put into a guest, whose cgroups are of version 2, and tried there.
+
+#![forbid(unsafe_code)]
 
 mod own;
 
@@ -9,8 +14,12 @@ use cgroups_rs::fs::hierarchies;
 use cgroups_rs::fs::{Cgroup, Controller};
 use protocol::units::MilliCpu;
 
-use crate::core::quota::{PERIOD_US, limit_of, quota_us};
 pub use own::OwnGroupError;
+
+/// The kernel's period, microseconds.
+const PERIOD_US: u64 = 100_000;
+/// Smallest quota the kernel takes, microseconds.
+const MIN_QUOTA_US: u64 = 1_000;
 
 /// Why there is no quota.
 #[derive(Debug, thiserror::Error)]
@@ -132,11 +141,38 @@ impl QuotaGroup {
     }
 }
 
+/// Microseconds per [`PERIOD_US`] for a limit at a factor in per cent.
+fn quota_us(limit: MilliCpu, percent: u32) -> u64 {
+    let strict = u64::from(limit.0).saturating_mul(PERIOD_US / 1000);
+    (strict.saturating_mul(u64::from(percent)) / 100).max(MIN_QUOTA_US)
+}
+
+/// The limit that a quota of [`quota_us`] stands for.
+fn limit_of(quota_us: u64, percent: u32) -> MilliCpu {
+    let strict = quota_us.saturating_mul(100) / u64::from(percent.max(1));
+    let milli = strict.saturating_mul(1000) / PERIOD_US;
+    MilliCpu(u32::try_from(milli).unwrap_or(u32::MAX))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::process::{Child, Command, Stdio};
     use std::time::{Duration, Instant};
+
+    #[test]
+    fn n20_the_quota_is_the_limit_times_the_factor() {
+        assert_eq!(quota_us(MilliCpu(250), 100), 25_000);
+        assert_eq!(quota_us(MilliCpu(2000), 100), 200_000);
+        assert_eq!(quota_us(MilliCpu(250), 400), 100_000);
+        assert_eq!(
+            quota_us(MilliCpu(1), 100),
+            1_000,
+            "the kernel takes no less"
+        );
+        assert_eq!(limit_of(25_000, 100), MilliCpu(250));
+        assert_eq!(limit_of(100_000, 400), MilliCpu(250));
+    }
 
     /// Ticks of user and system time a process has used.
     fn ticks(pid: u32) -> u64 {
@@ -159,25 +195,25 @@ mod tests {
         }
     }
 
+    #[expect(clippy::disallowed_methods, reason = "CPU time is counted over a time")]
     /// Burns CPU for a while; returns milliseconds of CPU time used and of time passed.
-    async fn burn(group: &QuotaGroup, busy: &Busy) -> (u64, u64) {
+    fn burn(group: &QuotaGroup, busy: &Busy) -> (u64, u64) {
         let pid = busy.0.id();
         group.join(pid).unwrap();
         let (from, start) = (ticks(pid), Instant::now());
-        tokio::time::sleep(Duration::from_secs(3)).await;
+        std::thread::sleep(Duration::from_secs(3));
         let passed = u64::try_from(start.elapsed().as_millis()).unwrap();
         ((ticks(pid) - from) * 10, passed)
     }
 
-    #[tokio::test]
-    async fn n20_a_busy_process_cannot_burn_more_than_its_quota() {
+    #[test]
+    fn n20_a_busy_process_cannot_burn_more_than_its_quota() {
         let path = format!("bellows-test/n20-{}", std::process::id());
         let group = match QuotaGroup::make(&path) {
             Ok(group) => group,
             Err(error) => {
-                let why = telemetry::chain(&error);
                 println!(
-                    "SKIP(missing: cgroups, {why}): n20_a_busy_process_cannot_burn_more_than_its_quota"
+                    "SKIP(missing: cgroups, {error}): n20_a_busy_process_cannot_burn_more_than_its_quota"
                 );
                 return;
             }
@@ -190,7 +226,7 @@ mod tests {
             .unwrap();
         let busy = Busy(child);
         group.set(MilliCpu(250), 100).unwrap();
-        let (used, passed) = burn(&group, &busy).await;
+        let (used, passed) = burn(&group, &busy);
         // A quarter, with half of it as tolerance for the first period and the clock's ticks.
         assert!(
             used * 8 <= passed * 3,
@@ -199,7 +235,7 @@ mod tests {
         assert!(used > 0, "it ran at all");
         // The factor counts: at 200 % it gets half a core, if the machine is not too busy to give it.
         group.set(MilliCpu(250), 200).unwrap();
-        let (used, passed) = burn(&group, &busy).await;
+        let (used, passed) = burn(&group, &busy);
         assert!(
             used * 4 <= passed * 3,
             "{used} ms of CPU in {passed} ms at 250m x 2"

@@ -1,0 +1,69 @@
+//! A fraction of a CPU in a pod: the runner's cgroup, below the one that the kubelet made for its container.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+
+use super::World;
+
+/// How long CPU time is counted.
+const COUNTED: Duration = Duration::from_secs(5);
+/// Keeps a guest busy, longer than this test takes, unless it is killed before.
+const SPIN: &str = "timeout 600 sh -c 'while :; do :; done' > /dev/null 2>&1 & echo $!";
+
+/// N20: of a quarter of a CPU no more than that is used, and of a larger size more.
+pub(super) async fn holds(world: &World) -> Result<()> {
+    let vm = world.vm().await?;
+    world.guests_are(1).await?;
+    let qemu = world.cluster.qemus().into_iter().next();
+    let qemu = qemu.context("it has a QEMU")?;
+    let pod = vm["status"]["podName"].as_str().context("it has a pod")?;
+    let groups = std::fs::read_to_string(format!("/proc/{qemu}/cgroup"))?;
+    let group = format!("/neonvm-qemu-{pod}");
+    ensure!(
+        groups.lines().any(|line| line.ends_with(&group)),
+        "{groups}"
+    );
+    let page = world.runner_says(&vm, "GET /metrics")?;
+    ensure!(page.contains("\nrunner_vm_cpu_quota_missing 0\n"), "{page}");
+    let busy = world.guest_says(&vm, SPIN).await?;
+    for (cpus, milli) in [("250m", 250), ("750m", 750), ("250m", 250)] {
+        resized(world, cpus).await?;
+        let (used, passed) = count(qemu).await?;
+        let allowed = passed * milli / 1000;
+        let said = format!("{used} ms of CPU in {passed} ms with {cpus}");
+        // A quarter more for what is not counted to the tick, and half of it for a machine that others use as well.
+        ensure!(used * 4 <= allowed * 5, "{said}");
+        ensure!(used * 2 >= allowed, "{said}: it was busy");
+    }
+    world.guest(&vm, &format!("kill {busy}")).map(drop)
+}
+
+/// Has the VM so many CPUs, and waits until its status says so.
+async fn resized(world: &World, cpus: &str) -> Result<Value> {
+    world.patch(&json!({"spec": {"guest": {"cpus": {"use": cpus}}}}))?;
+    let has = |vm: &Value| vm["status"]["cpus"] == cpus && vm["status"]["phase"] == "Running";
+    world.vm_that(&format!("has {cpus}"), has).await
+}
+
+/// CPU time that a process used, all its threads, and the time that passed; milliseconds.
+async fn count(pid: i32) -> Result<(u64, u64)> {
+    // What was saved up of a period's quota, or is owed, is over by then.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let (before, began) = (used_ms(pid)?, Instant::now());
+    tokio::time::sleep(COUNTED).await;
+    let passed = u64::try_from(began.elapsed().as_millis())?;
+    Ok((used_ms(pid)? - before, passed))
+}
+
+fn used_ms(pid: i32) -> Result<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let (_, after_name) = stat.rsplit_once(") ").context("a name in it")?;
+    let fields: Vec<&str> = after_name.split(' ').collect();
+    let mut ticks = 0;
+    for field in fields.get(11..13).context("times in it")? {
+        ticks += field.parse::<u64>()?;
+    }
+    Ok(ticks * 10)
+}
