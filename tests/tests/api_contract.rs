@@ -350,6 +350,40 @@ async fn amounts_are_kept_in_one_form(api: &Api) {
         json!({"min": "250m", "use": "500m", "max": 4})
     );
     assert_eq!(guest["memorySlotSize"], "1Gi");
+    // So is each of a change, whatever else changes with it.
+    let params = PatchParams::default();
+    for (changed, kept) in [
+        (json!({"use": 0.75}), json!("750m")),
+        (json!({"use": "2000m"}), json!(2)),
+        (json!({"use": "1500m"}), json!("1500m")),
+        (json!({"use": 3}), json!(3)),
+        (json!({"use": "1.5", "max": 4.0}), json!("1500m")),
+    ] {
+        let patch = Patch::Merge(json!({"spec": {"guest": {"cpus": changed}}}));
+        let vm = vms.patch("pg", &params, &patch).await.unwrap();
+        let cpus = &vm.data["spec"]["guest"]["cpus"];
+        assert_eq!(
+            (&cpus["use"], &cpus["max"]),
+            (&kept, &json!(4)),
+            "{changed}"
+        );
+    }
+    for wrong in [
+        json!({"use": 5}),
+        json!({"use": "4250m"}),
+        json!({"use": 0}),
+        json!({"use": -1}),
+    ] {
+        let patch = Patch::Merge(json!({"spec": {"guest": {"cpus": wrong}}}));
+        let (code, message) = refusal(vms.patch("pg", &params, &patch).await);
+        assert!(
+            code == 422 && message.contains("cpus.use"),
+            "{code} {message}"
+        );
+    }
+    let more = json!({"spec": {"guest": {"cpus": {"use": 1}}, "overcommit": {"cpu": 2.5}}});
+    let vm = vms.patch("pg", &params, &Patch::Merge(more)).await.unwrap();
+    assert_eq!(vm.data["spec"]["overcommit"]["cpu"], "2500m");
 }
 
 async fn status_and_spec_are_written_apart(api: &Api) {

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Happy path of a VM: finalizer, scaling mode, phase Pending with a pod name, SSH secret, pod, Running with size and
-//! revision. Happy path of a resize: pod metadata and requests (side by side, and first when it grows), order, phase Scaling,
+//! revision. Happy path of a resize: what its pod requests or else says in its metadata (first when it grows), order, phase Scaling,
 //! the runner's report, phase Running with the new size and revision.
 //!
 //! Failure paths: a write on an old version is refused, the VM is read and planned afresh; any other failure is retried
@@ -19,7 +19,8 @@
 //! Invariants:
 //! * The name of a pod is stored before the pod is created, and the next name only after the last pod is gone (unless
 //!   told otherwise): never two pods for one VM. `plan_converges_and_never_has_two_pods`
-//! * A pod says how much its VM uses before the guest grows. `growth_waits_for_the_pods_annotations`, `World::is_on_pod`
+//! * A pod says how much its VM uses before the guest grows, by its requests where they tell all of it, else by its metadata.
+//!   `growth_waits_for_the_pods_annotations`, `n41_a_growth_waits_for_what_its_pod_requests_alone`, `World::is_on_pod`
 //! * The restart count never falls. `plan_converges_and_never_has_two_pods`
 //! * A plan whose actions are carried out plans nothing more. `plan_converges_and_never_has_two_pods`
 //! * Phases PreMigrating and Migrating are [`migration`]'s. `migrating_vms_are_left_alone`

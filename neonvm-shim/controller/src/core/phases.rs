@@ -278,8 +278,9 @@ impl Draft<'_> {
         self.status.node.clone_from(&pod.spec.node_name);
     }
 
-    /// Metadata first, then the order: whoever adds up a node by its pods must never see a guest grow before its pod
-    /// says so. Growth therefore waits for the sync; everything else goes out beside it.
+    /// The pod first, then the order: whoever adds up a node by its pods must never see a guest grow before its pod
+    /// says so. Growth therefore waits for the sync; everything else goes out beside it. A pod says so by its requests, where they
+    /// tell all of its VM, and its metadata may follow the guest then; else by its metadata.
     fn sync_and_size(&mut self, pod: &Pod) {
         if pod.metadata.deletion_timestamp.is_some() {
             return;
@@ -287,7 +288,9 @@ impl Draft<'_> {
         let wanted = self.vm.spec.guest.in_use();
         let ops = metadata::expected(self.vm, self.input.settings).patch(&pod.metadata);
         let resize = self.requests(pod);
-        let in_sync = ops.is_empty() && !resize.as_ref().is_some_and(|resize| resize.grows);
+        let by_requests = self.is_told_by_requests(pod);
+        let in_sync =
+            (by_requests || ops.is_empty()) && !resize.as_ref().is_some_and(|resize| resize.grows);
         if let RunnerView::Known(state) = self.input.runner
             && self.fit(state) == Fit::Unordered
             && (in_sync || !grows(wanted, state))
@@ -305,9 +308,9 @@ impl Draft<'_> {
                 },
             });
         }
-        let only_shrinks = matches!(self.input.runner, RunnerView::Known(state)
-            if self.fit(state) != Fit::Reached && !grows(wanted, state));
-        let can_wait = only_shrinks && self.may_be_quick();
+        let is_said = matches!(self.input.runner, RunnerView::Known(state)
+            if self.fit(state) != Fit::Reached && (by_requests || !grows(wanted, state)));
+        let can_wait = is_said && self.may_be_quick();
         let name = || pod.metadata.name.clone();
         if !ops.is_empty() && !can_wait {
             self.actions
@@ -341,6 +344,13 @@ impl Draft<'_> {
         let mut change = requests::change(self.vm, pod, has)?;
         change.grows &= !self.input.failures.contains_key(&Kind::ResizePod);
         Some(change)
+    }
+
+    /// Whether others see by what the pod requests how large its guest may be.
+    fn is_told_by_requests(&self, pod: &Pod) -> bool {
+        self.input.settings.true_requests
+            && !self.input.failures.contains_key(&Kind::ResizePod)
+            && requests::tell_all(self.vm, pod)
     }
 
     /// Whether the resize may be done before it is worth a write that it is under way; then to be looked at again.

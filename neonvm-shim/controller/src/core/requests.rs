@@ -131,6 +131,17 @@ pub(super) fn change(vm: &VirtualMachine, pod: &Pod, has: Option<Resources>) -> 
     (change.ops.len() > 1).then_some(change)
 }
 
+/// Whether a pod requests all that its VM has: then its requests say how large the guest may be.
+pub(super) fn tell_all(vm: &VirtualMachine, pod: &Pod) -> bool {
+    let mut containers = pod.spec.containers.iter();
+    let runner = containers.find(|container| container.name == CONTAINER);
+    runner.is_some_and(|runner| {
+        let held = &runner.resources.requests;
+        let mut all = Resource::ALL.iter();
+        all.all(|it| !it.is_authors(vm) && held.contains_key(it.name()))
+    })
+}
+
 /// Why the node of a pod has not set aside what it requests; `None` when it has.
 pub(super) fn pending(pod: &Pod) -> Option<&str> {
     let conditions = pod.status.conditions.iter();
@@ -224,6 +235,16 @@ mod tests {
         let equal = pod(&json!({"cpu": "0.5", "memory": "2048Mi"}));
         let has = Resources::new(250, 1 << 30);
         assert_eq!(change(&vm, &equal, Some(has)), None);
+    }
+
+    #[test]
+    fn requests_tell_all_of_a_vm_or_they_do_not() {
+        let mut vm = vm();
+        let both = pod(&json!({"cpu": "1m", "memory": "1Gi"}));
+        assert!(tell_all(&vm, &both));
+        assert!(!tell_all(&vm, &pod(&json!({"memory": "1Gi"}))));
+        vm.spec.pod_resources = Some(json!({"limits": {"cpu": 2}}));
+        assert!(!tell_all(&vm, &both));
     }
 
     #[test]

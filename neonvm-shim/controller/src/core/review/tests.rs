@@ -37,6 +37,22 @@ fn is_allowed(answer: &Answer) -> bool {
     response["allowed"].as_bool().expect("an answer")
 }
 
+/// A size was stored that nobody could read, where it had not been brought into form first.
+#[test]
+fn an_amount_that_cannot_be_read_is_refused_by_the_check_as_well() {
+    let (none, old) = (Excused::default(), vm(json!(1)));
+    for wrong in [json!(-1), json!("much"), json!(1_000_000_000_000_u64)] {
+        let new = vm(wrong);
+        assert!(!is_allowed(&validate("CREATE", &new, None, &none)));
+        let answer = validate("UPDATE", &new, Some(&old), &none);
+        assert!(!is_allowed(&answer));
+        let said = answer.review["response"]["status"]["message"].to_string();
+        assert!(said.contains(".spec.guest.cpus.use must be"), "{said}");
+        // What is stored may lose its finalizer.
+        assert!(is_allowed(&validate("UPDATE", &new, Some(&new), &none)));
+    }
+}
+
 #[test]
 fn amounts_are_brought_into_form() {
     let review = review("CREATE", &vm(json!(0.5)), None);

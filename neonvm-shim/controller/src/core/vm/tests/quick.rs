@@ -6,7 +6,7 @@ use protocol::vm::{VirtualMachine, VmPhase};
 
 use super::world::World;
 use crate::core::testing::sample_vm;
-use crate::core::{Kind, Settings};
+use crate::core::{Kind, Refusal, Settings};
 
 const USAGE: &str = "vm.neon.tech/usage";
 const LARGE: &str = r#"{"cpu":"2","memory":"4Gi"}"#;
@@ -101,26 +101,60 @@ fn a_quick_growth_is_on_its_pod_before_the_guest_has_it() {
     assert_eq!(world.settle(), ["WriteStatus"]);
 }
 
+/// What a pod requests says how large its guest may be: what else it says follows the guest.
 #[test]
-fn what_a_pod_says_and_what_it_requests_are_written_side_by_side() {
+fn n41_a_growth_waits_for_what_its_pod_requests_alone() {
     let (mut world, pod) = running_as(true);
     world.edit(|vm| ask(vm, 500, 1));
     world.settle();
     world.finish_resize(&pod);
     world.settle();
     world.edit(|vm| ask(vm, 2000, 4));
-    let mut under_way = Vec::new();
-    while let Some(action) = world.core.poll_action(world.at) {
-        under_way.push(action);
+    let first = world.core.poll_action(world.at).expect("something to do");
+    assert_eq!(first.kind(), Kind::ResizePod);
+    assert_eq!(world.core.poll_action(world.at), None, "nothing beside it");
+    let result = world.carry_out(&first);
+    world.is_done(first.kind(), world.at, result);
+    assert_eq!(world.settle(), ["SetSize"]);
+    assert_eq!(usage(&world, &pod), SMALL);
+    world.finish_resize(&pod);
+    let mut kinds = world.settle();
+    kinds.sort();
+    assert_eq!(kinds, ["PatchPodMetadata", "WriteStatus"]);
+    assert_eq!(usage(&world, &pod), LARGE);
+}
+
+/// A server that resizes no pods leaves their metadata to say it.
+#[test]
+fn n41_where_requests_cannot_follow_a_growth_waits_for_the_metadata() {
+    let (mut world, pod) = running_as(true);
+    world.edit(|vm| ask(vm, 500, 1));
+    world.settle();
+    world.finish_resize(&pod);
+    world.settle();
+    world.edit(|vm| ask(vm, 2000, 4));
+    let mut kinds = Vec::new();
+    for _ in 0..200 {
+        while let Some(action) = world.core.poll_action(world.at) {
+            let kind = action.kind();
+            kinds.push(kind);
+            let refused = Err(Refusal::Failed {
+                message: "no".into(),
+                permanent: true,
+            });
+            let result = if kind == Kind::ResizePod {
+                refused
+            } else {
+                world.carry_out(&action)
+            };
+            world.is_done(kind, world.at, result);
+        }
+        if kinds.contains(&Kind::SetSize) {
+            break;
+        }
+        world.pass(Span::from_millis(100));
     }
-    let kinds: Vec<Kind> = under_way.iter().map(|action| action.kind()).collect();
-    assert_eq!(kinds, [Kind::PatchPodMetadata, Kind::ResizePod]);
-    // Whichever is answered first, the guest waits for both.
-    for (action, order_follows) in under_way.iter().rev().zip([false, true]) {
-        let result = world.carry_out(action);
-        world.is_done(action.kind(), world.at, result);
-        let next = world.core.poll_action(world.at);
-        let ordered = next.is_some_and(|next| next.kind() == Kind::SetSize);
-        assert_eq!(ordered, order_follows, "after {:?}", action.kind());
-    }
+    let at = |kind| kinds.iter().position(|it| *it == kind);
+    let (said, ordered) = (at(Kind::PatchPodMetadata), at(Kind::SetSize));
+    assert!(said.is_some() && said < ordered, "{kinds:?}");
 }

@@ -204,16 +204,26 @@ impl World {
         );
     }
 
-    /// No order is for more than what its pod says.
+    /// No order is for more than what its pod says, by its requests or its metadata.
     fn is_on_pod(&self, action: &Action) {
         let Action::SetSize { pod, order } = action else {
             return;
         };
+        let requests = &self.pods[pod]["spec"]["containers"][0]["resources"]["requests"];
         let usage = &self.pod(pod).metadata.annotations[ANNOTATION_VM_USAGE];
         let said: VmUsage = serde_json::from_str(usage).expect("the controller wrote it");
-        let is_said = said.cpu >= Quantity::from_milli(u64::from(order.cpu.0))
-            && said.memory >= Quantity::from_bytes(order.memory.0);
-        assert!(is_said, "{order:?} while the pod says {usage}");
+        let requested = serde_json::from_value(requests.clone()).ok();
+        let is_said = [Some(said), requested]
+            .iter()
+            .flatten()
+            .any(|said: &VmUsage| {
+                said.cpu >= Quantity::from_milli(u64::from(order.cpu.0))
+                    && said.memory >= Quantity::from_bytes(order.memory.0)
+            });
+        assert!(
+            is_said,
+            "{order:?} while the pod says {usage} and requests {requests}"
+        );
     }
 
     /// An action has ended, now.
