@@ -41,6 +41,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         ("tidy", tidy::run()),
         ("lints", lints()),
     ])?;
+    // A machine that builds everything for the first time has enough to do.
+    let was_built = cluster::programs::is_built()?;
     let has_cluster = cluster::build_if_possible()?;
     if shell::is_root() {
         cluster::rootfs::ensure_systemd()?;
@@ -57,7 +59,11 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     shell::run(
         "all tests, with real guests and a real Kubernetes",
         &mut command,
-    )
+    )?;
+    if has_cluster && shell::is_root() {
+        cluster::test_kind(&bellows, was_built)?;
+    }
+    Ok(())
 }
 
 /// Every failure is shown, so that one round is enough to see all of them.

@@ -195,8 +195,8 @@ mod tests {
         }
     }
 
-    #[expect(clippy::disallowed_methods, reason = "CPU time is counted over a time")]
     /// Burns CPU for a while; returns milliseconds of CPU time used and of time passed.
+    #[expect(clippy::disallowed_methods, reason = "CPU time is counted over a time")]
     fn burn(group: &QuotaGroup, busy: &Busy) -> (u64, u64) {
         let pid = busy.0.id();
         group.join(pid).unwrap();
@@ -206,17 +206,40 @@ mod tests {
         ((ticks(pid) - from) * 10, passed)
     }
 
+    /// A group of this test's own, or the line that says that there is none.
+    fn group(test: &str, name: &str) -> Option<QuotaGroup> {
+        match QuotaGroup::make(&format!("bellows-test/{name}-{}", std::process::id())) {
+            Ok(group) => Some(group),
+            Err(error) => {
+                println!("SKIP(missing: cgroups, {error}): {test}");
+                None
+            }
+        }
+    }
+
+    /// The kernel of version 1 refuses more than the group above has, which left a guest with the quota it had before.
+    #[test]
+    fn n20_a_lower_quota_above_holds_as_well() {
+        let test = "n20_a_lower_quota_above_holds_as_well";
+        let Some(above) = group(test, "above") else {
+            return;
+        };
+        let below = QuotaGroup::make(&format!("{}/below", above.path)).unwrap();
+        assert_eq!(below.set(MilliCpu(2000), 100).unwrap(), MilliCpu(2000));
+        assert_eq!(below.set(MilliCpu(250), 100).unwrap(), MilliCpu(250));
+        above.set(MilliCpu(500), 100).unwrap();
+        let held = MilliCpu(if above.cpu.v2() { 2000 } else { 500 });
+        assert_eq!(below.set(MilliCpu(2000), 100).unwrap(), held);
+        assert_eq!(below.set(MilliCpu(250), 100).unwrap(), MilliCpu(250));
+        below.remove();
+        above.remove();
+    }
+
     #[test]
     fn n20_a_busy_process_cannot_burn_more_than_its_quota() {
-        let path = format!("bellows-test/n20-{}", std::process::id());
-        let group = match QuotaGroup::make(&path) {
-            Ok(group) => group,
-            Err(error) => {
-                println!(
-                    "SKIP(missing: cgroups, {error}): n20_a_busy_process_cannot_burn_more_than_its_quota"
-                );
-                return;
-            }
+        let test = "n20_a_busy_process_cannot_burn_more_than_its_quota";
+        let Some(group) = group(test, "n20") else {
+            return;
         };
         let loop_for_ever = ["-c", "while :; do :; done"];
         let child = Command::new("sh")

@@ -10,8 +10,8 @@ use anyhow::{Result, bail};
 
 use self::image::Parts;
 use self::machine::Machine;
-use super::{Action, pack};
-use crate::{build, shell};
+use super::{Action, built, pack, programs};
+use crate::shell;
 
 /// The name of our cluster among those of kind.
 const NAME: &str = "bellows";
@@ -61,7 +61,7 @@ fn run_here(action: &Action, dir: &Path, machine: &Machine) -> Result<()> {
         }
         Action::Up { images, .. } => up_here(machine, *images),
         Action::Images { to } => pack(to),
-        Action::Test { rest, .. } => test_here(dir, rest),
+        Action::Test { rest, .. } => test_here(dir, rest, &built()?),
         // A test that was interrupted has left its own.
         Action::Down => machine.end().and(of_test(dir)?.end()),
         Action::Status if machine.is_there() => {
@@ -117,10 +117,24 @@ fn test(rest: &[String], cargo: &mut Command) -> Result<()> {
     shell::run("the page about kind", cargo)
 }
 
+/// The page at the end of all tests, with the `bellows` that they ran with. Where nothing of kind's is there it is only built for it if
+/// `may_build`: it takes 20 minutes.
+pub(super) fn test_last(dir: &Path, bellows: &Path, may_build: bool) -> Result<()> {
+    let has_docker = succeeds(Command::new("docker").arg("info")) && shell::on_path("kind");
+    if has_docker {
+        return test(&[], shell::cargo()?.env("BELLOWS_BIN", bellows));
+    }
+    if !may_build && !programs::has_kind()? {
+        shell::say(
+            "SKIP(missing: kind, which `cargo xtask cluster build --kind` makes): the page about kind",
+        );
+        return Ok(());
+    }
+    test_here(dir, &[], bellows)
+}
+
 /// The same in a Docker that is there for nothing else, so that it meets no cluster.
-fn test_here(dir: &Path, rest: &[String]) -> Result<()> {
-    // The page begins with this, too; and the test wants our program.
-    let bellows = build::images(build::Scope::Release)?;
+fn test_here(dir: &Path, rest: &[String], bellows: &Path) -> Result<()> {
     let machine = of_test(dir)?;
     let started = machine.end().and_then(|()| machine.start());
     let tested = started.and_then(|()| {

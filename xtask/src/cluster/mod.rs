@@ -55,7 +55,7 @@ enum Action {
         #[arg(long)]
         images: bool,
     },
-    /// Pack Bellows' own images as OCI archives into a directory, for any cluster
+    /// Pack Bellows' own images as OCI archives into a directory, for any cluster: of BELLOWS_BIN and what lies beside it, or built anew
     Images {
         /// The directory
         to: PathBuf,
@@ -118,9 +118,22 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
 }
 
+/// The page about kind at the end of all tests: see [`kind::test_last`].
+pub(crate) fn test_kind(bellows: &Path, may_build: bool) -> Result<()> {
+    kind::test_last(&shell::cache_dir()?.join("cluster"), bellows, may_build)
+}
+
+/// The `bellows` of `BELLOWS_BIN`, with its siblings, as every test takes it; else one that is built as it is shipped.
+fn built() -> Result<PathBuf> {
+    match std::env::var_os("BELLOWS_BIN").filter(|path| !path.is_empty()) {
+        Some(path) => Ok(path.into()),
+        None => build::images(build::Scope::Release),
+    }
+}
+
 /// Packs our images.
 fn pack(to: &Path) -> Result<()> {
-    let bellows = build::images(build::Scope::Release)?;
+    let bellows = built()?;
     let mut command = kit()?;
     command.arg("images").arg(to).env("BELLOWS_BIN", bellows);
     shell::run("pack the images", &mut command)
