@@ -174,16 +174,11 @@ mod tests {
         assert_eq!(limit_of(100_000, 400), MilliCpu(250));
     }
 
-    /// Ticks of user and system time a process has used.
-    fn ticks(pid: u32) -> u64 {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-        let fields: Vec<&str> = stat
-            .rsplit_once(')')
-            .unwrap()
-            .1
-            .split_whitespace()
-            .collect();
-        fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+    /// User and system time that a process has used, milliseconds.
+    fn used_ms(pid: u32) -> u64 {
+        let process = procfs::process::Process::new(pid.cast_signed()).unwrap();
+        let stat = process.stat().unwrap();
+        (stat.utime + stat.stime) * 1000 / procfs::ticks_per_second()
     }
 
     struct Busy(Child);
@@ -200,10 +195,10 @@ mod tests {
     fn burn(group: &QuotaGroup, busy: &Busy) -> (u64, u64) {
         let pid = busy.0.id();
         group.join(pid).unwrap();
-        let (from, start) = (ticks(pid), Instant::now());
+        let (from, start) = (used_ms(pid), Instant::now());
         std::thread::sleep(Duration::from_secs(3));
         let passed = u64::try_from(start.elapsed().as_millis()).unwrap();
-        ((ticks(pid) - from) * 10, passed)
+        (used_ms(pid) - from, passed)
     }
 
     /// A group of this test's own, or the line that says that there is none.

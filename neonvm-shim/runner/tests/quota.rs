@@ -32,15 +32,9 @@ impl Drop for Busy {
 
 /// Milliseconds of CPU time a process has used, all threads.
 fn used_ms(pid: u32) -> u64 {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
-    let fields: Vec<&str> = stat
-        .rsplit_once(')')
-        .expect("a name")
-        .1
-        .split_whitespace()
-        .collect();
-    let ticks = |index: usize| fields[index].parse::<u64>().expect("a number");
-    (ticks(11) + ticks(12)) * 10
+    let process = procfs::process::Process::new(pid.cast_signed()).expect("it runs");
+    let stat = process.stat().expect("it runs");
+    (stat.utime + stat.stime) * 1000 / procfs::ticks_per_second()
 }
 
 /// CPU time used and time passed, milliseconds.

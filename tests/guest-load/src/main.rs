@@ -168,10 +168,10 @@ fn quota(limit: MilliCpu, span: Duration) -> io::Result<String> {
     let pid = busy.0.id();
     group.join(pid).map_err(io::Error::other)?;
     let held = group.set(limit, 100).map_err(io::Error::other)?;
-    let (before, began) = (ticks(pid)?, Instant::now());
+    let (before, began) = (used_ms(pid)?, Instant::now());
     pause(span);
     let passed = began.elapsed().as_millis();
-    let used = (ticks(pid)? - before) * 10;
+    let used = used_ms(pid)? - before;
     drop(busy);
     group.remove();
     Ok(format!(
@@ -180,16 +180,11 @@ fn quota(limit: MilliCpu, span: Duration) -> io::Result<String> {
     ))
 }
 
-/// What a process has used of the CPUs, hundredths of a second.
-fn ticks(pid: u32) -> io::Result<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let after_name = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
-    let fields: Vec<u64> = after_name
-        .split(' ')
-        .map(|field| field.parse().unwrap_or(0))
-        .collect();
-    let [user, system] = [11, 12].map(|at| fields.get(at).copied().unwrap_or(0));
-    Ok(user + system)
+/// User and system time that a process has used, milliseconds.
+fn used_ms(pid: u32) -> io::Result<u64> {
+    let process = procfs::process::Process::new(pid.cast_signed()).map_err(io::Error::other)?;
+    let stat = process.stat().map_err(io::Error::other)?;
+    Ok((stat.utime + stat.stime) * 1000 / procfs::ticks_per_second())
 }
 
 /// Enters the group, as killable as any program of it.

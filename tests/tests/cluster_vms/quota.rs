@@ -58,12 +58,6 @@ async fn count(pid: i32) -> Result<(u64, u64)> {
 }
 
 fn used_ms(pid: i32) -> Result<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let (_, after_name) = stat.rsplit_once(") ").context("a name in it")?;
-    let fields: Vec<&str> = after_name.split(' ').collect();
-    let mut ticks = 0;
-    for field in fields.get(11..13).context("times in it")? {
-        ticks += field.parse::<u64>()?;
-    }
-    Ok(ticks * 10)
+    let stat = procfs::process::Process::new(pid)?.stat()?;
+    Ok((stat.utime + stat.stime) * 1000 / procfs::ticks_per_second())
 }

@@ -21,7 +21,7 @@ const CONFIG: &str = "deploy/kind.yaml";
 /// Does what is asked.
 pub(super) fn run(action: &Action, dir: &Path) -> Result<()> {
     let machine = Machine::beside(dir, "-kind")?;
-    if machine.is_there() || !succeeds(Command::new("docker").arg("info")) {
+    if machine.is_there() || !has_docker() {
         return run_here(action, dir, &machine);
     }
     if !shell::on_path("kind") {
@@ -120,8 +120,7 @@ fn test(rest: &[String], cargo: &mut Command) -> Result<()> {
 /// The page at the end of all tests, with the `bellows` that they ran with. Where nothing of kind's is there it is only built for it if
 /// `may_build`: it takes 20 minutes.
 pub(super) fn test_last(dir: &Path, bellows: &Path, may_build: bool) -> Result<()> {
-    let has_docker = succeeds(Command::new("docker").arg("info")) && shell::on_path("kind");
-    if has_docker {
+    if has_docker() && shell::on_path("kind") {
         return test(&[], shell::cargo()?.env("BELLOWS_BIN", bellows));
     }
     if !may_build && !programs::has_kind()? {
@@ -150,6 +149,11 @@ fn test_here(dir: &Path, rest: &[String], bellows: &Path) -> Result<()> {
 /// Where the page is tried.
 fn of_test(dir: &Path) -> Result<Machine> {
     Machine::beside(dir, "-kind-test")
+}
+
+/// Whether a Docker of this machine answers.
+fn has_docker() -> bool {
+    succeeds(Command::new("docker").arg("info"))
 }
 
 /// Whether a command ends well; it is not heard.

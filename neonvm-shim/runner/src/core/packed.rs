@@ -70,7 +70,7 @@ fn unpack<T: DeserializeOwned>(args: &[String], name: &'static str) -> Result<T,
 pub(crate) fn argument<'a>(args: &'a [String], name: &str) -> Option<&'a str> {
     let mut words = args.iter();
     while let Some(word) = words.next() {
-        let Some(flag) = word.strip_prefix("--").or_else(|| word.strip_prefix('-')) else {
+        let Some(flag) = flag(word) else {
             continue;
         };
         if let Some((key, value)) = flag.split_once('=') {
@@ -84,11 +84,15 @@ pub(crate) fn argument<'a>(args: &'a [String], name: &str) -> Option<&'a str> {
     None
 }
 
+/// What follows the dashes of a flag.
+fn flag(word: &str) -> Option<&str> {
+    word.strip_prefix("--").or_else(|| word.strip_prefix('-'))
+}
+
 /// Whether a flag of Go's that takes no value is set.
 pub(crate) fn is_set(args: &[String], name: &str) -> bool {
     args.iter().any(|word| {
-        let flag = word.strip_prefix("--").or_else(|| word.strip_prefix('-'));
-        let rest = flag.and_then(|flag| flag.strip_prefix(name));
+        let rest = flag(word).and_then(|flag| flag.strip_prefix(name));
         matches!(rest, Some("" | "=true" | "=1"))
     })
 }

@@ -16,7 +16,8 @@ struct Failed {
     reason: &'static str,
 }
 
-/// How the guest's watched files fare, and whether it is held to its CPUs. No names of files or directories: whoever reaches the pod's address may read this.
+/// How the guest's watched files fare, and whether it is held to its CPUs. No names of files or directories: whoever reaches the
+/// pod's address may read this.
 #[derive(Debug, Clone)]
 pub struct Metrics {
     failures: Family<Failed, Counter>,

@@ -102,7 +102,7 @@ pub struct Supervisor {
     pub(super) outgoing: Option<Outgoing>,
     /// The one it came, or is to come, by.
     pub(super) incoming: Option<Incoming>,
-    /// Of the guest's watched files.
+    /// Of the guest's watched files and its quota.
     pub(super) metrics: Metrics,
     /// Cancelled when the runner ends.
     pub(super) stop: CancellationToken,

@@ -6,7 +6,7 @@ use protocol::vm::{VirtualMachine, VmPhase};
 
 use super::world::World;
 use crate::core::testing::sample_vm;
-use crate::core::{Kind, Refusal, Settings};
+use crate::core::{Kind, Settings};
 
 const USAGE: &str = "vm.neon.tech/usage";
 const LARGE: &str = r#"{"cpu":"2","memory":"4Gi"}"#;
@@ -39,6 +39,17 @@ fn running_as(true_requests: bool) -> (World, String) {
 fn ask(vm: &mut VirtualMachine, milli: u32, slots: i32) {
     vm.spec.guest.cpus.r#use = MilliCpu(milli);
     vm.spec.guest.memory_slots.r#use = slots;
+}
+
+/// The same guest, made small and now to grow to what it had.
+fn growing(true_requests: bool) -> (World, String) {
+    let (mut world, pod) = running_as(true_requests);
+    world.edit(|vm| ask(vm, 500, 1));
+    world.settle();
+    world.finish_resize(&pod);
+    world.settle();
+    world.edit(|vm| ask(vm, 2000, 4));
+    (world, pod)
 }
 
 fn usage(world: &World, pod: &str) -> String {
@@ -89,12 +100,7 @@ fn a_slow_shrink_says_so_in_time() {
 
 #[test]
 fn a_quick_growth_is_on_its_pod_before_the_guest_has_it() {
-    let (mut world, pod) = running();
-    world.edit(|vm| ask(vm, 500, 1));
-    world.settle();
-    world.finish_resize(&pod);
-    world.settle();
-    world.edit(|vm| ask(vm, 2000, 4));
+    let (mut world, pod) = growing(false);
     assert_eq!(world.settle(), ["PatchPodMetadata", "SetSize"]);
     assert_eq!(usage(&world, &pod), LARGE);
     world.finish_resize(&pod);
@@ -104,12 +110,7 @@ fn a_quick_growth_is_on_its_pod_before_the_guest_has_it() {
 /// What a pod requests says how large its guest may be: what else it says follows the guest.
 #[test]
 fn n41_a_growth_waits_for_what_its_pod_requests_alone() {
-    let (mut world, pod) = running_as(true);
-    world.edit(|vm| ask(vm, 500, 1));
-    world.settle();
-    world.finish_resize(&pod);
-    world.settle();
-    world.edit(|vm| ask(vm, 2000, 4));
+    let (mut world, pod) = growing(true);
     let first = world.core.poll_action(world.at).expect("something to do");
     assert_eq!(first.kind(), Kind::ResizePod);
     assert_eq!(world.core.poll_action(world.at), None, "nothing beside it");
@@ -127,33 +128,8 @@ fn n41_a_growth_waits_for_what_its_pod_requests_alone() {
 /// A server that resizes no pods leaves their metadata to say it.
 #[test]
 fn n41_where_requests_cannot_follow_a_growth_waits_for_the_metadata() {
-    let (mut world, pod) = running_as(true);
-    world.edit(|vm| ask(vm, 500, 1));
-    world.settle();
-    world.finish_resize(&pod);
-    world.settle();
-    world.edit(|vm| ask(vm, 2000, 4));
-    let mut kinds = Vec::new();
-    for _ in 0..200 {
-        while let Some(action) = world.core.poll_action(world.at) {
-            let kind = action.kind();
-            kinds.push(kind);
-            let refused = Err(Refusal::Failed {
-                message: "no".into(),
-                permanent: true,
-            });
-            let result = if kind == Kind::ResizePod {
-                refused
-            } else {
-                world.carry_out(&action)
-            };
-            world.is_done(kind, world.at, result);
-        }
-        if kinds.contains(&Kind::SetSize) {
-            break;
-        }
-        world.pass(Span::from_millis(100));
-    }
+    let (mut world, _) = growing(true);
+    let kinds = world.order_without_resizing_pods();
     let at = |kind| kinds.iter().position(|it| *it == kind);
     let (said, ordered) = (at(Kind::PatchPodMetadata), at(Kind::SetSize));
     assert!(said.is_some() && said < ordered, "{kinds:?}");

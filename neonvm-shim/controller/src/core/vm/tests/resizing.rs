@@ -757,31 +757,7 @@ fn n41_a_pod_requests_more_before_its_guest_grows_and_less_once_it_has_shrunk() 
 fn a_server_that_resizes_no_pods_holds_no_growth_up() {
     let (mut world, pod) = requesting();
     world.edit(|vm| ask(vm, 2000, 4, 1, 1));
-    let mut kinds = Vec::new();
-    for _ in 0..200 {
-        while let Some(action) = world.core.poll_action(world.at) {
-            let kind = action.kind();
-            kinds.push(kind);
-            let result = match kind {
-                Kind::ResizePod => Err(Refusal::Failed {
-                    message: "the server could not find the requested resource (404)".into(),
-                    permanent: true,
-                }),
-                _ => world.carry_out(&action),
-            };
-            let began = world.at;
-            let done = Event::Done {
-                kind,
-                began,
-                result,
-            };
-            world.core.handle(world.at, done);
-        }
-        if kinds.contains(&Kind::SetSize) {
-            break;
-        }
-        world.pass(Span::from_millis(100));
-    }
+    let kinds = world.order_without_resizing_pods();
     assert!(kinds.contains(&Kind::SetSize), "{kinds:?}");
     assert_eq!(
         requested(&world, &pod),

@@ -204,6 +204,30 @@ impl World {
         );
     }
 
+    /// Goes on until an order is given, with an API server that resizes no pods; what was asked for.
+    pub(super) fn order_without_resizing_pods(&mut self) -> Vec<Kind> {
+        let mut kinds = Vec::new();
+        for _ in 0..200 {
+            while let Some(action) = self.core.poll_action(self.at) {
+                let kind = action.kind();
+                kinds.push(kind);
+                let result = match kind {
+                    Kind::ResizePod => Err(Refusal::Failed {
+                        message: "the server could not find the requested resource (404)".into(),
+                        permanent: true,
+                    }),
+                    _ => self.carry_out(&action),
+                };
+                self.is_done(kind, self.at, result);
+            }
+            if kinds.contains(&Kind::SetSize) {
+                break;
+            }
+            self.pass(Span::from_millis(100));
+        }
+        kinds
+    }
+
     /// No order is for more than what its pod says, by its requests or its metadata.
     fn is_on_pod(&self, action: &Action) {
         let Action::SetSize { pod, order } = action else {
