@@ -21,6 +21,12 @@ use crate::units::{Bytes, MilliCpu};
 /// Environment of a runner's container: the quota of QEMU's CPU time in per cent of the VM's milli-CPU, as `100`; 0 for none. Ours.
 pub const CPU_QUOTA_PERCENT: &str = "CPU_QUOTA_PERCENT";
 
+/// Environment of a runner's container: how its guest's first device is connected to the pod, [`GUEST_NETWORKS`]. Ours.
+pub const GUEST_NETWORK: &str = "GUEST_NETWORK";
+/// By a bridge and a tap, its packets translated by the kernel (spec/neonvm.md §3.4); or by QEMU itself, which takes connections at
+/// the pod's address and makes them again to the guest, TCP and UDP alone.
+pub const GUEST_NETWORKS: [&str; 2] = ["bridge", "user"];
+
 /// The size a VM should have.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

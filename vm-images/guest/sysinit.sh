@@ -25,11 +25,17 @@ done
 hostname=$(cat /etc/hostname)
 memory=
 overlay=
+net=10.0.2.15/24,10.0.2.2
+dns=
+search=
 for word in $(cat /proc/cmdline); do
     case $word in
         bellows.hostname=*) hostname=${word#*=} ;;
         memhp_default_state=*) memory=${word#*=} ;;
         ip=*:eth[1-9]:off) overlay=${word#*=} ;;
+        bellows.net=*) net=${word#*=} ;;
+        bellows.dns=*) dns=${word#*=} ;;
+        bellows.search=*) search=${word#*=} ;;
     esac
 done
 hostname "$hostname"
@@ -40,13 +46,22 @@ for module in $(cat /usr/lib/bellows/modules/order); do
     insmod "/usr/lib/bellows/modules/$module" 2> /dev/null || say "module $module does not load"
 done
 
-# QEMU's user network always has this address for the guest; DHCP would only cost time.
+# QEMU's user network always has the same address for the guest, any other one tells it; DHCP would only cost time.
 ip link set lo up
 if ip link set eth0 up 2> /dev/null; then
-    ip address add 10.0.2.15/24 dev eth0
-    ip route add default via 10.0.2.2
+    ip address add "${net%,*}" dev eth0
+    ip route add default via "${net#*,}"
 else
     say "no network device"
+fi
+# Who knows names, unless it is the user network's own server, which the image names.
+if [ -n "$dns" ]; then
+    {
+        for server in $(echo "$dns" | tr , ' '); do
+            echo "nameserver $server"
+        done
+        [ -z "$search" ] || echo "search $(echo "$search" | tr , ' ')"
+    } > /etc/resolv.conf
 fi
 # The overlay network, in the words that a kernel with its drivers built in takes by itself.
 if [ -n "$overlay" ]; then

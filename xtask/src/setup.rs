@@ -23,7 +23,7 @@ struct Tool {
     build: bool,
 }
 
-const TOOLS: [Tool; 18] = [
+const TOOLS: [Tool; 19] = [
     Tool {
         program: "cc",
         package: "gcc",
@@ -59,6 +59,12 @@ const TOOLS: [Tool; 18] = [
     Tool {
         program: "ip",
         package: "iproute2",
+        build: false,
+    },
+    // Is in the runner's image, too.
+    Tool {
+        program: "nft",
+        package: "nftables",
         build: false,
     },
     Tool {

@@ -10,6 +10,7 @@ use protocol::time::{Span, WallTime};
 use protocol::vm::CpuScalingMode;
 
 use crate::Settings;
+use crate::core::settings::GuestNetwork;
 
 /// The Lease of the deployed controller: on one cluster only one of both kinds works.
 pub const LEASE_NAME: &str = "a3b22509.neon.tech";
@@ -56,6 +57,9 @@ pub struct Args {
     /// What the guest of a runner pod may use of its node's CPU time, in per cent of the VM's CPUs; 0 is no quota.
     #[arg(long, default_value_t = 100, value_name = "PERCENT")]
     pub runner_cpu_quota_percent: u32,
+    /// How the guests of runner pods are connected to them; a guest that runs stays as it is.
+    #[arg(long, value_enum, default_value_t = GuestNetwork::Bridge)]
+    pub guest_network: GuestNetwork,
     /// Restart a VM only once its old pod is gone.
     #[arg(long)]
     pub at_most_one_pod: bool,
@@ -135,6 +139,7 @@ impl Args {
             .cpu_quota_percent
             .filter(|_| !self.disable_runner_cgroup)
             .map(|_| self.runner_cpu_quota_percent);
+        settings.guest_network = settings.guest_network.map(|_| self.guest_network);
         settings.device_limits &= !self.no_device_limits;
         settings.true_requests = self.true_requests == TrueRequests::On;
         settings.at_most_one_pod |= self.at_most_one_pod;

@@ -119,12 +119,20 @@ impl Links {
         }
     }
 
-    /// Makes a bridge, switched off.
+    /// Makes a bridge, switched off, with this hardware address or one by chance.
     ///
     /// # Errors
     /// [`LinksError::Request`].
-    pub async fn add_bridge(&self, name: &str) -> Result<(), LinksError> {
-        let request = self.handle.link().add(LinkBridge::new(name).build());
+    pub async fn add_bridge(
+        &self,
+        name: &str,
+        hardware: Option<[u8; 6]>,
+    ) -> Result<(), LinksError> {
+        let mut link = LinkBridge::new(name);
+        if let Some(hardware) = hardware {
+            link = link.address(hardware.to_vec());
+        }
+        let request = self.handle.link().add(link.build());
         request.execute().await.map_err(tried("add a bridge"))
     }
 
@@ -188,6 +196,21 @@ impl Links {
             .execute()
             .await
             .map_err(tried("keep a bridge from learning"))
+    }
+
+    /// Gives a link an IPv4 address in a network of so many bits, if it has not got it yet.
+    ///
+    /// # Errors
+    /// [`LinksError::Request`].
+    pub async fn add_address(
+        &self,
+        index: u32,
+        address: Ipv4Addr,
+        bits: u8,
+    ) -> Result<(), LinksError> {
+        let request = self.handle.address().add(index, address.into(), bits);
+        let done = request.replace().execute().await;
+        done.map_err(tried("give a link an address"))
     }
 
     /// Takes all IPv4 addresses from a link.

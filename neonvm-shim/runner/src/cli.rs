@@ -60,6 +60,7 @@ fn exit_code(problem: &RunError) -> Exit {
         RunError::Held(_) => Exit::TryAgain,
         RunError::Disk(_)
         | RunError::Drives(_)
+        | RunError::Bridge(_)
         | RunError::Overlay(_)
         | RunError::Qemu(..)
         | RunError::Bind(..) => Exit::Dependency,

@@ -46,6 +46,9 @@ pub struct RunnerConfig {
     /// The guest's second interface, in the overlay network; none without.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overlay: Option<OverlayNic>,
+    /// How the guest's first device is connected.
+    #[serde(default, skip_serializing_if = "GuestNetwork::is_default")]
+    pub network: GuestNetwork,
     /// A line of `authorized_keys` to be let into the guest by ssh.
     pub ssh_public_key: Option<String>,
     /// Where the pod's volumes are, each where it is mounted in the guest; `mounts` in the runner's directory unless said.
@@ -62,6 +65,40 @@ pub struct RunnerConfig {
     /// Boot nothing: wait for a guest that runs elsewhere.
     #[serde(default)]
     pub receive: bool,
+}
+
+/// How a guest's first device is connected to its pod.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GuestNetwork {
+    /// A guest that boots here is connected by a bridge, else by QEMU's user network. One that comes is connected as where it booted.
+    #[serde(default)]
+    pub bridged: bool,
+    /// The kernel's own side of a virtio device may be had, which the guest's packets take without QEMU.
+    #[serde(default)]
+    pub vhost: bool,
+    /// Who knows names, for a guest behind a bridge.
+    #[serde(default)]
+    pub resolver: Resolver,
+    /// The file that the guest's name is told in.
+    #[serde(default)]
+    pub hosts: Option<PathBuf>,
+}
+
+impl GuestNetwork {
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// What `resolv.conf` says.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Resolver {
+    /// Servers, the first first.
+    pub servers: Vec<Ipv4Addr>,
+    /// Domains that names are looked for in.
+    pub search: Vec<String>,
 }
 
 /// The guest's place in the overlay network.

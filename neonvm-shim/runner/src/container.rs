@@ -12,7 +12,8 @@
 //! /opt/qemu/bin/              QEMU
 //! ```
 //!
-//! The guest's ports appear at the pod's address by QEMU's user network, as they do on one machine: no privilege is needed for it.
+//! The guest's ports appear at the pod's address by a bridge and the kernel's translation, or, where the controller says so, by QEMU's user
+//! network, as they do on one machine.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -22,13 +23,16 @@ use std::process::ExitCode;
 
 use protocol::image::{ImageContent, ImageManifest, MANIFEST_FILE, MANIFEST_FORMAT};
 use protocol::migration::{PSK_FILE, RECEIVE_MIGRATION};
-use protocol::runner::CPU_QUOTA_PERCENT;
+use protocol::runner::{CPU_QUOTA_PERCENT, GUEST_NETWORK, GUEST_NETWORKS};
 use protocol::vm::{CpuScalingMode, VmSpec};
 use telemetry::exit::Exit;
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::run_detached;
-use crate::config::{AccelChoice, BootImage, CONFIG_FORMAT, OverlayNic, Programs, RunnerConfig};
+use crate::config::{
+    AccelChoice, BootImage, CONFIG_FORMAT, GuestNetwork, OverlayNic, Programs, Resolver,
+    RunnerConfig,
+};
 use crate::core::args::Paths;
 use crate::core::overlay::{self, OverlayProblem};
 use crate::core::packed::{PackedError, argument, is_set, vm_spec, vm_status};
@@ -70,6 +74,9 @@ pub enum ContainerError {
     /// The quota.
     #[error("{CPU_QUOTA_PERCENT} is {0:?}, not a number of per cent, or 0 for none")]
     Quota(String),
+    /// The network.
+    #[error("{GUEST_NETWORK} is {0:?}, not one of {GUEST_NETWORKS:?}")]
+    Network(String),
     /// A file of the image or of an init container.
     #[error("cannot read {0}")]
     Read(PathBuf, #[source] io::Error),
@@ -100,6 +107,8 @@ pub struct PodFacts {
     pub receives: bool,
     /// CPU quota of QEMU in per cent of its limit, as the environment has it.
     pub quota: Option<String>,
+    /// How its guest is connected, likewise.
+    pub network: Option<String>,
 }
 
 impl PodFacts {
@@ -117,6 +126,7 @@ impl PodFacts {
             address: own_address()?,
             receives: variable(RECEIVE_MIGRATION).is_some_and(|text| text == "true"),
             quota: variable(CPU_QUOTA_PERCENT),
+            network: variable(GUEST_NETWORK),
         })
     }
 
@@ -187,6 +197,7 @@ pub fn config(
     let overlay = overlay_nic(&spec, args)?;
     let image = boot_image(root, args)?;
     let quota = quota_percent(args, pod.quota.as_deref())?;
+    let network = guest_network(root, pod.network.as_deref())?;
     let keys = root.join("vm/ssh/authorized_keys");
     let program = |name: &str| root.join("opt/qemu/bin").join(name);
     Ok(RunnerConfig {
@@ -210,6 +221,7 @@ pub fn config(
         // Connections of the guest's own kind would need a device of the node.
         vsock_cid: None,
         overlay,
+        network,
         ssh_public_key: std::fs::read_to_string(keys).ok(),
         mounts: Some(root.join(MOUNTS)),
         control_token: Some(root.join(TOKEN)).filter(|file| file.exists()),
@@ -245,6 +257,24 @@ fn quota_percent(args: &[String], said: Option<&str>) -> Result<Option<u32>, Con
         .parse()
         .map_err(|_| ContainerError::Quota(said.to_owned()))?;
     Ok(Some(percent).filter(|percent| *percent > 0))
+}
+
+/// How the guest is connected: as our controller says in the environment, else as NeonVM's runner does it.
+fn guest_network(root: &Path, said: Option<&str>) -> Result<GuestNetwork, ContainerError> {
+    let [bridge, user] = GUEST_NETWORKS;
+    let bridged = match said.unwrap_or(bridge) {
+        said if said == bridge => true,
+        said if said == user => false,
+        other => return Err(ContainerError::Network(other.to_owned())),
+    };
+    // A pod without the file knows no names, and its guest knows none either.
+    let resolver = std::fs::read_to_string(root.join("etc/resolv.conf")).unwrap_or_default();
+    Ok(GuestNetwork {
+        bridged,
+        vhost: root.join("dev/vhost-net").exists(),
+        resolver: Resolver::of(&resolver),
+        hosts: Some(root.join("etc/hosts")),
+    })
 }
 
 /// The guest's place in the overlay, for whose address the status is read. Without an address the VM runs without it, as the controller

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use neonvm_runner::config::OverlayNic;
 use neonvm_runner::core::args::{GUESTD_FORWARD, GUESTD_PORT};
 use protocol::runner::ExitReason;
-use support::{Bounds, Kit, PATIENCE, Vm, kit};
+use support::{Bounds, Kit, PATIENCE, Vm, kit, networks};
 use test_network::Network;
 
 /// The guest's address in the overlay.
@@ -17,22 +17,6 @@ const BOUNDS: Bounds = Bounds {
     cpus: [1000, 1000, 1000],
     slots: [1, 1, 1],
 };
-
-/// Two networks, or the line that says why there are none.
-fn networks(test: &str) -> Option<[Network; 2]> {
-    let made = || Network::new().expect("a network");
-    let both = made().zip(made());
-    if both.is_none() {
-        #[expect(
-            clippy::print_stdout,
-            reason = "the line that says that a test did not run"
-        )]
-        {
-            println!("SKIP(missing: root): {test}");
-        }
-    }
-    both.map(|(one, other)| [one, other])
-}
 
 fn vm(kit: &Kit, pod: &Network) -> Vm {
     let mut vm = Vm::new(kit, &BOUNDS, |config| {

@@ -5,7 +5,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsRawFd as _;
 use std::process::{Command, Stdio};
@@ -94,18 +94,37 @@ impl Network {
     /// What an HTTP server answers in the network; nothing if it does not answer.
     #[must_use]
     pub fn fetches(&self, address: SocketAddr, path: &str) -> String {
-        let fetch = || -> io::Result<String> {
-            setns(&self.0, CloneFlags::CLONE_NEWNET)?;
-            let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
+        self.connected(address, |mut stream| {
             let request =
                 format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
             stream.write_all(request.as_bytes())?;
             let mut answer = String::new();
             stream.read_to_string(&mut answer)?;
             Ok(answer)
+        })
+    }
+
+    /// The line by which a server greets who connects to it in the network; nothing if there is none.
+    #[must_use]
+    pub fn greeting(&self, address: SocketAddr) -> String {
+        self.connected(address, |stream| {
+            let mut line = String::new();
+            BufReader::new(stream).read_line(&mut line)?;
+            Ok(line)
+        })
+    }
+
+    fn connected<F>(&self, address: SocketAddr, talk: F) -> String
+    where
+        F: FnOnce(TcpStream) -> io::Result<String> + Send,
+    {
+        let connect = || -> io::Result<String> {
+            setns(&self.0, CloneFlags::CLONE_NEWNET)?;
+            let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            talk(stream)
         };
-        let answer = thread::scope(|scope| scope.spawn(fetch).join());
+        let answer = thread::scope(|scope| scope.spawn(connect).join());
         answer.ok().and_then(Result::ok).unwrap_or_default()
     }
 

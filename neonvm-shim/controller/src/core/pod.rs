@@ -5,12 +5,12 @@ use std::io::Write;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use flate2::{Compression, GzBuilder};
-use protocol::runner::CPU_QUOTA_PERCENT;
+use protocol::runner::{CPU_QUOTA_PERCENT, GUEST_NETWORK};
 use protocol::vm::{API_VERSION, CpuScalingMode, VirtualMachine, VmStatus};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::settings::{AffinityStyle, Settings};
+use super::settings::{AffinityStyle, GuestNetwork, Settings};
 use super::{metadata, requests, volumes};
 
 /// Name of the container that owns QEMU.
@@ -36,7 +36,7 @@ pub fn build(vm: &VirtualMachine, status: &VmStatus, settings: &Settings) -> Val
         "terminationGracePeriodSeconds": spec.termination_grace_period_seconds,
         "tolerations": tolerations(vm),
         "affinity": affinity(vm, settings.affinity),
-        "initContainers": init_containers(vm),
+        "initContainers": init_containers(vm, settings),
         "containers": [runner(vm, status, settings)],
         "volumes": volumes::volumes(vm, status, settings),
     });
@@ -159,16 +159,21 @@ fn join(term: &mut Value, ours: &[Value]) {
     }
 }
 
-fn init_containers(vm: &VirtualMachine) -> Vec<Value> {
+fn init_containers(vm: &VirtualMachine, settings: &Settings) -> Vec<Value> {
     let images = json!([{"name": "virtualmachineimages", "mountPath": "/vm/images"}]);
     let disk = "/vm/images/rootdisk.qcow2";
+    let mut kernel = "net.ipv4.ip_forward=1".to_owned();
+    if settings.guest_network == Some(GuestNetwork::Bridge) {
+        // For the bridge, which is made later: what comes from the pod's loopback address may leave by it.
+        kernel.push_str(" net.ipv4.conf.default.route_localnet=1");
+    }
     let mut all = vec![json!({
         "name": INIT_CONTAINER,
         "image": vm.spec.guest.root_disk.image,
         "imagePullPolicy": vm.spec.guest.root_disk.image_pull_policy,
         "securityContext": {"privileged": true},
         "command": ["sh", "-c", format!(
-            "mv /disk.qcow2 {disk} && chown {QEMU_UID}:{QEMU_GID} {disk} && sysctl -w net.ipv4.ip_forward=1"
+            "mv /disk.qcow2 {disk} && chown {QEMU_UID}:{QEMU_GID} {disk} && sysctl -w {kernel}"
         )],
         "volumeMounts": images,
     })];
@@ -220,7 +225,9 @@ fn environment(settings: &Settings) -> Value {
         json!({"name": "K8S_POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}});
     let percent = settings.cpu_quota_percent;
     let quota = percent.map(|it| json!({"name": CPU_QUOTA_PERCENT, "value": it.to_string()}));
-    std::iter::once(name).chain(quota).collect()
+    let network = settings.guest_network;
+    let network = network.map(|it| json!({"name": GUEST_NETWORK, "value": it.as_str()}));
+    std::iter::once(name).chain(quota).chain(network).collect()
 }
 
 fn arguments(vm: &VirtualMachine, status: &VmStatus, settings: &Settings) -> Vec<String> {

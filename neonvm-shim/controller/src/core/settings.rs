@@ -1,5 +1,6 @@
 //! What an operator may choose about pods and phases.
 
+use protocol::runner::GUEST_NETWORKS;
 use protocol::time::Span;
 use protocol::vm::CpuScalingMode;
 use serde::Serialize;
@@ -25,6 +26,28 @@ pub enum AffinityStyle {
     Joined,
 }
 
+/// How a guest's first device is connected to its pod, by a runner of ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum GuestNetwork {
+    /// By a bridge, its packets translated by the node's kernel, which needs nf_tables for it.
+    Bridge,
+    /// By QEMU itself: slower, TCP and UDP alone.
+    User,
+}
+
+impl GuestNetwork {
+    /// As a runner is told it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        let [bridge, user] = GUEST_NETWORKS;
+        match self {
+            Self::Bridge => bridge,
+            Self::User => user,
+        }
+    }
+}
+
 /// Settings of the controller's core. Two presets: [`Settings::one_machine`] and [`Settings::cluster`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Settings {
@@ -41,6 +64,8 @@ pub struct Settings {
     /// What QEMU may use of the node's CPU time, in per cent of the VM's milli-CPU, enforced by a runner of ours in the pod's own
     /// cgroup; `None` says nothing of it to the runner.
     pub cpu_quota_percent: Option<u32>,
+    /// How guests are connected to their pods; `None` says nothing of it to the runner.
+    pub guest_network: Option<GuestNetwork>,
     /// Passes `-use-virtio-console`.
     pub use_virtio_console: bool,
     /// A VM is restarted only once its old pod is gone.
@@ -79,6 +104,7 @@ impl Settings {
             qemu_disk_cache_settings: "cache.writeback=on,cache.direct=on,cache.no-flush=on".into(),
             skip_cgroup_management: false,
             cpu_quota_percent: None,
+            guest_network: None,
             use_virtio_console: true,
             at_most_one_pod: true,
             device_limits: false,
@@ -101,6 +127,7 @@ impl Settings {
             runner_image: runner_image.into(),
             skip_cgroup_management: true,
             cpu_quota_percent: Some(100),
+            guest_network: Some(GuestNetwork::Bridge),
             at_most_one_pod: false,
             device_limits: true,
             readiness_initial_delay_s: 5,

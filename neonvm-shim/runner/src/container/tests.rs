@@ -15,6 +15,7 @@ fn pod() -> PodFacts {
         address: Ipv4Addr::new(10, 244, 1, 9),
         receives: false,
         quota: None,
+        network: None,
     }
 }
 
@@ -137,6 +138,36 @@ fn n20_the_quota_is_the_environments_or_what_neonvms_controller_means() {
     assert_eq!(
         error.to_string(),
         "CPU_QUOTA_PERCENT is \"much\", not a number of per cent, or 0 for none"
+    );
+}
+
+#[test]
+fn n18_a_guest_is_connected_as_the_environment_says_or_as_neonvms_runner_does_it() {
+    let root = files();
+    fs::create_dir_all(root.path().join("etc")).unwrap();
+    let network = |said: Option<&str>| {
+        let pod = PodFacts {
+            network: said.map(str::to_owned),
+            ..pod()
+        };
+        config(root.path(), &args(&[]), &pod).map(|config| config.network)
+    };
+    let found = network(None).unwrap();
+    assert!(found.bridged && !found.vhost, "{found:?}");
+    assert_eq!(found.resolver, Resolver::default());
+    let resolv = root.path().join("etc/resolv.conf");
+    fs::write(resolv, "nameserver 10.96.0.10\nsearch a.b\n").unwrap();
+    fs::create_dir_all(root.path().join("dev")).unwrap();
+    fs::write(root.path().join("dev/vhost-net"), "").unwrap();
+    let found = network(Some("bridge")).unwrap();
+    assert!(found.bridged && found.vhost, "{found:?}");
+    assert_eq!(found.resolver.servers, [Ipv4Addr::new(10, 96, 0, 10)]);
+    assert_eq!(found.hosts, Some(root.path().join("etc/hosts")));
+    assert!(!network(Some("user")).unwrap().bridged);
+    let error = network(Some("cable")).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "GUEST_NETWORK is \"cable\", not one of [\"bridge\", \"user\"]"
     );
 }
 

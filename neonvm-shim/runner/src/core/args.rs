@@ -1,6 +1,5 @@
 //! QEMU's command line.
 
-use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
@@ -8,9 +7,9 @@ use protocol::units::Bytes;
 use protocol::vm::MEMORY_BLOCK_BYTES;
 
 use super::disks::Drive;
-use super::overlay;
 use super::shape::{CpuControl, Shape};
 use super::transfer::Manifest;
+use super::{bridge, forwards, overlay};
 use crate::config::{Accel, RunnerConfig};
 
 /// Guest ports that are always reachable at the pod's address: ssh, host metrics, the monitor.
@@ -213,12 +212,19 @@ pub fn qemu_args(
         );
         args.one("-device", format!("virtio-blk-pci,drive={}", drive.id));
     }
-    args.one("-netdev", netdev(config));
+    args.one(
+        "-netdev",
+        if bridge::connects(config, arrival) {
+            bridge::netdev(config.network.vhost && accel == Accel::Kvm)
+        } else {
+            forwards::user_network(config)
+        },
+    );
     args.one(
         "-device",
         format!(
             "virtio-net-pci,netdev=net0,mac={},romfile=",
-            arrival.map_or_else(|| mac(config.pod_ip), |from| from.mac.clone())
+            device_mac(config, arrival)
         ),
     );
     if let Some(mac) = overlay_mac(config, arrival) {
@@ -313,6 +319,9 @@ pub fn cmdline(config: &RunnerConfig, shape: &Shape, accel: Accel) -> String {
         add("memory_hotplug.online_policy=auto-movable");
         add(&format!("memory_hotplug.auto_movable_ratio={ratio}"));
     }
+    if config.network.bridged {
+        add(&bridge::kernel_words(&config.network.resolver));
+    }
     if let Some(nic) = &config.overlay {
         add(&overlay::kernel_word(nic, &config.pod));
     }
@@ -333,46 +342,17 @@ pub fn cmdline(config: &RunnerConfig, shape: &Shape, accel: Accel) -> String {
     words.join(" ")
 }
 
-/// The user network with one forward per guest port.
-fn netdev(config: &RunnerConfig) -> String {
-    let mut forwards: BTreeSet<(&str, u16, u16)> = BTreeSet::new();
-    let runner = u16::try_from(config.spec.runner_port).unwrap_or(0);
-    let taken = [GUESTD_PORT, GUESTD_FORWARD, runner];
-    let mut tcp: BTreeSet<u16> = ALWAYS_PORTS.into_iter().collect();
-    tcp.extend(&config.image.ports);
-    for port in &config.spec.guest.ports {
-        let Ok(number) = u16::try_from(port.port) else {
-            continue;
-        };
-        match port.protocol.as_str() {
-            "UDP" => {
-                forwards.insert(("udp", number, number));
-            }
-            // SCTP is unknown to QEMU's user network.
-            "SCTP" => {}
-            _ => {
-                tcp.insert(number);
-            }
-        }
-    }
-    let open = tcp
-        .into_iter()
-        .filter(|port| *port != 0 && !taken.contains(port));
-    forwards.extend(open.map(|port| ("tcp", port, port)));
-    forwards.insert(("tcp", GUESTD_FORWARD, GUESTD_PORT));
-    let ip = config.pod_ip;
-    let mut text = "user,id=net0".to_owned();
-    for (protocol, host, guest) in forwards {
-        text.push_str(&format!(",hostfwd={protocol}:{ip}:{host}-:{guest}"));
-    }
-    text
-}
-
 /// A MAC address of QEMU's range that is as unique as the pod's address.
 #[must_use]
 pub fn mac(ip: Ipv4Addr) -> String {
     let [_, b, c, d] = ip.octets();
     format!("52:54:00:{b:02x}:{c:02x}:{d:02x}")
+}
+
+/// The hardware address of the guest's first device. A guest that comes has what it booted with.
+#[must_use]
+pub fn device_mac(config: &RunnerConfig, arrival: Option<&Manifest>) -> String {
+    arrival.map_or_else(|| mac(config.pod_ip), |from| from.mac.clone())
 }
 
 /// The hardware address of the guest's device in the overlay network, if it has one. A guest that comes has what it booted with.
@@ -396,7 +376,9 @@ fn escaped(path: &Path) -> String {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::config::{AccelChoice, BootImage, CONFIG_FORMAT, OverlayNic, Programs};
+    use crate::config::{
+        AccelChoice, BootImage, CONFIG_FORMAT, GuestNetwork, OverlayNic, Programs, Resolver,
+    };
     use crate::core::disks::DriveKind;
     use crate::core::shape::{shape, tests::guest};
     use protocol::vm::{Port, VmSpec};
@@ -447,6 +429,7 @@ pub(crate) mod tests {
             cgroup_in_own: false,
             vsock_cid: None,
             overlay: None,
+            network: GuestNetwork::default(),
             ssh_public_key: None,
             mounts: None,
             control_token: None,
@@ -511,6 +494,28 @@ pub(crate) mod tests {
         assert!(args.find(second).expect("the second") > first, "{args}");
         let word = " ip=10.100.128.1:::255.255.0.0:pg-x7k2p:eth1:off extra=1";
         assert!(args.contains(word), "{args}");
+    }
+
+    #[test]
+    fn a_guest_behind_a_bridge_is_told_its_address() {
+        let mut config = config();
+        config.network = GuestNetwork {
+            bridged: true,
+            vhost: true,
+            resolver: Resolver::of("nameserver 10.96.0.10\nsearch a.b c\n"),
+            hosts: None,
+        };
+        let line = line_of(&config);
+        let device = "-netdev tap,id=net0,ifname=tap-def,script=no,downscript=no \
+                      -device virtio-net-pci,netdev=net0,mac=52:54:00:4d:01:02,romfile=";
+        assert!(line.contains(device), "{line}");
+        let words = " bellows.net=169.254.254.254/30,169.254.254.253 bellows.dns=10.96.0.10 \
+                     bellows.search=a.b,c extra=1";
+        assert!(line.contains(words), "{line}");
+        let shape = shape(&config.spec.guest, CpuControl::Plug, Accel::Kvm).expect("sound");
+        let paths = Paths::new("/run/vm");
+        let line = qemu_args(&config, &shape, Accel::Kvm, &paths, &[], None).join(" ");
+        assert!(line.contains("downscript=no,vhost=on "), "{line}");
     }
 
     #[test]

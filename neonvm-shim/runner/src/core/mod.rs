@@ -2,9 +2,12 @@
 
 pub mod addresses;
 pub mod args;
+pub mod bridge;
 pub mod budget;
+pub mod dhcp;
 pub mod disks;
 pub mod exit;
+pub mod forwards;
 pub mod overlay;
 pub mod packed;
 pub mod pod;

@@ -15,7 +15,7 @@ use super::api::{PodId, ssh_key};
 use super::images::{ImageError, Store};
 use super::params::NodeParams;
 use super::volumes::{self, VolumeError};
-use crate::config::{CONFIG_FORMAT, RunnerConfig};
+use crate::config::{CONFIG_FORMAT, GuestNetwork, RunnerConfig};
 use crate::core::addresses::Addresses;
 use crate::core::args::Paths;
 use crate::core::disks::{self, DiskProblem};
@@ -198,6 +198,7 @@ pub(super) async fn prepare(
         vsock_cid,
         // There is no network plugin that would give a pod a second interface here.
         overlay: None,
+        network: GuestNetwork::default(),
         ssh_public_key: keys,
         mounts: None,
         control_token: None,

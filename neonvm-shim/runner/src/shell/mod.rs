@@ -1,5 +1,7 @@
 //! Everything of a runner that touches the machine.
 
+pub mod bridge;
+mod cable;
 pub mod console;
 pub mod control;
 pub mod disk;

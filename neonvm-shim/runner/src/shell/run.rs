@@ -22,6 +22,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use super::bridge::{self, BridgeError};
 use super::control::{Handle, Token, bind_private, serve_pod, serve_private};
 use super::drives::{self, DriveError};
 use super::metrics::Metrics;
@@ -84,6 +85,9 @@ pub enum RunError {
     /// The drives beside it.
     #[error("cannot make the VM's drives")]
     Drives(#[from] DriveError),
+    /// The pod's network.
+    #[error("the guest cannot be connected to its pod")]
+    Bridge(#[from] BridgeError),
     /// The overlay network.
     #[error("the guest cannot have its place in the overlay network")]
     Overlay(#[from] OverlayError),
@@ -259,6 +263,7 @@ impl Runner {
         let control = shape::control(config.spec.cpu_scaling_mode, blind);
         let shape = shape::shape(&config.spec.guest, control, accel)?;
         let plan = disks::plan(&config.spec, config.ssh_public_key.as_deref())?;
+        bridge::prepare(config, None).await?;
         overlay::prepare(config.overlay.as_ref()).await?;
         disk::make_overlay(config, &self.paths.overlay()).await?;
         let drives = drives::make_all(config, &self.paths, &plan).await?;
@@ -407,6 +412,7 @@ impl Runner {
             Ok(drives) => drives,
             Err(unfit) => return Ok(Err(unfit)),
         };
+        bridge::prepare(&self.config, Some(&from)).await?;
         overlay::prepare(self.config.overlay.as_ref()).await?;
         info!(
             migration = order.id,
@@ -459,6 +465,7 @@ impl Runner {
                 ..first_state(&record)
             };
         });
+        bridge::keep_connected(&self.config, &record);
         overlay::keep_connected(&self.config, &record);
         let (group, quota) = self.join_group(&record);
         let now = self.clock.now();

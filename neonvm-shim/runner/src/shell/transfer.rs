@@ -21,7 +21,8 @@ use super::process;
 use super::qmp::Qmp;
 use super::supervisor::{Input, Supervisor};
 use crate::config::RunnerConfig;
-use crate::core::args::{Paths, cmdline, mac, overlay_mac};
+use crate::core::args::{Paths, cmdline, device_mac, overlay_mac};
+use crate::core::bridge;
 use crate::core::disks::{self, Drive, DriveKind};
 use crate::core::sizer::{Event, QmpFailure};
 use crate::core::transfer::{
@@ -229,10 +230,7 @@ async fn describe(
     let origin = before.and_then(|order| manifest(&config, order).ok());
     let path = paths.overlay();
     let file = std::fs::metadata(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-    let (own_mac, own_cmdline) = (
-        mac(config.pod_ip),
-        cmdline(&config, &record.shape, record.accel),
-    );
+    let own_cmdline = cmdline(&config, &record.shape, record.accel);
     Ok(Box::new(Manifest {
         qemu: qmp.version.clone(),
         machine: qmp.machine_type().await.map_err(told)?,
@@ -240,7 +238,8 @@ async fn describe(
         shape: record.shape,
         cpus: slots.iter().filter_map(PluggedCpu::of).collect(),
         overlay_mac: overlay_mac(&config, origin.as_ref()),
-        mac: origin.as_ref().map_or(own_mac, |from| from.mac.clone()),
+        mac: device_mac(&config, origin.as_ref()),
+        bridged: bridge::connects(&config, origin.as_ref()),
         cmdline: origin.map_or(own_cmdline, |from| from.cmdline),
         order: record.order,
         boot_ms: record.boot_ms,

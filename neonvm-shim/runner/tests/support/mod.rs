@@ -18,7 +18,9 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use hyper::Method;
-use neonvm_runner::config::{AccelChoice, BootImage, CONFIG_FORMAT, Programs, RunnerConfig};
+use neonvm_runner::config::{
+    AccelChoice, BootImage, CONFIG_FORMAT, GuestNetwork, Programs, RunnerConfig,
+};
 use neonvm_runner::core::args::Paths;
 use neonvm_runner::node::Store;
 use neonvm_runner::shell::http::{HttpError, over_unix};
@@ -28,6 +30,7 @@ use protocol::runner::{ExitReport, RunnerPhase, RunnerState, SizeOrder};
 use protocol::trace::TraceId;
 use protocol::units::{Bytes, MilliCpu};
 use protocol::vm::{CpuBounds, CpuScalingMode, MemorySlots, VmSpec};
+use test_network::Network;
 use tokio::process::{Child, Command};
 use tokio::sync::{Mutex, MutexGuard};
 
@@ -84,6 +87,16 @@ pub fn address() -> Ipv4Addr {
     )
 }
 
+/// Two networks, or the line that says why there are none.
+pub fn networks(test: &str) -> Option<[Network; 2]> {
+    let made = || Network::new().expect("a network");
+    let both = made().zip(made());
+    if both.is_none() {
+        println!("SKIP(missing: root): {test}");
+    }
+    both.map(|(one, other)| [one, other])
+}
+
 /// A VM under test.
 pub struct Vm {
     pub dir: tempfile::TempDir,
@@ -128,6 +141,7 @@ impl Vm {
             cgroup_in_own: false,
             vsock_cid: None,
             overlay: None,
+            network: GuestNetwork::default(),
             mounts: None,
             ssh_public_key: None,
             control_token: None,

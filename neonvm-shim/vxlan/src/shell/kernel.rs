@@ -112,7 +112,7 @@ impl Kernel {
     pub async fn act(&self, step: &Step) -> Result<(), KernelError> {
         let links = &self.links;
         match step {
-            Step::AddBridge => links.add_bridge(BRIDGE).await?,
+            Step::AddBridge => links.add_bridge(BRIDGE, None).await?,
             Step::RaiseBridge => links.raise(self.index(BRIDGE).await?).await?,
             Step::AddTunnel(local) => {
                 let tunnel = Tunnel {

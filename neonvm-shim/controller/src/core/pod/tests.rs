@@ -242,7 +242,35 @@ fn n20_a_runner_is_told_its_quota() {
     let quota = json!({"name": "CPU_QUOTA_PERCENT", "value": "100"});
     assert_eq!(environment(&settings)[1], quota);
     settings.cpu_quota_percent = None;
+    settings.guest_network = None;
     assert_eq!(environment(&settings).as_array().map(Vec::len), Some(1));
+}
+
+#[test]
+fn n18_a_runner_is_told_how_its_guest_is_connected_and_its_pod_is_prepared_for_it() {
+    let built = |network| {
+        let mut settings = Settings::cluster("runner:1");
+        settings.guest_network = network;
+        let pod = build(&sample_vm(), &status(), &settings);
+        let prepared = pod["spec"]["initContainers"][0]["command"][2].to_string();
+        let told = pod["spec"]["containers"][0]["env"].as_array().cloned();
+        let told = told.expect("an environment").into_iter();
+        let told = told.filter(|it| it["name"] == "GUEST_NETWORK");
+        let told: Vec<Value> = told.map(|it| it["value"].clone()).collect();
+        (
+            prepared.contains("ip_forward=1 net.ipv4.conf.default.route_localnet=1"),
+            told,
+        )
+    };
+    assert_eq!(
+        Settings::cluster("r").guest_network,
+        Some(GuestNetwork::Bridge)
+    );
+    let bridge = Some(GuestNetwork::Bridge);
+    assert_eq!(built(bridge), (true, vec![json!("bridge")]));
+    let user = Some(GuestNetwork::User);
+    assert_eq!(built(user), (false, vec![json!("user")]));
+    assert_eq!(built(None), (false, vec![]));
 }
 
 #[test]

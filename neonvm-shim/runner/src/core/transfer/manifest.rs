@@ -55,6 +55,9 @@ pub struct Manifest {
     pub cpus: Vec<PluggedCpu>,
     /// Address of the network device.
     pub mac: String,
+    /// It is connected by a bridge, not by QEMU's user network.
+    #[serde(default)]
+    pub bridged: bool,
     /// Address of the one in the overlay network, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overlay_mac: Option<String>,

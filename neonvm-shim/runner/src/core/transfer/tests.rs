@@ -2,6 +2,7 @@ use serde_json::json;
 
 use super::{Manifest, Unfit};
 use crate::config::Accel;
+use crate::core::bridge;
 use crate::core::disks;
 use crate::core::shape::{CpuControl, shape};
 use protocol::vm::VmSpec;
@@ -32,6 +33,7 @@ fn of(settings: &serde_json::Value, disks: &serde_json::Value) -> Manifest {
         shape: shape(&spec.guest, CpuControl::Plug, Accel::Tcg).unwrap(),
         cpus: Vec::new(),
         mac: String::new(),
+        bridged: false,
         overlay_mac: None,
         cmdline: String::new(),
         order: None,
@@ -93,4 +95,21 @@ fn files_and_memory_come_along() {
         .collect();
     assert_eq!(ids, ["runtime", disks::KEYS, "disk-config"]);
     assert_eq!(manifest.drives_come(), Ok(()));
+}
+
+#[test]
+fn n18_a_guest_that_comes_is_connected_as_where_it_booted() {
+    let mut config = crate::core::args::tests::config();
+    let mut from = of(&json!({}), &json!([]));
+    for (here, there) in [(false, true), (true, false)] {
+        config.network.bridged = here;
+        from.bridged = there;
+        assert_eq!(bridge::connects(&config, Some(&from)), there);
+        assert_eq!(bridge::connects(&config, None), here);
+    }
+    // A runner of before bridges says nothing of it.
+    let mut said = serde_json::to_value(&from).unwrap();
+    said.as_object_mut().unwrap().remove("bridged");
+    let from: Manifest = serde_json::from_value(said).unwrap();
+    assert!(!from.bridged);
 }

@@ -1,0 +1,233 @@
+//! The guest's first device, connected to the pod by a bridge (spec/neonvm.md §3.4).
+//!
+//! ```text
+//!  pod:  eth0 ── translated by port ── br-def 169.254.254.253/30 ── tap-def ─── QEMU   guest:  eth0 169.254.254.254
+//! ```
+//!
+//! The addresses are of the link alone, so that no network of a cluster has them. The guest is told its own by words of its kernel's
+//! command line, and by DHCP if it asks.
+//!
+//! What comes to the pod's address at one of the guest's ports goes to the guest, with the address it came from; what the guest sends
+//! elsewhere, itself by the pod's address included, has the pod's. Nothing else reaches the guest, its daemon only the pod itself, and
+//! the guest reaches nothing of the pod but the answers to its pings. Only what the pod says to its own loopback address comes from
+//! [`POD`], which a guest may trust as far as its host: `kubectl port-forward` comes that way, and asks who one is.
+
+use std::net::Ipv4Addr;
+
+use super::args::{GUESTD_FORWARD, GUESTD_PORT};
+use super::forwards;
+use super::transfer::Manifest;
+use crate::config::{Resolver, RunnerConfig};
+
+/// The bridge.
+pub const BRIDGE: &str = "br-def";
+/// The guest's end of it, made by QEMU.
+pub const TAP: &str = "tap-def";
+/// Address of the pod there, the guest's gateway.
+pub const POD: Ipv4Addr = Ipv4Addr::new(169, 254, 254, 253);
+/// Address of the guest.
+pub const GUEST: Ipv4Addr = Ipv4Addr::new(169, 254, 254, 254);
+/// Bits of their network.
+pub const BITS: u8 = 30;
+/// Mask of their network.
+pub const MASK: Ipv4Addr = Ipv4Addr::new(255, 255, 255, 252);
+/// The guest's name in the pod.
+pub const GUEST_NAME: &str = "guest-vm";
+/// Hardware address of the bridge, the same in every pod: a guest that moves has remembered it.
+pub const BRIDGE_MAC: [u8; 6] = [0x52, 0x55, 169, 254, 254, 253];
+/// Longest list of servers and of domains that `resolv.conf` has a meaning for.
+const MAX_SERVERS: usize = 3;
+const MAX_SEARCH: usize = 6;
+
+/// Whether a guest is connected by it: one that boots as the pod is told, one that comes as it was where it booted.
+#[must_use]
+pub fn connects(config: &RunnerConfig, arrival: Option<&Manifest>) -> bool {
+    arrival.map_or(config.network.bridged, |from| from.bridged)
+}
+
+/// QEMU's end.
+#[must_use]
+pub fn netdev(vhost: bool) -> String {
+    let vhost = if vhost { ",vhost=on" } else { "" };
+    format!("tap,id=net0,ifname={TAP},script=no,downscript=no{vhost}")
+}
+
+/// What the guest's init is told.
+#[must_use]
+pub fn kernel_words(resolver: &Resolver) -> String {
+    let mut words = format!("bellows.net={GUEST}/{BITS},{POD}");
+    let servers: Vec<String> = resolver.servers.iter().map(Ipv4Addr::to_string).collect();
+    for (word, list) in [("dns", servers), ("search", resolver.search.clone())] {
+        if !list.is_empty() {
+            words.push_str(&format!(" bellows.{word}={}", list.join(",")));
+        }
+    }
+    words
+}
+
+impl Resolver {
+    /// Reads a `resolv.conf`. What is no IPv4 address, or no name, is left out.
+    #[must_use]
+    pub fn of(text: &str) -> Self {
+        let mut found = Self::default();
+        for line in text.lines() {
+            let mut words = line.split_ascii_whitespace();
+            match words.next() {
+                Some("nameserver") => {
+                    let server = words.next().map(str::parse::<Ipv4Addr>);
+                    found.servers.extend(server.and_then(Result::ok));
+                }
+                // The last line of them holds.
+                Some("search" | "domain") => {
+                    let names = words.map(|name| name.trim_end_matches('.'));
+                    let names = names.filter(|name| is_name(name)).take(MAX_SEARCH);
+                    found.search = names.map(str::to_owned).collect();
+                }
+                _ => {}
+            }
+        }
+        found.servers.truncate(MAX_SERVERS);
+        found
+    }
+}
+
+/// Whether a word is a domain's name, and nothing that means something to a kernel or shell.
+fn is_name(word: &str) -> bool {
+    let is_label = |label: &str| {
+        let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+        (1..=63).contains(&label.len()) && label.bytes().all(is_part)
+    };
+    word.len() <= 253 && word.split('.').all(is_label)
+}
+
+/// The kernel's rules for it, as nft reads them: whatever was there before of ours is replaced.
+#[must_use]
+pub fn rules(config: &RunnerConfig) -> String {
+    let pod = config.pod_ip;
+    let mut ports = String::new();
+    for (protocol, port) in forwards::public(config) {
+        let protocol = protocol.as_str();
+        ports.push_str(&format!(
+            "    {protocol} dport {port} dnat to {GUEST}:{port}\n"
+        ));
+    }
+    format!(
+        "\
+table ip bellows
+delete table ip bellows
+table inet bellows
+delete table inet bellows
+table ip bellows {{
+  chain ports {{
+{ports}  }}
+  chain arriving {{
+    type nat hook prerouting priority -100; policy accept;
+    ip daddr {pod} jump ports
+  }}
+  chain own {{
+    type nat hook output priority -100; policy accept;
+    ip daddr {pod} tcp dport {GUESTD_FORWARD} dnat to {GUEST}:{GUESTD_PORT}
+    ip daddr {{ {pod}, 127.0.0.0/8 }} jump ports
+  }}
+  chain leaving {{
+    type nat hook postrouting priority 100; policy accept;
+    oifname != \"{BRIDGE}\" ip saddr {GUEST} masquerade
+    oifname \"{BRIDGE}\" ip saddr 127.0.0.0/8 masquerade
+    oifname \"{BRIDGE}\" ip saddr {GUEST} snat to {pod}
+  }}
+}}
+table inet bellows {{
+  chain through {{
+    type filter hook forward priority 0; policy accept;
+    iifname \"{BRIDGE}\" ip saddr != {GUEST} drop
+    iifname \"{BRIDGE}\" meta nfproto ipv6 drop
+    tcp flags syn tcp option maxseg size set rt mtu
+    oifname \"{BRIDGE}\" ct status dnat accept
+    oifname \"{BRIDGE}\" ct state established,related accept
+    oifname \"{BRIDGE}\" drop
+  }}
+  chain to-pod {{
+    type filter hook input priority 0; policy accept;
+    iifname \"{BRIDGE}\" ct state established,related accept
+    iifname \"{BRIDGE}\" udp dport 67 accept
+    iifname \"{BRIDGE}\" icmp type echo-request accept
+    iifname \"{BRIDGE}\" drop
+  }}
+}}
+"
+    )
+}
+
+/// The line of a hosts file that names the guest, if it lacks it.
+#[must_use]
+pub fn missing_host(hosts: &str) -> Option<String> {
+    let is_there = hosts
+        .lines()
+        .any(|line| line.split_ascii_whitespace().any(|word| word == GUEST_NAME));
+    (!is_there).then(|| format!("{GUEST}\t{GUEST_NAME}\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::args::tests::config;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_guests_ports_and_no_others_are_translated() {
+        let rules = rules(&config());
+        let translated: Vec<&str> = rules
+            .lines()
+            .map(str::trim)
+            .filter(|line| line.contains("dnat to"))
+            .collect();
+        assert_eq!(
+            translated,
+            [
+                "tcp dport 22 dnat to 169.254.254.254:22",
+                "tcp dport 5432 dnat to 169.254.254.254:5432",
+                "tcp dport 9100 dnat to 169.254.254.254:9100",
+                "tcp dport 10301 dnat to 169.254.254.254:10301",
+                "udp dport 53 dnat to 169.254.254.254:53",
+                "sctp dport 9 dnat to 169.254.254.254:9",
+                "ip daddr 127.77.1.2 tcp dport 25184 dnat to 169.254.254.254:25183",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_resolver_is_read_as_far_as_it_means_something() {
+        let text = "# cluster\nsearch default.svc.cluster.local svc.cluster.local. a;b\n\
+                    nameserver 10.96.0.10\nnameserver fd00::1\nnameserver x\noptions ndots:5\n";
+        let resolver = Resolver::of(text);
+        assert_eq!(resolver.servers, [Ipv4Addr::new(10, 96, 0, 10)]);
+        assert_eq!(
+            resolver.search,
+            ["default.svc.cluster.local", "svc.cluster.local"]
+        );
+        assert_eq!(
+            kernel_words(&resolver),
+            "bellows.net=169.254.254.254/30,169.254.254.253 bellows.dns=10.96.0.10 \
+             bellows.search=default.svc.cluster.local,svc.cluster.local"
+        );
+        let none = kernel_words(&Resolver::default());
+        assert_eq!(none, "bellows.net=169.254.254.254/30,169.254.254.253");
+    }
+
+    #[test]
+    fn a_guest_is_named_once() {
+        let line = missing_host("127.0.0.1 localhost\n").expect("it is missing");
+        assert_eq!(line, "169.254.254.254\tguest-vm\n");
+        assert_eq!(missing_host(&format!("127.0.0.1 localhost\n{line}")), None);
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_of_a_resolver_reaches_a_command_line_but_names(text in "(search|nameserver|domain)?[ -~\n]{0,200}") {
+            let words = kernel_words(&Resolver::of(&text));
+            let is_sound = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./,= ".contains(&byte);
+            prop_assert!(words.bytes().all(is_sound), "{words}");
+            prop_assert!(words.split(' ').all(|word| word.starts_with("bellows.")), "{words}");
+        }
+    }
+}

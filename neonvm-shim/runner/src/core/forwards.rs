@@ -1,0 +1,74 @@
+//! Which ports of the guest are reached at the pod's address.
+
+use std::collections::BTreeSet;
+
+use protocol::migration::{DISK_PORT, STREAM_PORT};
+
+use super::args::{ALWAYS_PORTS, GUESTD_FORWARD, GUESTD_PORT};
+use crate::config::RunnerConfig;
+
+/// What a port is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Protocol {
+    /// Of TCP.
+    Tcp,
+    /// Of UDP.
+    Udp,
+    /// Of SCTP.
+    Sctp,
+}
+
+impl Protocol {
+    /// Its name, as QEMU and nft have it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+            Self::Sctp => "sctp",
+        }
+    }
+}
+
+/// The ports that anybody may reach, with the same number in the guest: those of spec and image, and those that each guest has. Not
+/// those that the pod itself has.
+#[must_use]
+pub fn public(config: &RunnerConfig) -> BTreeSet<(Protocol, u16)> {
+    let guest = config.spec.guest.ports.iter().filter_map(|port| {
+        let number = u16::try_from(port.port).ok()?;
+        let protocol = match port.protocol.as_str() {
+            "UDP" => Protocol::Udp,
+            "SCTP" => Protocol::Sctp,
+            _ => Protocol::Tcp,
+        };
+        Some((protocol, number))
+    });
+    let tcp = ALWAYS_PORTS.into_iter().chain(config.image.ports.clone());
+    let runner = u16::try_from(config.spec.runner_port).unwrap_or(0);
+    let own = [GUESTD_PORT, GUESTD_FORWARD, STREAM_PORT, DISK_PORT, runner];
+    let is_own = |(protocol, port): &(Protocol, u16)| {
+        *port == 0 || (*protocol == Protocol::Tcp && own.contains(port))
+    };
+    guest
+        .chain(tcp.map(|port| (Protocol::Tcp, port)))
+        .filter(|forward| !is_own(forward))
+        .collect()
+}
+
+/// QEMU's user network with one forward per port.
+#[must_use]
+pub fn user_network(config: &RunnerConfig) -> String {
+    let public = public(config).into_iter();
+    // SCTP is unknown to it.
+    let known = public.filter(|(protocol, _)| *protocol != Protocol::Sctp);
+    let mut forwards: BTreeSet<_> = known
+        .map(|(protocol, port)| (protocol.as_str(), port, port))
+        .collect();
+    forwards.insert((Protocol::Tcp.as_str(), GUESTD_FORWARD, GUESTD_PORT));
+    let ip = config.pod_ip;
+    let mut text = "user,id=net0".to_owned();
+    for (protocol, host, guest) in forwards {
+        text.push_str(&format!(",hostfwd={protocol}:{ip}:{host}-:{guest}"));
+    }
+    text
+}

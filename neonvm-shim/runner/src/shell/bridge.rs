@@ -1,0 +1,190 @@
+//! The bridge between the pod and its guest's first device: see [`crate::core::bridge`].
+//!
+//! Bridge and rules are made before QEMU starts, so that a pod that cannot have them fails at once and says why. QEMU's end, and the
+//! answers to a guest that asks for its address, are seen to by every runner that starts or adopts a QEMU.
+
+use std::fs::OpenOptions;
+use std::io::{self, Write as _};
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use neonvm_links::{Links, LinksError};
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::UdpSocket;
+use tokio::process::Command;
+use tracing::{info, warn};
+
+use super::cable::{self, TunError};
+use super::process::ProcessId;
+use super::record::Record;
+use super::transfer;
+use crate::config::RunnerConfig;
+use crate::core::args::device_mac;
+use crate::core::bridge::{self, BITS, BRIDGE, BRIDGE_MAC, POD, TAP};
+use crate::core::dhcp::{CLIENT_PORT, Lease, SERVER_PORT};
+use crate::core::transfer::Manifest;
+
+/// The program that gives rules to the kernel.
+const NFT: &str = "nft";
+/// Whether the pod passes packets on.
+const FORWARD: &str = "/proc/sys/net/ipv4/ip_forward";
+/// Whether what comes from loopback may leave by the bridge.
+const ROUTE_LOCALNET: &str = "/proc/sys/net/ipv4/conf/br-def/route_localnet";
+/// More than any question for an address has.
+const PACKET_BYTES: usize = 2048;
+/// Between two attempts to answer such questions.
+const TRY_AGAIN: Duration = Duration::from_secs(1);
+/// How the failure is avoided by whoever cannot mend it.
+const OR_USER: &str =
+    "or connect guests by QEMU's user network, with --guest-network=user of the controller";
+
+/// Why a guest is not connected.
+#[derive(Debug, thiserror::Error)]
+pub enum BridgeError {
+    /// Changes to links.
+    #[error("the pod's container needs the capability NET_ADMIN for it, {OR_USER}")]
+    Links(#[from] LinksError),
+    /// The bridge is gone again.
+    #[error("somebody has removed the bridge {BRIDGE}")]
+    Gone,
+    /// The device file.
+    #[error(transparent)]
+    Tun(#[from] TunError),
+    /// Packets end here.
+    #[error(
+        "the pod does not pass packets on, and cannot be told to: let its init container run `sysctl -w net.ipv4.ip_forward=1`, {OR_USER}"
+    )]
+    Forward(#[source] io::Error),
+    /// No program.
+    #[error("cannot execute {NFT}: use the runner's own image, {OR_USER}")]
+    NoNft(#[source] io::Error),
+    /// The kernel's refusal.
+    #[error(
+        "the kernel does not take the guest's rules, which need nf_tables with NAT ({0}): load them, {OR_USER}"
+    )]
+    Rules(String),
+    /// The pod's own names.
+    #[error("cannot write the guest's name to {0}")]
+    Hosts(PathBuf, #[source] io::Error),
+}
+
+/// Makes bridge and rules; nothing for a guest that is connected otherwise. Doing it again does no harm.
+///
+/// # Errors
+/// [`BridgeError`].
+pub async fn prepare(config: &RunnerConfig, arrival: Option<&Manifest>) -> Result<(), BridgeError> {
+    if !bridge::connects(config, arrival) {
+        return Ok(());
+    }
+    let links = Links::open()?;
+    if links.find(BRIDGE).await?.is_none() {
+        links.add_bridge(BRIDGE, Some(BRIDGE_MAC)).await?;
+    }
+    let made = links.find(BRIDGE).await?.ok_or(BridgeError::Gone)?;
+    links.add_address(made.index, POD, BITS).await?;
+    links.raise(made.index).await?;
+    cable::make_tun()?;
+    switch_on(FORWARD).map_err(BridgeError::Forward)?;
+    if let Err(error) = switch_on(ROUTE_LOCALNET) {
+        // The one thing that needs it: connections to the pod's own loopback address, as kubectl port-forward makes them.
+        info!(%error, "the guest is not reached by the pod's loopback address");
+    }
+    give(&bridge::rules(config)).await?;
+    match &config.network.hosts {
+        Some(hosts) => name_guest(hosts).map_err(|error| BridgeError::Hosts(hosts.clone(), error)),
+        None => Ok(()),
+    }
+}
+
+/// Switches a setting of the kernel's on, if it is not. What belongs to the machine, a container may often only read.
+fn switch_on(setting: &str) -> io::Result<()> {
+    if std::fs::read_to_string(setting)?.trim() == "1" {
+        return Ok(());
+    }
+    std::fs::write(setting, "1")
+}
+
+/// Gives rules to the kernel, all or none.
+async fn give(rules: &str) -> Result<(), BridgeError> {
+    let mut nft = Command::new(NFT)
+        .args(["-f", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(BridgeError::NoNft)?;
+    if let Some(mut input) = nft.stdin.take() {
+        // A program that ends before it has read everything says why.
+        let _ = input.write_all(rules.as_bytes()).await;
+    }
+    let output = nft.wait_with_output().await.map_err(BridgeError::NoNft)?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(BridgeError::Rules(
+        said.lines().next().unwrap_or_default().to_owned(),
+    ))
+}
+
+fn name_guest(hosts: &Path) -> io::Result<()> {
+    let text = match std::fs::read_to_string(hosts) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+        read => read?,
+    };
+    let Some(line) = bridge::missing_host(&text) else {
+        return Ok(());
+    };
+    // Added to, not replaced: the kubelet has mounted that very file.
+    let mut file = OpenOptions::new().append(true).create(true).open(hosts)?;
+    file.write_all(line.as_bytes())
+}
+
+/// Sees to it that a guest behind the bridge is connected, and gets an answer when it asks for its address.
+pub fn keep_connected(config: &RunnerConfig, record: &Record) {
+    let from = record.arrival.as_ref();
+    let from = from.and_then(|from| transfer::manifest(config, &from.order).ok());
+    let Some(qemu) = record
+        .qemu
+        .filter(|_| bridge::connects(config, from.as_ref()))
+    else {
+        return;
+    };
+    let lease = Lease {
+        mac: device_mac(config, from.as_ref()),
+        resolver: config.network.resolver.clone(),
+    };
+    tokio::spawn(cable::keep(qemu, BRIDGE, TAP, "its pod"));
+    tokio::spawn(keep_answering(qemu, lease));
+}
+
+async fn keep_answering(qemu: ProcessId, lease: Lease) {
+    let mut is_told = false;
+    while qemu.is_alive() {
+        if let Err(error) = answer(&lease).await
+            && !std::mem::replace(&mut is_told, true)
+        {
+            warn!(%error, "no answer for a guest that asks for its address");
+        }
+        tokio::time::sleep(TRY_AGAIN).await;
+    }
+}
+
+/// Answers as long as that can be done.
+async fn answer(lease: &Lease) -> io::Result<()> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, SERVER_PORT)).await?;
+    socket.bind_device(Some(BRIDGE.as_bytes()))?;
+    socket.set_broadcast(true)?;
+    let mut packet = vec![0; PACKET_BYTES];
+    loop {
+        let (bytes, _) = socket.recv_from(&mut packet).await?;
+        let question = packet.get(..bytes).unwrap_or_default();
+        if let Some(answer) = lease.answer(question) {
+            let to = (Ipv4Addr::BROADCAST, CLIENT_PORT);
+            socket.send_to(&answer, to).await?;
+        }
+    }
+}

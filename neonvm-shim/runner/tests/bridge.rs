@@ -1,0 +1,122 @@
+//! A guest behind a bridge: a runner in a network of its own, which has an interface eth0 as a pod has, and neighbours beyond it.
+
+mod support;
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use neonvm_runner::config::{GuestNetwork, Resolver};
+use neonvm_runner::core::args::{GUESTD_FORWARD, mac};
+use neonvm_runner::core::bridge::{GUEST, POD};
+use support::{Bounds, Kit, PATIENCE, Vm, kit};
+use test_network::Network;
+
+/// The pod's address, and its neighbour's.
+const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 2);
+const NEIGHBOUR: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 1);
+const BOUNDS: Bounds = Bounds {
+    cpus: [1000, 1000, 1000],
+    slots: [1, 1, 1],
+};
+/// What udhcpc runs with what it was told.
+const TELL: &str = "#!/bin/sh\necho \"$1 $ip $subnet $router $dns $search $lease\"\n";
+
+fn vm(kit: &Kit, pod: &Network) -> Vm {
+    let mut vm = Vm::new(kit, &BOUNDS, |config| {
+        config.pod_ip = ADDRESS;
+        config.network = GuestNetwork {
+            bridged: true,
+            resolver: Resolver::of("nameserver 10.96.0.10\nsearch svc.cluster.local\n"),
+            ..GuestNetwork::default()
+        };
+    });
+    vm.network = Some(pod.path());
+    vm
+}
+
+/// What the guest's ssh server says first, to whoever comes from this network.
+async fn until_greeted(from: &Network, at: Ipv4Addr, vm: &Vm) {
+    let began = std::time::Instant::now();
+    loop {
+        let greeting = from.greeting((IpAddr::from(at), 22).into());
+        if greeting.starts_with("SSH-2.0-") {
+            return;
+        }
+        assert!(
+            began.elapsed() < PATIENCE,
+            "{at} does not greet: {}",
+            vm.logs()
+        );
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+}
+
+/// What a guest that asks for its address is told; nothing without an answer.
+fn lease(pod: &Network, script: &str) -> String {
+    let asker = Network::new().expect("a network").expect("root");
+    pod.cable("asking", &asker, "eth0");
+    pod.ip("link set asking master br-def");
+    asker.ip(&format!("link set eth0 address {}", mac(ADDRESS)));
+    let asked = asker
+        .command("busybox")
+        .args(["udhcpc", "-f", "-n", "-q", "-i", "eth0", "-s", script])
+        .output();
+    let asked = asked.expect("udhcpc runs");
+    pod.ip("link delete asking");
+    String::from_utf8_lossy(&asked.stdout).into_owned()
+}
+
+#[tokio::test]
+async fn n18_a_guest_behind_a_bridge_is_reached_at_its_pods_address() {
+    let test = "n18_a_guest_behind_a_bridge_is_reached_at_its_pods_address";
+    let Some([pod, wire]) = support::networks(test) else {
+        return;
+    };
+    let Some(kit) = kit(test).await else { return };
+    pod.cable("eth0", &wire, "others");
+    pod.ip(&format!("address add {ADDRESS}/24 dev eth0"));
+    pod.ip(&format!("route add default via {NEIGHBOUR}"));
+    wire.ip(&format!("address add {NEIGHBOUR}/24 dev others"));
+    let mut vm = vm(&kit, &pod);
+    vm.start().await;
+    let before = vm.running().await;
+
+    // Neighbours, the pod itself, and who comes by its loopback address.
+    until_greeted(&wire, ADDRESS, &vm).await;
+    until_greeted(&pod, ADDRESS, &vm).await;
+    until_greeted(&pod, Ipv4Addr::LOCALHOST, &vm).await;
+    // The guest's daemon takes orders from its own pod alone.
+    let daemon = (IpAddr::from(ADDRESS), GUESTD_FORWARD).into();
+    assert_eq!(wire.fetches(daemon, "/v1/state"), "");
+    let own = pod.fetches(daemon, "/v1/state");
+    assert!(own.contains("boot_id"), "{own}");
+    // Nor does a neighbour that knows the guest's own address get through by it.
+    wire.ip(&format!("route add {GUEST} via {ADDRESS}"));
+    assert!(pod.reaches(&GUEST.to_string()) && !wire.reaches(&GUEST.to_string()));
+
+    // A guest that asks is told the same address that ours has been told by its kernel's words.
+    let script = vm.dir.path().join("tell");
+    std::fs::write(&script, TELL).expect("a script");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&script, mode).expect("it may be run");
+    let told = lease(&pod, &script.display().to_string());
+    let wanted =
+        format!("bound {GUEST} 255.255.255.252 {POD} 10.96.0.10 svc.cluster.local 4294967295");
+    assert!(told.lines().any(|line| line.trim() == wanted), "{told}");
+
+    // Somebody has pulled the plug while there was no runner: the next one puts it in, and answers who asks.
+    vm.kill_runner().await;
+    pod.ip("link set tap-def nomaster");
+    assert!(!pod.reaches(&GUEST.to_string()));
+    vm.start().await;
+    let after = vm.running().await;
+    assert_eq!(after.qemu_pid, before.qemu_pid);
+    until_greeted(&wire, ADDRESS, &vm).await;
+    let told = lease(&pod, &script.display().to_string());
+    assert!(told.lines().any(|line| line.trim() == wanted), "{told}");
+    vm.stop(60_000).await;
+    vm.ended().await;
+    assert!(
+        !pod.ip("-o link show").contains("tap-def"),
+        "it goes with QEMU"
+    );
+}
