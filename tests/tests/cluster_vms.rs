@@ -7,6 +7,8 @@ mod faults;
 mod given;
 #[path = "cluster_vms/moving.rs"]
 mod moving;
+#[path = "cluster_vms/network.rs"]
+mod network;
 #[path = "cluster_vms/overlay.rs"]
 mod overlay;
 #[path = "cluster_vms/quota.rs"]
@@ -42,7 +44,7 @@ type Run = for<'a> fn(&'a World) -> Pin<Box<dyn Future<Output = Result<()>> + Se
 
 /// In this order: first those with a guest of their own; and a QEMU without KVM that has unplugged a CPU seldom sends its guest, so
 /// what moves comes before what shrinks.
-const CASES: [(&str, Run); 17] = [
+const CASES: [(&str, Run); 18] = [
     ("n17_a_guest_with_swap_has_it_to_the_page", |world| {
         Box::pin(rows::swap(world))
     }),
@@ -63,6 +65,10 @@ const CASES: [(&str, Run); 17] = [
     (
         "n17_a_guest_is_entered_by_its_own_key_and_has_one_daemon",
         |world| Box::pin(rows::ssh(world)),
+    ),
+    (
+        "n18_a_guest_is_in_its_pods_network_and_reaches_nothing_of_its_runner",
+        |world| Box::pin(network::check(world)),
     ),
     (
         "a_guest_has_the_files_and_settings_of_its_vm_and_follows_a_secret",

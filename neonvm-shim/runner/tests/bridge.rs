@@ -3,6 +3,8 @@
 mod support;
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use neonvm_runner::config::{GuestNetwork, Resolver};
 use neonvm_runner::core::args::{GUESTD_FORWARD, mac};
@@ -20,9 +22,10 @@ const BOUNDS: Bounds = Bounds {
 /// What udhcpc runs with what it was told.
 const TELL: &str = "#!/bin/sh\necho \"$1 $ip $subnet $router $dns $search $lease\"\n";
 
-fn vm(kit: &Kit, pod: &Network) -> Vm {
+fn vm(kit: &Kit, pod: &Network, key: &str) -> Vm {
     let mut vm = Vm::new(kit, &BOUNDS, |config| {
         config.pod_ip = ADDRESS;
+        config.ssh_public_key = Some(key.to_owned());
         config.network = GuestNetwork {
             bridged: true,
             resolver: Resolver::of("nameserver 10.96.0.10\nsearch svc.cluster.local\n"),
@@ -65,6 +68,36 @@ fn lease(pod: &Network, script: &str) -> String {
     String::from_utf8_lossy(&asked.stdout).into_owned()
 }
 
+/// A key to enter the guest by: its file, and what the guest is told of it.
+fn ssh_key(dir: &Path) -> (PathBuf, String) {
+    let file = dir.join("key");
+    let made = Command::new("ssh-keygen")
+        .args(["-q", "-t", "ed25519", "-N", "", "-f"])
+        .arg(&file)
+        .status();
+    assert!(made.expect("ssh-keygen runs").success());
+    let public = std::fs::read_to_string(file.with_extension("pub"));
+    (file, public.expect("a public key"))
+}
+
+/// What a command says in the guest, to whom comes from this network.
+fn in_guest(from: &Network, key: &Path, command: &str) -> String {
+    let mut ssh = from.command("ssh");
+    for option in [
+        "BatchMode=yes",
+        "LogLevel=ERROR",
+        "StrictHostKeyChecking=no",
+        "UserKnownHostsFile=/dev/null",
+    ] {
+        ssh.args(["-o", option]);
+    }
+    ssh.arg("-i").arg(key).arg(format!("root@{ADDRESS}"));
+    let output = ssh.arg(command).output().expect("ssh runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command}: {said}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
 #[tokio::test]
 async fn n18_a_guest_behind_a_bridge_is_reached_at_its_pods_address() {
     let test = "n18_a_guest_behind_a_bridge_is_reached_at_its_pods_address";
@@ -76,7 +109,9 @@ async fn n18_a_guest_behind_a_bridge_is_reached_at_its_pods_address() {
     pod.ip(&format!("address add {ADDRESS}/24 dev eth0"));
     pod.ip(&format!("route add default via {NEIGHBOUR}"));
     wire.ip(&format!("address add {NEIGHBOUR}/24 dev others"));
-    let mut vm = vm(&kit, &pod);
+    let keys = tempfile::tempdir().expect("a directory");
+    let (key, public) = ssh_key(keys.path());
+    let mut vm = vm(&kit, &pod, &public);
     vm.start().await;
     let before = vm.running().await;
 
@@ -84,6 +119,17 @@ async fn n18_a_guest_behind_a_bridge_is_reached_at_its_pods_address() {
     until_greeted(&wire, ADDRESS, &vm).await;
     until_greeted(&pod, ADDRESS, &vm).await;
     until_greeted(&pod, Ipv4Addr::LOCALHOST, &vm).await;
+    // The guest knows what the pod knows, sees who comes, and gets out.
+    let look = "cat /etc/resolv.conf; echo from $SSH_CONNECTION; ip -o -4 address show dev eth0";
+    let seen = in_guest(&wire, &key, look);
+    for part in [
+        "nameserver 10.96.0.10\nsearch svc.cluster.local\n",
+        &format!("from {NEIGHBOUR} "),
+        &format!(" {GUEST}/30 "),
+    ] {
+        assert!(seen.contains(part), "{seen}");
+    }
+    in_guest(&wire, &key, &format!("ping -c 1 -W 5 {NEIGHBOUR}"));
     // The guest's daemon takes orders from its own pod alone.
     let daemon = (IpAddr::from(ADDRESS), GUESTD_FORWARD).into();
     assert_eq!(wire.fetches(daemon, "/v1/state"), "");

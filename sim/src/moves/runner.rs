@@ -141,6 +141,7 @@ fn manifest() -> Manifest {
         shape: shape.expect("sound"),
         cpus: Vec::new(),
         overlay_mac: None,
+        bridged: false,
         mac: String::new(),
         cmdline: String::new(),
         order: None,

@@ -7,7 +7,7 @@ use protocol::object::{ContainerStatus, Pod, Terminated};
 use protocol::quantity::Quantity;
 use protocol::runner::{ResizeReport, RunnerState};
 use protocol::time::{Span, Timestamp, WallTime};
-use protocol::units::Bytes;
+use protocol::units::{Bytes, Resources};
 use protocol::vm::{VirtualMachine, VmPhase, VmStatus};
 use serde_json::{Value, json};
 
@@ -34,6 +34,8 @@ pub(super) struct World {
     pub(super) ca: Ca,
     /// Pods ever created.
     pub(super) created: Vec<String>,
+    /// The size that a pod's runner is told to boot with: the spec's when the pod was made.
+    boots: BTreeMap<String, Resources>,
     /// The most pods alive at once.
     pub(super) most_pods: usize,
     version: u64,
@@ -64,6 +66,7 @@ impl World {
             migrations: BTreeMap::new(),
             ca: Ca::default(),
             created: Vec::new(),
+            boots: BTreeMap::new(),
             most_pods: 0,
             version: 100,
         };
@@ -107,7 +110,8 @@ impl World {
     /// The node starts the pod: bound, running, ready, its runner at the size its spec asks for.
     pub(super) fn start(&mut self, name: &str) {
         let vm = self.vm();
-        let size = vm.spec.guest.in_use();
+        let size = self.boots.get(name).copied();
+        let size = size.unwrap_or_else(|| vm.spec.guest.in_use());
         let mut state = runner_at(size.cpu.0, size.mem.0 >> 30);
         state.memory.base = vm.spec.guest.smallest().mem;
         state.memory.plugged = Bytes(size.mem.0 - state.memory.base.0);
@@ -449,6 +453,8 @@ impl World {
             pod["metadata"]["creationTimestamp"] = json!(self.at.wall);
             self.pods.insert(name.to_owned(), pod);
             self.created.push(name.to_owned());
+            let size = self.vm().spec.guest.in_use();
+            self.boots.insert(name.to_owned(), size);
             self.touch_pod(name);
         }
         let alive = self

@@ -1,0 +1,98 @@
+//! A guest in its pod's network, by the bridge that the runner makes as it is shipped (spec/neonvm.md §3.4).
+
+use std::io::{BufRead as _, BufReader};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+use super::World;
+
+/// What ssh says first.
+const GREETING: &str = "SSH-2.0-";
+/// How long a greeting may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A client of the cluster's, ended with the test.
+struct Forwarding(Child);
+
+impl Drop for Forwarding {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// N18: the guest has the address that NeonVM's has, sees who comes to its ports, gets out, and reaches nothing of its runner.
+pub(super) async fn check(world: &World) -> Result<()> {
+    let vm = world.vm().await?;
+    let address = vm["status"]["podIP"].as_str().context("an address")?;
+    let has = "ip -o -4 address show dev eth0; ip route; echo from $SSH_CONNECTION";
+    let has = world.guest_says(&vm, has).await?;
+    for part in ["169.254.254.254/30", "default via 169.254.254.253 dev eth0"] {
+        ensure!(has.contains(part), "{has}");
+    }
+    // By its own address, which the network has given whoever asks.
+    let us = route_from(world, address)?;
+    ensure!(
+        has.contains(&format!("from {us} ")) && us != address,
+        "{us}: {has}"
+    );
+    let host = vm["status"]["node"].as_str().context("a node")?;
+    let host = &world.get("node", host)?["status"]["addresses"][0]["address"];
+    let host = host.as_str().context("the node has an address")?;
+    world.guest(&vm, &format!("ping -c 1 -W 5 {host}"))?;
+    // Itself, as others reach it; its runner's orders and metrics it does not.
+    let greets = world.guest(&vm, &format!("timeout 5 nc {address} 22 < /dev/null; true"))?;
+    ensure!(greets.starts_with(GREETING), "{greets}");
+    let asked = format!("timeout 3 nc -z {address} 25183 && echo open; true");
+    let open = world.guest(&vm, &asked)?;
+    ensure!(open.is_empty(), "a guest reaches its runner");
+    let hosts = in_runner(world, &vm, &["cat", "/etc/hosts"])?;
+    ensure!(hosts.contains("169.254.254.254\tguest-vm"), "{hosts}");
+    is_forwarded(world, &vm)
+}
+
+/// The address by which the test's side of the nodes' network reaches another one.
+fn route_from(world: &World, to: &str) -> Result<String> {
+    let mut ip = world.cluster.on_network("ip");
+    let output = ip.args(["-o", "route", "get", to]).output()?;
+    let text = String::from_utf8(output.stdout)?;
+    let mut words = text.split_whitespace().skip_while(|word| *word != "src");
+    words
+        .nth(1)
+        .map(str::to_owned)
+        .with_context(|| format!("no address in {text:?}"))
+}
+
+/// What a program says in the runner's container.
+fn in_runner(world: &World, vm: &Value, command: &[&str]) -> Result<String> {
+    let pod = vm["status"]["podName"].as_str().context("it has a pod")?;
+    let args = [&["exec", pod, "-c", "neonvm-runner", "--"], command].concat();
+    world.cluster.plane().ask(&args)
+}
+
+/// `kubectl port-forward`, which connects to the pod's own loopback address, ends in the guest.
+fn is_forwarded(world: &World, vm: &Value) -> Result<()> {
+    let pod = vm["status"]["podName"].as_str().context("it has a pod")?;
+    let mut kubectl = world.cluster.plane().kubectl();
+    kubectl.args(["port-forward", "--address=127.0.0.1", pod, ":22"]);
+    let child = kubectl.stdout(Stdio::piped()).spawn()?;
+    let mut forwarding = Forwarding(child);
+    let said = forwarding.0.stdout.take().context("its words")?;
+    let mut line = String::new();
+    BufReader::new(said).read_line(&mut line)?;
+    // `Forwarding from 127.0.0.1:34567 -> 22`
+    let port = line
+        .split_whitespace()
+        .find_map(|word| word.strip_prefix("127.0.0.1:")?.parse().ok());
+    let port = port.with_context(|| format!("no port in {line:?}"))?;
+    let stream = TcpStream::connect(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut greets = String::new();
+    BufReader::new(stream).read_line(&mut greets)?;
+    ensure!(greets.starts_with(GREETING), "{greets:?}");
+    Ok(())
+}
