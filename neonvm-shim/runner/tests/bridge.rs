@@ -15,6 +15,8 @@ use test_network::Network;
 /// The pod's address, and its neighbour's.
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 2);
 const NEIGHBOUR: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 1);
+/// Where the runner listens, unless the spec says otherwise.
+const RUNNER: u16 = 25183;
 const BOUNDS: Bounds = Bounds {
     cpus: [1000, 1000, 1000],
     slots: [1, 1, 1],
@@ -130,6 +132,12 @@ async fn n18_a_guest_behind_a_bridge_is_reached_at_its_pods_address() {
         assert!(seen.contains(part), "{seen}");
     }
     in_guest(&wire, &key, &format!("ping -c 1 -W 5 {NEIGHBOUR}"));
+    // Itself it reaches as others do, but its runner it does not.
+    let itself = format!("(sleep 2) | timeout 10 nc {ADDRESS} 22");
+    let itself = in_guest(&wire, &key, &itself);
+    assert!(itself.starts_with("SSH-2.0-"), "{itself}");
+    let runner = format!("timeout 3 nc -z {ADDRESS} {RUNNER} && echo open; true");
+    assert_eq!(in_guest(&wire, &key, &runner), "");
     // The guest's daemon takes orders from its own pod alone.
     let daemon = (IpAddr::from(ADDRESS), GUESTD_FORWARD).into();
     assert_eq!(wire.fetches(daemon, "/v1/state"), "");

@@ -45,8 +45,9 @@ pub(super) async fn check(world: &World) -> Result<()> {
     let host = host.as_str().context("the node has an address")?;
     world.guest(&vm, &format!("ping -c 1 -W 5 {host}"))?;
     // Itself, as others reach it; its runner's orders and metrics it does not.
-    let greets = world.guest(&vm, &format!("timeout 5 nc {address} 22 < /dev/null; true"))?;
-    ensure!(greets.starts_with(GREETING), "{greets}");
+    let itself = format!("(sleep 2) | timeout 10 nc {address} 22; true");
+    let greets = world.guest(&vm, &itself)?;
+    ensure!(greets.starts_with(GREETING), "it says to itself {greets:?}");
     let asked = format!("timeout 3 nc -z {address} 25183 && echo open; true");
     let open = world.guest(&vm, &asked)?;
     ensure!(open.is_empty(), "a guest reaches its runner");
@@ -82,8 +83,10 @@ fn is_forwarded(world: &World, vm: &Value) -> Result<()> {
     let child = kubectl.stdout(Stdio::piped()).spawn()?;
     let mut forwarding = Forwarding(child);
     let said = forwarding.0.stdout.take().context("its words")?;
+    // Kept to the end: who cannot tell of a connection ends.
+    let mut said = BufReader::new(said);
     let mut line = String::new();
-    BufReader::new(said).read_line(&mut line)?;
+    said.read_line(&mut line)?;
     // `Forwarding from 127.0.0.1:34567 -> 22`
     let port = line
         .split_whitespace()

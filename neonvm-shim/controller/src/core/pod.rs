@@ -164,8 +164,11 @@ fn init_containers(vm: &VirtualMachine, settings: &Settings) -> Vec<Value> {
     let disk = "/vm/images/rootdisk.qcow2";
     let mut kernel = "net.ipv4.ip_forward=1".to_owned();
     if settings.guest_network == Some(GuestNetwork::Bridge) {
-        // For the bridge, which is made later: what comes from the pod's loopback address may leave by it.
-        kernel.push_str(" net.ipv4.conf.default.route_localnet=1");
+        // For the bridge, which is made later: what comes from the pod's loopback address may leave by it, and nothing on it is
+        // translated before it reaches the pod. Where bridges have no such setting, that is so.
+        kernel.push_str(
+            " net.ipv4.conf.default.route_localnet=1 && sysctl -e -w net.bridge.bridge-nf-call-iptables=0",
+        );
     }
     let mut all = vec![json!({
         "name": INIT_CONTAINER,

@@ -32,6 +32,8 @@ const NFT: &str = "nft";
 const FORWARD: &str = "/proc/sys/net/ipv4/ip_forward";
 /// Whether what comes from loopback may leave by the bridge.
 const ROUTE_LOCALNET: &str = "/proc/sys/net/ipv4/conf/br-def/route_localnet";
+/// Whether what passes a bridge is also looked at as if it passed the pod.
+const ON_BRIDGES: &str = "/proc/sys/net/bridge/bridge-nf-call-iptables";
 /// More than any question for an address has.
 const PACKET_BYTES: usize = 2048;
 /// Between two attempts to answer such questions.
@@ -86,10 +88,16 @@ pub async fn prepare(config: &RunnerConfig, arrival: Option<&Manifest>) -> Resul
     links.add_address(made.index, POD, BITS).await?;
     links.raise(made.index).await?;
     cable::make_tun()?;
-    switch_on(FORWARD).map_err(BridgeError::Forward)?;
-    if let Err(error) = switch_on(ROUTE_LOCALNET) {
+    set(FORWARD, "1").map_err(BridgeError::Forward)?;
+    if let Err(error) = set(ROUTE_LOCALNET, "1") {
         // The one thing that needs it: connections to the pod's own loopback address, as kubectl port-forward makes them.
         info!(%error, "the guest is not reached by the pod's loopback address");
+    }
+    if Path::new(ON_BRIDGES).exists()
+        && let Err(error) = set(ON_BRIDGES, "0")
+    {
+        // What the guest sends to the pod's address is translated on the bridge then, which sends nothing back where it came from.
+        info!(%error, "the guest does not reach itself by the pod's address");
     }
     give(&bridge::rules(config)).await?;
     match &config.network.hosts {
@@ -98,12 +106,13 @@ pub async fn prepare(config: &RunnerConfig, arrival: Option<&Manifest>) -> Resul
     }
 }
 
-/// Switches a setting of the kernel's on, if it is not. What belongs to the machine, a container may often only read.
-fn switch_on(setting: &str) -> io::Result<()> {
-    if std::fs::read_to_string(setting)?.trim() == "1" {
+/// Gives a setting of the kernel's its value, if it has another one. A container may often only read them; its pod's init container has
+/// set them then.
+fn set(setting: &str, value: &str) -> io::Result<()> {
+    if std::fs::read_to_string(setting)?.trim() == value {
         return Ok(());
     }
-    std::fs::write(setting, "1")
+    std::fs::write(setting, value)
 }
 
 /// Gives rules to the kernel, all or none.

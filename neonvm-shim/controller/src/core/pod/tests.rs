@@ -258,7 +258,9 @@ fn n18_a_runner_is_told_how_its_guest_is_connected_and_its_pod_is_prepared_for_i
         let told = told.filter(|it| it["name"] == "GUEST_NETWORK");
         let told: Vec<Value> = told.map(|it| it["value"].clone()).collect();
         (
-            prepared.contains("ip_forward=1 net.ipv4.conf.default.route_localnet=1"),
+            prepared.contains(
+                "ip_forward=1 net.ipv4.conf.default.route_localnet=1 && sysctl -e -w net.bridge",
+            ),
             told,
         )
     };
