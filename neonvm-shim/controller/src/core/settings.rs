@@ -32,7 +32,7 @@ pub enum AffinityStyle {
 pub enum GuestNetwork {
     /// By a bridge, its packets translated by the node's kernel, which needs nf_tables for it.
     Bridge,
-    /// By QEMU itself: slower, TCP and UDP alone.
+    /// By QEMU itself: TCP and UDP alone.
     User,
 }
 
