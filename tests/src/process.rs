@@ -1,7 +1,7 @@
 //! A child process: start, end, and what the kernel says of its costs.
 
 use std::io::{BufRead as _, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
@@ -12,6 +12,8 @@ use nix::sys::signal::Signal;
 pub struct Process {
     child: Child,
     name: String,
+    /// What it prints, once its first line is read: open as long as it runs, for many a program that cannot print any more ends.
+    said: Option<BufReader<ChildStdout>>,
 }
 
 impl Process {
@@ -27,7 +29,11 @@ impl Process {
             .stderr(log)
             .spawn()
             .with_context(|| format!("cannot start {name}"))?;
-        Ok(Self { child, name })
+        Ok(Self {
+            child,
+            name,
+            said: None,
+        })
     }
 
     /// The first line it prints, which says that it is ready.
@@ -37,7 +43,8 @@ impl Process {
     pub fn first_line(&mut self) -> Result<String> {
         let stdout = self.child.stdout.take().context("read already")?;
         let mut line = String::new();
-        BufReader::new(stdout).read_line(&mut line)?;
+        let said = self.said.insert(BufReader::new(stdout));
+        said.read_line(&mut line)?;
         if line.is_empty() {
             bail!("{} ended before it was ready", self.name);
         }

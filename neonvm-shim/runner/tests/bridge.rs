@@ -9,7 +9,7 @@ use std::process::Command;
 use neonvm_runner::config::{GuestNetwork, Resolver};
 use neonvm_runner::core::args::{GUESTD_FORWARD, mac};
 use neonvm_runner::core::bridge::{GUEST, POD};
-use support::{Bounds, Kit, PATIENCE, Vm, kit};
+use support::{Bounds, Kit, Vm, kit};
 use test_network::Network;
 
 /// The pod's address, and its neighbour's.
@@ -40,19 +40,9 @@ fn vm(kit: &Kit, pod: &Network, key: &str) -> Vm {
 
 /// What the guest's ssh server says first, to whoever comes from this network.
 async fn until_greeted(from: &Network, at: Ipv4Addr, vm: &Vm) {
-    let began = std::time::Instant::now();
-    loop {
-        let greeting = from.greeting((IpAddr::from(at), 22).into());
-        if greeting.starts_with("SSH-2.0-") {
-            return;
-        }
-        assert!(
-            began.elapsed() < PATIENCE,
-            "{at} does not greet: {}",
-            vm.logs()
-        );
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-    }
+    let what = format!("{at} does not greet");
+    let ssh = (IpAddr::from(at), 22).into();
+    support::until(&what, vm, || from.greeting(ssh).starts_with("SSH-2.0-")).await;
 }
 
 /// What a guest that asks for its address is told; nothing without an answer.

@@ -3,12 +3,11 @@
 mod support;
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::time::{Duration, Instant};
 
 use neonvm_runner::config::OverlayNic;
 use neonvm_runner::core::args::{GUESTD_FORWARD, GUESTD_PORT};
 use protocol::runner::ExitReason;
-use support::{Bounds, Kit, PATIENCE, Vm, kit, networks};
+use support::{Bounds, Kit, Vm, kit, networks};
 use test_network::Network;
 
 /// The guest's address in the overlay.
@@ -31,15 +30,8 @@ fn vm(kit: &Kit, pod: &Network) -> Vm {
 }
 
 async fn until_reached(from: &Network, vm: &Vm) {
-    let began = Instant::now();
-    while !from.reaches(GUEST) {
-        assert!(
-            began.elapsed() < PATIENCE,
-            "{GUEST} does not answer: {}",
-            vm.logs()
-        );
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    let what = format!("{GUEST} does not answer");
+    support::until(&what, vm, || from.reaches(GUEST)).await;
 }
 
 #[tokio::test]

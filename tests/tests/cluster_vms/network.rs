@@ -2,10 +2,11 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use bellows_tests::process::Process;
 use serde_json::Value;
 
 use super::World;
@@ -14,16 +15,6 @@ use super::World;
 const GREETING: &str = "SSH-2.0-";
 /// How long a greeting may take.
 const PATIENCE: Duration = Duration::from_secs(30);
-
-/// A client of the cluster's, ended with the test.
-struct Forwarding(Child);
-
-impl Drop for Forwarding {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// N18: the guest has the address that NeonVM's has, sees who comes to its ports, gets out, and reaches nothing of its runner.
 pub(super) async fn check(world: &World) -> Result<()> {
@@ -80,13 +71,8 @@ fn is_forwarded(world: &World, vm: &Value) -> Result<()> {
     let pod = vm["status"]["podName"].as_str().context("it has a pod")?;
     let mut kubectl = world.cluster.plane().kubectl();
     kubectl.args(["port-forward", "--address=127.0.0.1", pod, ":22"]);
-    let child = kubectl.stdout(Stdio::piped()).spawn()?;
-    let mut forwarding = Forwarding(child);
-    let said = forwarding.0.stdout.take().context("its words")?;
-    // Kept to the end: who cannot tell of a connection ends.
-    let mut said = BufReader::new(said);
-    let mut line = String::new();
-    said.read_line(&mut line)?;
+    let mut forwarding = Process::start(&mut kubectl, Stdio::inherit())?;
+    let line = forwarding.first_line()?;
     // `Forwarding from 127.0.0.1:34567 -> 22`
     let port = line
         .split_whitespace()

@@ -30,7 +30,7 @@ pub const GUEST: Ipv4Addr = Ipv4Addr::new(169, 254, 254, 254);
 /// Bits of their network.
 pub const BITS: u8 = 30;
 /// Mask of their network.
-pub const MASK: Ipv4Addr = Ipv4Addr::new(255, 255, 255, 252);
+pub const MASK: Ipv4Addr = Ipv4Addr::from_bits(u32::MAX << (u32::BITS - BITS as u32));
 /// The guest's name in the pod.
 pub const GUEST_NAME: &str = "guest-vm";
 /// Hardware address of the bridge, the same in every pod: a guest that moves has remembered it.

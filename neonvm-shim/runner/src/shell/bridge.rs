@@ -18,8 +18,6 @@ use tracing::{info, warn};
 
 use super::cable::{self, TunError};
 use super::process::ProcessId;
-use super::record::Record;
-use super::transfer;
 use crate::config::RunnerConfig;
 use crate::core::args::device_mac;
 use crate::core::bridge::{self, BITS, BRIDGE, BRIDGE_MAC, POD, TAP};
@@ -81,12 +79,10 @@ pub async fn prepare(config: &RunnerConfig, arrival: Option<&Manifest>) -> Resul
         return Ok(());
     }
     let links = Links::open()?;
-    if links.find(BRIDGE).await?.is_none() {
-        links.add_bridge(BRIDGE, Some(BRIDGE_MAC)).await?;
-    }
-    let made = links.find(BRIDGE).await?.ok_or(BridgeError::Gone)?;
-    links.add_address(made.index, POD, BITS).await?;
-    links.raise(made.index).await?;
+    let made = cable::bridge(&links, BRIDGE, Some(BRIDGE_MAC)).await?;
+    let made = made.ok_or(BridgeError::Gone)?;
+    links.add_address(made, POD, BITS).await?;
+    links.raise(made).await?;
     cable::make_tun()?;
     set(FORWARD, "1").map_err(BridgeError::Forward)?;
     if let Err(error) = set(ROUTE_LOCALNET, "1") {
@@ -152,18 +148,13 @@ fn name_guest(hosts: &Path) -> io::Result<()> {
     file.write_all(line.as_bytes())
 }
 
-/// Sees to it that a guest behind the bridge is connected, and gets an answer when it asks for its address.
-pub fn keep_connected(config: &RunnerConfig, record: &Record) {
-    let from = record.arrival.as_ref();
-    let from = from.and_then(|from| transfer::manifest(config, &from.order).ok());
-    let Some(qemu) = record
-        .qemu
-        .filter(|_| bridge::connects(config, from.as_ref()))
-    else {
+/// Sees to it that a guest behind the bridge, from elsewhere or booted here, is connected, and gets an answer when it asks for its address.
+pub fn keep_connected(config: &RunnerConfig, qemu: ProcessId, from: Option<&Manifest>) {
+    if !bridge::connects(config, from) {
         return;
-    };
+    }
     let lease = Lease {
-        mac: device_mac(config, from.as_ref()),
+        mac: device_mac(config, from),
         resolver: config.network.resolver.clone(),
     };
     tokio::spawn(cable::keep(qemu, BRIDGE, TAP, "its pod"));

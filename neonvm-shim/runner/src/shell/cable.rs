@@ -41,6 +41,21 @@ pub(super) fn make_tun() -> Result<(), TunError> {
     mknod(path, SFlag::S_IFCHR, mode, makedev(major, minor)).map_err(|errno| TunError(errno.into()))
 }
 
+/// The bridge of this name, made with this hardware address or one by chance where it is missing; `None` if somebody took it away again.
+///
+/// # Errors
+/// [`LinksError`].
+pub(super) async fn bridge(
+    links: &Links,
+    name: &str,
+    hardware: Option<[u8; 6]>,
+) -> Result<Option<u32>, LinksError> {
+    if links.find(name).await?.is_none() {
+        links.add_bridge(name, hardware).await?;
+    }
+    Ok(links.find(name).await?.map(|link| link.index))
+}
+
 /// Plugs a link into a bridge. With two ends it is a cable, which has nothing to remember: a guest that moves is elsewhere at once.
 ///
 /// # Errors

@@ -6,11 +6,11 @@
 use neonvm_links::{Links, LinksError};
 
 use super::cable::{self, TunError};
-use super::record::Record;
-use super::transfer;
+use super::process::ProcessId;
 use crate::config::{OverlayNic, RunnerConfig};
 use crate::core::args::overlay_mac;
 use crate::core::overlay::{BRIDGE, TAP};
+use crate::core::transfer::Manifest;
 
 /// Why a guest has no place in the overlay.
 #[derive(Debug, thiserror::Error)]
@@ -44,21 +44,17 @@ pub async fn prepare(nic: Option<&OverlayNic>) -> Result<(), OverlayError> {
     let interface = links.find(&nic.interface).await?;
     let interface = interface.ok_or_else(|| OverlayError::NoInterface(nic.interface.clone()))?;
     cable::make_tun()?;
-    if links.find(BRIDGE).await?.is_none() {
-        links.add_bridge(BRIDGE, None).await?;
-    }
     let gone = || OverlayError::NoInterface(BRIDGE.to_owned());
-    let bridge = links.find(BRIDGE).await?.ok_or_else(gone)?.index;
+    let bridge = cable::bridge(&links, BRIDGE, None).await?;
+    let bridge = bridge.ok_or_else(gone)?;
     links.strip(interface.index).await?;
     cable::plug(&links, interface.index, bridge).await?;
     Ok(links.raise(bridge).await?)
 }
 
-/// Sees to it that a guest with a device in the overlay network is connected, whoever started its QEMU.
-pub fn keep_connected(config: &RunnerConfig, record: &Record) {
-    let from = record.arrival.as_ref();
-    let from = from.and_then(|from| transfer::manifest(config, &from.order).ok());
-    if let (Some(_), Some(qemu)) = (overlay_mac(config, from.as_ref()), record.qemu) {
+/// Sees to it that a guest with a device in the overlay network, from elsewhere or booted here, is connected, whoever started its QEMU.
+pub fn keep_connected(config: &RunnerConfig, qemu: ProcessId, from: Option<&Manifest>) {
+    if overlay_mac(config, from).is_some() {
         tokio::spawn(cable::keep(qemu, BRIDGE, TAP, "the overlay network"));
     }
 }

@@ -465,8 +465,11 @@ impl Runner {
                 ..first_state(&record)
             };
         });
-        bridge::keep_connected(&self.config, &record);
-        overlay::keep_connected(&self.config, &record);
+        if let Some(qemu) = record.qemu {
+            let from = transfer::origin(&self.config, &record);
+            bridge::keep_connected(&self.config, qemu, from.as_ref());
+            overlay::keep_connected(&self.config, qemu, from.as_ref());
+        }
         let (group, quota) = self.join_group(&record);
         let now = self.clock.now();
         // A guest that has answered an earlier runner, or another QEMU, does not boot any more.

@@ -19,6 +19,7 @@ use super::disk::{self, DiskError};
 use super::drives;
 use super::process;
 use super::qmp::Qmp;
+use super::record::Record;
 use super::supervisor::{Input, Supervisor};
 use crate::config::RunnerConfig;
 use crate::core::args::{Paths, cmdline, device_mac, overlay_mac};
@@ -106,6 +107,13 @@ pub fn manifest(config: &RunnerConfig, order: &IncomingOrder) -> Result<Manifest
         return Err(Unfit::NoOverlay);
     }
     Ok(manifest)
+}
+
+/// What a guest that came was built with where it booted, which it keeps; none for one that booted here.
+#[must_use]
+pub fn origin(config: &RunnerConfig, record: &Record) -> Option<Manifest> {
+    let arrival = record.arrival.as_ref()?;
+    manifest(config, &arrival.order).ok()
 }
 
 /// Makes the target's disk: the source's own file where that is this machine's and may be had, else an empty layer that is
@@ -221,13 +229,11 @@ async fn describe(
     qmp: Arc<Qmp>,
     config: Arc<RunnerConfig>,
     paths: Paths,
-    record: super::record::Record,
+    record: Record,
 ) -> Result<Box<Manifest>, String> {
     let told = |failure: QmpFailure| format!("{}: {}", failure.command, failure.message);
     let slots = qmp.cpus().await.map_err(told)?;
-    let before = record.arrival.as_ref().map(|arrival| &arrival.order);
-    // A guest that came keeps what it was built with where it booted.
-    let origin = before.and_then(|order| manifest(&config, order).ok());
+    let origin = origin(&config, &record);
     let path = paths.overlay();
     let file = std::fs::metadata(&path).map_err(|error| format!("{}: {error}", path.display()))?;
     let own_cmdline = cmdline(&config, &record.shape, record.accel);

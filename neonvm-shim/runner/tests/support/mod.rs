@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hyper::Method;
 use neonvm_runner::config::{
@@ -95,6 +95,15 @@ pub fn networks(test: &str) -> Option<[Network; 2]> {
         println!("SKIP(missing: root): {test}");
     }
     both.map(|(one, other)| [one, other])
+}
+
+/// Waits until something holds, as soon as the guest is so far.
+pub async fn until(what: &str, vm: &Vm, holds: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < PATIENCE, "{what}: {}", vm.logs());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
 }
 
 /// A VM under test.
