@@ -3,7 +3,12 @@
 //! The same functions serve the embedded API server in the request path and a webhook in front of a real one.
 //! Source: spec/neonvm.md §1.1 (forms) and §1.9 (rules).
 
+mod ports;
+
 use serde_json::{Value, json};
+
+use ports::check_port_names;
+pub use ports::warnings;
 
 use crate::quantity::Quantity;
 use crate::units::MilliCpu;
@@ -23,8 +28,6 @@ pub const RESERVED_DISK_NAMES: [&str; 9] = [
     "ssh-authorized-keys",
     "tls",
 ];
-/// Port name the runner pod uses itself.
-const RESERVED_PORT_NAME: &str = "qmp";
 
 /// Members of a VirtualMachine's spec that never change. A slot size changed under a running guest would change its
 /// memory without a step, so it is fixed here too although the deployed webhook lets it pass.
@@ -384,22 +387,6 @@ fn check_disk_names(object: &Value, errors: &mut Vec<FieldError>) {
                 &field,
                 message,
                 &disk["name"],
-            ));
-        }
-    }
-}
-
-fn check_port_names(object: &Value, errors: &mut Vec<FieldError>) {
-    let ports = at(object, "spec.guest.ports").as_array();
-    for (index, port) in ports.into_iter().flatten().enumerate() {
-        if port["name"] == RESERVED_PORT_NAME {
-            let field = format!("spec.guest.ports[{index}].name");
-            let message = format!(".{field} {RESERVED_PORT_NAME:?} is reserved");
-            errors.push(FieldError::new(
-                FieldErrorKind::Invalid,
-                &field,
-                message,
-                &port["name"],
             ));
         }
     }

@@ -14,7 +14,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::migration::{IncomingReport, OutgoingReport};
+use crate::migration::{DISK_PORT, IncomingReport, OutgoingReport, STREAM_PORT};
 use crate::trace::{Stage, TraceId};
 use crate::units::{Bytes, MilliCpu};
 
@@ -26,6 +26,19 @@ pub const GUEST_NETWORK: &str = "GUEST_NETWORK";
 /// By a bridge and a tap, its packets translated by the kernel (spec/neonvm.md §3.4); or by QEMU itself, which takes connections at
 /// the pod's address and makes them again to the guest, TCP and UDP alone.
 pub const GUEST_NETWORKS: [&str; 2] = ["bridge", "user"];
+
+/// Port of the daemon in the guest (spec/neonvm.md §3.7).
+pub const GUESTD_PORT: u16 = 25183;
+/// Where it appears at the pod's address; its own number is taken there by the runner's HTTP server. Ours.
+pub const GUESTD_FORWARD: u16 = 25184;
+
+/// The TCP ports at a VM's pod's address that are not its guest's: of its daemon, of migrations, and the spec's `runnerPort`.
+#[must_use]
+pub fn pods_own_ports(runner_port: i64) -> [i64; 5] {
+    let [daemon, forward, stream, disk] =
+        [GUESTD_PORT, GUESTD_FORWARD, STREAM_PORT, DISK_PORT].map(i64::from);
+    [daemon, forward, stream, disk, runner_port]
+}
 
 /// The size a VM should have.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

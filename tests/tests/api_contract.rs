@@ -43,8 +43,10 @@ contract!(
     what_is_left_out_is_filled_in,
     what_the_schema_forbids_is_refused_by_field,
     what_no_schema_can_say_is_refused_by_field,
+    what_is_hardly_meant_is_told_of,
     what_is_fixed_stays,
     amounts_are_kept_in_one_form,
+    a_size_is_judged_in_every_form,
     status_and_spec_are_written_apart,
     a_write_of_an_old_version_is_refused,
     a_patch_whose_test_fails_changes_nothing,
@@ -254,6 +256,18 @@ async fn what_the_schema_forbids_is_refused_by_field(api: &Api) {
     assert!(vms.get_opt("bad").await.unwrap().is_none());
 }
 
+async fn what_is_hardly_meant_is_told_of(api: &Api) {
+    let mut vm = api.vm("pg");
+    let ports = json!([{"port": 5432, "protocol": "TCP"}, {"port": 20187, "protocol": "TCP"}]);
+    vm["spec"]["guest"]["ports"] = ports;
+    let file = api.file("vm.json", &vm.to_string()).unwrap();
+    let created = api.kubectl_output(&["create", "-f", &file]).unwrap();
+    let said = String::from_utf8_lossy(&created.stderr);
+    assert!(created.status.success(), "{said}");
+    let warning = "Warning: spec.guest.ports[1].port: 20187 is a port of the VM's pod itself";
+    assert!(said.contains(warning) && !said.contains("5432"), "{said}");
+}
+
 async fn what_no_schema_can_say_is_refused_by_field(api: &Api) {
     let vms = vms(api).await;
     for (path, value, field) in [
@@ -336,6 +350,93 @@ async fn what_is_fixed_stays(api: &Api) {
     // What scaling is made of may change at any time.
     let resized = json!({"guest": {"cpus": {"use": 4}, "memorySlots": {"use": 8}}});
     patch(resized).await.unwrap();
+}
+
+/// How often the webhook that judges VMs was asked; 0 of a server that judges them itself.
+fn judgements(api: &Api) -> u64 {
+    if api.flavour == Flavour::Embedded {
+        return 0;
+    }
+    let metrics = api.kubectl(&["get", "--raw", "/metrics"]).unwrap();
+    let of_vms = |line: &&str| {
+        line.starts_with("apiserver_admission_webhook_request_total")
+            && line.contains("\"vvirtualmachine.kb.io\"")
+    };
+    let counts = metrics.lines().filter(of_vms);
+    let count = |line: &str| line.split(' ').next_back().unwrap().parse::<u64>().unwrap();
+    counts.map(count).sum()
+}
+
+/// A server that judges by a webhook need not ask it about a size that breaks no rule, and does about every other.
+async fn a_size_is_judged_in_every_form(api: &Api) {
+    let (vms, _) = made(api, "pg").await;
+    let params = PatchParams::default();
+    let patch = async |guest: &Value, others: Value| {
+        let mut spec = others;
+        spec["guest"] = guest.clone();
+        vms.patch("pg", &params, &Patch::Merge(json!({"spec": spec})))
+            .await
+    };
+    let mut unasked = false;
+    for value in 0..50 {
+        let before = judgements(api);
+        for guest in [
+            json!({"cpus": {"use": 4}}),
+            json!({"cpus": {"use": "250m"}}),
+            json!({"cpus": {"use": "3999m"}, "memorySlots": {"use": 8}}),
+            json!({"cpus": {"use": 2}, "memorySlots": {"use": 1}}),
+        ] {
+            let revision = json!({"revision": {"value": value, "flags": 0}, "updatedAt": "2026-01-01T00:00:00Z"});
+            let revised = patch(&guest, json!({"targetRevision": revision})).await;
+            let kept = &revised.unwrap().data["spec"]["guest"]["cpus"]["use"];
+            assert_eq!(kept, &guest["cpus"]["use"]);
+        }
+        // Others share the server; some time it is not they who ask.
+        unasked = judgements(api) == before;
+        if unasked {
+            break;
+        }
+    }
+    assert!(unasked, "sizes are always asked about");
+    for (guest, field) in [
+        (json!({"cpus": {"use": 5}}), "cpus.use"),
+        (json!({"cpus": {"use": 0}}), "cpus.use"),
+        (json!({"cpus": {"use": "249m"}}), "cpus.use"),
+        (json!({"cpus": {"use": "4001m"}}), "cpus.use"),
+        (
+            json!({"cpus": {"use": 9_000_000_000_000_000_000_u64}}),
+            "cpus.use",
+        ),
+        (
+            json!({"cpus": {"use": "9999999m", "max": 9999}}),
+            "cpus.max",
+        ),
+        (json!({"cpus": {"use": 1, "min": 1}}), "cpus.min"),
+        (json!({"memorySlots": {"use": 0}}), "memorySlots.use"),
+        (json!({"memorySlots": {"use": 9}}), "memorySlots.use"),
+        (
+            json!({"memorySlots": {"use": 9, "max": 9}}),
+            "memorySlots.max",
+        ),
+        (
+            json!({"memorySlots": {"use": 2, "min": 2}}),
+            "memorySlots.min",
+        ),
+        (
+            json!({"cpus": {"use": 1}, "rootDisk": {"image": "x"}}),
+            "rootDisk",
+        ),
+        (json!({"cpus": {"use": 1}, "command": ["x"]}), "command"),
+    ] {
+        let (code, message) = refusal(patch(&guest, json!({})).await);
+        assert!(
+            code == 422 && message.contains(field),
+            "{guest}: {code} {message}"
+        );
+    }
+    let others = json!({"enableSSH": false});
+    let (code, message) = refusal(patch(&json!({"cpus": {"use": 1}}), others).await);
+    assert!(code == 422 && message.contains("enableSSH"), "{message}");
 }
 
 async fn amounts_are_kept_in_one_form(api: &Api) {

@@ -122,7 +122,7 @@ async fn a_runner_killed_while_the_guest_boots_is_replaced_too() {
     let mut second = Vm {
         dir: tempfile::tempdir().unwrap(),
         config: vm.config.clone(),
-        network: None,
+        under: Vec::new(),
         runner: None,
     };
     std::mem::swap(&mut second.dir, &mut vm.dir);

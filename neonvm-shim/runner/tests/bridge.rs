@@ -2,13 +2,15 @@
 
 mod support;
 
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use neonvm_runner::config::{GuestNetwork, Resolver};
-use neonvm_runner::core::args::{GUESTD_FORWARD, mac};
+use neonvm_runner::core::args::mac;
 use neonvm_runner::core::bridge::{GUEST, POD};
+use protocol::runner::{ExitReason, GUESTD_FORWARD};
 use support::{Bounds, Kit, Vm, kit};
 use test_network::Network;
 
@@ -18,7 +20,7 @@ const NEIGHBOUR: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 1);
 /// Where the runner listens, unless the spec says otherwise.
 const RUNNER: u16 = 25183;
 const BOUNDS: Bounds = Bounds {
-    cpus: [1000, 1000, 1000],
+    cpus: [1000, 1000, 2000],
     slots: [1, 1, 1],
 };
 /// What udhcpc runs with what it was told.
@@ -34,7 +36,7 @@ fn vm(kit: &Kit, pod: &Network, key: &str) -> Vm {
             ..GuestNetwork::default()
         };
     });
-    vm.network = Some(pod.path());
+    vm.within(pod);
     vm
 }
 
@@ -122,6 +124,9 @@ async fn n18_a_guest_behind_a_bridge_is_reached_at_its_pods_address() {
         assert!(seen.contains(part), "{seen}");
     }
     in_guest(&wire, &key, &format!("ping -c 1 -W 5 {NEIGHBOUR}"));
+    // A queue of its device for each CPU that it may have.
+    let queues = "grep -c -- '-input\\.' /proc/interrupts";
+    assert_eq!(in_guest(&wire, &key, queues), "2\n");
     // Itself it reaches as others do, but its runner it does not.
     let itself = format!("(sleep 2) | timeout 10 nc {ADDRESS} 22");
     let itself = in_guest(&wire, &key, &itself);
@@ -162,5 +167,73 @@ async fn n18_a_guest_behind_a_bridge_is_reached_at_its_pods_address() {
     assert!(
         !pod.ip("-o link show").contains("tap-def"),
         "it goes with QEMU"
+    );
+}
+
+/// Why a pod fails whose runner is started by `nsenter` and these words.
+async fn failure(kit: &Kit, pod: &Network, words: &[&str]) -> String {
+    let mut vm = vm(kit, pod, "");
+    vm.under.extend(words.iter().map(|word| (*word).to_owned()));
+    vm.start().await;
+    let (report, status) = vm.ended().await;
+    assert_eq!((report.reason, status), (ExitReason::StartFailed, 69));
+    report.message
+}
+
+/// Somebody who keeps the table of the guest's rules for itself, as the kernel lets who asks for it.
+struct Owner(std::process::Child);
+
+impl Owner {
+    fn of(pod: &Network) -> Self {
+        let mut nft = pod.command("nft");
+        let nft = nft.arg("-i").stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut nft = nft.spawn().expect("nft runs");
+        let table = b"add table ip bellows { flags owner; }\nlist tables\n";
+        let input = nft.stdin.as_mut().expect("its input");
+        input.write_all(table).expect("it reads");
+        let said = BufReader::new(nft.stdout.as_mut().expect("its output"));
+        let is_made = |line: std::io::Result<String>| line.expect("text").contains("ip bellows");
+        assert!(said.lines().any(is_made), "the table is not made");
+        Self(nft)
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[tokio::test]
+async fn n18_a_pod_that_cannot_have_the_bridge_fails_and_says_what_to_do() {
+    let test = "n18_a_pod_that_cannot_have_the_bridge_fails_and_says_what_to_do";
+    let Some([pod, _]) = support::networks(test) else {
+        return;
+    };
+    let Some(kit) = kit(test).await else { return };
+    pod.ip(&format!("address add {ADDRESS}/24 dev lo"));
+    let without = [
+        "setpriv",
+        "--bounding-set=-net_admin",
+        "--inh-caps=-net_admin",
+    ];
+    let why = failure(&kit, &pod, &without).await;
+    assert!(why.contains("needs the capability NET_ADMIN"), "{why}");
+    let why = failure(&kit, &pod, &["env", "PATH=/nowhere"]).await;
+    assert!(
+        why.contains("cannot execute nft: use the runner's own image"),
+        "{why}"
+    );
+    let owner = Owner::of(&pod);
+    let why = failure(&kit, &pod, &[]).await;
+    assert!(
+        why.contains("the kernel does not take the guest's rules"),
+        "{why}"
+    );
+    drop(owner);
+    assert!(
+        why.contains("--guest-network=user of the controller"),
+        "{why}"
     );
 }

@@ -6,9 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::Method;
-use neonvm_runner::core::args::GUESTD_FORWARD;
 use neonvm_runner::shell::http::Link;
-use protocol::runner::GuestState;
+use protocol::runner::{GUESTD_FORWARD, GuestState};
 use protocol::trace::Stage;
 use support::{Bounds, Kit, PATIENCE, SLOT, Vm, kit, sysfs, unless_harmed};
 use tokio::net::TcpStream;

@@ -8,13 +8,15 @@ use std::net::SocketAddrV4;
 use std::sync::Arc;
 
 use hyper::Method;
-use neonvm_runner::core::args::{GUESTD_FORWARD, Paths};
+use neonvm_runner::core::args::Paths;
 use neonvm_runner::shell::guest;
 use neonvm_runner::shell::record::write_json;
 use protocol::migration::{
     DiskTravel, IncomingOrder, IncomingStage, OutgoingOrder, OutgoingStage, PSK_FILE, StreamOptions,
 };
-use protocol::runner::{ExitReason, GuestState, ResizeProblem, RunnerPhase, RunnerState};
+use protocol::runner::{
+    ExitReason, GUESTD_FORWARD, GuestState, ResizeProblem, RunnerPhase, RunnerState,
+};
 use protocol::units::Bytes;
 use support::{Bounds, Kit, PATIENCE, SLOT, Vm, unless_harmed};
 use tokio_util::sync::CancellationToken;

@@ -5,8 +5,7 @@ mod support;
 use std::net::{IpAddr, Ipv4Addr};
 
 use neonvm_runner::config::OverlayNic;
-use neonvm_runner::core::args::{GUESTD_FORWARD, GUESTD_PORT};
-use protocol::runner::ExitReason;
+use protocol::runner::{ExitReason, GUESTD_FORWARD, GUESTD_PORT};
 use support::{Bounds, Kit, Vm, kit, networks};
 use test_network::Network;
 
@@ -25,7 +24,7 @@ fn vm(kit: &Kit, pod: &Network) -> Vm {
             mask: Ipv4Addr::new(255, 255, 0, 0),
         });
     });
-    vm.network = Some(pod.path());
+    vm.within(pod);
     vm
 }
 

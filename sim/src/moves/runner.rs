@@ -142,6 +142,7 @@ fn manifest() -> Manifest {
         cpus: Vec::new(),
         overlay_mac: None,
         bridged: false,
+        queues: 1,
         mac: String::new(),
         cmdline: String::new(),
         order: None,

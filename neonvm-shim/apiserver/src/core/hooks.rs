@@ -41,6 +41,15 @@ pub fn validate_create(kind: &Kind, value: &Value) -> Result<(), Vec<Cause>> {
     Ok(())
 }
 
+/// What the writer of a new object is told although it is stored.
+#[must_use]
+pub fn warnings(kind: &Kind, value: &Value) -> Vec<String> {
+    if kind.group == VM_GROUP {
+        return protocol::admission::warnings(&kind.kind, value);
+    }
+    Vec::new()
+}
+
 /// Checks a change beyond the schema.
 ///
 /// # Errors

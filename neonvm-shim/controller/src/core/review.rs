@@ -124,6 +124,7 @@ fn mutated(kind: &str, object: &Value) -> Answer {
 
 fn validated(kind: &str, request: &Value, excused: &Excused) -> Answer {
     let (new, readable) = kept(kind, &request["object"]);
+    let mut warnings = Vec::new();
     let checked = if request["operation"] == "UPDATE" {
         // An old one that cannot be read is what it is.
         let (old, _) = kept(kind, &request["oldObject"]);
@@ -133,10 +134,15 @@ fn validated(kind: &str, request: &Value, excused: &Excused) -> Answer {
             readable.and_then(|()| admission::validate_update(kind, &old, &new))
         }
     } else {
+        warnings = admission::warnings(kind, &new);
         readable.and_then(|()| admission::validate_create(kind, &new))
     };
     let Err(errors) = checked else {
-        return passed(json!({"allowed": true}));
+        let mut review = json!({"allowed": true});
+        if !warnings.is_empty() {
+            review["warnings"] = warnings.into();
+        }
+        return passed(review);
     };
     let text = |name: &str| request[name].as_str().unwrap_or_default().to_owned();
     let key = NamespacedName {

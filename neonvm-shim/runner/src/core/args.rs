@@ -9,15 +9,11 @@ use protocol::vm::MEMORY_BLOCK_BYTES;
 use super::disks::Drive;
 use super::shape::{CpuControl, Shape};
 use super::transfer::Manifest;
-use super::{bridge, forwards, overlay};
+use super::{bridge, forwards, nic, overlay};
 use crate::config::{Accel, RunnerConfig};
 
 /// Guest ports that are always reachable at the pod's address: ssh, host metrics, the monitor.
 pub const ALWAYS_PORTS: [u16; 3] = [22, 9100, 10301];
-/// Port of neonvmd in the guest.
-pub const GUESTD_PORT: u16 = 25183;
-/// Where neonvmd appears at the pod's address; its own number is taken there by the runner's HTTP server.
-pub const GUESTD_FORWARD: u16 = 25184;
 /// Id of the virtio-mem device.
 pub const MEMORY_DEVICE: &str = "vm0";
 /// What QEMU forbids itself: a guest that breaks out of it can start no program and change no identity.
@@ -212,26 +208,7 @@ pub fn qemu_args(
         );
         args.one("-device", format!("virtio-blk-pci,drive={}", drive.id));
     }
-    args.one(
-        "-netdev",
-        if bridge::connects(config, arrival) {
-            bridge::netdev(config.network.vhost && accel == Accel::Kvm)
-        } else {
-            forwards::user_network(config)
-        },
-    );
-    args.one(
-        "-device",
-        format!(
-            "virtio-net-pci,netdev=net0,mac={},romfile=",
-            device_mac(config, arrival)
-        ),
-    );
-    if let Some(mac) = overlay_mac(config, arrival) {
-        for (flag, value) in overlay::devices(&mac) {
-            args.one(flag, value);
-        }
-    }
+    network(&mut args, config, shape, accel, arrival);
     if let Some(cid) = config.vsock_cid {
         args.one("-device", format!("vhost-vsock-pci,guest-cid={cid}"));
     }
@@ -250,6 +227,29 @@ pub fn qemu_args(
         );
     }
     args.0
+}
+
+fn network(
+    args: &mut Args,
+    config: &RunnerConfig,
+    shape: &Shape,
+    accel: Accel,
+    arrival: Option<&Manifest>,
+) {
+    let vhost = config.network.vhost && accel == Accel::Kvm;
+    let queues = nic::queues(shape, arrival);
+    let mac = device_mac(config, arrival);
+    if bridge::connects(config, arrival) {
+        args.one("-netdev", nic::tap("net0", bridge::TAP, queues, vhost));
+        args.one("-device", nic::device("net0", &mac, queues));
+    } else {
+        args.one("-netdev", forwards::user_network(config));
+        args.one("-device", nic::device("net0", &mac, 1));
+    }
+    if let Some(mac) = overlay_mac(config, arrival) {
+        args.one("-netdev", nic::tap("overlay", overlay::TAP, queues, vhost));
+        args.one("-device", nic::device("overlay", &mac, queues));
+    }
 }
 
 struct Args(Vec<String>);
@@ -489,8 +489,8 @@ pub(crate) mod tests {
         let paths = Paths::new("/run/vm");
         let args = qemu_args(&config, &shape, Accel::Kvm, &paths, &[], None).join(" ");
         let first = args.find("netdev=net0,mac=").expect("the first");
-        let second = "-netdev tap,id=overlay,ifname=tap-overlay,script=no,downscript=no \
-                      -device virtio-net-pci,netdev=overlay,mac=52:54:0a:64:80:01,romfile=";
+        let second = "-netdev tap,id=overlay,ifname=tap-overlay,queues=4,script=no,downscript=no \
+                      -device virtio-net-pci,netdev=overlay,mac=52:54:0a:64:80:01,mq=on,romfile=";
         assert!(args.find(second).expect("the second") > first, "{args}");
         let word = " ip=10.100.128.1:::255.255.0.0:pg-x7k2p:eth1:off extra=1";
         assert!(args.contains(word), "{args}");
@@ -506,8 +506,8 @@ pub(crate) mod tests {
             hosts: None,
         };
         let line = line_of(&config);
-        let device = "-netdev tap,id=net0,ifname=tap-def,script=no,downscript=no \
-                      -device virtio-net-pci,netdev=net0,mac=52:54:00:4d:01:02,romfile=";
+        let device = "-netdev tap,id=net0,ifname=tap-def,queues=4,script=no,downscript=no \
+                      -device virtio-net-pci,netdev=net0,mac=52:54:00:4d:01:02,mq=on,romfile=";
         assert!(line.contains(device), "{line}");
         let words = " bellows.net=169.254.254.254/30,169.254.254.253 bellows.dns=10.96.0.10 \
                      bellows.search=a.b,c extra=1";

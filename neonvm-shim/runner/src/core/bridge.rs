@@ -14,7 +14,8 @@
 
 use std::net::Ipv4Addr;
 
-use super::args::{GUESTD_FORWARD, GUESTD_PORT};
+use protocol::runner::{GUESTD_FORWARD, GUESTD_PORT};
+
 use super::forwards;
 use super::transfer::Manifest;
 use crate::config::{Resolver, RunnerConfig};
@@ -43,13 +44,6 @@ const MAX_SEARCH: usize = 6;
 #[must_use]
 pub fn connects(config: &RunnerConfig, arrival: Option<&Manifest>) -> bool {
     arrival.map_or(config.network.bridged, |from| from.bridged)
-}
-
-/// QEMU's end.
-#[must_use]
-pub fn netdev(vhost: bool) -> String {
-    let vhost = if vhost { ",vhost=on" } else { "" };
-    format!("tap,id=net0,ifname={TAP},script=no,downscript=no{vhost}")
 }
 
 /// What the guest's init is told.

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use protocol::migration::{DISK_PORT, STREAM_PORT};
+use protocol::runner::{GUESTD_FORWARD, GUESTD_PORT, pods_own_ports};
 
-use super::args::{ALWAYS_PORTS, GUESTD_FORWARD, GUESTD_PORT};
+use super::args::ALWAYS_PORTS;
 use crate::config::RunnerConfig;
 
 /// What a port is of.
@@ -44,10 +44,9 @@ pub fn public(config: &RunnerConfig) -> BTreeSet<(Protocol, u16)> {
         Some((protocol, number))
     });
     let tcp = ALWAYS_PORTS.into_iter().chain(config.image.ports.clone());
-    let runner = u16::try_from(config.spec.runner_port).unwrap_or(0);
-    let own = [GUESTD_PORT, GUESTD_FORWARD, STREAM_PORT, DISK_PORT, runner];
+    let own = pods_own_ports(config.spec.runner_port.into());
     let is_own = |(protocol, port): &(Protocol, u16)| {
-        *port == 0 || (*protocol == Protocol::Tcp && own.contains(port))
+        *port == 0 || (*protocol == Protocol::Tcp && own.contains(&(*port).into()))
     };
     guest
         .chain(tcp.map(|port| (Protocol::Tcp, port)))

@@ -106,21 +106,6 @@ pub fn kernel_word(nic: &OverlayNic, pod: &str) -> String {
     format!("ip={address}:::{mask}:{pod}:{GUEST_DEVICE}:off")
 }
 
-/// QEMU's end of the cable, and the device with this hardware address.
-#[must_use]
-pub fn devices(mac: &str) -> [(&'static str, String); 2] {
-    [
-        (
-            "-netdev",
-            format!("tap,id=overlay,ifname={TAP},script=no,downscript=no"),
-        ),
-        (
-            "-device",
-            format!("virtio-net-pci,netdev=overlay,mac={mac},romfile="),
-        ),
-    ]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

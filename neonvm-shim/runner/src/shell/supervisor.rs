@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use neonvm_quota::QuotaGroup;
 use protocol::runner::{
-    ExitReason, ExitReport, GuestState, QuotaState, RunnerPhase, RunnerState, SizeOrder, StopOrder,
+    ExitReason, ExitReport, GUESTD_FORWARD, GuestState, QuotaState, RunnerPhase, RunnerState,
+    SizeOrder, StopOrder,
 };
 use protocol::time::{Span, Timestamp};
 use protocol::trace::TraceId;
@@ -24,7 +25,7 @@ use super::record::{Record, write_json};
 use super::transfer::{Answer, Ask, Transfer};
 use crate::accel::knowledge;
 use crate::config::RunnerConfig;
-use crate::core::args::{GUESTD_FORWARD, Paths};
+use crate::core::args::Paths;
 use crate::core::disks;
 use crate::core::exit::{Evidence, ShutdownReason, classify};
 use crate::core::shape::CpuControl;

@@ -25,6 +25,7 @@ use crate::config::RunnerConfig;
 use crate::core::args::{Paths, cmdline, device_mac, overlay_mac};
 use crate::core::bridge;
 use crate::core::disks::{self, Drive, DriveKind};
+use crate::core::nic;
 use crate::core::sizer::{Event, QmpFailure};
 use crate::core::transfer::{
     Arrival, Disk, DriveThere, Incoming, IncomingAction, Manifest, Outgoing, OutgoingAction,
@@ -236,6 +237,7 @@ async fn describe(
     let origin = origin(&config, &record);
     let path = paths.overlay();
     let file = std::fs::metadata(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let queues = nic::queues(&record.shape, origin.as_ref());
     let own_cmdline = cmdline(&config, &record.shape, record.accel);
     Ok(Box::new(Manifest {
         qemu: qmp.version.clone(),
@@ -246,6 +248,7 @@ async fn describe(
         overlay_mac: overlay_mac(&config, origin.as_ref()),
         mac: device_mac(&config, origin.as_ref()),
         bridged: bridge::connects(&config, origin.as_ref()),
+        queues,
         cmdline: origin.map_or(own_cmdline, |from| from.cmdline),
         order: record.order,
         boot_ms: record.boot_ms,

@@ -111,8 +111,8 @@ pub struct Vm {
     pub dir: tempfile::TempDir,
     pub config: RunnerConfig,
     pub runner: Option<Child>,
-    /// The network it is in, if not this machine's.
-    pub network: Option<String>,
+    /// The command that starts its runner, whose words come behind: one that gives it another place. None: itself.
+    pub under: Vec<String>,
 }
 
 /// What a VM may be: cores and slots of 256 MiB.
@@ -163,8 +163,13 @@ impl Vm {
             dir,
             config,
             runner: None,
-            network: None,
+            under: Vec::new(),
         }
+    }
+
+    /// Lets it run in this network.
+    pub fn within(&mut self, network: &Network) {
+        self.under = vec!["nsenter".to_owned(), format!("--net={}", network.path())];
     }
 
     pub fn paths(&self) -> Paths {
@@ -179,14 +184,9 @@ impl Vm {
             .open(self.paths().runner_log())
             .expect("a log");
         let program = env!("CARGO_BIN_EXE_neonvm-runner");
-        let mut command = match &self.network {
-            None => Command::new(program),
-            Some(network) => {
-                let mut command = Command::new("nsenter");
-                command.arg(format!("--net={network}")).arg(program);
-                command
-            }
-        };
+        let mut words = self.under.iter().map(String::as_str).chain([program]);
+        let mut command = Command::new(words.next().expect("a program"));
+        command.args(words);
         let child = command
             .args(["run", "--rundir"])
             .arg(self.dir.path())

@@ -128,6 +128,7 @@ impl Store {
         self.first_state(context, &key, &mut value)?;
         self.check(context, &name, &value)?;
         hooks::refuse(&kind, &name, hooks::validate_create(&kind, &value))?;
+        context.warnings.extend(hooks::warnings(&kind, &value));
         self.own(context, None, &mut value);
         Ok(self.write(&key, (context.namespace.clone(), name), value))
     }

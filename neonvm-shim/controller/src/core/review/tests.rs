@@ -143,6 +143,30 @@ fn an_object_that_breaks_a_rule_may_still_lose_its_finalizer() {
 }
 
 #[test]
+fn what_is_hardly_meant_passes_with_a_warning() {
+    let with_port = |cpu| {
+        let mut vm = vm(json!(cpu));
+        vm["spec"]["guest"]["ports"] = json!([{"port": 20188, "protocol": "TCP"}]);
+        vm
+    };
+    let (old, new) = (with_port(1), with_port(2));
+    let answer = validate("CREATE", &old, None, &Excused::default());
+    let response = &answer.review["response"];
+    let warning = response["warnings"][0].as_str().unwrap_or_default();
+    assert!(
+        is_allowed(&answer) && warning.contains("20188"),
+        "{response}"
+    );
+    // Who resizes it later is not told again.
+    let answer = validate("UPDATE", &new, Some(&old), &Excused::default());
+    let response = &answer.review["response"];
+    assert!(
+        is_allowed(&answer) && response.get("warnings").is_none(),
+        "{response}"
+    );
+}
+
+#[test]
 fn who_is_excused_passes_with_a_warning() {
     let (old, new) = (vm(json!(1)), vm(json!(9)));
     let excused = Excused::of("prod/pg, other".split(','));

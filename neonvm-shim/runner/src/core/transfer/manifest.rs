@@ -58,6 +58,9 @@ pub struct Manifest {
     /// It is connected by a bridge, not by QEMU's user network.
     #[serde(default)]
     pub bridged: bool,
+    /// Queues of each device that is an interface of the pod's.
+    #[serde(default = "one_queue")]
+    pub queues: u32,
     /// Address of the one in the overlay network, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overlay_mac: Option<String>,
@@ -75,6 +78,11 @@ pub struct Manifest {
     /// The runner has the key that all of the VM's have, to encrypt what it sends.
     #[serde(default)]
     pub encrypts: bool,
+}
+
+/// What a guest has whose runner does not say.
+const fn one_queue() -> u32 {
+    1
 }
 
 /// A drive of the source.

@@ -4,6 +4,7 @@ use super::{Manifest, Unfit};
 use crate::config::Accel;
 use crate::core::bridge;
 use crate::core::disks;
+use crate::core::nic;
 use crate::core::shape::{CpuControl, shape};
 use protocol::vm::VmSpec;
 
@@ -34,6 +35,7 @@ fn of(settings: &serde_json::Value, disks: &serde_json::Value) -> Manifest {
         cpus: Vec::new(),
         mac: String::new(),
         bridged: false,
+        queues: 1,
         overlay_mac: None,
         cmdline: String::new(),
         order: None,
@@ -110,6 +112,13 @@ fn n18_a_guest_that_comes_is_connected_as_where_it_booted() {
     // A runner of before bridges says nothing of it.
     let mut said = serde_json::to_value(&from).unwrap();
     said.as_object_mut().unwrap().remove("bridged");
-    let from: Manifest = serde_json::from_value(said).unwrap();
+    said.as_object_mut().unwrap().remove("queues");
+    let mut from: Manifest = serde_json::from_value(said).unwrap();
     assert!(!from.bridged);
+    assert_eq!(nic::queues(&from.shape, Some(&from)), 1);
+    // Here it would have as many as it may have CPUs, up to four.
+    for (cpus, queues) in [(1, 1), (3, 3), (16, 4)] {
+        from.shape.max_cpus = cpus;
+        assert_eq!(nic::queues(&from.shape, None), queues);
+    }
 }
