@@ -1,13 +1,10 @@
 //! What the guest itself sees, asked of the daemon inside it.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use protocol::runner::GuestState;
-
-/// Port of the guest daemon at the VM's address on one machine.
-pub const GUEST_DAEMON_PORT: u16 = 25184;
+use protocol::runner::{GUESTD_FORWARD, GuestState};
 
 /// How long a connection is kept for the next question. What is asked in guests hangs up on those who are silent for a minute;
 /// a question that meets that is lost.
@@ -18,6 +15,8 @@ const KEPT: Duration = Duration::from_secs(10);
 pub struct Guest {
     /// The VM's address.
     pub ip: IpAddr,
+    /// Where its daemon is reached.
+    daemon: SocketAddr,
     http: reqwest::Client,
 }
 
@@ -27,13 +26,21 @@ impl Guest {
     /// # Errors
     /// When the HTTP client cannot be made.
     pub fn new(ip: IpAddr) -> Result<Self> {
+        Self::with_daemon_at(ip, SocketAddr::new(ip, GUESTD_FORWARD))
+    }
+
+    /// The same, where the guest's daemon is reached elsewhere: in a pod, none but the pod itself reaches it.
+    ///
+    /// # Errors
+    /// When the HTTP client cannot be made.
+    pub fn with_daemon_at(ip: IpAddr, daemon: SocketAddr) -> Result<Self> {
         crate::site::install_crypto();
         let http = reqwest::Client::builder()
             .timeout(Duration::from_secs(30))
             .pool_idle_timeout(KEPT)
             .no_proxy()
             .build()?;
-        Ok(Self { ip, http })
+        Ok(Self { ip, daemon, http })
     }
 
     /// What the guest sees now.
@@ -53,7 +60,7 @@ impl Guest {
     }
 
     async fn get(&self, query: String) -> Result<GuestState> {
-        let url = format!("http://{}:{GUEST_DAEMON_PORT}/v1/state{query}", self.ip);
+        let url = format!("http://{}/v1/state{query}", self.daemon);
         let response = self
             .http
             .get(&url)

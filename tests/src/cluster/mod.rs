@@ -31,6 +31,6 @@ pub use programs::{
     multus_or_skip, nodes_or_skip,
 };
 pub use record::{Part, end, running};
-pub use relay::relay;
+pub use relay::{Relay, relay};
 pub use spawn::Life;
 pub(crate) use spawn::spawn;

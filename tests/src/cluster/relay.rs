@@ -1,4 +1,4 @@
-//! Connections from this machine into the network of a cluster.
+//! Connections from one network into another: from this machine into that of a cluster, or from there into a pod's.
 
 use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use nix::sched::{CloneFlags, setns};
 use tokio::net::TcpStream;
+use tokio::sync::oneshot;
 
 /// Listens here, writes the address into `note`, enters the network namespace and carries every connection to `to` there. Never
 /// ends. To be called before there is any other thread: a socket belongs to the namespace that its thread is in.
@@ -14,19 +15,66 @@ use tokio::net::TcpStream;
 /// # Errors
 /// When it cannot begin.
 pub fn relay(network: &Path, to: SocketAddr, note: &Path) -> Result<()> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    listener.set_nonblocking(true)?;
-    let address = listener.local_addr()?;
-    let namespace =
-        File::open(network).with_context(|| format!("cannot open {}", network.display()))?;
-    setns(namespace, CloneFlags::CLONE_NEWNET).context("cannot enter the network")?;
+    let (listener, address) = listen()?;
+    enter(network)?;
     let fresh = note.with_extension("new");
     std::fs::write(&fresh, address.to_string())?;
     std::fs::rename(fresh, note)?;
+    carry(listener, to, std::future::pending())
+}
+
+/// A relay in a thread of its own, as long as this is kept.
+#[derive(Debug)]
+pub struct Relay {
+    /// Where it listens, in the network of whoever began it.
+    pub address: SocketAddr,
+    _end: oneshot::Sender<()>,
+}
+
+impl Relay {
+    /// Carries every connection to `to` in another network.
+    ///
+    /// # Errors
+    /// When it cannot listen, or nothing can enter that network.
+    pub fn into_network(network: &Path, to: SocketAddr) -> Result<Self> {
+        let (listener, address) = listen()?;
+        let (end, ended) = oneshot::channel();
+        let (begun, begins) = std::sync::mpsc::channel();
+        let network = network.to_owned();
+        std::thread::spawn(move || {
+            let entered = enter(&network);
+            let is_there = entered.is_ok();
+            // Who began it waits for this word.
+            let _ = begun.send(entered);
+            if is_there {
+                let ended = async { drop(ended.await) };
+                let _ = carry(listener, to, ended);
+            }
+        });
+        begins.recv().context("the thread has ended")??;
+        Ok(Self { address, _end: end })
+    }
+}
+
+fn listen() -> Result<(TcpListener, SocketAddr)> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    listener.set_nonblocking(true)?;
+    let address = listener.local_addr()?;
+    Ok((listener, address))
+}
+
+/// Puts this thread into a network.
+fn enter(network: &Path) -> Result<()> {
+    let namespace =
+        File::open(network).with_context(|| format!("cannot open {}", network.display()))?;
+    setns(namespace, CloneFlags::CLONE_NEWNET).context("cannot enter the network")
+}
+
+fn carry(listener: TcpListener, to: SocketAddr, end: impl Future<Output = ()>) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    runtime.block_on(async {
+    let each = async {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         loop {
             let (mut near, _) = listener.accept().await?;
@@ -35,8 +83,16 @@ pub fn relay(network: &Path, to: SocketAddr, note: &Path) -> Result<()> {
                 let Ok(mut far) = TcpStream::connect(to).await else {
                     return;
                 };
+                // Small questions are not kept waiting for more.
+                let _ = near.set_nodelay(true).and_then(|()| far.set_nodelay(true));
                 let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
             });
+        }
+    };
+    runtime.block_on(async {
+        tokio::select! {
+            failed = each => failed,
+            () = end => Ok(()),
         }
     })
 }
