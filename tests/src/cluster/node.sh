@@ -89,6 +89,9 @@ authorization: {mode: Webhook}
 tlsCertFile: /cluster/pki/$name.crt
 tlsPrivateKeyFile: /cluster/pki/$name.key
 resolvConf: ""
+# Nobody answers there, and says so at once. Without one, kubelet tells of its lack at each look at a pod.
+clusterDNS: [$address]
+clusterDomain: cluster.local
 evictionHard: {memory.available: 100Mi, nodefs.available: 1%, imagefs.available: 1%}
 imageGCHighThresholdPercent: 100
 nodeStatusUpdateFrequency: 4s

@@ -33,6 +33,8 @@ use super::{metadata, pod, requests, volumes};
 pub const SILENCE_REPORTED: Span = Span::from_secs(5);
 /// Progress of a resize is written at most this often.
 pub const PROGRESS_INTERVAL: Span = Span::from_millis(250);
+/// What a pod requests follows a guest that shrinks at most this often: a kubelet carries out each change, and tells of it.
+pub const REQUESTS_INTERVAL: Span = Span::from_secs(1);
 
 /// How a VM came to its end.
 enum End {
@@ -316,7 +318,9 @@ impl Draft<'_> {
             self.actions
                 .push(Action::PatchPodMetadata { name: name(), ops });
         }
-        if let Some(resize) = resize {
+        if let Some(resize) = resize
+            && (resize.grows || !self.has_yet_to_shrink())
+        {
             let ops = resize.ops;
             self.actions.push(Action::ResizePod { name: name(), ops });
         }
@@ -344,6 +348,17 @@ impl Draft<'_> {
         let mut change = requests::change(self.vm, pod, has)?;
         change.grows &= !self.input.failures.contains_key(&Kind::ResizePod);
         Some(change)
+    }
+
+    /// Whether the guest is on its way down, and what its pod requests has followed it not long ago; then to be looked at again.
+    fn has_yet_to_shrink(&mut self) -> bool {
+        let is_there = matches!(self.input.runner, RunnerView::Known(state) if self.fit(state) == Fit::Reached);
+        let next = self.input.wished_at.max(self.input.resized_at) + REQUESTS_INTERVAL;
+        let waits = !is_there && self.input.at.now < next;
+        if waits {
+            self.wake_at(next);
+        }
+        waits
     }
 
     /// Whether others see by what the pod requests how large its guest may be.

@@ -96,6 +96,8 @@ pub struct Input<'a> {
     pub wished_at: Timestamp,
     /// When progress of a resize was last written.
     pub progress_at: Timestamp,
+    /// When what the pod requests was last changed.
+    pub resized_at: Timestamp,
     /// The size of an order on its way to the runner.
     pub ordering: Option<Resources>,
     /// The size the guest had when the resize under way began.

@@ -177,6 +177,7 @@ pub struct VmCore {
     taker: Taker,
     suffix: String,
     progress_at: Timestamp,
+    resized_at: Timestamp,
     scaling_from: Option<Resources>,
     /// What the runner had when the order under way was decided: its news may overtake the order's answer.
     ordered_from: Option<Resources>,
@@ -213,6 +214,7 @@ impl VmCore {
             taker: Taker::default(),
             suffix: String::new(),
             progress_at: Timestamp(0),
+            resized_at: Timestamp(0),
             scaling_from: None,
             ordered_from: None,
             must_read_vm: false,
@@ -431,6 +433,7 @@ impl VmCore {
             restart_at: self.restarts.not_before(),
             wished_at: self.stages.wished_at(),
             progress_at: self.progress_at,
+            resized_at: self.resized_at,
             ordering: self.busy.values().find_map(|action| match action {
                 Action::SetSize { order, .. } => Some(ordered(order)),
                 _ => None,

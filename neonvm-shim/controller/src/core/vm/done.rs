@@ -100,7 +100,12 @@ impl VmCore {
                 self.note_created(&pod);
                 self.saw_pod(at, *pod);
             }
-            (_, Reply::Pod(pod)) => self.saw_pod(at, *pod),
+            (action, Reply::Pod(pod)) => {
+                if action.kind() == Kind::ResizePod {
+                    self.resized_at = at.now;
+                }
+                self.saw_pod(at, *pod);
+            }
             (_, Reply::PodGone(name)) => self.lost_pod(&name, None),
             (Action::ReadTaker { uid, .. }, Reply::Taker(found)) => {
                 self.taker.found(uid, found.as_deref(), at.now);

@@ -1,7 +1,7 @@
 //! What is not written of a resize that is done at once.
 
 use protocol::time::Span;
-use protocol::units::MilliCpu;
+use protocol::units::{Bytes, MilliCpu};
 use protocol::vm::{VirtualMachine, VmPhase};
 
 use super::world::World;
@@ -133,4 +133,33 @@ fn n41_where_requests_cannot_follow_a_growth_waits_for_the_metadata() {
     let at = |kind| kinds.iter().position(|it| *it == kind);
     let (said, ordered) = (at(Kind::PatchPodMetadata), at(Kind::SetSize));
     assert!(said.is_some() && said < ordered, "{kinds:?}");
+}
+
+/// The guest has given back some of its memory, and has this much.
+fn gives_back(world: &mut World, pod: &str, gib: u64) {
+    let state = world.runners.get_mut(pod).expect("the runner is there");
+    state.memory.plugged = Bytes((gib << 30) - state.memory.base.0);
+    state.generation += 1;
+    world.show_runner();
+}
+
+/// Every change of what a pod requests is work for its kubelet, on the node whose guest is at work.
+#[test]
+fn n41_what_a_pod_requests_follows_a_slow_shrink_at_intervals_and_its_end_at_once() {
+    let (mut world, pod) = running_as(true);
+    world.edit(|vm| ask(vm, 500, 1));
+    world.settle();
+    let mut resizes = Vec::new();
+    for tenth in 0..14 {
+        world.pass(Span::from_millis(100));
+        gives_back(&mut world, &pod, if tenth < 7 { 3 } else { 2 });
+        if world.settle().contains(&"ResizePod".to_owned()) {
+            resizes.push(tenth);
+        }
+    }
+    assert_eq!(resizes, [9], "a second after it was ordered");
+    world.finish_resize(&pod);
+    assert!(world.settle().contains(&"ResizePod".to_owned()));
+    let requests = &world.pods[&pod]["spec"]["containers"][0]["resources"]["requests"];
+    assert_eq!(requests["memory"], "1Gi");
 }
