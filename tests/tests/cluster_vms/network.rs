@@ -35,6 +35,11 @@ pub(super) async fn check(world: &World) -> Result<()> {
     let host = &world.get("node", host)?["status"]["addresses"][0]["address"];
     let host = host.as_str().context("the node has an address")?;
     world.guest(&vm, &format!("ping -c 1 -W 5 {host}"))?;
+    // The names that kubelet gives its pod: the tests' nodes name themselves as the server.
+    let names = world.guest(&vm, "cat /etc/resolv.conf")?;
+    for part in [&format!("nameserver {host}\n"), "svc.cluster.local"] {
+        ensure!(names.contains(part), "{names}");
+    }
     // Itself, as others reach it; its runner's orders and metrics it does not.
     let itself = format!("(sleep 2) | timeout 10 nc {address} 22; true");
     let greets = world.guest(&vm, &itself)?;

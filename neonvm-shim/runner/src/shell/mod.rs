@@ -17,6 +17,7 @@ pub mod qmp;
 mod qmp_transfer;
 pub mod record;
 pub mod run;
+mod shown;
 pub mod supervisor;
 pub mod sync;
 pub mod transfer;

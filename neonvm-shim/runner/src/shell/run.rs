@@ -29,6 +29,7 @@ use super::metrics::Metrics;
 use super::overlay::{self, OverlayError};
 use super::process::{self, ProcessId};
 use super::record::{Record, RecordError, private_dir, read_json, write_json};
+use super::shown::Shown;
 use super::supervisor::{INPUT_BACKLOG, Input, OnCancel, Seen, Supervisor};
 use super::transfer::{self, Ask};
 use super::{console, disk, follow};
@@ -502,7 +503,7 @@ impl Runner {
             group,
             quota,
             inputs: inputs.clone(),
-            state,
+            state: Shown::new(state),
             on_cancel: self.on_cancel,
             outgoing,
             incoming,

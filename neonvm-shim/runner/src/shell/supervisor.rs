@@ -12,7 +12,7 @@ use protocol::time::{Span, Timestamp};
 use protocol::trace::TraceId;
 use protocol::units::MilliCpu;
 use telemetry::clock::Clock;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
@@ -22,6 +22,7 @@ use super::metrics::Metrics;
 use super::process::file_tail;
 use super::qmp::{Qmp, QmpEvent};
 use super::record::{Record, write_json};
+use super::shown::Shown;
 use super::transfer::{Answer, Ask, Transfer};
 use crate::accel::knowledge;
 use crate::config::RunnerConfig;
@@ -96,7 +97,7 @@ pub struct Supervisor {
     pub(super) group: Option<QuotaGroup>,
     pub(super) quota: QuotaState,
     pub(super) inputs: mpsc::Sender<Input>,
-    pub(super) state: watch::Sender<RunnerState>,
+    pub(super) state: Shown,
     pub(super) on_cancel: OnCancel,
     pub(super) seen: Seen,
     /// The migration the guest leaves by.
@@ -251,7 +252,7 @@ impl Supervisor {
         if let Some((_, ended)) = self.seen.ended {
             at = at.min(ended + LAST_EVENTS);
         }
-        at
+        at.min(self.state.poll_deadline().unwrap_or(at))
     }
 
     fn act(&mut self, action: Action) {
@@ -347,7 +348,7 @@ impl Supervisor {
         self.sizer.handle(now, Event::Order(order));
         self.turn();
         // Whoever asked and went away does not need the answer.
-        let _ = reply.send(self.state.borrow().clone());
+        let _ = reply.send(self.state.current());
     }
 
     fn take_qmp(&mut self, now: Timestamp, event: QmpEvent) {
@@ -584,7 +585,7 @@ impl Supervisor {
         SocketAddrV4::new(self.config.pod_ip, GUESTD_FORWARD)
     }
 
-    fn publish(&self, now: Timestamp) {
+    fn publish(&mut self, now: Timestamp) {
         let seen = &self.seen;
         let phase = match (&seen.exit, &seen.stopping, &seen.guest) {
             (Some(_), ..) => RunnerPhase::Exited,
@@ -618,36 +619,6 @@ impl Supervisor {
             outgoing: self.outgoing.as_ref().map(Outgoing::report),
             incoming: self.incoming.as_ref().map(Incoming::report),
         };
-        self.state.send_if_modified(|state| {
-            let next = RunnerState {
-                generation: state.generation,
-                ..next
-            };
-            // Stamps are made once per stage, but the offset jitters by microseconds.
-            if same(state, &next) {
-                return false;
-            }
-            *state = RunnerState {
-                generation: state.generation + 1,
-                ..next
-            };
-            true
-        });
+        self.state.show(now, next);
     }
-}
-
-/// Whether two states say the same, but for the jitter of the stamps' begin.
-fn same(a: &RunnerState, b: &RunnerState) -> bool {
-    let plain = |state: &RunnerState| {
-        let mut state = state.clone();
-        for stamp in state
-            .resize
-            .iter_mut()
-            .flat_map(|resize| &mut resize.stages)
-        {
-            stamp.start_unix_us = 0;
-        }
-        state
-    };
-    plain(a) == plain(b)
 }

@@ -300,7 +300,7 @@ impl Supervisor {
     pub(super) fn take_ask(&mut self, now: Timestamp, ask: Ask, answer: Answer) {
         let refusal = self.asked(now, ask).err();
         self.turn();
-        let state = self.state.borrow().clone();
+        let state = self.state.current();
         // Whoever asked and went away does not need the answer.
         let _ = answer.send(refusal.map_or(Ok(state), Err));
     }

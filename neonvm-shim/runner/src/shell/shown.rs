@@ -1,0 +1,156 @@
+//! What the runner shows of itself: the state that whoever asks is told, and is woken by.
+//!
+//! Each state that is shown wakes the controller, on a machine whose guest is at work then. What only says how far a resize has come waits
+//! a moment for what comes next; all else is shown at once.
+
+use protocol::runner::{CpuState, MemoryState, ResizeReport, RunnerState};
+use protocol::time::{Span, Timestamp};
+use tokio::sync::watch;
+
+/// How long progress of a resize may wait to be shown.
+const PROGRESS_INTERVAL: Span = Span::from_millis(100);
+
+/// The state, and when it was shown.
+#[derive(Debug)]
+pub(super) struct Shown {
+    state: watch::Sender<RunnerState>,
+    at: Timestamp,
+    is_behind: bool,
+}
+
+impl Shown {
+    /// As shown by whoever was there before.
+    pub(super) fn new(state: watch::Sender<RunnerState>) -> Self {
+        Self {
+            state,
+            at: Timestamp(0),
+            is_behind: false,
+        }
+    }
+
+    /// What is shown now.
+    pub(super) fn current(&self) -> RunnerState {
+        self.state.borrow().clone()
+    }
+
+    /// Shows the next one, under a generation of its own, unless it says the same or can wait.
+    pub(super) fn show(&mut self, now: Timestamp, next: RunnerState) {
+        let (is_same, is_progress) = {
+            let held = self.state.borrow();
+            (same(&held, &next), is_progress(&held, &next))
+        };
+        self.is_behind = !is_same && is_progress && now < self.at + PROGRESS_INTERVAL;
+        if is_same || self.is_behind {
+            return;
+        }
+        self.at = now;
+        self.state.send_modify(|state| {
+            *state = RunnerState {
+                generation: state.generation + 1,
+                ..next
+            };
+        });
+    }
+
+    /// When what waits is to be shown.
+    pub(super) fn poll_deadline(&self) -> Option<Timestamp> {
+        self.is_behind.then(|| self.at + PROGRESS_INTERVAL)
+    }
+}
+
+/// Whether two states say the same, but for their generations and the jitter of the stamps' begin.
+fn same(a: &RunnerState, b: &RunnerState) -> bool {
+    let plain = |state: &RunnerState| {
+        let mut state = state.clone();
+        state.generation = 0;
+        let resize = state.resize.iter_mut();
+        for stamp in resize.flat_map(|resize| &mut resize.stages) {
+            stamp.start_unix_us = 0;
+        }
+        state
+    };
+    plain(a) == plain(b)
+}
+
+/// Whether they differ only in how far a resize has come that is not done.
+fn is_progress(a: &RunnerState, b: &RunnerState) -> bool {
+    let under_way = |state: &RunnerState| state.resize.as_ref().is_some_and(|resize| !resize.done);
+    let but_for_progress = |state: &RunnerState| RunnerState {
+        cpus: CpuState::default(),
+        memory: MemoryState::default(),
+        resize: state.resize.clone().map(|resize| ResizeReport {
+            stages: Vec::new(),
+            ..resize
+        }),
+        ..state.clone()
+    };
+    under_way(a) && under_way(b) && same(&but_for_progress(a), &but_for_progress(b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::run::waiting_state;
+    use super::*;
+    use protocol::runner::SizeOrder;
+    use protocol::trace::TraceId;
+    use protocol::units::{Bytes, MilliCpu};
+
+    /// A guest on its way to a size, that has so much memory plugged.
+    fn resizing(revision: i64, gib: u64, done: bool) -> RunnerState {
+        let order = SizeOrder {
+            cpu: MilliCpu(1000),
+            memory: Bytes(8 << 30),
+            trace: TraceId {
+                vm: "default/vm".into(),
+                revision,
+            },
+        };
+        let mut state = waiting_state();
+        state.memory.plugged = Bytes(gib << 30);
+        state.resize = Some(ResizeReport {
+            order,
+            done,
+            stages: Vec::new(),
+            problem: None,
+        });
+        state
+    }
+
+    #[test]
+    fn progress_waits_for_what_comes_next_and_nothing_else_does() {
+        let (state, mut news) = watch::channel(RunnerState {
+            generation: 0,
+            ..waiting_state()
+        });
+        let mut shown = Shown::new(state);
+        let at = |ms| Timestamp(1_000_000) + Span::from_millis(ms);
+        let mut shows = |ms, next: RunnerState| {
+            shown.show(at(ms), next);
+            let is_news = news.has_changed().unwrap();
+            let generation = news.borrow_and_update().generation;
+            (is_news, generation, shown.poll_deadline())
+        };
+        assert_eq!(shows(0, resizing(1, 0, false)), (true, 1, None));
+        let due = Some(at(100));
+        assert_eq!(shows(10, resizing(1, 1, false)), (false, 1, due));
+        assert_eq!(shows(99, resizing(1, 2, false)), (false, 1, due));
+        assert_eq!(shows(100, resizing(1, 2, false)), (true, 2, None));
+        assert_eq!(
+            shows(101, resizing(1, 2, false)),
+            (false, 2, None),
+            "the same"
+        );
+        // It is done, is to have another size, has a problem: at once.
+        assert_eq!(shows(110, resizing(1, 7, false)), (false, 2, Some(at(200))));
+        assert_eq!(shows(111, resizing(1, 8, true)), (true, 3, None));
+        assert_eq!(shows(112, resizing(2, 8, false)), (true, 4, None));
+        let mut stuck = resizing(2, 8, false);
+        let resize = stuck.resize.as_mut().unwrap();
+        resize.problem = Some(protocol::runner::ResizeProblem::CpuStuck { missing: 1 });
+        assert_eq!(shows(113, stuck), (true, 5, None));
+        // What came back to what is shown is not owed any more.
+        assert_eq!(shows(114, resizing(2, 8, false)).1, 6);
+        assert_eq!(shows(115, resizing(2, 7, false)), (false, 6, Some(at(214))));
+        assert_eq!(shows(116, resizing(2, 8, false)), (false, 6, None));
+    }
+}
