@@ -80,7 +80,7 @@ fn n50_the_ports_in_the_architecture_are_those_of_the_code() {
         told.insert(port.to_owned());
     }
     // And none is left out that the wire knows.
-    for file in ["permit.rs", "monitor.rs", "migration.rs"] {
+    for file in ["permit.rs", "monitor.rs", "migration.rs", "runner.rs"] {
         let source = read(&format!("protocol/src/{file}"));
         let consts = source.lines().filter(|line| line.contains("PORT: u16 = "));
         for line in consts {
