@@ -364,6 +364,12 @@ fn check_slot_size(object: &Value, errors: &mut Vec<FieldError>) {
     }
 }
 
+/// A name that is the VM's or its pod's own.
+fn reserved(field: &str, name: &Value) -> FieldError {
+    let message = format!(".{field} {name} is reserved");
+    FieldError::new(FieldErrorKind::Invalid, field, message, name)
+}
+
 fn check_disk_names(object: &Value, errors: &mut Vec<FieldError>) {
     let disks = at(object, "spec.disks").as_array();
     for (index, disk) in disks.into_iter().flatten().enumerate() {
@@ -372,13 +378,7 @@ fn check_disk_names(object: &Value, errors: &mut Vec<FieldError>) {
         };
         let field = format!("spec.disks[{index}].name");
         if RESERVED_DISK_NAMES.contains(&name) {
-            let message = format!(".{field} {name:?} is reserved");
-            errors.push(FieldError::new(
-                FieldErrorKind::Invalid,
-                &field,
-                message,
-                &disk["name"],
-            ));
+            errors.push(reserved(&field, &disk["name"]));
         }
         if name.chars().count() > MAX_DISK_NAME {
             let message = format!(".{field} may not be more than {MAX_DISK_NAME} characters");

@@ -1,10 +1,14 @@
 //! What the guest itself sees, asked of the daemon inside it.
 
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use protocol::runner::{GUESTD_FORWARD, GuestState};
+
+use crate::cluster::Relay;
 
 /// How long a connection is kept for the next question. What is asked in guests hangs up on those who are silent for a minute;
 /// a question that meets that is lost.
@@ -17,6 +21,8 @@ pub struct Guest {
     pub ip: IpAddr,
     /// Where its daemon is reached.
     daemon: SocketAddr,
+    /// What carries questions there.
+    _relay: Option<Arc<Relay>>,
     http: reqwest::Client,
 }
 
@@ -26,21 +32,31 @@ impl Guest {
     /// # Errors
     /// When the HTTP client cannot be made.
     pub fn new(ip: IpAddr) -> Result<Self> {
-        Self::with_daemon_at(ip, SocketAddr::new(ip, GUESTD_FORWARD))
+        Self::asked_at(ip, SocketAddr::new(ip, GUESTD_FORWARD), None)
     }
 
-    /// The same, where the guest's daemon is reached elsewhere: in a pod, none but the pod itself reaches it.
+    /// The same for a guest in a pod, whose daemon none but the pod itself reaches: it is asked from its pod's network.
     ///
     /// # Errors
-    /// When the HTTP client cannot be made.
-    pub fn with_daemon_at(ip: IpAddr, daemon: SocketAddr) -> Result<Self> {
+    /// When nothing can enter that network, or the HTTP client cannot be made.
+    pub fn in_pod(ip: IpAddr, network: &Path) -> Result<Self> {
+        let relay = Relay::into_network(network, SocketAddr::new(ip, GUESTD_FORWARD))?;
+        Self::asked_at(ip, relay.address, Some(Arc::new(relay)))
+    }
+
+    fn asked_at(ip: IpAddr, daemon: SocketAddr, relay: Option<Arc<Relay>>) -> Result<Self> {
         crate::site::install_crypto();
         let http = reqwest::Client::builder()
             .timeout(Duration::from_secs(30))
             .pool_idle_timeout(KEPT)
             .no_proxy()
             .build()?;
-        Ok(Self { ip, daemon, http })
+        Ok(Self {
+            ip,
+            daemon,
+            _relay: relay,
+            http,
+        })
     }
 
     /// What the guest sees now.

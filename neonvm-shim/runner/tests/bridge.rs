@@ -2,7 +2,6 @@
 
 mod support;
 
-use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -13,6 +12,8 @@ use neonvm_runner::core::bridge::{GUEST, POD};
 use protocol::runner::{ExitReason, GUESTD_FORWARD};
 use support::{Bounds, Kit, Vm, kit};
 use test_network::Network;
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::process::Child;
 
 /// The pod's address, and its neighbour's.
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 2);
@@ -180,29 +181,21 @@ async fn failure(kit: &Kit, pod: &Network, words: &[&str]) -> String {
     report.message
 }
 
-/// Somebody who keeps the table of the guest's rules for itself, as the kernel lets who asks for it.
-struct Owner(std::process::Child);
-
-impl Owner {
-    fn of(pod: &Network) -> Self {
-        let mut nft = pod.command("nft");
-        let nft = nft.arg("-i").stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut nft = nft.spawn().expect("nft runs");
-        let table = b"add table ip bellows { flags owner; }\nlist tables\n";
-        let input = nft.stdin.as_mut().expect("its input");
-        input.write_all(table).expect("it reads");
-        let said = BufReader::new(nft.stdout.as_mut().expect("its output"));
-        let is_made = |line: std::io::Result<String>| line.expect("text").contains("ip bellows");
-        assert!(said.lines().any(is_made), "the table is not made");
-        Self(nft)
+/// Somebody who keeps the table of the guest's rules for itself, as the kernel lets who asks for it; ended when dropped.
+async fn owner(pod: &Network) -> Child {
+    let mut nft = tokio::process::Command::from(pod.command("nft"));
+    nft.arg("-i").stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut nft = nft.kill_on_drop(true).spawn().expect("nft runs");
+    let table = b"add table ip bellows { flags owner; }\nlist tables\n";
+    let input = nft.stdin.as_mut().expect("its input");
+    input.write_all(table).await.expect("it reads");
+    let mut said = BufReader::new(nft.stdout.as_mut().expect("its output")).lines();
+    while let Some(line) = said.next_line().await.expect("text") {
+        if line.contains("ip bellows") {
+            return nft;
+        }
     }
-}
-
-impl Drop for Owner {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+    panic!("the table is not made");
 }
 
 #[tokio::test]
@@ -225,7 +218,7 @@ async fn n18_a_pod_that_cannot_have_the_bridge_fails_and_says_what_to_do() {
         why.contains("cannot execute nft: use the runner's own image"),
         "{why}"
     );
-    let owner = Owner::of(&pod);
+    let owner = owner(&pod).await;
     let why = failure(&kit, &pod, &[]).await;
     assert!(
         why.contains("the kernel does not take the guest's rules"),

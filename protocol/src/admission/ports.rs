@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{FieldError, FieldErrorKind, at};
+use super::{FieldError, at, reserved};
 use crate::runner::pods_own_ports;
 
 /// Port name the runner pod uses itself.
@@ -12,13 +12,7 @@ pub(super) fn check_port_names(object: &Value, errors: &mut Vec<FieldError>) {
     for (index, port) in ports(object) {
         if port["name"] == RESERVED_PORT_NAME {
             let field = format!("spec.guest.ports[{index}].name");
-            let message = format!(".{field} {RESERVED_PORT_NAME:?} is reserved");
-            errors.push(FieldError::new(
-                FieldErrorKind::Invalid,
-                &field,
-                message,
-                &port["name"],
-            ));
+            errors.push(reserved(&field, &port["name"]));
         }
     }
 }

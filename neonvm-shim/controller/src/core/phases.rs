@@ -354,11 +354,7 @@ impl Draft<'_> {
     fn has_yet_to_shrink(&mut self) -> bool {
         let is_there = matches!(self.input.runner, RunnerView::Known(state) if self.fit(state) == Fit::Reached);
         let next = self.input.wished_at.max(self.input.resized_at) + REQUESTS_INTERVAL;
-        let waits = !is_there && self.input.at.now < next;
-        if waits {
-            self.wake_at(next);
-        }
-        waits
+        !is_there && self.is_before(next)
     }
 
     /// Whether others see by what the pod requests how large its guest may be.
@@ -371,11 +367,16 @@ impl Draft<'_> {
     /// Whether the resize may be done before it is worth a write that it is under way; then to be looked at again.
     fn may_be_quick(&mut self) -> bool {
         let until = self.input.wished_at + self.input.settings.quick;
-        let quick = self.stored.phase == VmPhase::Running && self.input.at.now < until;
-        if quick {
-            self.wake_at(until);
+        self.stored.phase == VmPhase::Running && self.is_before(until)
+    }
+
+    /// Whether this is yet to come; then it is looked at again.
+    fn is_before(&mut self, at: Timestamp) -> bool {
+        let is_before = self.input.at.now < at;
+        if is_before {
+            self.wake_at(at);
         }
-        quick
+        is_before
     }
 
     /// Where the runner stands. An order of another size that is on its way may yet be taken up: the guest does not have
@@ -477,13 +478,11 @@ impl Draft<'_> {
 
     fn silent(&mut self, pod: &Pod, since: Timestamp, error: &str) {
         let due = since + SILENCE_REPORTED;
-        if self.input.at.now >= due {
+        if !self.is_before(due) {
             self.problems.push(Problem::RunnerSilent {
                 pod: pod.metadata.name.clone(),
                 message: peer_text(error),
             });
-        } else {
-            self.wake_at(due);
         }
     }
 

@@ -18,12 +18,13 @@ pub fn queues(shape: &Shape, arrival: Option<&Manifest>) -> u32 {
 /// An interface of the pod's of this name, which QEMU makes, and which the kernel serves itself with `vhost`.
 #[must_use]
 pub fn tap(id: &str, interface: &str, queues: u32, vhost: bool) -> String {
-    let queues = match queues {
-        0 | 1 => String::new(),
-        queues => format!(",queues={queues}"),
+    let several = if queues > 1 {
+        format!(",queues={queues}")
+    } else {
+        String::new()
     };
     let vhost = if vhost { ",vhost=on" } else { "" };
-    format!("tap,id={id},ifname={interface}{queues},script=no,downscript=no{vhost}")
+    format!("tap,id={id},ifname={interface}{several},script=no,downscript=no{vhost}")
 }
 
 /// The device at the end of `netdev`, with this hardware address.

@@ -3,7 +3,7 @@
 //! Each state that is shown wakes the controller, on a machine whose guest is at work then. What only says how far a resize has come waits
 //! a moment for what comes next; all else is shown at once.
 
-use protocol::runner::{CpuState, MemoryState, ResizeReport, RunnerState};
+use protocol::runner::RunnerState;
 use protocol::time::{Span, Timestamp};
 use tokio::sync::watch;
 
@@ -35,11 +35,9 @@ impl Shown {
 
     /// Shows the next one, under a generation of its own, unless it says the same or can wait.
     pub(super) fn show(&mut self, now: Timestamp, next: RunnerState) {
-        let (is_same, is_progress) = {
-            let held = self.state.borrow();
-            (same(&held, &next), is_progress(&held, &next))
-        };
-        self.is_behind = !is_same && is_progress && now < self.at + PROGRESS_INTERVAL;
+        let is_same = same(&self.state.borrow(), &next);
+        let is_soon = now < self.at + PROGRESS_INTERVAL;
+        self.is_behind = !is_same && is_soon && is_progress(&self.state.borrow(), &next);
         if is_same || self.is_behind {
             return;
         }
@@ -74,24 +72,22 @@ fn same(a: &RunnerState, b: &RunnerState) -> bool {
 
 /// Whether they differ only in how far a resize has come that is not done.
 fn is_progress(a: &RunnerState, b: &RunnerState) -> bool {
-    let under_way = |state: &RunnerState| state.resize.as_ref().is_some_and(|resize| !resize.done);
-    let but_for_progress = |state: &RunnerState| RunnerState {
-        cpus: CpuState::default(),
-        memory: MemoryState::default(),
-        resize: state.resize.clone().map(|resize| ResizeReport {
-            stages: Vec::new(),
-            ..resize
-        }),
-        ..state.clone()
+    let Some(resize) = a.resize.as_ref().filter(|resize| !resize.done) else {
+        return false;
     };
-    under_way(a) && under_way(b) && same(&but_for_progress(a), &but_for_progress(b))
+    let mut b = b.clone();
+    (b.cpus, b.memory) = (a.cpus, a.memory);
+    if let Some(report) = &mut b.resize {
+        report.stages.clone_from(&resize.stages);
+    }
+    same(a, &b)
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::run::waiting_state;
     use super::*;
-    use protocol::runner::SizeOrder;
+    use protocol::runner::{ResizeReport, SizeOrder};
     use protocol::trace::TraceId;
     use protocol::units::{Bytes, MilliCpu};
 

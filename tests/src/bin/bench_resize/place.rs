@@ -1,18 +1,18 @@
 //! Where the guest that is measured runs: under `bellows up` of this machine, or in a pod of a cluster.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use bellows_tests::cluster::{Cluster, Life, Relay, nodes_or_skip, pack_all};
+use bellows_tests::cluster::{Cluster, Life, nodes_or_skip, pack_all};
 use bellows_tests::guest::Guest;
 use bellows_tests::patience::wait_for;
 use bellows_tests::site::{Site, postgres_vm};
 use bellows_tests::unix_http;
 use bellows_tests::vms::Vms;
 use nix::unistd::Pid;
-use protocol::runner::{GUESTD_FORWARD, RunnerState};
+use protocol::runner::RunnerState;
 use serde_json::{Value, json};
 
 use super::rig::VM;
@@ -128,15 +128,13 @@ impl Place {
         }
     }
 
-    /// The guest at this address, and what must be kept to ask it.
-    pub(crate) fn guest(&self, ip: IpAddr) -> Result<(Guest, Option<Relay>)> {
+    /// The guest at this address.
+    pub(crate) fn guest(&self, ip: IpAddr) -> Result<Guest> {
         match self {
-            Self::Machine(_) => Ok((Guest::new(ip)?, None)),
+            Self::Machine(_) => Guest::new(ip),
             Self::Cluster(pods) => {
                 let network = format!("/proc/{}/ns/net", pods.qemu()?);
-                let daemon = SocketAddr::new(ip, GUESTD_FORWARD);
-                let relay = Relay::into_network(Path::new(&network), daemon)?;
-                Ok((Guest::with_daemon_at(ip, relay.address)?, Some(relay)))
+                Guest::in_pod(ip, Path::new(&network))
             }
         }
     }

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use bellows_tests::cluster::Relay;
 use bellows_tests::guest::Guest;
 use bellows_tests::patience::wait_for;
 use bellows_tests::qmp::Qmp;
@@ -50,8 +49,6 @@ pub(crate) struct Took {
 pub(crate) struct Rig {
     place: Place,
     guest: Guest,
-    /// By which the guest is asked, in a pod.
-    relay: Option<Relay>,
     revision: i64,
     plugs: u32,
     /// Steps this guest has made before.
@@ -64,11 +61,10 @@ pub(crate) struct Rig {
 
 impl Rig {
     pub(crate) async fn new(place: Place) -> Result<Self> {
-        let (guest, relay, base_total, accel) = boot(&place).await?;
+        let (guest, base_total, accel) = boot(&place).await?;
         Ok(Self {
             place,
             guest,
-            relay,
             revision: 0,
             plugs: 0,
             known: BTreeSet::new(),
@@ -90,7 +86,7 @@ impl Rig {
         let plugs = 2 * (up.to.0 - up.from.0) + for_memory;
         if self.plugs + 2 * plugs > PLUGS_PER_GUEST {
             self.place.end_guest().await?;
-            (self.guest, self.relay, self.base_total, self.accel) = boot(&self.place).await?;
+            (self.guest, self.base_total, self.accel) = boot(&self.place).await?;
             self.plugs = 0;
             self.known.clear();
         }
@@ -251,7 +247,7 @@ impl Drop for Stopped {
     }
 }
 
-async fn boot(place: &Place) -> Result<(Guest, Option<Relay>, u64, String)> {
+async fn boot(place: &Place) -> Result<(Guest, u64, String)> {
     let vms = place.vms();
     vms.create(&place.object()).await?;
     let vm = vms
@@ -262,10 +258,10 @@ async fn boot(place: &Place) -> Result<(Guest, Option<Relay>, u64, String)> {
         })
         .await?;
     let ip = vm.status.context("a status")?.pod_ip.parse()?;
-    let (guest, relay) = place.guest(ip)?;
+    let guest = place.guest(ip)?;
     let state = guest
         .wait("one CPU", BOOT_PATIENCE, |state| state.cpus_online == 1)
         .await?;
     let accel = place.runner().await?.accel;
-    Ok((guest, relay, state.mem_total.0, accel))
+    Ok((guest, state.mem_total.0, accel))
 }
