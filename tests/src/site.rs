@@ -271,6 +271,14 @@ impl Site {
 
 impl Drop for Site {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            let consoles = consoles(&self.state);
+            crate::harm::look_at(&consoles);
+            #[expect(clippy::print_stdout, reason = "the consoles of a failed test")]
+            {
+                println!("{consoles}");
+            }
+        }
         // A test that failed must not leave a guest behind.
         let _ = std::process::Command::new(bellows_bin())
             .args(["down", "--stop-vms", "--state-dir"])
@@ -293,8 +301,28 @@ impl Drop for Site {
 }
 
 fn tail(state: &Path) -> String {
-    let log = std::fs::read_to_string(state.join("up.log")).unwrap_or_default();
-    let lines: Vec<&str> = log.lines().collect();
+    last_lines(&state.join("up.log"))
+}
+
+/// The last lines that the guests of a site wrote to their consoles. They go with the guests' directories.
+fn consoles(state: &Path) -> String {
+    let runners = std::fs::read_dir(state.join("vms"));
+    let consoles = runners.into_iter().flatten().flatten().map(|runner| {
+        let console = runner.path().join("console.log");
+        let name = runner.file_name();
+        format!(
+            "--- end of the console of {name:?}\n{}",
+            last_lines(&console)
+        )
+    });
+    consoles.collect::<Vec<_>>().join("\n")
+}
+
+/// The last lines of a file that may be absent, whatever bytes are in it.
+fn last_lines(file: &Path) -> String {
+    let text = std::fs::read(file).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(40)..].join("\n")
 }
 

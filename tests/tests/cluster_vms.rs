@@ -307,6 +307,8 @@ impl World {
         for option in [
             "BatchMode=yes",
             "ConnectTimeout=5",
+            // A guest that stands still in the middle ends the session, two minutes later.
+            "ServerAliveInterval=30",
             "LogLevel=ERROR",
             "StrictHostKeyChecking=no",
             "UserKnownHostsFile=/dev/null",

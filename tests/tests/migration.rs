@@ -12,6 +12,7 @@ use bellows_tests::harm::{STANDS_STILL, unless_harmed};
 use bellows_tests::patience::wait_for;
 use bellows_tests::site::{BOOT_PATIENCE, Site, postgres_vm};
 use protocol::migration::OutgoingStage;
+use protocol::runner::GuestState;
 use protocol::vm::{VirtualMachine, VmPhase};
 use serde_json::Value;
 
@@ -46,10 +47,22 @@ async fn sql(site: &Site, query: &str) -> i64 {
             .await
             .map_err(|e| format!("{e:#}"))?;
         database.query(query, &[]).await.map_err(|e| e.to_string())
-    })
-    .await
-    .unwrap();
-    rows[0].get(0)
+    });
+    goes_on(rows.await)[0].get(0)
+}
+
+/// What the guest sees, once it answers: one that was harmed may not yet have got as far as its panic.
+async fn seen(site: &Site) -> GuestState {
+    let state = wait_for("an answer of the guest", PATIENCE, || async {
+        let state = guest(site).await.state().await;
+        state.map_err(|e| format!("{e:#}"))
+    });
+    goes_on(state.await)
+}
+
+/// What a guest was waited for, which answers in the end unless it has been harmed.
+fn goes_on<T>(answer: anyhow::Result<T>) -> T {
+    answer.unwrap_or_else(|error| panic!("{STANDS_STILL}: {error:#}"))
 }
 
 /// Counts on: the session inside has not ended.
@@ -303,7 +316,7 @@ fn kill(pid: u32) {
 }
 
 /// Elsewhere, the same guest, with what it had.
-async fn check_moved(site: &Site, source: &Path, before: &protocol::runner::GuestState) {
+async fn check_moved(site: &Site, source: &Path, before: &GuestState) {
     site.wait_vm(VM, "phase Running", PATIENCE, running)
         .await
         .unwrap();
@@ -318,7 +331,7 @@ async fn check_moved(site: &Site, source: &Path, before: &protocol::runner::Gues
     })
     .await
     .unwrap();
-    let now = guest(site).await.state().await.unwrap();
+    let now = seen(site).await;
     assert_eq!(now.boot_id, before.boot_id);
     assert_eq!(
         (now.cpus_online, now.mem_total),

@@ -155,7 +155,7 @@ async fn n18_sysfs_scaling_switches_cpus_inside_the_guest() {
 #[tokio::test]
 async fn qemu_survives_more_resizes_than_it_could_bear_plugs() {
     let name = "qemu_survives_more_resizes_than_it_could_bear_plugs";
-    unless_harmed(name, "GuestReset", many_resizes).await;
+    unless_harmed(name, &["GuestReset"], many_resizes).await;
 }
 
 async fn many_resizes(kit: Arc<Kit>) {

@@ -142,8 +142,9 @@ async fn moves(world: &World) -> Result<()> {
     ensure!(status["restartCount"] == 0, "{status}");
     world.pods_are(1).await?;
     world.guests_are(1).await?;
+    let boot_now = world.guest_says(&vm, BOOT_ID).await;
     ensure!(
-        world.guest_says(&vm, BOOT_ID).await? == boot,
+        boot_now.context(harm::STANDS_STILL)? == boot,
         "it is another guest"
     );
     goes_on(world, &vm).await?;

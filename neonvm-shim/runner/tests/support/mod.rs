@@ -339,10 +339,10 @@ impl Drop for Vm {
     }
 }
 
-/// Runs what a guest goes through to its end. Where QEMU without KVM is known to harm guests, and the report of the failure has the
+/// Runs what a guest goes through to its end. Where QEMU without KVM is known to harm guests, and the report of the failure has a
 /// sign of it, it is begun again with a new guest, and said; any other failure is one at once, and so is harm each time.
 /// Without the kit it does not run, as [`kit`] says.
-pub async fn unless_harmed<F, R>(test: &str, sign: &str, run: F)
+pub async fn unless_harmed<F, R>(test: &str, signs: &[&str], run: F)
 where
     F: Fn(Arc<Kit>) -> R,
     R: Future<Output = ()> + Send + 'static,
@@ -356,9 +356,10 @@ where
         };
         let panic = error.into_panic();
         let report = panic.downcast_ref::<String>().map_or("", String::as_str);
-        if left == 0 || !report.contains(sign) {
+        let sign = signs.iter().find(|sign| report.contains(**sign));
+        let (Some(sign), 1..) = (sign, left) else {
             std::panic::resume_unwind(panic);
-        }
+        };
         println!("HARMED {test}: QEMU without KVM has harmed its guest ({sign}); once more");
     }
 }
