@@ -485,10 +485,14 @@ impl World {
         else {
             return;
         };
+        let mut news = Vec::new();
         if !clings {
             for index in std::mem::take(&mut machine.leaving) {
                 machine.plugged[index] = false;
+                news.push(SizerEvent::CpuGone(machine.slot(index, 0).new_id()));
             }
+        } else if !machine.leaving.is_empty() {
+            news.push(SizerEvent::CpuHint);
         }
         let plugged = machine.plugged_cpus();
         machine.online = machine.told.map_or(plugged, |told| {
@@ -501,7 +505,9 @@ impl World {
         if machine.online >= plugged {
             machine.told = None;
         }
-        self.hint(vm, SizerEvent::CpuHint);
+        for event in news {
+            self.hint(vm, event);
+        }
         self.guest_reports(vm, Span::from_millis(4));
     }
 

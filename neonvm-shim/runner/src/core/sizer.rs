@@ -8,7 +8,9 @@
 //!
 //! * *Happy path up*: the free slots are known from the last look, so an order turns into `device_add`s and one `qom-set`
 //!   at once; looks confirm; neonvmd reports that the guest uses them.
-//! * *Truth* is `query-hotpluggable-cpus` and `query-memory-devices`. Events only make the next look come at once.
+//! * *Truth* is `query-hotpluggable-cpus` and `query-memory-devices`, and of single CPUs what QEMU says of them: a `device_add` it
+//!   has carried out, a device it has deleted. A look holds up the guest whose CPU is just coming or going. Other events only make
+//!   the next look come at once.
 //! * *Superseding*: a lane that waits for a reply decides again, by the newest order, when it comes.
 //! * *Failures*: a refused command is kept as the problem and tried again with a growing pause; a CPU that does not leave is
 //!   asked again after [`LEAVE_AGAIN`]; memory that does not leave stays requested (the guest's driver retries by itself).
@@ -75,6 +77,8 @@ pub struct Sizer {
     slots: Option<Vec<CpuSlot>>,
     /// Whether no command has changed the slots since they were looked at.
     slots_fresh: bool,
+    /// Where CPUs are being plugged.
+    plugging: Vec<CpuSlot>,
     /// CPUs asked to leave, and when.
     leaving: BTreeMap<String, Timestamp>,
     /// Since when CPUs have been leaving without end.
@@ -131,6 +135,7 @@ impl Sizer {
             memory: Lane::default(),
             slots: None,
             slots_fresh: false,
+            plugging: Vec::new(),
             leaving: BTreeMap::new(),
             leaving_since: None,
             device: (shape.device.0 == 0).then(DeviceView::default),
@@ -163,6 +168,7 @@ impl Sizer {
             }
             Event::QmpUnreached(why) => self.unreached = (!self.qmp).then_some(why),
             Event::CpuHint => self.cpu.look_at = self.cpu.look_at.min(now),
+            Event::CpuGone(id) => self.gone(now, &id),
             Event::MemoryHint => self.memory.look_at = self.memory.look_at.min(now),
             Event::Cpus(reply) => {
                 self.cpu.busy = false;
@@ -178,7 +184,9 @@ impl Sizer {
             }
             Event::CpuCommand(reply) => {
                 self.cpu.busy = false;
+                let plugged = std::mem::take(&mut self.plugging);
                 match reply {
+                    Ok(()) if !plugged.is_empty() => self.come(now, &plugged),
                     Ok(()) if self.leaving.is_empty() => self.cpu.expect(now),
                     Ok(()) => self.cpu.expect_event(now),
                     Err(failure) => {
@@ -314,6 +322,7 @@ impl Sizer {
     fn connected(&mut self, now: Timestamp) {
         (self.qmp, self.unreached) = (true, None);
         (self.slots, self.slots_fresh) = (None, false);
+        self.plugging.clear();
         self.leaving.clear();
         if self.shape.device.0 > 0 {
             self.device_before = self.device.take().or(self.device_before);
@@ -418,10 +427,39 @@ impl Sizer {
         }
         self.budget = self.budget.map(|budget| budget.after(affordable));
         (self.cpu.busy, self.slots_fresh) = (true, false);
+        self.plugging.clone_from(&free);
         self.pending.push(Action::Plug {
             slots: free,
             budget: self.budget,
         });
+    }
+
+    /// QEMU has plugged all of these.
+    fn come(&mut self, now: Timestamp, plugged: &[CpuSlot]) {
+        for slot in self.slots.iter_mut().flatten() {
+            if plugged.iter().any(|new| new.props == slot.props) {
+                slot.qom_path = Some(slot.new_path());
+            }
+        }
+        self.slots_fresh = true;
+        self.cpu.succeed();
+        self.decide_cpus(now);
+    }
+
+    /// QEMU has deleted a device. Where it may have told so before a reply that is yet to be heard, or where not all is known, it is
+    /// looked at.
+    fn gone(&mut self, now: Timestamp, id: &str) {
+        let is_known = !self.cpu.busy && self.cpu.failure.is_none();
+        let mut slots = self.slots.iter_mut().flatten();
+        let slot = slots.find(|slot| slot.removable() == Some(id));
+        let Some(slot) = slot.filter(|_| is_known) else {
+            self.cpu.look_at = self.cpu.look_at.min(now);
+            return;
+        };
+        slot.qom_path = None;
+        self.slots_fresh = true;
+        self.leaving.remove(id);
+        self.decide_cpus(now);
     }
 
     fn unplug(&mut self, now: Timestamp, count: u32) {

@@ -23,11 +23,17 @@ const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
 /// Events not yet taken. The supervisor never waits for QEMU, so it takes them at once.
 const EVENT_BACKLOG: usize = 64;
 
+/// What a guest says of a device that comes, goes, or is about to go, as it was asked to (ACPI 6.5, `_OST`). QEMU's own word, that
+/// it is there or gone, is what counts.
+const OST_FINE: [i64; 2] = [0, 0x84];
+
 /// What QEMU tells by itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum QmpEvent {
-    /// The guest acknowledged a CPU's coming or going, or QEMU removed one.
+    /// The guest did not do with a CPU as it was asked to.
     Cpu,
+    /// QEMU has deleted the device of this id.
+    Deleted(String),
     /// The memory device's size changed.
     Memory,
     /// The guest refused to give something back.
@@ -120,7 +126,10 @@ fn translate(event: &qmp::Event) -> Option<QmpEvent> {
     use qmp::Event as E;
     use qmp::ShutdownCause as C;
     Some(match event {
-        E::ACPI_DEVICE_OST { .. } | E::DEVICE_DELETED { .. } => QmpEvent::Cpu,
+        E::ACPI_DEVICE_OST { data, .. } if OST_FINE.contains(&data.info.status) => return None,
+        E::ACPI_DEVICE_OST { .. } => QmpEvent::Cpu,
+        // Its parts, which have no id, go with it.
+        E::DEVICE_DELETED { data, .. } => QmpEvent::Deleted(data.device.clone()?),
         E::MEMORY_DEVICE_SIZE_CHANGE { .. } => QmpEvent::Memory,
         E::DEVICE_UNPLUG_GUEST_ERROR { .. } => QmpEvent::UnplugRefused,
         E::GUEST_PANICKED { .. } => QmpEvent::Panicked,

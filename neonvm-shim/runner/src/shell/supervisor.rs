@@ -354,6 +354,7 @@ impl Supervisor {
     fn take_qmp(&mut self, now: Timestamp, event: QmpEvent) {
         match event {
             QmpEvent::Cpu => self.sizer.handle(now, Event::CpuHint),
+            QmpEvent::Deleted(id) => self.sizer.handle(now, Event::CpuGone(id)),
             QmpEvent::Memory => self.sizer.handle(now, Event::MemoryHint),
             QmpEvent::UnplugRefused => {
                 warn!("the guest refused an unplug");

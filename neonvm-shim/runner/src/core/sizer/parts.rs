@@ -8,6 +8,9 @@ use serde::Serialize;
 
 use crate::core::budget::PlugBudget;
 
+/// Where QEMU keeps devices that have an id.
+const PERIPHERAL: &str = "/machine/peripheral/";
+
 /// One possible CPU of QEMU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CpuSlot {
@@ -27,9 +30,12 @@ impl CpuSlot {
 
     /// The device id of a CPU that can be unplugged. A boot CPU has none.
     pub(crate) fn removable(&self) -> Option<&str> {
-        self.qom_path
-            .as_deref()?
-            .strip_prefix("/machine/peripheral/")
+        self.qom_path.as_deref()?.strip_prefix(PERIPHERAL)
+    }
+
+    /// Where it is once it is plugged by us.
+    pub(super) fn new_path(&self) -> String {
+        format!("{PERIPHERAL}{}", self.new_id())
     }
 
     /// The device id to plug it under.
@@ -86,8 +92,10 @@ pub enum Event {
     GuestTold,
     /// The guest's daemon reported.
     Guest(GuestState),
-    /// QEMU told of CPUs.
+    /// QEMU told of something about CPUs.
     CpuHint,
+    /// QEMU told that the device of this id is gone.
+    CpuGone(String),
     /// QEMU told of memory.
     MemoryHint,
     /// The guest moves by the migration of this name: its size stays as it is. `None`: it does so no more.
