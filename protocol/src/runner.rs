@@ -5,6 +5,7 @@
 //! | `GET /v1/state` | – | 200 [`RunnerState`] at once |
 //! | `GET /v1/state?after=GEN&wait_ms=MS` | – | 200 [`RunnerState`] as soon as its generation is above GEN, or after MS |
 //! | `PUT /v1/size` | [`SizeOrder`] | 200 [`RunnerState`]: the order is held and worked on; a newer order replaces it |
+//! | `PUT /v1/ahead` | [`CpusAhead`] | 200 [`RunnerState`]: CPUs are plugged before the order for them comes, where [`CpuState::ahead`] says that it can be |
 //! | `POST /v1/stop` | [`StopOrder`] | 202: power-down has begun |
 //! | `…/outgoing`, `…/incoming` | | see [`crate::migration`] |
 //! | any other | – | 404 or 405 with a plain text |
@@ -50,6 +51,17 @@ pub struct SizeOrder {
     pub memory: Bytes,
     /// Which resize this is.
     pub trace: TraceId,
+}
+
+/// CPUs to plug ahead of an order that may not be given yet. Nothing else changes: the quota stays what the order before allows, so that
+/// the guest has no more of its node's time, but it need not wait for its kernel when the order comes.
+///
+/// It ends with the next order, or half a minute later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CpusAhead {
+    /// The CPU that will be ordered; no more than now takes back what was plugged ahead.
+    pub cpu: MilliCpu,
 }
 
 /// How to stop a guest.
@@ -120,6 +132,9 @@ pub struct CpuState {
     pub plugged: u32,
     /// CPUs the guest has online; `None` until its daemon answered.
     pub guest_online: Option<u32>,
+    /// For what CPU there are some plugged ahead of an order ([`CpusAhead`]), 0 without any; `None` where that is not done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ahead: Option<MilliCpu>,
 }
 
 /// Memory as everyone sees it.

@@ -80,6 +80,7 @@ fn booting() -> RunnerState {
             limit: MilliCpu(250),
             plugged: 1,
             guest_online: None,
+            ahead: None,
         },
         memory: MemoryState {
             base: Bytes::gib(1),
@@ -114,6 +115,7 @@ fn resizing() -> RunnerState {
             limit: MilliCpu(2000),
             plugged: 2,
             guest_online: Some(1),
+            ahead: None,
         },
         memory: MemoryState {
             base: Bytes::gib(1),
@@ -150,6 +152,7 @@ fn exited() -> RunnerState {
             limit: MilliCpu(1000),
             plugged: 1,
             guest_online: Some(1),
+            ahead: None,
         },
         memory: MemoryState {
             base: Bytes::gib(1),

@@ -217,8 +217,9 @@ impl World {
             Action::SetSize { pod, order } => return self.order(vm, pod, order, began),
             // Nothing migrates in this world.
             Action::ReadTaker { .. } => return self.answer(vm, kind, began, Reply::Taker(None)),
-            // No VM of this world asks for a certificate or an address.
+            // No VM of this world asks for a certificate or an address, and no pod requests what its VM has.
             Action::EnsureSshSecret { .. }
+            | Action::PlugAhead { .. }
             | Action::EnsureRunnerSecret { .. }
             | Action::TakeAddress { .. }
             | Action::ReleaseAddress { .. }

@@ -200,6 +200,7 @@ impl Moves {
             | Action::TakeAddress { .. }
             | Action::ReleaseAddress { .. }
             | Action::Certificate { .. }
+            | Action::PlugAhead { .. }
             | Action::SetSize { .. } => {
                 // Sizes stand still and nobody logs in.
                 let result = Err(Refusal::Failed {

@@ -95,6 +95,7 @@ impl Machine {
                 limit: cpu,
                 plugged: 1,
                 guest_online: Some(1),
+                ahead: None,
             },
             memory: MemoryState {
                 base: Bytes::gib(1),

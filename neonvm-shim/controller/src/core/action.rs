@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use protocol::runner::SizeOrder;
+use protocol::runner::{CpusAhead, SizeOrder};
 use protocol::vm::{CpuScalingMode, VmStatus};
 use serde::Serialize;
 use serde_json::Value;
@@ -131,6 +131,13 @@ pub enum Action {
         /// What it is done with.
         order: Box<Order>,
     },
+    /// Have the runner plug CPUs ahead of the order for them, or take them back.
+    PlugAhead {
+        /// Name of the runner's pod.
+        pod: String,
+        /// For what CPU.
+        wish: CpusAhead,
+    },
     /// Tell the runner the size.
     SetSize {
         /// Name of the runner's pod.
@@ -178,6 +185,7 @@ pub enum Kind {
     StoreCertificate,
     WithdrawRequest,
     TidyCertificate,
+    PlugAhead,
     SetSize,
 }
 
@@ -209,6 +217,7 @@ impl Action {
                 Step::Withdraw { .. } => Kind::WithdrawRequest,
                 Step::Tidy => Kind::TidyCertificate,
             },
+            Self::PlugAhead { .. } => Kind::PlugAhead,
             Self::SetSize { .. } => Kind::SetSize,
         }
     }
@@ -219,7 +228,7 @@ impl Kind {
     #[must_use]
     pub fn peer(self) -> Peer {
         match self {
-            Self::SetSize => Peer::Runner,
+            Self::PlugAhead | Self::SetSize => Peer::Runner,
             Self::ResizePod => Peer::Requests,
             Self::ReadCertificate
             | Self::MakeTlsKey
@@ -257,6 +266,7 @@ impl fmt::Display for Kind {
             Self::StoreCertificate => "store the certificate",
             Self::WithdrawRequest => "withdraw the request for the certificate",
             Self::TidyCertificate => "delete what the certificate was made with",
+            Self::PlugAhead => "plug CPUs ahead of their order",
             Self::SetSize => "set the size",
         })
     }

@@ -11,9 +11,10 @@
 use protocol::object::Pod;
 use protocol::quantity::Quantity;
 use protocol::revision::RevisionWithTime;
-use protocol::runner::{ExitReport, RunnerPhase, RunnerState, SizeOrder};
+use protocol::runner::{CpusAhead, ExitReport, QuotaState, RunnerPhase, RunnerState, SizeOrder};
 use protocol::time::{Span, Timestamp, WallTime};
 use protocol::trace::TraceId;
+use protocol::units::{MilliCpu, Resources};
 use protocol::vm::{RestartPolicy, TakenBy, VmPhase};
 use serde_json::Value;
 
@@ -293,22 +294,12 @@ impl Draft<'_> {
         let by_requests = self.is_told_by_requests(pod);
         let in_sync =
             (by_requests || ops.is_empty()) && !resize.as_ref().is_some_and(|resize| resize.grows);
-        if let RunnerView::Known(state) = self.input.runner
-            && self.fit(state) == Fit::Unordered
-            && (in_sync || !grows(wanted, state))
-        {
-            let revision = self.revision();
-            self.actions.push(Action::SetSize {
-                pod: pod.metadata.name.clone(),
-                order: SizeOrder {
-                    cpu: wanted.cpu,
-                    memory: wanted.mem,
-                    trace: TraceId {
-                        vm: self.vm.metadata.key(),
-                        revision,
-                    },
-                },
-            });
+        if let RunnerView::Known(state) = self.input.runner {
+            if self.fit(state) == Fit::Unordered && (in_sync || !grows(wanted, state)) {
+                self.order(pod, wanted);
+            } else {
+                self.plug_ahead(pod, state, by_requests);
+            }
         }
         let is_said = matches!(self.input.runner, RunnerView::Known(state)
             if self.fit(state) != Fit::Reached && (by_requests || !grows(wanted, state)));
@@ -326,6 +317,37 @@ impl Draft<'_> {
         }
         if self.overlay_is_wanted() && self.input.settings.network_attachment.is_none() {
             self.problems.push(Problem::NoOverlay);
+        }
+    }
+
+    fn order(&mut self, pod: &Pod, size: Resources) {
+        let trace = TraceId {
+            vm: self.vm.metadata.key(),
+            revision: self.revision(),
+        };
+        self.actions.push(Action::SetSize {
+            pod: pod.metadata.name.clone(),
+            order: SizeOrder {
+                cpu: size.cpu,
+                memory: size.mem,
+                trace,
+            },
+        });
+    }
+
+    /// A guest that waits for its pod's requests, and only for them, need not wait for its own kernel after: that may start its CPUs
+    /// meanwhile, as long as a quota holds them to the time they had.
+    fn plug_ahead(&mut self, pod: &Pod, state: &RunnerState, by_requests: bool) {
+        let wanted = self.vm.spec.guest.in_use().cpu;
+        let is_held = matches!(state.quota, QuotaState::Enforced { .. });
+        let is_more = wanted.rounded_up_cores() > state.cpus.limit.rounded_up_cores();
+        let waits = by_requests && is_held && is_more && self.fit(state) == Fit::Unordered;
+        let cpu = if waits { wanted } else { MilliCpu(0) };
+        if state.cpus.ahead.is_some_and(|ahead| ahead != cpu) {
+            self.actions.push(Action::PlugAhead {
+                pod: pod.metadata.name.clone(),
+                wish: CpusAhead { cpu },
+            });
         }
     }
 

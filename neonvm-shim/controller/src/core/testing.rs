@@ -72,6 +72,7 @@ pub(crate) fn runner_at(milli_cpu: u32, gib: u64) -> RunnerState {
             limit: cpu,
             plugged: cpu.rounded_up_cores(),
             guest_online: Some(cpu.rounded_up_cores()),
+            ahead: None,
         },
         memory: MemoryState {
             base: Bytes::gib(1),

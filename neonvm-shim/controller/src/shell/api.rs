@@ -167,7 +167,7 @@ impl KubeApi {
                 let bench = certificate::Bench::new(self, namespace, vm, &order);
                 bench.take(&step).await
             }
-            Action::SetSize { .. } => Err(Refusal::Failed {
+            Action::SetSize { .. } | Action::PlugAhead { .. } => Err(Refusal::Failed {
                 message: "sizes are the runner's business".into(),
                 permanent: true,
             }),

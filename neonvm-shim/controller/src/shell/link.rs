@@ -14,7 +14,7 @@ use hyper::header::HeaderValue;
 use hyper::{Method, Request, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use protocol::migration::{IncomingOrder, OutgoingOrder};
-use protocol::runner::{RunnerState, SizeOrder};
+use protocol::runner::{CpusAhead, RunnerState, SizeOrder};
 use telemetry::chain;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
@@ -215,6 +215,16 @@ impl RunnerLink {
     pub async fn put_size(&mut self, order: &SizeOrder) -> Result<RunnerState, LinkError> {
         let body = serde_json::to_vec(order).map_err(LinkError::Decode)?;
         self.exchange(Method::PUT, "/v1/size", body.into(), ANSWER_TIMEOUT)
+            .await
+    }
+
+    /// Has CPUs plugged ahead of an order; returns the state in which that is held.
+    ///
+    /// # Errors
+    /// [`LinkError`]; asking again does no harm.
+    pub async fn put_ahead(&mut self, wish: CpusAhead) -> Result<RunnerState, LinkError> {
+        let body = serde_json::to_vec(&wish).map_err(LinkError::Decode)?;
+        self.exchange(Method::PUT, "/v1/ahead", body.into(), ANSWER_TIMEOUT)
             .await
     }
 

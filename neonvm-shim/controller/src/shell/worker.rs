@@ -7,7 +7,7 @@ use std::sync::Arc;
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
-use protocol::runner::SizeOrder;
+use protocol::runner::{CpusAhead, SizeOrder};
 use telemetry::clock::Clock;
 use telemetry::{StageLog, chain};
 use tokio::sync::Mutex;
@@ -139,27 +139,31 @@ impl Worker {
     fn begin(&self, action: Action, held: Option<&Held>) -> BoxFuture<'static, Event> {
         let (kind, clock) = (action.kind(), self.common.clock);
         tracing::debug!(vm = self.name, action = ?kind, "action begins");
-        if let Action::SetSize { pod, order } = action {
-            let link = held
-                .filter(|held| held.pod == pod)
-                .map(|held| Arc::clone(&held.orders));
-            return Box::pin(async move {
-                let (began, result) = set_size(link, &order, &clock).await;
-                Event::Done {
-                    kind,
-                    began,
-                    result,
-                }
-            });
-        }
         let (api, namespace, name) = (
             Arc::clone(&self.common.api),
             self.namespace.clone(),
             self.name.clone(),
         );
+        let (pod, order) = match action {
+            Action::SetSize { pod, order } => (pod, Order::Size(order)),
+            Action::PlugAhead { pod, wish } => (pod, Order::Ahead(wish)),
+            other => {
+                return Box::pin(async move {
+                    let began = moment(&clock);
+                    let result = api.carry_out(&namespace, &name, other).await;
+                    Event::Done {
+                        kind,
+                        began,
+                        result,
+                    }
+                });
+            }
+        };
+        let link = held
+            .filter(|held| held.pod == pod)
+            .map(|held| Arc::clone(&held.orders));
         Box::pin(async move {
-            let began = moment(&clock);
-            let result = api.carry_out(&namespace, &name, action).await;
+            let (began, result) = give(link, &order, &clock).await;
             Event::Done {
                 kind,
                 began,
@@ -185,10 +189,17 @@ impl Worker {
     }
 }
 
+/// What a runner is told.
+#[derive(Debug)]
+enum Order {
+    Size(SizeOrder),
+    Ahead(CpusAhead),
+}
+
 /// Gives an order. The time of its beginning is that of the request, the connection made.
-async fn set_size(
+async fn give(
     link: Option<Arc<Mutex<RunnerLink>>>,
-    order: &SizeOrder,
+    order: &Order,
     clock: &Clock,
 ) -> (Moment, Result<Reply, Refusal>) {
     let Some(link) = link else {
@@ -204,9 +215,10 @@ async fn set_size(
     let mut link = link.lock().await;
     let connected = link.connect().await;
     let began = moment(clock);
-    let answer = match connected {
-        Ok(()) => link.put_size(order).await,
-        Err(error) => Err(error),
+    let answer = match (connected, order) {
+        (Ok(()), Order::Size(order)) => link.put_size(order).await,
+        (Ok(()), Order::Ahead(wish)) => link.put_ahead(*wish).await,
+        (Err(error), _) => Err(error),
     };
     let result = match answer {
         Ok(state) => Ok(Reply::Runner(Box::new(state))),

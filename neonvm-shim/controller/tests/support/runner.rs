@@ -52,6 +52,7 @@ impl FakeRunner {
                     limit: cpu,
                     plugged: whole,
                     guest_online: Some(whole),
+                    ahead: None,
                 },
                 memory: MemoryState {
                     base: Bytes::gib(1),

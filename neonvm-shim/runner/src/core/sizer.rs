@@ -43,6 +43,8 @@ pub const MEMORY_STUCK: Span = Span::from_secs(30);
 pub const GUEST_BLIND: Span = Span::from_secs(10);
 /// A guest that does not online new CPUs by itself is told to after this.
 const ONLINE_GRACE: Span = Span::from_secs(2);
+/// How long CPUs stay plugged ahead of an order that does not come.
+const AHEAD: Span = Span::from_secs(30);
 /// Pause between two tellings.
 const TELL_AGAIN: Span = Span::from_secs(1);
 /// Memory must have been at rest for this long before the guest's MemTotal is taken as belonging to it.
@@ -79,6 +81,8 @@ pub struct Sizer {
     slots_fresh: bool,
     /// Where CPUs are being plugged.
     plugging: Vec<CpuSlot>,
+    /// The CPU for which some are plugged ahead of an order, and until when.
+    ahead: Option<(MilliCpu, Timestamp)>,
     /// CPUs asked to leave, and when.
     leaving: BTreeMap<String, Timestamp>,
     /// Since when CPUs have been leaving without end.
@@ -136,6 +140,7 @@ impl Sizer {
             slots: None,
             slots_fresh: false,
             plugging: Vec::new(),
+            ahead: None,
             leaving: BTreeMap::new(),
             leaving_since: None,
             device: (shape.device.0 == 0).then(DeviceView::default),
@@ -160,6 +165,7 @@ impl Sizer {
     pub fn handle(&mut self, now: Timestamp, event: Event) {
         match event {
             Event::Order(order) => self.take(now, order),
+            Event::Ahead(wish) => self.plug_ahead(now, wish.cpu),
             Event::QmpUp => self.connected(now),
             Event::QmpDown => {
                 self.qmp = false;
@@ -221,6 +227,10 @@ impl Sizer {
 
     /// The next thing to do.
     pub fn poll_action(&mut self, now: Timestamp) -> Option<Action> {
+        if self.ahead.is_some_and(|(_, until)| now >= until) {
+            self.ahead = None;
+            self.decide_cpus(now);
+        }
         if let Some(action) = self.pending.pop() {
             return Some(action);
         }
@@ -270,7 +280,7 @@ impl Sizer {
         if let Some(quota_at) = self.wanted_quota(now).1 {
             at = at.min(quota_at);
         }
-        at
+        self.ahead.map_or(at, |(_, until)| at.min(until))
     }
 
     fn hold(&mut self, now: Timestamp, migration: Option<String>) {
@@ -314,9 +324,23 @@ impl Sizer {
         self.memory_moved = now;
         self.leaving_since = None;
         self.told_at = None;
+        self.ahead = None;
         // What is known suffices to act at once; the next look corrects it.
         self.decide_cpus(now);
         self.decide_memory(now);
+    }
+
+    fn plug_ahead(&mut self, now: Timestamp, cpu: MilliCpu) {
+        if !self.can_plug_ahead() {
+            return;
+        }
+        self.ahead = (cpu > self.held.order.cpu).then(|| (cpu, now + AHEAD));
+        self.decide_cpus(now);
+    }
+
+    /// CPUs that are switched inside the guest come at once, and those of one whose size is refused do not come.
+    fn can_plug_ahead(&self) -> bool {
+        self.shape.control == CpuControl::Plug && self.wanted().is_some()
     }
 
     fn connected(&mut self, now: Timestamp) {
@@ -380,7 +404,11 @@ impl Sizer {
             self.leaving.retain(|id, _| !gone.contains(id));
             return self.cpu.rest(now);
         }
-        let (Some(wanted), Some(plugged)) = (self.wanted_cpus(), self.plugged()) else {
+        let ahead = self.ahead.map_or(0, |(cpu, _)| {
+            self.shape.cpus_for(cpu.min(self.shape.max_cpu))
+        });
+        let wanted = self.wanted_cpus().map(|wanted| wanted.max(ahead));
+        let (Some(wanted), Some(plugged)) = (wanted, self.plugged()) else {
             return;
         };
         if plugged == wanted || self.keeps_plugged(plugged, wanted) {
@@ -634,7 +662,9 @@ impl Sizer {
     fn wanted_quota(&self, now: Timestamp) -> (MilliCpu, Option<Timestamp>) {
         let wanted = self.wanted_cpus();
         let online = self.guest.as_ref().map(|guest| guest.cpus_online);
-        let cpus_to_leave = matches!((wanted, online.or(self.plugged())), (Some(wanted), Some(have)) if have > wanted);
+        // More than wanted once it was reached are plugged ahead of another order, and not to be hurried.
+        let cpus_to_leave = self.held.visible.is_none()
+            && matches!((wanted, online.or(self.plugged())), (Some(wanted), Some(have)) if have > wanted);
         let memory_to_leave = matches!((self.wanted_device(), self.device), (Some(wanted), Some(have)) if have.size > wanted);
         let input = QuotaInput {
             ordered: self.held.order.cpu.min(self.shape.max_cpu),

@@ -14,7 +14,7 @@ use axum::serve::ListenerExt as _;
 use axum::{Json, Router};
 use prometheus_client::registry::Registry;
 use protocol::migration::{IncomingOrder, OutgoingOrder};
-use protocol::runner::{CpuState, RunnerPhase, RunnerState, SizeOrder, StopOrder};
+use protocol::runner::{CpuState, CpusAhead, RunnerPhase, RunnerState, SizeOrder, StopOrder};
 use protocol::units::MilliCpu;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -71,6 +71,7 @@ fn control() -> Router<Handle> {
     Router::new()
         .route("/v1/state", get(state))
         .route("/v1/size", put(size))
+        .route("/v1/ahead", put(ahead))
         .route("/v1/stop", post(stop))
         .route("/v1/outgoing", put(send))
         .route("/v1/outgoing/{id}", delete(recall))
@@ -181,6 +182,13 @@ async fn state(State(mut handle): State<Handle>, Query(wait): Query<Wait>) -> Js
 
 async fn size(State(handle): State<Handle>, Json(order): Json<SizeOrder>) -> Response {
     match ask(&handle, |reply| Input::Order(order, reply)).await {
+        Some(state) => Json(state).into_response(),
+        None => gone(),
+    }
+}
+
+async fn ahead(State(handle): State<Handle>, Json(wish): Json<CpusAhead>) -> Response {
+    match ask(&handle, |reply| Input::Ahead(wish, reply)).await {
         Some(state) => Json(state).into_response(),
         None => gone(),
     }
@@ -309,10 +317,12 @@ mod tests {
             limit: MilliCpu(1500),
             plugged: 4,
             guest_online: Some(2),
+            ahead: None,
         };
         assert_eq!(reported(cpus, true), MilliCpu(1500));
         let fewer = CpuState {
             guest_online: Some(1),
+            ahead: None,
             ..cpus
         };
         assert_eq!(reported(fewer, true), MilliCpu(1000));

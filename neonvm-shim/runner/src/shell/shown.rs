@@ -70,15 +70,20 @@ fn same(a: &RunnerState, b: &RunnerState) -> bool {
     plain(a) == plain(b)
 }
 
-/// Whether they differ only in how far a resize has come that is not done.
+/// Whether they differ only in how far a resize has come that is not done, or CPUs that are plugged ahead of one.
 fn is_progress(a: &RunnerState, b: &RunnerState) -> bool {
-    let Some(resize) = a.resize.as_ref().filter(|resize| !resize.done) else {
+    let ahead = b.cpus.ahead.filter(|cpu| cpu.0 > 0);
+    let is_ahead = ahead.is_some() && a.cpus.ahead == ahead;
+    let is_under_way = a.resize.as_ref().is_some_and(|resize| !resize.done);
+    if !is_under_way && !is_ahead {
         return false;
-    };
+    }
     let mut b = b.clone();
     (b.cpus, b.memory) = (a.cpus, a.memory);
-    if let Some(report) = &mut b.resize {
+    if let (Some(report), Some(resize)) = (&mut b.resize, &a.resize) {
         report.stages.clone_from(&resize.stages);
+        // With more CPUs than it says, the order before is not as it was.
+        report.done = if is_ahead { resize.done } else { report.done };
     }
     same(a, &b)
 }
@@ -148,5 +153,16 @@ mod tests {
         assert_eq!(shows(114, resizing(2, 8, false)).1, 6);
         assert_eq!(shows(115, resizing(2, 7, false)), (false, 6, Some(at(214))));
         assert_eq!(shows(116, resizing(2, 8, false)), (false, 6, None));
+        // CPUs ahead of an order: that they are to come at once, how many there are not.
+        assert!(shows(300, resizing(2, 8, true)).0);
+        let ahead = |plugged, done| {
+            let mut state = resizing(2, 8, done);
+            state.cpus.ahead = Some(MilliCpu(3000));
+            state.cpus.plugged = plugged;
+            state
+        };
+        assert!(shows(301, ahead(1, true)).0);
+        assert_eq!(shows(302, ahead(2, false)).2, Some(at(401)));
+        assert!(shows(303, resizing(2, 8, true)).0, "taken back");
     }
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use neonvm_quota::QuotaGroup;
 use protocol::runner::{
-    ExitReason, ExitReport, GUESTD_FORWARD, GuestState, QuotaState, RunnerPhase, RunnerState,
-    SizeOrder, StopOrder,
+    CpusAhead, ExitReason, ExitReport, GUESTD_FORWARD, GuestState, QuotaState, RunnerPhase,
+    RunnerState, SizeOrder, StopOrder,
 };
 use protocol::time::{Span, Timestamp};
 use protocol::trace::TraceId;
@@ -14,7 +14,7 @@ use protocol::units::MilliCpu;
 use telemetry::clock::Clock;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
 use super::console::{CONSOLE_LOG_BYTES, QEMU_LOG_BYTES, rotate};
 use super::lanes::{Means, carry_out};
@@ -62,6 +62,8 @@ pub enum Input {
     Reply(Event),
     /// A size order; answered when it is held.
     Order(SizeOrder, oneshot::Sender<RunnerState>),
+    /// CPUs to be plugged ahead of one; answered when that is held.
+    Ahead(CpusAhead, oneshot::Sender<RunnerState>),
     /// A CPU limit by the route of NeonVM's runner; memory stays.
     CpuChange(MilliCpu, oneshot::Sender<RunnerState>),
     /// A stop order.
@@ -319,6 +321,13 @@ impl Supervisor {
             Input::Guest(state) => self.take_guest(now, state),
             Input::Reply(event) => self.sizer.handle(now, event),
             Input::Order(order, reply) => self.take_order(now, order, reply),
+            Input::Ahead(wish, reply) => {
+                debug!(cpu = %wish.cpu, "CPUs ahead of an order");
+                self.sizer.handle(now, Event::Ahead(wish));
+                self.turn();
+                // As for an order.
+                let _ = reply.send(self.state.current());
+            }
             Input::CpuChange(cpu, reply) => {
                 let held = self.sizer.target().clone();
                 self.take_order(now, SizeOrder { cpu, ..held }, reply);

@@ -1,6 +1,7 @@
 //! What an ended action changes.
 
 use protocol::object::Pod;
+use protocol::runner::RunnerState;
 use protocol::vm::{VirtualMachine, VmPhase, VmStatus};
 
 use crate::core::action::{Action, Kind};
@@ -67,6 +68,8 @@ impl VmCore {
             Kind::WriteStatus | Kind::PatchVm | Kind::ReadVm | Kind::ReadPod | Kind::ReadTaker => {
                 return;
             }
+            // The order does all of it.
+            Kind::PlugAhead => return,
             Kind::SetSize => Problem::Runner { message },
             action => Problem::Api { action, message },
         };
@@ -125,16 +128,20 @@ impl VmCore {
                 let before = self.ordered_from.take().unwrap_or_else(|| size_of(&state));
                 self.stages
                     .sent(&order.trace, ordered(order), before, began);
-                let pod = pod.clone();
-                // The answer tells of the moment the order was taken; a later report may have come before it over the
-                // other connection, and nothing would be told again.
-                let is_late = matches!(&self.link, Link::Known { pod: known, state: held }
-                    if *known == pod && held.generation > state.generation);
-                if !is_late {
-                    self.heard(at, &pod, state);
-                }
+                self.answered(at, pod, state);
             }
+            (Action::PlugAhead { pod, .. }, Reply::Runner(state)) => self.answered(at, pod, state),
             (_, Reply::Runner(_)) => {}
+        }
+    }
+
+    /// The answer tells of the moment an order was taken; a later report may have come before it over the other connection, and
+    /// nothing would be told again.
+    fn answered(&mut self, at: Moment, pod: &str, state: Box<RunnerState>) {
+        let is_late = matches!(&self.link, Link::Known { pod: known, state: held }
+            if known == pod && held.generation > state.generation);
+        if !is_late {
+            self.heard(at, pod, state);
         }
     }
 

@@ -1,5 +1,6 @@
 //! The core against a world of its own making: phases by hand, then any world at all.
 
+mod ahead;
 mod certificate;
 mod convergence;
 mod overlay;

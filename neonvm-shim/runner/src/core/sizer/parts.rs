@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use protocol::runner::{GuestState, SizeOrder};
+use protocol::runner::{CpusAhead, GuestState, SizeOrder};
 use protocol::units::{Bytes, MilliCpu};
 use serde::Serialize;
 
@@ -74,6 +74,8 @@ pub struct QmpFailure {
 pub enum Event {
     /// A new order.
     Order(SizeOrder),
+    /// CPUs are to be plugged ahead of one.
+    Ahead(CpusAhead),
     /// The monitor is connected.
     QmpUp,
     /// It is lost; replies under way will not come.

@@ -6,6 +6,8 @@ use protocol::runner::{ResizeProblem, ResizeReport};
 use protocol::trace::Stage;
 use protocol::trace::TraceId;
 
+mod coming;
+
 /// A QEMU with a guest, as far as the sizer can tell.
 struct World {
     sizer: Sizer,
@@ -276,55 +278,6 @@ fn a_guest_that_gives_cpus_back_is_not_looked_at_before_qemu_tells() {
     world.now = world.now + Span::from_millis(200);
     let untold = world.sizer.poll_action(world.now);
     assert_eq!(untold, Some(Action::QueryCpus), "an event may be lost");
-}
-
-#[test]
-fn qemu_is_taken_at_its_word_about_a_cpu_that_comes_or_goes() {
-    let mut world = World::new(CpuControl::Plug, Accel::Tcg);
-    world.settle();
-    world.order(3000, GIB, 1);
-    world.settle();
-    assert!(world.done(), "it said so: {:?}", world.log);
-    let looks_at = world.sizer.poll_deadline(world.now);
-    assert!(looks_at >= world.now + LOOK_SLOW, "nothing is to be seen");
-
-    world.clingy = true;
-    world.order(1000, GIB, 2);
-    world.settle();
-    world.plugged = 1;
-    world.report();
-    for id in ["cpu2", "cpu1"] {
-        assert!(!world.done(), "before {id} is gone");
-        let gone = Event::CpuGone(id.into());
-        world.sizer.handle(world.now, gone);
-    }
-    assert!(world.done(), "by its word alone: {:?}", world.log);
-}
-
-#[test]
-fn qemu_is_looked_at_where_its_word_may_be_older_than_what_is_known() {
-    let mut world = World::new(CpuControl::Plug, Accel::Tcg);
-    world.order(2000, GIB, 1);
-    world.settle();
-    let gone = |id: &str| Event::CpuGone(id.into());
-    world.sizer.handle(world.now, gone("disk7"));
-    let looked = world.sizer.poll_action(world.now);
-    assert_eq!(looked, Some(Action::QueryCpus), "whatever that was");
-    // Told while the look is under way, whose answer may be from before or after it.
-    world.sizer.handle(world.now, gone("cpu1"));
-    assert_eq!(world.sizer.cpus().plugged, 2);
-    world
-        .sizer
-        .handle(world.now, Event::Cpus(Ok(world.slots())));
-    let failed = Err(QmpFailure {
-        command: "device_add".into(),
-        message: "no".into(),
-    });
-    world.sizer.handle(world.now, Event::CpuCommand(failed));
-    world.sizer.handle(world.now, gone("cpu1"));
-    assert_eq!(world.sizer.cpus().plugged, 2, "more may have changed");
-    let looked = world.sizer.poll_action(world.now);
-    assert_eq!(looked, Some(Action::QueryCpus));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use protocol::runner::{CpuState, MemoryState, ResizeProblem, ResizeReport, SizeOrder, StageStamp};
 use protocol::time::Timestamp;
 use protocol::trace::Stage;
-use protocol::units::{Bytes, Resources};
+use protocol::units::{Bytes, MilliCpu, Resources};
 
 use super::parts::QmpFailure;
 use super::{GUEST_BLIND, LEAVE_AGAIN, MEMORY_STUCK, Sizer};
@@ -125,6 +125,9 @@ impl Sizer {
                 .plugged()
                 .unwrap_or(self.shape.boot_cpus + self.shape.early_cpus),
             guest_online: self.guest.as_ref().map(|guest| guest.cpus_online),
+            ahead: self
+                .can_plug_ahead()
+                .then(|| self.ahead.map_or(MilliCpu(0), |(cpu, _)| cpu)),
         }
     }
 

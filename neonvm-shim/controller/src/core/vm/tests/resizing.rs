@@ -25,7 +25,7 @@ fn running() -> (World, String) {
     (world, pod)
 }
 
-fn ask(vm: &mut VirtualMachine, milli: u32, slots: i32, value: i64, flags: u64) {
+pub(super) fn ask(vm: &mut VirtualMachine, milli: u32, slots: i32, value: i64, flags: u64) {
     vm.spec.guest.cpus.r#use = MilliCpu(milli);
     vm.spec.guest.memory_slots.r#use = slots;
     vm.spec.target_revision = Some(RevisionWithTime {
@@ -706,7 +706,7 @@ fn the_last_stage_is_stamped_though_the_next_resize_is_already_ordered() {
     assert_eq!(stages, [(6, Stage::Controller), (5, Stage::Status)]);
 }
 
-fn requesting() -> (World, String) {
+pub(super) fn requesting() -> (World, String) {
     let settings = Settings {
         true_requests: true,
         quick: Span(0),

@@ -7,7 +7,7 @@ use protocol::object::{ContainerStatus, Pod, Terminated};
 use protocol::quantity::Quantity;
 use protocol::runner::{ResizeReport, RunnerState};
 use protocol::time::{Span, Timestamp, WallTime};
-use protocol::units::{Bytes, Resources};
+use protocol::units::{Bytes, MilliCpu, Resources};
 use protocol::vm::{VirtualMachine, VmPhase, VmStatus};
 use serde_json::{Value, json};
 
@@ -425,6 +425,12 @@ impl World {
                 order,
                 self.at.wall,
             )))),
+            Action::PlugAhead { pod, wish } => {
+                let state = self.runners.get_mut(pod).expect("it said that it can");
+                state.generation += 1;
+                state.cpus.ahead = Some(wish.cpu);
+                Ok(Reply::Runner(Box::new(state.clone())))
+            }
             Action::SetSize { pod, order } => {
                 let Some(state) = self.runners.get_mut(pod) else {
                     return Err(Refusal::Failed {
@@ -433,6 +439,7 @@ impl World {
                     });
                 };
                 state.generation += 1;
+                state.cpus.ahead = state.cpus.ahead.and(Some(MilliCpu(0)));
                 let (order, stages) = (order.clone(), vec![]);
                 state.resize = Some(ResizeReport {
                     order,

@@ -1,0 +1,120 @@
+//! CPUs that come and go: by whose word, and ahead of what.
+
+use super::*;
+use protocol::runner::CpusAhead;
+
+#[test]
+fn qemu_is_taken_at_its_word_about_a_cpu_that_comes_or_goes() {
+    let mut world = World::new(CpuControl::Plug, Accel::Tcg);
+    world.settle();
+    world.order(3000, GIB, 1);
+    world.settle();
+    assert!(world.done(), "it said so: {:?}", world.log);
+    let looks_at = world.sizer.poll_deadline(world.now);
+    assert!(looks_at >= world.now + LOOK_SLOW, "nothing is to be seen");
+
+    world.clingy = true;
+    world.order(1000, GIB, 2);
+    world.settle();
+    world.plugged = 1;
+    world.report();
+    for id in ["cpu2", "cpu1"] {
+        assert!(!world.done(), "before {id} is gone");
+        let gone = Event::CpuGone(id.into());
+        world.sizer.handle(world.now, gone);
+    }
+    assert!(world.done(), "by its word alone: {:?}", world.log);
+}
+
+#[test]
+fn qemu_is_looked_at_where_its_word_may_be_older_than_what_is_known() {
+    let mut world = World::new(CpuControl::Plug, Accel::Tcg);
+    world.order(2000, GIB, 1);
+    world.settle();
+    let gone = |id: &str| Event::CpuGone(id.into());
+    world.sizer.handle(world.now, gone("disk7"));
+    let looked = world.sizer.poll_action(world.now);
+    assert_eq!(looked, Some(Action::QueryCpus), "whatever that was");
+    // Told while the look is under way, whose answer may be from before or after it.
+    world.sizer.handle(world.now, gone("cpu1"));
+    assert_eq!(world.sizer.cpus().plugged, 2);
+    world
+        .sizer
+        .handle(world.now, Event::Cpus(Ok(world.slots())));
+    let failed = Err(QmpFailure {
+        command: "device_add".into(),
+        message: "no".into(),
+    });
+    world.sizer.handle(world.now, Event::CpuCommand(failed));
+    world.sizer.handle(world.now, gone("cpu1"));
+    assert_eq!(world.sizer.cpus().plugged, 2, "more may have changed");
+    let looked = world.sizer.poll_action(world.now);
+    assert_eq!(looked, Some(Action::QueryCpus));
+}
+
+fn go_ahead(world: &mut World, milli: u32) {
+    let cpu = MilliCpu(milli);
+    world
+        .sizer
+        .handle(world.now, Event::Ahead(CpusAhead { cpu }));
+    world.settle();
+}
+
+#[test]
+fn cpus_plugged_ahead_take_nothing_before_their_order_and_make_it_quick() {
+    let mut world = World::new(CpuControl::Plug, Accel::Tcg);
+    world.settle();
+    world.order(500, GIB, 1);
+    world.settle();
+    world.log.clear();
+    go_ahead(&mut world, 2500);
+    assert_eq!(world.log, ["plug 2"], "and no quota");
+    let cpus = world.sizer.cpus();
+    assert_eq!(
+        (cpus.limit, cpus.ahead),
+        (MilliCpu(500), Some(MilliCpu(2500)))
+    );
+    assert!(!world.done(), "it is not as ordered");
+    world.run(Span::from_secs(5));
+    assert_eq!(world.log, ["plug 2"], "nobody is told to put them out");
+    world.order(2500, GIB, 2);
+    assert!(world.done(), "{:?}", world.problem());
+    world.settle();
+    assert_eq!(world.log, ["quota 2500m"]);
+    assert_eq!(world.sizer.cpus().ahead, Some(MilliCpu(0)));
+}
+
+#[test]
+fn cpus_plugged_ahead_go_with_the_wish_or_when_no_order_comes() {
+    for is_taken_back in [true, false] {
+        let mut world = World::new(CpuControl::Plug, Accel::Tcg);
+        world.order(1000, GIB, 1);
+        world.settle();
+        go_ahead(&mut world, 3000);
+        assert_eq!(world.plugged, 3);
+        if is_taken_back {
+            go_ahead(&mut world, 0);
+        }
+        world.run(Span::from_secs(35));
+        assert_eq!(world.plugged, 1);
+        assert!(world.done() && world.sizer.cpus().ahead == Some(MilliCpu(0)));
+    }
+}
+
+#[test]
+fn nothing_is_plugged_ahead_where_cpus_are_switched_inside_or_the_guest_moves() {
+    let mut world = World::new(CpuControl::Guest, Accel::Tcg);
+    world.settle();
+    assert_eq!(world.sizer.cpus().ahead, None, "it says so");
+    world.log.clear();
+    go_ahead(&mut world, 3000);
+    assert!(world.log.is_empty(), "{:?}", world.log);
+
+    let mut world = World::new(CpuControl::Plug, Accel::Tcg);
+    world.settle();
+    world.log.clear();
+    let moves = Event::Hold(Some("away".into()));
+    world.sizer.handle(world.now, moves);
+    go_ahead(&mut world, 3000);
+    assert!(world.log.is_empty(), "{:?}", world.log);
+}
