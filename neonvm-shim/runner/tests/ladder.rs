@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use hyper::Method;
 use neonvm_runner::shell::http::Link;
-use protocol::runner::{GUESTD_FORWARD, GuestState};
+use protocol::runner::{CpusAhead, GUESTD_FORWARD, GuestState, RunnerState};
 use protocol::trace::Stage;
+use protocol::units::MilliCpu;
 use support::{Bounds, Kit, PATIENCE, SLOT, Vm, kit, sysfs, unless_harmed};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -114,6 +115,60 @@ async fn n18_n19_a_guest_climbs_the_ladder_and_comes_back_without_residue() {
     assert_eq!(after.mem_total, before.mem_total, "no residue");
     vm.stop(0).await;
     vm.ended().await;
+}
+
+/// CPUs are there before their order, which then is done at once; what no order follows goes again. Nothing else changes meanwhile.
+#[tokio::test]
+async fn n18_cpus_are_plugged_ahead_of_their_order_and_taken_back_with_the_wish() {
+    let name = "n18_cpus_are_plugged_ahead_of_their_order_and_taken_back_with_the_wish";
+    let Some(kit) = kit(name).await else {
+        return;
+    };
+    let bounds = Bounds {
+        cpus: [500, 1000, 3000],
+        slots: [2, 2, 2],
+    };
+    let mut vm = Vm::new(&kit, &bounds, |_| ());
+    vm.start().await;
+    vm.running().await;
+    vm.resize(500, 2, 1).await;
+    let before = vm.state().await.expect("it answers");
+
+    ahead(&vm, 2000).await;
+    let there = online(&vm, 2).await;
+    assert_eq!(there.cpus.limit, MilliCpu(500));
+    assert_eq!(there.quota, before.quota, "no more time than it had");
+    let state = vm.resize(2000, 2, 2).await;
+    assert_eq!(state.cpus.ahead, Some(MilliCpu(0)));
+    let took = state.resize.expect("ordered").stages[0];
+    assert_eq!(
+        (took.stage, took.duration_us),
+        (Stage::Qmp, 0),
+        "nothing was left to do"
+    );
+
+    ahead(&vm, 3000).await;
+    online(&vm, 3).await;
+    ahead(&vm, 0).await;
+    let back = online(&vm, 2).await;
+    assert_eq!(back.cpus.limit, MilliCpu(2000));
+    vm.wait("two of QEMU", |state| state.cpus.plugged == 2)
+        .await;
+    vm.stop(0).await;
+    vm.ended().await;
+}
+
+async fn ahead(vm: &Vm, milli: u32) {
+    let cpu = MilliCpu(milli);
+    let body = serde_json::to_vec(&CpusAhead { cpu }).expect("encodes");
+    let held = vm.say(Method::PUT, "/v1/ahead", body).await;
+    assert_eq!(held.expect("it is held").cpus.ahead, Some(cpu));
+}
+
+/// Waits until the guest has so many CPUs.
+async fn online(vm: &Vm, cpus: u32) -> RunnerState {
+    vm.wait("CPUs online", |state| state.cpus.guest_online == Some(cpus))
+        .await
 }
 
 #[tokio::test]

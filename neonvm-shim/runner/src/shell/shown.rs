@@ -72,10 +72,10 @@ fn same(a: &RunnerState, b: &RunnerState) -> bool {
 
 /// Whether they differ only in how far a resize has come that is not done, or CPUs that are plugged ahead of one.
 fn is_progress(a: &RunnerState, b: &RunnerState) -> bool {
-    let ahead = b.cpus.ahead.filter(|cpu| cpu.0 > 0);
-    let is_ahead = ahead.is_some() && a.cpus.ahead == ahead;
+    let is_ahead = b.cpus.ahead.is_some_and(|cpu| cpu.0 > 0);
     let is_under_way = a.resize.as_ref().is_some_and(|resize| !resize.done);
-    if !is_under_way && !is_ahead {
+    // Whoever asked for CPUs ahead, or took them back, looks for it in the answer.
+    if a.cpus.ahead != b.cpus.ahead || !(is_under_way || is_ahead) {
         return false;
     }
     let mut b = b.clone();
@@ -164,5 +164,9 @@ mod tests {
         assert!(shows(301, ahead(1, true)).0);
         assert_eq!(shows(302, ahead(2, false)).2, Some(at(401)));
         assert!(shows(303, resizing(2, 8, true)).0, "taken back");
+        // Also while an order is under way.
+        assert!(shows(500, resizing(2, 8, false)).0);
+        assert!(shows(501, ahead(1, false)).0);
+        assert!(shows(502, resizing(2, 8, false)).0);
     }
 }
