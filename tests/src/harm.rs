@@ -29,6 +29,13 @@ pub fn look_at(log: &str) {
     IN_A_LOG.fetch_or(is_shown(log), Ordering::Relaxed);
 }
 
+/// Shows what is left of a scenario that is failing, and [looks at it](look_at).
+#[expect(clippy::print_stdout, reason = "it belongs to what a failed test says")]
+pub(crate) fn show(log: &str) {
+    look_at(log);
+    println!("{log}");
+}
+
 /// Whether a failure's report shows that a guest was harmed.
 #[must_use]
 pub fn is_shown(report: &str) -> bool {

@@ -104,3 +104,11 @@ fn missing_guest_part() -> Option<&'static str> {
         None
     }
 }
+
+/// The last lines of a file that may be absent, whatever bytes are in it.
+pub(crate) fn last_lines(file: &std::path::Path, count: usize) -> String {
+    let text = std::fs::read(file).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(count)..].join("\n")
+}

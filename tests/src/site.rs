@@ -15,13 +15,16 @@ use tokio::sync::{Mutex, MutexGuard};
 use crate::api::client_of;
 use crate::vms::Vms;
 pub use crate::vms::vm_resource;
-use crate::{bellows_bin, unix_http};
+use crate::{bellows_bin, last_lines, unix_http};
 
 /// How long a guest may take to boot on a busy machine without KVM.
 pub const BOOT_PATIENCE: Duration = Duration::from_secs(180);
 
 /// How long a line of shell may take in a guest without hardware virtualisation on a busy machine.
 const SSH_PATIENCE: Duration = Duration::from_secs(240);
+
+/// Lines shown of a log or a console.
+const SHOWN_LINES: usize = 40;
 
 /// Two cores carry one guest at a time: tests of one program take turns. (Test programs already run one after the other.)
 static TURN: Mutex<()> = Mutex::const_new(());
@@ -272,12 +275,7 @@ impl Site {
 impl Drop for Site {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let consoles = consoles(&self.state);
-            crate::harm::look_at(&consoles);
-            #[expect(clippy::print_stdout, reason = "the consoles of a failed test")]
-            {
-                println!("{consoles}");
-            }
+            crate::harm::show(&consoles(&self.state));
         }
         // A test that failed must not leave a guest behind.
         let _ = std::process::Command::new(bellows_bin())
@@ -291,17 +289,13 @@ impl Drop for Site {
         }
         if std::thread::panicking() {
             let log = self.log_tail();
-            crate::harm::look_at(&log);
-            #[expect(clippy::print_stdout, reason = "the log of a failed test")]
-            {
-                println!("--- end of the log of bellows up\n{log}");
-            }
+            crate::harm::show(&format!("--- end of the log of bellows up\n{log}"));
         }
     }
 }
 
 fn tail(state: &Path) -> String {
-    last_lines(&state.join("up.log"))
+    last_lines(&state.join("up.log"), SHOWN_LINES)
 }
 
 /// The last lines that the guests of a site wrote to their consoles. They go with the guests' directories.
@@ -312,18 +306,10 @@ fn consoles(state: &Path) -> String {
         let name = runner.file_name();
         format!(
             "--- end of the console of {name:?}\n{}",
-            last_lines(&console)
+            last_lines(&console, SHOWN_LINES)
         )
     });
     consoles.collect::<Vec<_>>().join("\n")
-}
-
-/// The last lines of a file that may be absent, whatever bytes are in it.
-fn last_lines(file: &Path) -> String {
-    let text = std::fs::read(file).unwrap_or_default();
-    let text = String::from_utf8_lossy(&text);
-    let lines: Vec<&str> = text.lines().collect();
-    lines[lines.len().saturating_sub(40)..].join("\n")
 }
 
 async fn spawn_up(state: &Path) -> Result<(Child, Value)> {

@@ -208,7 +208,7 @@ impl Cluster {
         for name in self.names() {
             for part in ["kubelet", "containerd"] {
                 let path = self.plane.dir().join(format!("log/{name}-{part}.log"));
-                text += &format!("--- {name} {part}\n{}\n", tail(&path));
+                text += &format!("--- {name} {part}\n{}\n", crate::last_lines(&path, 15));
             }
         }
         text
@@ -415,12 +415,6 @@ fn run(command: &mut Command) -> Result<()> {
         bail!("{command:?}: {text}");
     }
     Ok(())
-}
-
-fn tail(path: &Path) -> String {
-    let text = std::fs::read_to_string(path).unwrap_or_default();
-    let lines: Vec<&str> = text.lines().collect();
-    lines[lines.len().saturating_sub(15)..].join("\n")
 }
 
 /// The name of a cluster's control group, the same for the same directory.

@@ -173,9 +173,9 @@ impl Sizer {
                 self.pending.clear();
             }
             Event::QmpUnreached(why) => self.unreached = (!self.qmp).then_some(why),
-            Event::CpuHint => self.cpu.look_at = self.cpu.look_at.min(now),
+            Event::CpuHint => self.cpu.hint(now),
             Event::CpuGone(id) => self.gone(now, &id),
-            Event::MemoryHint => self.memory.look_at = self.memory.look_at.min(now),
+            Event::MemoryHint => self.memory.hint(now),
             Event::Cpus(reply) => {
                 self.cpu.busy = false;
                 match reply {
@@ -481,8 +481,7 @@ impl Sizer {
         let mut slots = self.slots.iter_mut().flatten();
         let slot = slots.find(|slot| slot.removable() == Some(id));
         let Some(slot) = slot.filter(|_| is_known) else {
-            self.cpu.look_at = self.cpu.look_at.min(now);
-            return;
+            return self.cpu.hint(now);
         };
         slot.qom_path = None;
         self.slots_fresh = true;

@@ -181,14 +181,19 @@ async fn state(State(mut handle): State<Handle>, Query(wait): Query<Wait>) -> Js
 }
 
 async fn size(State(handle): State<Handle>, Json(order): Json<SizeOrder>) -> Response {
-    match ask(&handle, |reply| Input::Order(order, reply)).await {
-        Some(state) => Json(state).into_response(),
-        None => gone(),
-    }
+    hold(&handle, |reply| Input::Order(order, reply)).await
 }
 
 async fn ahead(State(handle): State<Handle>, Json(wish): Json<CpusAhead>) -> Response {
-    match ask(&handle, |reply| Input::Ahead(wish, reply)).await {
+    hold(&handle, |reply| Input::Ahead(wish, reply)).await
+}
+
+/// Answers with the state in which something is held.
+async fn hold(
+    handle: &Handle,
+    input: impl FnOnce(oneshot::Sender<RunnerState>) -> Input,
+) -> Response {
+    match ask(handle, input).await {
         Some(state) => Json(state).into_response(),
         None => gone(),
     }

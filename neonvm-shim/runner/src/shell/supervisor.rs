@@ -323,10 +323,7 @@ impl Supervisor {
             Input::Order(order, reply) => self.take_order(now, order, reply),
             Input::Ahead(wish, reply) => {
                 debug!(cpu = %wish.cpu, "CPUs ahead of an order");
-                self.sizer.handle(now, Event::Ahead(wish));
-                self.turn();
-                // As for an order.
-                let _ = reply.send(self.state.current());
+                self.hold(now, Event::Ahead(wish), reply);
             }
             Input::CpuChange(cpu, reply) => {
                 let held = self.sizer.target().clone();
@@ -354,7 +351,12 @@ impl Supervisor {
             self.record.order = Some(order.clone());
             self.save();
         }
-        self.sizer.handle(now, Event::Order(order));
+        self.hold(now, Event::Order(order), reply);
+    }
+
+    /// Tells the sizer, does what that makes due, and answers.
+    fn hold(&mut self, now: Timestamp, event: Event, reply: oneshot::Sender<RunnerState>) {
+        self.sizer.handle(now, event);
         self.turn();
         // Whoever asked and went away does not need the answer.
         let _ = reply.send(self.state.current());

@@ -43,6 +43,11 @@ impl Lane {
         self.look_at = now;
     }
 
+    /// There may be something to see.
+    pub(super) fn hint(&mut self, now: Timestamp) {
+        self.look_at = self.look_at.min(now);
+    }
+
     /// Something is expected that QEMU tells of when it has happened.
     pub(super) fn expect_event(&mut self, now: Timestamp) {
         (self.pause, self.step) = (LOOK_TOLD, LOOK_TOLD);
