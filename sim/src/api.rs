@@ -56,6 +56,7 @@ impl World {
         }
         // Clients of this API do not repeat a patch by themselves; of what is conditional a repetition does no harm.
         if let (Fate::Twice(_, again), None) = (fate, call.target) {
+            self.checks.is_repeated(&call.operation);
             self.after(
                 Span(again.0.min(latest.0)),
                 Event::CallArrives(0, Box::new(call.clone())),
@@ -153,6 +154,9 @@ impl World {
 
     fn look_at_pod_writes(&mut self, operation: &Operation, result: &Result<Object, Refused>) {
         let Ok(pod) = result else { return };
+        if matches!(operation, Operation::CreatePod(_)) {
+            self.pod_names_are_never_reused(pod);
+        }
         let (vm, uid) = (self.vm_named(pod.meta("name")), pod.meta("uid"));
         let uid = uid.trim_start_matches("uid-").parse().unwrap_or(0);
         let Some(vm) = vm else { return };

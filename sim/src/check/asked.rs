@@ -186,6 +186,18 @@ impl World {
         }
     }
 
+    /// The controller asks for no name twice: one pod of a name came of the other's request, which arrived again.
+    pub(crate) fn pod_names_are_never_reused(&mut self, pod: &Object) {
+        self.checked();
+        if self.checks.names.is_reused(pod) {
+            self.checks.fail(
+                "pod_names_are_never_reused",
+                self.vm_named(pod.meta("name")),
+                format!("{} is made again", pod.meta("name")),
+            );
+        }
+    }
+
     /// Never two pods of one VM that both may run.
     pub(crate) fn never_two_pods(&mut self, pod: &Object) {
         let Some(vm) = self.vm_named(pod.meta("name")) else {
@@ -197,7 +209,7 @@ impl World {
             .store
             .all(Kind::Pod)
             .filter(of_vm)
-            .filter(|pod| !pod.pod().is_terminal())
+            .filter(|pod| !pod.pod().is_terminal() && !self.checks.names.is_stray(pod))
             .count();
         self.checked();
         if living > 1 {
@@ -218,7 +230,7 @@ impl World {
         let runs = machine
             .is_some_and(|machine| machine.pod.uid == pod.meta("uid") && machine.ended.is_none());
         self.checked();
-        if runs {
+        if runs && !self.checks.names.is_stray(pod) {
             self.checks.fail(
                 "guests_never_restart_because_of_us",
                 Some(vm),

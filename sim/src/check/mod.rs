@@ -12,11 +12,13 @@
 //! | 4 never shrink blind | [`World::shrinks_are_never_blind`] |
 //! | 5 level-triggered, N12 | [`World::heartbeats_are_never_missed`], [`World::all_is_where_it_should_be`] |
 //! | 7 guests outlive us | [`World::guests_never_restart_because_of_us`], [`World::never_two_pods`] |
+//! | no pod has the name of an earlier one | [`World::pod_names_are_never_reused`] |
 //! | N45 one scheduler of two | [`World::n45_one_leads`] |
 //! | the core's own faults | [`World::core_counts_no_fault`] |
 
 mod asked;
 mod calm;
+mod names;
 mod truth;
 
 use std::collections::BTreeSet;
@@ -24,7 +26,9 @@ use std::collections::BTreeSet;
 use protocol::time::Timestamp;
 use protocol::units::Resources;
 
+use crate::event::Operation;
 use crate::world::World;
+use names::PodNames;
 
 /// Something that must hold and did not.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
@@ -66,6 +70,7 @@ pub struct Checks {
     touched: BTreeSet<usize>,
     nodes: BTreeSet<usize>,
     node_count: usize,
+    pub(crate) names: PodNames,
     violation: Option<Violation>,
     /// Checks made.
     pub made: u64,
@@ -106,6 +111,13 @@ impl Checks {
         let truth = &mut self.truth[vm];
         truth.permitted = permit;
         truth.stray = truth.stray.filter(|size| size.has_field_above(permit));
+    }
+
+    /// A call will arrive once more.
+    pub(crate) fn is_repeated(&mut self, operation: &Operation) {
+        if let Operation::CreatePod(pod) = operation {
+            self.names.repeated(pod);
+        }
     }
 
     /// A monitor read its machine's memory.

@@ -14,7 +14,7 @@ use protocol::revision::RevisionWithTime;
 use protocol::runner::{CpusAhead, ExitReport, QuotaState, RunnerPhase, RunnerState, SizeOrder};
 use protocol::time::{Span, Timestamp, WallTime};
 use protocol::trace::TraceId;
-use protocol::units::{MilliCpu, Resources};
+use protocol::units::{Bytes, MilliCpu, Resources};
 use protocol::vm::{RestartPolicy, TakenBy, VmPhase};
 use serde_json::Value;
 
@@ -404,13 +404,16 @@ impl Draft<'_> {
     /// Where the runner stands. An order of another size that is on its way may yet be taken up: the guest does not have
     /// the wanted size for good before that order's fate is known.
     fn fit(&self, state: &RunnerState) -> Fit {
-        let wanted = self.vm.spec.guest.in_use();
-        match fit(wanted, state) {
-            Fit::Reached if self.input.ordering.is_some_and(|size| size != wanted) => {
-                Fit::Unordered
-            }
+        match fit(self.vm.spec.guest.in_use(), state) {
+            Fit::Reached if self.is_ordering_another() => Fit::Unordered,
             fit => fit,
         }
+    }
+
+    /// Whether an order of another size than the wanted one is on its way.
+    fn is_ordering_another(&self) -> bool {
+        let wanted = self.vm.spec.guest.in_use();
+        self.input.ordering.is_some_and(|size| size != wanted)
     }
 
     /// The revision of the wish; 0 without one.
@@ -473,14 +476,28 @@ impl Draft<'_> {
         }
     }
 
+    /// A guest that is told to have another size than the wanted one may be about to grow. Less than before is said only of one that
+    /// is told the wanted size: whoever adds up a node takes it that a guest seen to shrink goes on doing so.
     fn measured(&mut self, state: &RunnerState) {
         // A runner that has just taken over does not know its QEMU yet: what the one before said stands.
         if state.phase == RunnerPhase::Booting && self.status.memory_size.is_some() {
             return;
         }
-        let size = size_of(state);
+        let mut size = size_of(state);
+        if self.fit(state) == Fit::Unordered || self.is_ordering_another() {
+            size = size.field_max(self.held());
+        }
         self.status.cpus = Some(size.cpu);
         self.status.memory_size = Some(Quantity::from_bytes(size.mem.0));
+    }
+
+    /// What the status says that the guest has.
+    fn held(&self) -> Resources {
+        let memory = self.status.memory_size.as_ref();
+        Resources {
+            cpu: self.status.cpus.unwrap_or_default(),
+            mem: Bytes(memory.and_then(Quantity::as_u64).unwrap_or(0)),
+        }
     }
 
     /// The guest has the size of this spec, so the spec's revision is the current one. Only equality matters.

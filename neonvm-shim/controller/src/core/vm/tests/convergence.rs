@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 use protocol::runner::{MemoryState, RunnerPhase};
 use protocol::time::Span;
-use protocol::units::MilliCpu;
+use protocol::units::{Bytes, MilliCpu};
 use protocol::vm::{RestartPolicy, VirtualMachine, VmPhase, VmStatus};
 use serde_json::json;
 
@@ -323,4 +323,61 @@ fn late_news_of_a_pod_never_hides_the_next_of_its_name() {
     let status = world.status();
     assert_eq!(status.pod_name, pod);
     assert_eq!(world.pod(&pod).metadata.deletion_timestamp, None);
+}
+
+/// A guest of 4 GiB that gives up two of them and has 3 GiB so far, as its status says.
+fn shrinking() -> (World, String) {
+    let mut world = World::new(&sample_vm());
+    world.settle();
+    let pod = world.status().pod_name;
+    world.start(&pod);
+    world.settle();
+    world.edit(|vm| vm.spec.guest.memory_slots.r#use = 4);
+    world.settle();
+    world.finish_resize(&pod);
+    world.settle();
+    world.edit(|vm| vm.spec.guest.memory_slots.r#use = 2);
+    world.settle();
+    has(&mut world, &pod, 3072);
+    world.settle();
+    assert_eq!(told(&world), 3072);
+    (world, pod)
+}
+
+/// The guest has so much memory, MiB, while what its runner was told stands.
+fn has(world: &mut World, pod: &str, mib: u64) {
+    world.pass(Span::from_secs(1));
+    let state = world.runners.get_mut(pod).expect("the runner is there");
+    state.memory.plugged = Bytes(Bytes::mib(mib).0 - state.memory.base.0);
+    state.generation += 1;
+    world.show_runner();
+}
+
+/// The memory its status tells of, MiB.
+fn told(world: &World) -> u64 {
+    let memory = world.status().memory_size;
+    memory.and_then(|memory| memory.as_u64()).expect("told") >> 20
+}
+
+#[test]
+fn less_than_before_is_not_told_of_a_guest_that_is_on_its_way_to_more() {
+    let (mut world, pod) = shrinking();
+    world.edit(|vm| vm.spec.guest.memory_slots.r#use = 4);
+    let growth = until_ordered(&mut world);
+    // Taken back while the order is on its way, and the guest still gives up memory for the one before.
+    world.edit(|vm| vm.spec.guest.memory_slots.r#use = 2);
+    has(&mut world, &pod, 2560);
+    world.settle();
+    assert_eq!(told(&world), 3072, "a growth is on its way");
+    let answer = world.carry_out(&growth);
+    done(&mut world, &growth, answer);
+    let shrink = until_ordered(&mut world);
+    has(&mut world, &pod, 2816);
+    world.settle();
+    assert_eq!(told(&world), 3072, "the runner was told to grow");
+    let answer = world.carry_out(&shrink);
+    done(&mut world, &shrink, answer);
+    has(&mut world, &pod, 2560);
+    world.settle();
+    assert_eq!(told(&world), 2560, "it was told the wanted size");
 }

@@ -1,0 +1,41 @@
+//! Which pods were made by a request that arrived a second time.
+//!
+//! A proxy may send on a request that was answered long ago. Where the pod it made has gone meanwhile, it makes another one that
+//! nobody wants: its controller is right to take it away, whatever its guest does.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use crate::store::Object;
+
+/// Names of pods, and who was made by them.
+#[derive(Debug, Default)]
+pub(crate) struct PodNames {
+    /// Names whose request arrives twice.
+    repeated: BTreeSet<String>,
+    /// The first pod of each name: its uid.
+    first: BTreeMap<String, String>,
+}
+
+impl PodNames {
+    /// The request to make this pod arrives twice.
+    pub(crate) fn repeated(&mut self, pod: &Value) {
+        let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+        self.repeated.insert(name.to_owned());
+    }
+
+    /// A pod was made. Whether another one had its name, and no request arrived twice.
+    pub(crate) fn is_reused(&mut self, pod: &Object) -> bool {
+        let (name, uid) = (pod.meta("name"), pod.meta("uid"));
+        let first = self.first.entry(name.to_owned());
+        let is_first = first.or_insert_with(|| uid.to_owned()) == uid;
+        !is_first && !self.repeated.contains(name)
+    }
+
+    /// Whether the pod is not the first of its name.
+    pub(crate) fn is_stray(&self, pod: &Object) -> bool {
+        let first = self.first.get(pod.meta("name"));
+        first.is_some_and(|uid| uid != pod.meta("uid"))
+    }
+}
