@@ -250,6 +250,32 @@ pub struct RunnerState {
     /// The migration this guest came, or is to come, by.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub incoming: Option<IncomingReport>,
+    /// That the daemon in the guest has not answered for long, if it has not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guest_silent: Option<GuestSilence>,
+}
+
+/// A guest whose daemon has not answered for long. Nothing is done about it: it may be at work all the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestSilence {
+    /// Microseconds since 1970: since when.
+    pub since_unix_us: i64,
+    /// What was then.
+    pub after: BeforeSilence,
+}
+
+/// What a guest did last before it was silent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BeforeSilence {
+    /// It began to boot, and has never answered.
+    Boot,
+    /// It went on here after a migration, and has not answered since.
+    Move,
+    /// Its runner began again, and has not heard of it since.
+    Adoption,
+    /// It answered.
+    Answer,
 }
 
 /// Whether a cgroup of the host holds QEMU to its milli-CPU.

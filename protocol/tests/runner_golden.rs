@@ -93,6 +93,7 @@ fn booting() -> RunnerState {
         quota: QuotaState::Unset,
         outgoing: None,
         incoming: None,
+        guest_silent: None,
     }
 }
 
@@ -139,6 +140,7 @@ fn resizing() -> RunnerState {
         quota: QuotaState::Enforced { milli: 2000 },
         outgoing: None,
         incoming: None,
+        guest_silent: None,
     }
 }
 

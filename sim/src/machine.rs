@@ -110,6 +110,7 @@ impl Machine {
             quota: QuotaState::Unset,
             outgoing: None,
             incoming: None,
+            guest_silent: None,
         };
         Self {
             id,

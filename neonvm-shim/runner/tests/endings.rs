@@ -2,7 +2,7 @@
 
 mod support;
 
-use protocol::runner::{ExitReason, QuotaState};
+use protocol::runner::{BeforeSilence, ExitReason, QuotaState, RunnerPhase};
 use support::{Bounds, Vm, kit};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, UnixStream};
@@ -26,10 +26,36 @@ async fn qmp_manual(vm: &Vm, command: &str) {
             .write_all(text.as_bytes())
             .await
             .expect("it is taken");
+        // An event may come first.
         line.clear();
-        stream.read_line(&mut line).await.expect("a reply");
-        assert!(line.contains("return"), "{line}");
+        while !line.contains("return") {
+            line.clear();
+            let read = stream.read_line(&mut line).await.expect("a reply");
+            assert!(read > 0 && !line.contains("error"), "{line}");
+        }
     }
+}
+
+#[tokio::test]
+async fn a_guest_that_stands_still_is_told_of_until_it_answers_again() {
+    let Some(kit) = kit("a_guest_that_stands_still_is_told_of_until_it_answers_again").await else {
+        return;
+    };
+    let mut vm = Vm::new(&kit, &SMALL, |_| {});
+    vm.start().await;
+    let state = vm.running().await;
+    assert_eq!(state.guest_silent, None);
+    qmp_manual(&vm, "stop").await;
+    let told = vm.wait("its silence is told of", |state| {
+        state.guest_silent.is_some()
+    });
+    let state = told.await;
+    let silence = state.guest_silent.map(|silence| silence.after);
+    assert_eq!(silence, Some(BeforeSilence::Answer));
+    assert_eq!(state.phase, RunnerPhase::Running, "it is left alone");
+    qmp_manual(&vm, "cont").await;
+    vm.wait("it answers", |state| state.guest_silent.is_none())
+        .await;
 }
 
 #[tokio::test]

@@ -77,9 +77,12 @@ async fn answer(vm: &Vm) -> Option<GuestState> {
     let (news, mut states) = tokio::sync::mpsc::channel(1);
     let cancel = CancellationToken::new();
     tokio::spawn(guest::watch(address, news, cancel.clone()));
-    let state = tokio::time::timeout(PATIENCE, states.recv()).await;
+    let news = tokio::time::timeout(PATIENCE, states.recv()).await;
     cancel.cancel();
-    state.ok().flatten()
+    match news {
+        Ok(Some(guest::News::State(state))) => Some(state),
+        _ => None,
+    }
 }
 
 async fn send(vm: &Vm, id: &str, to: Option<&RunnerState>, speed: Bytes) -> RunnerState {

@@ -39,3 +39,37 @@ impl PodNames {
         first.is_some_and(|uid| uid != pod.meta("uid"))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use protocol::time::WallTime;
+    use serde_json::json;
+
+    use super::*;
+    use crate::store::{Kind, Store};
+
+    /// A pod of this name, made when the one before it is gone.
+    fn made(store: &mut Store, name: &str) -> Object {
+        store.remove(Kind::Pod, name);
+        let pod = json!({"metadata": {"name": name}});
+        store
+            .create(Kind::Pod, pod, WallTime(0))
+            .expect("there is none")
+    }
+
+    #[test]
+    fn a_name_is_reused_unless_its_request_arrives_twice() {
+        let (mut store, mut names) = (Store::default(), PodNames::default());
+        let first = made(&mut store, "a");
+        assert!(!names.is_reused(&first) && !names.is_stray(&first));
+        assert!(!names.is_reused(&first), "a repetition that finds it there");
+        let second = made(&mut store, "a");
+        assert!(names.is_reused(&second) && names.is_stray(&second));
+
+        names.repeated(&json!({"metadata": {"name": "b"}}));
+        let first = made(&mut store, "b");
+        let second = made(&mut store, "b");
+        assert!(!names.is_reused(&first) && !names.is_stray(&first));
+        assert!(!names.is_reused(&second) && names.is_stray(&second));
+    }
+}

@@ -106,6 +106,7 @@ impl Machine {
             quota: QuotaState::Unset,
             outgoing: self.outgoing.as_ref().map(Outgoing::report),
             incoming,
+            guest_silent: None,
         })
     }
 

@@ -160,6 +160,7 @@ impl Draft<'_> {
             return self.finish(end);
         }
         self.sync_and_size(pod);
+        self.guest_answers(pod);
         if let Some(why) = held_up(pod) {
             self.problems.push(Problem::PodWaits {
                 pod: pod.metadata.name.clone(),
@@ -210,6 +211,7 @@ impl Draft<'_> {
                 }
                 self.located(pod);
                 self.sync_and_size(pod);
+                self.guest_answers(pod);
                 match self.input.runner {
                     // A guest that has just moved says what it has when it goes on.
                     RunnerView::Known(state) if state.phase == RunnerPhase::Receiving => {}
@@ -511,6 +513,18 @@ impl Draft<'_> {
             self.status.current_revision = Some(RevisionWithTime {
                 revision: target.revision,
                 updated_at: whole_seconds(self.input.at.wall),
+            });
+        }
+    }
+
+    /// A guest that hangs is told of, and left alone: it may be at work all the same.
+    fn guest_answers(&mut self, pod: &Pod) {
+        if let RunnerView::Known(state) = self.input.runner
+            && let Some(silence) = state.guest_silent
+        {
+            self.problems.push(Problem::GuestSilent {
+                pod: pod.metadata.name.clone(),
+                silence,
             });
         }
     }

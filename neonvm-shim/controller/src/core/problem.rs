@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use protocol::runner::ResizeProblem;
+use protocol::runner::{BeforeSilence, GuestSilence, ResizeProblem};
+use protocol::time::WallTime;
 use serde::Serialize;
 
 use super::certificate::{TlsFault, Trouble};
@@ -62,6 +63,13 @@ pub enum Problem {
         /// The last error.
         message: String,
     },
+    /// The guest has not answered its runner for long.
+    GuestSilent {
+        /// Name of its pod.
+        pod: String,
+        /// Since when, and after what.
+        silence: GuestSilence,
+    },
     /// The runner of the pod is on another machine.
     RunnerElsewhere {
         /// The node of the pod.
@@ -118,6 +126,7 @@ impl Problem {
             Self::Api { .. } => "api",
             Self::Runner { .. } => "runner",
             Self::RunnerSilent { .. } => "runner_silent",
+            Self::GuestSilent { .. } => "guest_silent",
             Self::RunnerElsewhere { .. } => "runner_elsewhere",
             Self::PodGone { .. } => "pod_gone",
             Self::PodFailed { .. } => "pod_failed",
@@ -169,6 +178,7 @@ impl fmt::Display for Problem {
             Self::RunnerSilent { pod, message } => {
                 write!(f, "runner of pod {pod} does not answer: {message}")
             }
+            Self::GuestSilent { pod, silence } => guest_silent(f, pod, silence),
             Self::RunnerElsewhere { node } => write!(
                 f,
                 "the pod runs on node {node}, whose runners cannot be reached from here"
@@ -182,6 +192,25 @@ impl fmt::Display for Problem {
             Self::PodWaits { pod, why } => write!(f, "pod {pod} cannot start: {why}"),
             Self::NameTaken { pod } => write!(f, "pod {pod} belongs to another owner"),
         }
+    }
+}
+
+fn guest_silent(f: &mut fmt::Formatter<'_>, pod: &str, silence: &GuestSilence) -> fmt::Result {
+    let since = WallTime(silence.since_unix_us);
+    write!(f, "the guest of pod {pod} has not answered since ")?;
+    match silence.after {
+        BeforeSilence::Boot => write!(
+            f,
+            "it was started at {since}: its kernel or its init hangs, or its image has no neonvmd that its pod can reach"
+        ),
+        BeforeSilence::Move => write!(f, "it moved here at {since}: it hangs"),
+        BeforeSilence::Adoption => {
+            write!(
+                f,
+                "its runner began again at {since}: it hangs, or its neonvmd has ended"
+            )
+        }
+        BeforeSilence::Answer => write!(f, "{since}: it hangs, or its neonvmd has ended"),
     }
 }
 

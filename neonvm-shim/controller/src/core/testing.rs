@@ -85,6 +85,7 @@ pub(crate) fn runner_at(milli_cpu: u32, gib: u64) -> RunnerState {
         quota: protocol::runner::QuotaState::default(),
         outgoing: None,
         incoming: None,
+        guest_silent: None,
     }
 }
 

@@ -65,6 +65,7 @@ impl FakeRunner {
                 quota: QuotaState::default(),
                 outgoing: None,
                 incoming: None,
+                guest_silent: None,
             },
         )
     }

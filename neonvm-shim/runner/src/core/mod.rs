@@ -14,6 +14,7 @@ pub mod packed;
 pub mod pod;
 pub mod quota;
 pub mod shape;
+pub mod silence;
 pub mod sizer;
 pub mod stop;
 pub mod transfer;

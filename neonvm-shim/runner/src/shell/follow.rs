@@ -131,8 +131,8 @@ pub(super) async fn follow_guest(
 ) {
     let (news, mut states) = mpsc::channel(1);
     tokio::spawn(guest::watch(address, news, stop.clone()));
-    while let Some(state) = states.recv().await {
-        if inputs.send(Input::Guest(state)).await.is_err() {
+    while let Some(news) = states.recv().await {
+        if inputs.send(Input::Guest(news)).await.is_err() {
             return;
         }
     }

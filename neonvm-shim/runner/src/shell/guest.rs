@@ -50,12 +50,17 @@ async fn connect(address: SocketAddrV4, limit: Duration) -> Result<Link, HttpErr
     Link::over(stream, "guest").await
 }
 
+/// What is heard from a guest.
+#[derive(Debug)]
+pub enum News {
+    /// Its state.
+    State(GuestState),
+    /// An answer that is none: the daemon is another one than ours.
+    Foreign,
+}
+
 /// Sends every news of the guest until cancelled or nobody listens.
-pub async fn watch(
-    address: SocketAddrV4,
-    news: mpsc::Sender<GuestState>,
-    cancel: CancellationToken,
-) {
+pub async fn watch(address: SocketAddrV4, news: mpsc::Sender<News>, cancel: CancellationToken) {
     let mut reached = false;
     let mut tries = 0_u32;
     loop {
@@ -71,7 +76,13 @@ pub async fn watch(
             () = cancel.cancelled() => return,
             ended = round => match ended {
                 Ok(()) => return,
-                Err(error) => debug!(error = telemetry::chain(&error), "guest daemon not reached"),
+                Err(error) => {
+                    debug!(error = telemetry::chain(&error), "guest daemon not reached");
+                    let answers = matches!(error, HttpError::Status(..) | HttpError::Malformed(_));
+                    if answers && news.send(News::Foreign).await.is_err() {
+                        return;
+                    }
+                }
             },
         }
         tokio::select! {
@@ -85,7 +96,7 @@ pub async fn watch(
 async fn follow(
     address: SocketAddrV4,
     limit: Duration,
-    news: &mpsc::Sender<GuestState>,
+    news: &mpsc::Sender<News>,
     reached: &mut bool,
 ) -> Result<(), HttpError> {
     let mut link = connect(address, limit).await?;
@@ -95,7 +106,7 @@ async fn follow(
         let state: GuestState = serde_json::from_slice(&answer).map_err(HttpError::Malformed)?;
         let after = state.generation;
         *reached = true;
-        if news.send(state).await.is_err() {
+        if news.send(News::State(state)).await.is_err() {
             return Ok(());
         }
         let path = format!("/v1/state?after={after}&wait_ms={LONG_POLL_MS}");

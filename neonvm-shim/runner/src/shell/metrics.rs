@@ -16,13 +16,14 @@ struct Failed {
     reason: &'static str,
 }
 
-/// How the guest's watched files fare, and whether it is held to its CPUs. No names of files or directories: whoever reaches the
+/// How the guest's watched files fare, whether it is held to its CPUs, and whether it answers. No names of files or directories: whoever reaches the
 /// pod's address may read this.
 #[derive(Debug, Clone)]
 pub struct Metrics {
     failures: Family<Failed, Counter>,
     stale: Gauge,
     unheld: Gauge,
+    silent: Gauge,
 }
 
 impl Metrics {
@@ -33,6 +34,7 @@ impl Metrics {
             failures: Family::default(),
             stale: Gauge::default(),
             unheld: Gauge::default(),
+            silent: Gauge::default(),
         };
         // Shown before the first: a rate needs the zero.
         for reason in SyncProblem::KINDS {
@@ -54,6 +56,11 @@ impl Metrics {
             "1 while a quota of CPU time is asked for and cannot be held",
             metrics.unheld.clone(),
         );
+        registry.register(
+            "runner_vm_guest_silent",
+            "1 while the guest has not answered for a minute, or for five of its boot",
+            metrics.silent.clone(),
+        );
         (metrics, Arc::new(registry))
     }
 
@@ -66,6 +73,11 @@ impl Metrics {
     /// Whether the quota that is asked for is missing.
     pub fn quota_missing(&self, is_missing: bool) {
         self.unheld.set(i64::from(is_missing));
+    }
+
+    /// Whether the guest has not answered for long.
+    pub fn guest_silent(&self, is_silent: bool) {
+        self.silent.set(i64::from(is_silent));
     }
 
     /// So many directories are not in the guest as they are here.

@@ -10,7 +10,8 @@ use neonvm_quota::QuotaGroup;
 use nix::fcntl::{Flock, FlockArg};
 use protocol::migration::{IncomingOrder, IncomingReport, IncomingStage};
 use protocol::runner::{
-    CpuState, ExitReason, ExitReport, MemoryState, QuotaState, RunnerPhase, RunnerState, SizeOrder,
+    BeforeSilence, CpuState, ExitReason, ExitReport, MemoryState, QuotaState, RunnerPhase,
+    RunnerState, SizeOrder,
 };
 use protocol::time::Timestamp;
 use protocol::trace::TraceId;
@@ -40,6 +41,7 @@ use crate::core::budget::PlugBudget;
 use crate::core::disks::{self, DiskProblem, Drive};
 use crate::core::exit::{Evidence, classify};
 use crate::core::shape::{self, Shape, ShapeError};
+use crate::core::silence::Silence;
 use crate::core::sizer::{Event, Sizer};
 use crate::core::transfer::{Arrival, Incoming, Manifest, Outgoing, Unfit};
 
@@ -475,7 +477,13 @@ impl Runner {
         let now = self.clock.now();
         // A guest that has answered an earlier runner, or another QEMU, does not boot any more.
         let comes = record.arrival.is_some();
-        let booting = (child.is_some() && record.boot_ms.is_none() && !comes).then_some(now);
+        let boots = record.boot_ms.is_none() && !comes;
+        let booting = (child.is_some() && boots).then_some(now);
+        let before = if boots {
+            BeforeSilence::Boot
+        } else {
+            BeforeSilence::Adoption
+        };
         let mut sizer = self.sizer(&record, booting, now);
         let outgoing = record.leaving.clone().map(Outgoing::found);
         let incoming = record
@@ -498,6 +506,7 @@ impl Runner {
             config: self.config.clone(),
             paths: self.paths.clone(),
             clock: self.clock,
+            silence: Silence::new(now, self.clock.wall(), before),
             seen: Seen::new(child.is_none()),
             record,
             group,
@@ -608,6 +617,7 @@ pub(super) fn waiting_state() -> RunnerState {
             problem: None,
             began_unix_us: None,
         }),
+        guest_silent: None,
     }
 }
 

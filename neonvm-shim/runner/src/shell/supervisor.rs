@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use neonvm_quota::QuotaGroup;
 use protocol::runner::{
-    CpusAhead, ExitReason, ExitReport, GUESTD_FORWARD, GuestState, QuotaState, RunnerPhase,
-    RunnerState, SizeOrder, StopOrder,
+    CpusAhead, ExitReason, ExitReport, GUESTD_FORWARD, GuestSilence, GuestState, QuotaState,
+    RunnerPhase, RunnerState, SizeOrder, StopOrder,
 };
 use protocol::time::{Span, Timestamp};
 use protocol::trace::TraceId;
@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
 use super::console::{CONSOLE_LOG_BYTES, QEMU_LOG_BYTES, rotate};
+use super::guest::News;
 use super::lanes::{Means, carry_out};
 use super::metrics::Metrics;
 use super::process::file_tail;
@@ -30,6 +31,7 @@ use crate::core::args::Paths;
 use crate::core::disks;
 use crate::core::exit::{Evidence, ShutdownReason, classify};
 use crate::core::shape::CpuControl;
+use crate::core::silence::Silence;
 use crate::core::sizer::{Action, Event, Sizer};
 use crate::core::stop::{StopAction, Stopping};
 use crate::core::transfer::{Incoming, Outgoing};
@@ -57,7 +59,7 @@ pub enum Input {
     /// QEMU told something.
     Qmp(QmpEvent),
     /// neonvmd told something.
-    Guest(GuestState),
+    Guest(News),
     /// An action of the sizer is done.
     Reply(Event),
     /// A size order; answered when it is held.
@@ -102,6 +104,8 @@ pub struct Supervisor {
     pub(super) state: Shown,
     pub(super) on_cancel: OnCancel,
     pub(super) seen: Seen,
+    /// Since when the guest has not answered.
+    pub(super) silence: Silence,
     /// The migration the guest leaves by.
     pub(super) outgoing: Option<Outgoing>,
     /// The one it came, or is to come, by.
@@ -254,6 +258,8 @@ impl Supervisor {
         if let Some((_, ended)) = self.seen.ended {
             at = at.min(ended + LAST_EVENTS);
         }
+        let silence = self.silence.poll_deadline(now);
+        at = at.min(silence.unwrap_or(at));
         at.min(self.state.poll_deadline().unwrap_or(at))
     }
 
@@ -318,7 +324,12 @@ impl Supervisor {
             }
             Input::QmpUnreached(why) => self.sizer.handle(now, Event::QmpUnreached(why)),
             Input::Qmp(event) => self.take_qmp(now, event),
-            Input::Guest(state) => self.take_guest(now, state),
+            Input::Guest(news) => {
+                self.silence.heard(now, self.clock.wall());
+                if let News::State(state) = news {
+                    self.take_guest(now, state);
+                }
+            }
             Input::Reply(event) => self.sizer.handle(now, event),
             Input::Order(order, reply) => self.take_order(now, order, reply),
             Input::Ahead(wish, reply) => {
@@ -484,9 +495,7 @@ impl Supervisor {
 
     fn stop(&mut self, order: &StopOrder) {
         // A guest that is not here hears no power button.
-        let is_away = self.incoming.as_ref().is_some_and(|at| !at.is_begun())
-            || self.outgoing.as_ref().is_some_and(Outgoing::is_handed_over);
-        let grace_ms = if is_away { 0 } else { order.grace_ms };
+        let grace_ms = if self.is_away() { 0 } else { order.grace_ms };
         let (now, grace) = (self.clock.now(), Span::from_millis(grace_ms));
         match &mut self.seen.stopping {
             Some(stop) => stop.hurry(now, grace),
@@ -597,6 +606,19 @@ impl Supervisor {
         SocketAddrV4::new(self.config.pod_ip, GUESTD_FORWARD)
     }
 
+    /// That the guest is silent, where there is one that should not be.
+    fn guest_silent(&self, now: Timestamp) -> Option<GuestSilence> {
+        let ends = self.seen.ended.is_some() || self.seen.stopping.is_some();
+        let silence = self.silence.long(now);
+        silence.filter(|_| !ends && !self.is_away())
+    }
+
+    /// Whether the guest is not here yet, or not any more.
+    fn is_away(&self) -> bool {
+        self.incoming.as_ref().is_some_and(|at| !at.is_begun())
+            || self.outgoing.as_ref().is_some_and(Outgoing::is_handed_over)
+    }
+
     fn publish(&mut self, now: Timestamp) {
         let seen = &self.seen;
         let phase = match (&seen.exit, &seen.stopping, &seen.guest) {
@@ -606,6 +628,8 @@ impl Supervisor {
             (None, None, Some(_)) if self.sizer.has_looked() => RunnerPhase::Running,
             (None, None, _) => RunnerPhase::Booting,
         };
+        let guest_silent = self.guest_silent(now);
+        self.metrics.guest_silent(guest_silent.is_some());
         // The wall clock may be set; each state is right by the clock of its own moment.
         let offset = self.clock.wall().0.saturating_sub_unsigned(now.0);
         let next = RunnerState {
@@ -630,6 +654,7 @@ impl Supervisor {
             quota: self.quota.clone(),
             outgoing: self.outgoing.as_ref().map(Outgoing::report),
             incoming: self.incoming.as_ref().map(Incoming::report),
+            guest_silent,
         };
         self.state.show(now, next);
     }

@@ -10,7 +10,7 @@ use protocol::migration::{
     DISK_PORT, Destination, DiskDestination, DiskTravel, IncomingOrder, OutgoingOrder, STREAM_PORT,
     StreamOptions,
 };
-use protocol::runner::RunnerState;
+use protocol::runner::{BeforeSilence, RunnerState};
 use protocol::time::Timestamp;
 use tokio::sync::oneshot;
 use tracing::{info, warn};
@@ -26,6 +26,7 @@ use crate::core::args::{Paths, cmdline, device_mac, overlay_mac};
 use crate::core::bridge;
 use crate::core::disks::{self, Drive, DriveKind};
 use crate::core::nic;
+use crate::core::silence::Silence;
 use crate::core::sizer::{Event, QmpFailure};
 use crate::core::transfer::{
     Arrival, Disk, DriveThere, Incoming, IncomingAction, Manifest, Outgoing, OutgoingAction,
@@ -519,6 +520,8 @@ impl Supervisor {
                 if begun {
                     info!("the guest runs here");
                     self.sizer.handle(now, Event::Hold(None));
+                    let wall = self.clock.wall();
+                    self.silence = Silence::new(now, wall, BeforeSilence::Move);
                     self.follow_guest();
                 }
             }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
-use protocol::runner::{MemoryState, RunnerPhase};
+use protocol::runner::{BeforeSilence, GuestSilence, MemoryState, RunnerPhase};
 use protocol::time::Span;
 use protocol::units::{Bytes, MilliCpu};
 use protocol::vm::{RestartPolicy, VirtualMachine, VmPhase, VmStatus};
@@ -380,4 +380,40 @@ fn less_than_before_is_not_told_of_a_guest_that_is_on_its_way_to_more() {
     has(&mut world, &pod, 2560);
     world.settle();
     assert_eq!(told(&world), 2560, "it was told the wanted size");
+}
+
+#[test]
+fn a_guest_that_does_not_answer_is_told_of_until_it_does() {
+    let mut world = World::new(&sample_vm());
+    world.settle();
+    let pod = world.status().pod_name;
+    world.start(&pod);
+    world.settle();
+    let mut says = |silence: Option<GuestSilence>, phase| {
+        let state = world.runners.get_mut(&pod).expect("the runner is there");
+        state.generation += 1;
+        state.phase = phase;
+        state.guest_silent = silence;
+        world.show_runner();
+        world.settle();
+        let status = world.status();
+        let mut conditions = status.conditions.into_iter();
+        let degraded = conditions.find(|it| it.kind == "Degraded" && it.status == "True");
+        degraded.map(|it| it.message)
+    };
+    assert_eq!(says(None, RunnerPhase::Running), None);
+    let silence = |after| {
+        Some(GuestSilence {
+            since_unix_us: 1_700_000_000_000_000,
+            after,
+        })
+    };
+    // One that moved and was never heard of is still awaited.
+    let moved = says(silence(BeforeSilence::Move), RunnerPhase::Receiving).expect("told");
+    let words = "has not answered since it moved here at 2023-11-14T22:13:20Z: it hangs";
+    assert!(moved.contains(words), "{moved}");
+    let answered = says(silence(BeforeSilence::Answer), RunnerPhase::Running).expect("told");
+    let words = "has not answered since 2023-11-14T22:13:20Z";
+    assert!(answered.contains(words), "{answered}");
+    assert_eq!(says(None, RunnerPhase::Running), None);
 }

@@ -1,0 +1,101 @@
+//! How long a guest has not answered, and when that is long.
+//!
+//! neonvmd repeats itself every few seconds while it has nothing to say. A guest that does not is busy, stopped, or hangs: which of
+//! these nobody can tell from outside, so it is told of and nothing is done.
+
+use protocol::runner::{BeforeSilence, GuestSilence};
+use protocol::time::{Span, Timestamp, WallTime};
+
+/// A guest that has answered may be silent this long: several times what the slowest answer of a guest held to a quarter of a CPU takes.
+pub const SILENT_AFTER: Span = Span::from_secs(60);
+/// One that boots may take longer.
+pub const BOOTS_WITHIN: Span = Span::from_secs(300);
+
+/// Since when a guest is silent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Silence {
+    since: Timestamp,
+    /// What is told if it becomes long: the clock may be set meanwhile.
+    told: GuestSilence,
+}
+
+impl Silence {
+    /// Nothing was heard yet of a guest that did this now.
+    #[must_use]
+    pub fn new(now: Timestamp, wall: WallTime, after: BeforeSilence) -> Self {
+        let told = GuestSilence {
+            since_unix_us: wall.0,
+            after,
+        };
+        Self { since: now, told }
+    }
+
+    /// It answered, whatever it said.
+    pub fn heard(&mut self, now: Timestamp, wall: WallTime) {
+        *self = Self::new(now, wall, BeforeSilence::Answer);
+    }
+
+    /// It, if it is long.
+    #[must_use]
+    pub fn long(&self, now: Timestamp) -> Option<GuestSilence> {
+        (now >= self.due()).then_some(self.told)
+    }
+
+    /// When it will be long; `None` once it is.
+    #[must_use]
+    pub fn poll_deadline(&self, now: Timestamp) -> Option<Timestamp> {
+        (now < self.due()).then(|| self.due())
+    }
+
+    fn due(&self) -> Timestamp {
+        match self.told.after {
+            BeforeSilence::Boot => self.since + BOOTS_WITHIN,
+            BeforeSilence::Move | BeforeSilence::Adoption | BeforeSilence::Answer => {
+                self.since + SILENT_AFTER
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WALL: WallTime = WallTime(1_700_000_000_000_000);
+
+    fn at(s: u64) -> Timestamp {
+        Timestamp(0) + Span::from_secs(s)
+    }
+
+    fn told(after: BeforeSilence) -> Option<GuestSilence> {
+        Some(GuestSilence {
+            since_unix_us: WALL.0,
+            after,
+        })
+    }
+
+    #[test]
+    fn a_silence_is_long_after_a_minute_and_that_of_a_guest_that_boots_after_five() {
+        let booting = Silence::new(at(10), WALL, BeforeSilence::Boot);
+        assert_eq!(booting.long(at(309)), None);
+        assert_eq!(booting.poll_deadline(at(309)), Some(at(310)));
+        assert_eq!(booting.long(at(310)), told(BeforeSilence::Boot));
+        assert_eq!(booting.poll_deadline(at(310)), None, "it is told once");
+
+        for after in [BeforeSilence::Move, BeforeSilence::Adoption] {
+            let silence = Silence::new(at(10), WALL, after);
+            assert_eq!(silence.long(at(69)), None);
+            assert_eq!(silence.long(at(70)), told(after));
+        }
+    }
+
+    #[test]
+    fn an_answer_ends_it() {
+        let mut silence = Silence::new(at(0), WallTime(0), BeforeSilence::Move);
+        assert!(silence.long(at(100)).is_some());
+        silence.heard(at(100), WALL);
+        assert_eq!(silence.long(at(159)), None);
+        assert_eq!(silence.poll_deadline(at(159)), Some(at(160)));
+        assert_eq!(silence.long(at(160)), told(BeforeSilence::Answer));
+    }
+}
