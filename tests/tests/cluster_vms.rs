@@ -492,6 +492,11 @@ async fn patch_is_seen(world: &World) -> Result<()> {
         world
             .that("pod", pod, &format!("requests {requests}"), holds)
             .await?;
+        // While what the pod requests was written, the guest's kernel started its second CPU.
+        let page = world.runner_says(&vm, "GET /metrics")?;
+        let ahead = "\nrunner_vm_cpus_ahead_total ";
+        let is_counted = page.contains(ahead) && !page.contains(&format!("{ahead}0\n"));
+        ensure!(is_counted, "{page}");
     }
     Ok(())
 }

@@ -16,7 +16,7 @@ struct Failed {
     reason: &'static str,
 }
 
-/// How the guest's watched files fare, whether it is held to its CPUs, and whether it answers. No names of files or directories: whoever reaches the
+/// How the guest and its watched files fare. No names of files or directories: whoever reaches the
 /// pod's address may read this.
 #[derive(Debug, Clone)]
 pub struct Metrics {
@@ -24,6 +24,7 @@ pub struct Metrics {
     stale: Gauge,
     unheld: Gauge,
     silent: Gauge,
+    ahead: Counter,
 }
 
 impl Metrics {
@@ -35,6 +36,7 @@ impl Metrics {
             stale: Gauge::default(),
             unheld: Gauge::default(),
             silent: Gauge::default(),
+            ahead: Counter::default(),
         };
         // Shown before the first: a rate needs the zero.
         for reason in SyncProblem::KINDS {
@@ -61,6 +63,11 @@ impl Metrics {
             "1 while the guest has not answered for a minute, or for five of its boot",
             metrics.silent.clone(),
         );
+        registry.register(
+            "runner_vm_cpus_ahead",
+            "Times that CPUs were plugged ahead of an order",
+            metrics.ahead.clone(),
+        );
         (metrics, Arc::new(registry))
     }
 
@@ -73,6 +80,11 @@ impl Metrics {
     /// Whether the quota that is asked for is missing.
     pub fn quota_missing(&self, is_missing: bool) {
         self.unheld.set(i64::from(is_missing));
+    }
+
+    /// CPUs are plugged ahead of an order.
+    pub fn ahead(&self) {
+        self.ahead.inc();
     }
 
     /// Whether the guest has not answered for long.

@@ -335,6 +335,10 @@ impl Supervisor {
             Input::Ahead(wish, reply) => {
                 debug!(cpu = %wish.cpu, "CPUs ahead of an order");
                 self.hold(now, Event::Ahead(wish), reply);
+                let ahead = self.sizer.cpus().ahead;
+                if ahead.is_some_and(|cpu| cpu.0 > 0) {
+                    self.metrics.ahead();
+                }
             }
             Input::CpuChange(cpu, reply) => {
                 let held = self.sizer.target().clone();
