@@ -1,8 +1,11 @@
 //! Calls to the API server: the way there, what the server does, the way back, and what the caller makes of silence.
 
+use neonvm_controller::core::metadata::PatchOp;
+use neonvm_controller::core::requests::rest_on_another;
 use protocol::time::{Span, Timestamp};
 use serde_json::json;
 
+use crate::check::requested;
 use crate::dice::MILLION;
 use crate::event::{Answer, Call, Caller, Event, Operation};
 use crate::faults::{Fate, Link};
@@ -22,6 +25,8 @@ const CONTROLLER_PATIENCE: Span = Span::from_secs(10);
 const SCHEDULER_LATEST: Span = Span::from_millis(1_800);
 /// A patch of an agent arrives within this time or never.
 const AGENT_LATEST: Span = Span::from_secs(8);
+/// A server that refuses to resize a pod does so for this long at the most.
+const REFUSES_FOR: Span = Span::from_secs(30);
 
 impl World {
     /// Sends a call. The caller hears of it once, within its patience.
@@ -130,6 +135,7 @@ impl World {
         let result = match &call.operation {
             Operation::PatchVm(name, operations) => store.patch(Kind::Vm, name, operations),
             Operation::PatchPod(name, operations) => store.patch(Kind::Pod, name, operations),
+            Operation::ResizePod(name, ops) => return self.resize_pod(name, ops),
             Operation::MergeVm(name, patch) => store.merge(Kind::Vm, name, patch),
             Operation::Get(kind, name) => store.get(*kind, name).cloned().ok_or(Refused::NotFound),
             Operation::Bind(name, uid, node) => store.bind(name, uid, node),
@@ -149,6 +155,39 @@ impl World {
             Err(Refused::NotFound) => Answer::Status(404, "not found".into()),
             Err(Refused::Conflict) => Answer::Status(409, "conflict".into()),
             Err(Refused::Invalid(why)) => Answer::Status(422, why),
+        }
+    }
+
+    /// Changes what a pod requests, where the server does so at all: an older one does not know of it, a webhook or a quota of the
+    /// namespace may have none of it.
+    fn resize_pod(&mut self, name: &str, ops: &[PatchOp]) -> Answer {
+        let Some(vm) = self.vm_named(name) else {
+            return Answer::Status(404, "not found".into());
+        };
+        if self.dice.chance(self.rates.refused) {
+            let last = self.dice.span(Span(0), REFUSES_FOR);
+            self.vms[vm].whims.refuses_until = (self.now + last).min(self.weather.storm_ends);
+        }
+        if self.vms[vm].whims.refuses_until >= self.now {
+            self.tally.count("resize refused");
+            let status = [403, 404, 422][self.dice.index(3)];
+            return Answer::Status(status, "this pod is not resized".into());
+        }
+        match self.store.patch(Kind::Pod, name, &json!(ops)) {
+            Ok(pod) => {
+                let size = requested(&pod);
+                self.note(Note::Requests { vm, size });
+                Answer::Object(pod)
+            }
+            Err(Refused::Invalid(why)) => {
+                // The client looks whether the pod has changed meanwhile.
+                let now = self.store.get(Kind::Pod, name);
+                let another = now.filter(|pod| rest_on_another(ops, pod.pod()));
+                another.map_or(Answer::Status(422, why), |pod| {
+                    Answer::Object(Object::clone(pod))
+                })
+            }
+            Err(_) => Answer::Status(404, "not found".into()),
         }
     }
 
@@ -205,6 +244,7 @@ impl Operation {
         match self {
             Self::PatchVm(..) => "patch vm",
             Self::PatchPod(..) => "patch pod",
+            Self::ResizePod(..) => "resize pod",
             Self::MergeVm(..) => "merge vm",
             Self::Get(..) => "get",
             Self::Bind(..) => "bind",

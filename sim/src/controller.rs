@@ -6,26 +6,21 @@
 use std::collections::BTreeMap;
 
 use neonvm_controller::Settings;
+use neonvm_controller::core::pace::TOLD_FROM;
 use neonvm_controller::core::{
     Action, Event as CoreEvent, Kind as Doing, Moment, Refusal, Reply, VmCore,
 };
 use protocol::annotations::LABEL_VM_NAME;
-use protocol::runner::{RunnerState, SizeOrder};
 use protocol::time::{Span, Timestamp};
-use protocol::units::Resources;
 use serde_json::json;
 
-use crate::event::{Answer, Call, Caller, Event, Operation, Sleeper};
-use crate::faults::{Fate, Link};
-use crate::journal::{Note, Part};
+use crate::event::{Answer, Call, Caller, Operation, Sleeper};
+use crate::journal::Part;
 use crate::options::Sabotage;
+use crate::orders::Told;
 use crate::store::{Change, Kind, Object};
 use crate::world::World;
 
-/// An order that is not answered in this time failed.
-const ORDER_PATIENCE: Span = Span::from_secs(5);
-/// Pause before a runner that does not answer is asked again.
-const ASK_AGAIN: Span = Span::from_millis(250);
 /// Actions a core may start at one instant.
 const ACTIONS_AT_ONCE: usize = 64;
 
@@ -47,13 +42,15 @@ pub struct Task {
     /// When to wake up.
     pub alarm: Option<Timestamp>,
     /// The pod whose runner it listens to.
-    link: Option<String>,
+    pub(crate) link: Option<String>,
     /// The generation heard last.
-    heard: Option<u64>,
+    pub(crate) heard: Option<u64>,
     /// A question is open.
-    asking: bool,
-    /// An order waits for its answer.
-    ordering: bool,
+    pub(crate) asking: bool,
+    /// What the runner was told waits for its answer.
+    pub(crate) ordering: bool,
+    /// Times in a row that what its pod requests could not be resized.
+    unresized: u32,
 }
 
 impl World {
@@ -151,17 +148,22 @@ impl World {
 
     fn open_task(&mut self, vm: usize) {
         let seed = self.dice.below(u64::MAX);
+        let settings = Settings {
+            true_requests: self.options.requests,
+            ..Settings::one_machine()
+        };
         self.vms[vm].task = Some(Task {
-            core: VmCore::new(Settings::one_machine(), seed),
+            core: VmCore::new(settings, seed),
             alarm: None,
             link: None,
             heard: None,
             asking: false,
             ordering: false,
+            unresized: 0,
         });
     }
 
-    fn tell_task(&mut self, vm: usize, event: CoreEvent) {
+    pub(crate) fn tell_task(&mut self, vm: usize, event: CoreEvent) {
         let at = self.moment();
         if let Some(task) = self.vms[vm].task.as_mut() {
             task.core.handle(at, event);
@@ -214,12 +216,16 @@ impl World {
             began,
         };
         let operation = match action {
-            Action::SetSize { pod, order } => return self.order(vm, pod, order, began),
+            Action::SetSize { pod, order } => {
+                return self.tell_runner(vm, pod, Told::Size(order), began);
+            }
+            Action::PlugAhead { pod, wish } => {
+                return self.tell_runner(vm, pod, Told::Ahead(wish), began);
+            }
             // Nothing migrates in this world.
             Action::ReadTaker { .. } => return self.answer(vm, kind, began, Reply::Taker(None)),
-            // No VM of this world asks for a certificate or an address, and no pod requests what its VM has.
+            // No VM of this world asks for a certificate or an address.
             Action::EnsureSshSecret { .. }
-            | Action::PlugAhead { .. }
             | Action::EnsureRunnerSecret { .. }
             | Action::TakeAddress { .. }
             | Action::ReleaseAddress { .. }
@@ -243,9 +249,8 @@ impl World {
                 }
                 Operation::CreatePod(pod)
             }
-            Action::PatchPodMetadata { name, ops } | Action::ResizePod { name, ops } => {
-                Operation::PatchPod(name, json!(ops))
-            }
+            Action::PatchPodMetadata { name, ops } => Operation::PatchPod(name, json!(ops)),
+            Action::ResizePod { name, ops } => Operation::ResizePod(name, ops),
             Action::DeletePod { name, uid, .. } => Operation::DeletePod(name, uid),
             Action::OrphanPod { name, uid } => {
                 let operations = json!([
@@ -289,13 +294,19 @@ impl World {
             Answer::Object(object) if about_vm => Ok(Reply::Vm(Box::new(object.vm().clone()))),
             Answer::Object(object) => Ok(Reply::Pod(Box::new(object.pod().clone()))),
             Answer::Status(404, _) if about_vm => Err(Refusal::Gone),
-            Answer::Status(404, _) if kind != Doing::CreatePod => Ok(Reply::PodGone(pod_name())),
+            // Not found is the subresource or the pod, so it says nothing of the pod.
+            Answer::Status(404, _) if !matches!(kind, Doing::CreatePod | Doing::ResizePod) => {
+                Ok(Reply::PodGone(pod_name()))
+            }
             Answer::Status(409, _) if about_vm => Err(Refusal::Conflict),
             Answer::Status(status, why) => {
                 failed(why, (400..500).contains(&status) && status != 429)
             }
             Answer::Nothing => failed("no answer".into(), false),
         };
+        if kind == Doing::ResizePod {
+            self.resize_ended(vm, &result);
+        }
         self.tell_task(
             vm,
             CoreEvent::Done {
@@ -305,194 +316,27 @@ impl World {
             },
         );
     }
-
-    // ---- the link to the runner ----
-
-    /// Holds a link to the runner the core wants to hear, and to no other.
-    fn follow_runner(&mut self, vm: usize) {
+    /// What the core takes for a refusal holds no guest up (`core::vm::done`): that one may have more than its pod requests.
+    fn resize_ended(&mut self, vm: usize, result: &Result<Reply, Refusal>) {
         let Some(task) = self.vms[vm].task.as_mut() else {
             return;
         };
-        let target = task.core.link_target().map(str::to_owned);
-        if target != task.link {
-            task.link = target;
-            task.heard = None;
-            self.ask_runner(vm, Span::from_millis(1));
-        }
-    }
-
-    fn ask_runner(&mut self, vm: usize, pause: Span) {
-        let epoch = self.controller.epoch;
-        let Some(task) = self.vms[vm].task.as_mut() else {
-            return;
-        };
-        if task.link.is_some() && !std::mem::replace(&mut task.asking, true) {
-            self.after(pause, Event::News { vm, epoch });
-        }
-    }
-
-    /// A runner has news: the question that waits for it is answered.
-    pub(crate) fn runner_has_news(&mut self, vm: usize) {
-        let delay = self.fate(Link::Runner).first().unwrap_or(ASK_AGAIN);
-        self.ask_runner(vm, delay);
-    }
-
-    pub(crate) fn news(&mut self, vm: usize, epoch: u64) {
-        if epoch != self.controller.epoch {
-            return;
-        }
-        let Some(task) = self.vms[vm].task.as_mut() else {
-            return;
-        };
-        task.asking = false;
-        let Some(pod) = task.link.clone() else { return };
-        let machine = self.vms[vm].machine.as_ref();
-        let state = machine.and_then(|machine| machine.shown_to(&pod)).cloned();
-        let Some(task) = self.vms[vm].task.as_mut() else {
-            return;
-        };
-        match state {
-            Some(state) if task.heard == Some(state.generation) => {}
-            Some(state) => {
-                task.heard = Some(state.generation);
-                let state = Box::new(state);
-                self.tell_task(vm, CoreEvent::Runner { pod, state });
+        match result {
+            Ok(_) => {
+                task.unresized = 0;
+                self.requests_cover_again(vm);
             }
-            None => {
-                task.heard = None;
-                self.tell_task(
-                    vm,
-                    CoreEvent::RunnerSilent {
-                        pod,
-                        error: "connection refused".into(),
-                    },
+            Err(refusal) => {
+                task.unresized += 1;
+                let is_final = matches!(
+                    refusal,
+                    Refusal::Failed {
+                        permanent: true,
+                        ..
+                    }
                 );
-                self.ask_runner(vm, ASK_AGAIN);
+                self.checks.truth[vm].unrequested |= is_final || task.unresized >= TOLD_FROM;
             }
         }
-    }
-
-    fn order(&mut self, vm: usize, pod: String, order: SizeOrder, began: Moment) {
-        let epoch = self.controller.epoch;
-        self.note(Note::Orders {
-            vm,
-            size: Resources {
-                cpu: order.cpu,
-                mem: order.memory,
-            },
-        });
-        if let Some(task) = self.vms[vm].task.as_mut() {
-            task.ordering = true;
-        }
-        match self.fate(Link::Runner) {
-            Fate::Lost => self.after(
-                ORDER_PATIENCE,
-                Event::OrderAnswers {
-                    vm,
-                    epoch,
-                    state: None,
-                    began,
-                },
-            ),
-            Fate::After(delay) | Fate::Twice(delay, _) => {
-                let delay = Span(delay.0.min(ORDER_PATIENCE.0 - 1));
-                self.after(
-                    delay,
-                    Event::OrderArrives {
-                        vm,
-                        epoch,
-                        pod,
-                        order,
-                        began,
-                    },
-                );
-            }
-        }
-    }
-
-    pub(crate) fn order_arrives(
-        &mut self,
-        vm: usize,
-        epoch: u64,
-        pod: &str,
-        order: SizeOrder,
-        began: Moment,
-    ) {
-        // What a dead controller wrote to a local socket was read before the next one speaks, or never.
-        if epoch != self.controller.epoch {
-            return;
-        }
-        if self.cheats(Sabotage::DeleteRunning)
-            && let Some(uid) = self
-                .store
-                .get(Kind::Pod, pod)
-                .map(|object| object.meta("uid").to_owned())
-        {
-            let caller = Caller::Controller {
-                vm,
-                epoch,
-                kind: Doing::DeletePod,
-                began,
-            };
-            self.call(Call {
-                caller,
-                operation: Operation::DeletePod(pod.to_owned(), uid),
-                target: None,
-            });
-        }
-        let is_there = self.vms[vm]
-            .machine
-            .as_ref()
-            .is_some_and(|machine| machine.shown_to(pod).is_some());
-        let state = if is_there {
-            self.runner_ordered(vm, order);
-            self.vms[vm]
-                .machine
-                .as_ref()
-                .map(|machine| Box::new(machine.state.clone()))
-        } else {
-            None
-        };
-        let delay = self.fate(Link::Runner).first();
-        let state = state.filter(|_| delay.is_some());
-        let delay = delay.unwrap_or(ORDER_PATIENCE);
-        self.after(
-            delay,
-            Event::OrderAnswers {
-                vm,
-                epoch,
-                state,
-                began,
-            },
-        );
-    }
-
-    pub(crate) fn order_answers(
-        &mut self,
-        vm: usize,
-        epoch: u64,
-        state: Option<Box<RunnerState>>,
-        began: Moment,
-    ) {
-        let Some(task) = self.vms[vm].task.as_mut().filter(|task| task.ordering) else {
-            return;
-        };
-        if epoch != self.controller.epoch {
-            return;
-        }
-        task.ordering = false;
-        let kind = Doing::SetSize;
-        let result = state.map(Reply::Runner).ok_or(Refusal::Failed {
-            message: "no answer within 5 s".into(),
-            permanent: false,
-        });
-        self.tell_task(
-            vm,
-            CoreEvent::Done {
-                kind,
-                began,
-                result,
-            },
-        );
     }
 }

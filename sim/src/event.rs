@@ -2,16 +2,18 @@
 
 use agent::core::{RequestId, SystemMetrics};
 use neonvm_controller::core as controller;
+use neonvm_controller::core::metadata::PatchOp;
 use neonvm_runner::core::sizer;
 use protocol::monitor::MonitorFrame;
 use protocol::permit::{AgentRequest, PermitRefusal, PluginResponse};
-use protocol::runner::{RunnerState, SizeOrder};
+use protocol::runner::RunnerState;
 use protocol::units::Resources;
 use scheduler::core::elect::LeaseState;
 use serde_json::Value;
 
 use crate::election::{LeaseAnswer, LeaseCall};
 use crate::journal::Part;
+use crate::orders::Told;
 use crate::store::{Change, Kind, Object};
 
 /// Who follows which kind of object.
@@ -76,6 +78,8 @@ pub(crate) enum Operation {
     PatchVm(String, Value),
     /// JSON patch of a pod.
     PatchPod(String, Value),
+    /// JSON patch of what a pod requests, by its subresource.
+    ResizePod(String, Vec<PatchOp>),
     /// Merge patch of a VM, or of its status.
     MergeVm(String, Value),
     /// Get.
@@ -208,18 +212,19 @@ pub(crate) enum Event {
     MemoryMoves { vm: usize, machine: u64 },
     /// The controller's question to a runner is answered.
     News { vm: usize, epoch: u64 },
-    /// An order reaches a runner.
+    /// What the controller tells a runner reaches it.
     OrderArrives {
         vm: usize,
         epoch: u64,
         pod: String,
-        order: SizeOrder,
+        told: Told,
         began: controller::Moment,
     },
     /// Its answer reaches the controller.
     OrderAnswers {
         vm: usize,
         epoch: u64,
+        kind: controller::Kind,
         state: Option<Box<RunnerState>>,
         began: controller::Moment,
     },

@@ -72,6 +72,8 @@ pub struct Rates {
     pub broken: u32,
     /// A watch stream breaks at a change.
     pub gap: u32,
+    /// The API server begins to refuse to resize a pod.
+    pub refused: u32,
     /// The longest a late message takes.
     pub latest: Span,
     /// Mean pause between two mischiefs; none if zero.
@@ -87,6 +89,7 @@ pub fn rates(level: Level) -> Rates {
         twice: 0,
         broken: 0,
         gap: 0,
+        refused: 0,
         latest: Span(0),
         mischief: Span(0),
     };
@@ -98,6 +101,7 @@ pub fn rates(level: Level) -> Rates {
             twice: 1_000,
             broken: 1_000,
             gap: 200,
+            refused: 5_000,
             latest: Span::from_secs(2),
             mischief: Span::from_secs(60),
         },
@@ -107,6 +111,7 @@ pub fn rates(level: Level) -> Rates {
             twice: 10_000,
             broken: 10_000,
             gap: 3_000,
+            refused: 30_000,
             latest: Span::from_secs(6),
             mischief: Span::from_secs(6),
         },

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
 
 use protocol::time::Timestamp;
-use protocol::units::Resources;
+use protocol::units::{MilliCpu, Resources};
 
 /// Notes kept for the report of a violation.
 const KEPT: usize = 2_000;
@@ -136,6 +136,18 @@ pub enum Note {
     },
     ApiRefused(&'static str, u16),
     Step(&'static str, usize),
+    PlugsAhead {
+        vm: usize,
+        cpu: MilliCpu,
+    },
+    Requests {
+        vm: usize,
+        size: Resources,
+    },
+    Quota {
+        vm: usize,
+        cpu: MilliCpu,
+    },
 }
 
 /// FNV-1a: no secret to keep, only a difference to show.
@@ -237,6 +249,9 @@ impl Note {
             | Self::Bound { vm, .. }
             | Self::PodMade { vm, .. }
             | Self::PodToGo { vm, .. }
+            | Self::PlugsAhead { vm, .. }
+            | Self::Requests { vm, .. }
+            | Self::Quota { vm, .. }
             | Self::Crash(Part::Runner(vm) | Part::Monitor(vm))
             | Self::Start(Part::Runner(vm) | Part::Monitor(vm)) => *vm,
             _ => return None,

@@ -12,7 +12,8 @@ use neonvm_runner::core::sizer::{
     Action, CpuSlot, DeviceView, Event as SizerEvent, QmpFailure, Sizer,
 };
 use protocol::runner::{
-    CpuState, ExitReport, GuestState, MemoryState, QuotaState, RunnerPhase, RunnerState, SizeOrder,
+    CpuState, CpusAhead, ExitReport, GuestState, MemoryState, QuotaState, RunnerPhase, RunnerState,
+    SizeOrder,
 };
 use protocol::time::{Span, Timestamp};
 use protocol::trace::TraceId;
@@ -21,7 +22,9 @@ use protocol::vm::MEMORY_BLOCK_BYTES;
 
 use crate::event::{Event, PodId, Sleeper};
 use crate::journal::Note;
+use crate::leave::QuotaLeave;
 use crate::monitor::GuestMonitor;
+use crate::options::Sabotage;
 use crate::world::World;
 
 /// What the guest's kernel keeps of its memory.
@@ -77,8 +80,10 @@ pub struct Machine {
     pub runner: Option<RunnerProcess>,
     /// The monitor.
     pub monitor: Option<MonitorProcess>,
+    /// What its quota may be.
+    pub(crate) leave: QuotaLeave,
     /// What a runner writes down for the next one.
-    budget: Option<PlugBudget>,
+    pub(crate) budget: Option<PlugBudget>,
     order: Option<SizeOrder>,
     plugged: Vec<bool>,
     leaving: Vec<usize>,
@@ -122,6 +127,7 @@ impl Machine {
             state,
             runner: None,
             monitor: None,
+            leave: QuotaLeave::at_boot(shape.initial.cpu),
             budget: shape.budget,
             order: None,
             plugged: (0..sockets).map(|n| n < count(first)).collect(),
@@ -192,7 +198,7 @@ impl Machine {
         slot
     }
 
-    fn plugged_cpus(&self) -> u32 {
+    pub(crate) fn plugged_cpus(&self) -> u32 {
         u32::try_from(self.plugged.iter().filter(|is| **is).count()).unwrap_or(0)
     }
 
@@ -246,6 +252,7 @@ impl World {
             return;
         };
         let sizer = machine.sizer(!machine.is_up, now);
+        machine.leave.taken_over(machine.is_up);
         machine.runner = Some(RunnerProcess {
             id,
             sizer,
@@ -276,10 +283,15 @@ impl World {
             .machine
             .as_mut()
             .and_then(|machine| machine.runner.as_mut());
-        if let Some(runner) = runner.filter(|runner| runner.id == id) {
-            runner.sizer.handle(now, event);
-            self.drive_runner(vm);
+        let Some(runner) = runner.filter(|runner| runner.id == id) else {
+            return;
+        };
+        let is_up = matches!(event, SizerEvent::Guest(_));
+        runner.sizer.handle(now, event);
+        if is_up && let Some(machine) = self.vms[vm].machine.as_mut() {
+            machine.leave.boots = false;
         }
+        self.drive_runner(vm);
     }
 
     /// An order is held and written down before it is answered.
@@ -288,9 +300,29 @@ impl World {
         let Some(machine) = self.vms[vm].machine.as_mut() else {
             return;
         };
+        if machine.order.as_ref() != Some(&order) {
+            machine.leave.ordered(order.cpu, now);
+        }
         machine.order = Some(order.clone());
         if let Some(runner) = machine.runner.as_mut() {
             runner.sizer.handle(now, SizerEvent::Order(order));
+        }
+        self.drive_runner(vm);
+    }
+
+    /// A wish is held by the process alone, and answered.
+    pub(crate) fn runner_plugs_ahead(&mut self, vm: usize, wish: CpusAhead) {
+        let (now, hurries) = (self.now, self.cheats(Sabotage::HurryAhead));
+        let Some(machine) = self.vms[vm].machine.as_mut() else {
+            return;
+        };
+        if let Some(runner) = machine.runner.as_mut() {
+            self.tally.count("plugged ahead");
+            runner.sizer.handle(now, SizerEvent::Ahead(wish));
+        }
+        if hurries {
+            machine.state.quota = QuotaState::Enforced { milli: wish.cpu.0 };
+            self.checks.touch(vm);
         }
         self.drive_runner(vm);
     }
@@ -394,6 +426,10 @@ impl World {
             }
             Action::SetQuota(milli) => {
                 machine.state.quota = QuotaState::Enforced { milli: milli.0 };
+                if self.options.requests {
+                    self.note(Note::Quota { vm, cpu: milli });
+                    self.checks.touch(vm);
+                }
                 None
             }
         }
@@ -479,6 +515,7 @@ impl World {
 
     pub(crate) fn cpus_settle(&mut self, vm: usize, id: u64) {
         let clings = self.vms[vm].whims.clings_until > self.now;
+        let keeps = self.cheats(Sabotage::KeepAhead);
         let Some(machine) = self.vms[vm]
             .machine
             .as_mut()
@@ -489,7 +526,7 @@ impl World {
         let mut news = Vec::new();
         if !clings {
             for index in std::mem::take(&mut machine.leaving) {
-                machine.plugged[index] = false;
+                machine.plugged[index] = keeps;
                 news.push(SizerEvent::CpuGone(machine.slot(index, 0).new_id()));
             }
         } else if !machine.leaving.is_empty() {

@@ -42,6 +42,9 @@ struct Args {
     /// Schedulers: one, or two that hold a Lease in turn
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
     replicas: u8,
+    /// Pods request what their VMs have, as on Kubernetes
+    #[arg(long)]
+    requests: bool,
     /// Go on after a seed that fails
     #[arg(long)]
     keep_going: bool,
@@ -68,6 +71,7 @@ impl Args {
         let length = (self.hours.max(0.0) * 3.6e9) as u64;
         options.length = Span(length);
         options.replicas = usize::from(self.replicas);
+        options.requests = self.requests;
         options
     }
 }
@@ -161,8 +165,9 @@ fn replay(args: &Args, outcome: &Outcome) -> String {
     } else {
         String::new()
     };
+    let requests = if args.requests { " --requests" } else { "" };
     format!(
-        "replay: cargo xtask sim --seed {} --faults {faults}{vms}{replicas} --hours {}",
+        "replay: cargo xtask sim --seed {} --faults {faults}{vms}{replicas}{requests} --hours {}",
         options.seed, args.hours
     )
 }

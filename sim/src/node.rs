@@ -4,9 +4,11 @@
 use std::collections::VecDeque;
 
 use neonvm_runner::config::Accel;
+use neonvm_runner::core::packed::vm_spec;
 use neonvm_runner::core::shape::{CpuControl, shape};
 use protocol::runner::{ExitReason, ExitReport};
 use protocol::time::Span;
+use protocol::vm::Guest;
 use serde_json::json;
 
 use crate::dice::MILLION;
@@ -115,7 +117,10 @@ impl World {
         } else {
             Accel::Kvm
         };
-        let Ok(shape) = shape(&object.vm().spec.guest, CpuControl::Plug, accel) else {
+        let Some(guest) = self.guest_of(pod, &object) else {
+            return;
+        };
+        let Ok(shape) = shape(&guest, CpuControl::Plug, accel) else {
             return;
         };
         let id = self.number();
@@ -133,6 +138,16 @@ impl World {
                 chore: Chore::Ready,
             },
         );
+    }
+
+    /// What a runner is told to build. Where it matters what the pod requests, that is what its pod was made with, as in its shell.
+    fn guest_of(&self, pod: &PodId, vm: &Object) -> Option<Guest> {
+        if !self.options.requests {
+            return Some(vm.vm().spec.guest.clone());
+        }
+        let args = &self.pod(pod)?.value["spec"]["containers"][0]["args"];
+        let args: Vec<String> = serde_json::from_value(args.clone()).ok()?;
+        Some(vm_spec(&args).ok()?.guest)
     }
 
     /// The pod, unless it is gone; another one may have its name.

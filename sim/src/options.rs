@@ -57,6 +57,12 @@ pub enum Sabotage {
     GrowUnseen,
     /// Of two schedulers each acts as if it were alone.
     NoLease,
+    /// With each order, its pod requests next to nothing.
+    RequestLess,
+    /// A runner's quota is raised with what it is to plug ahead.
+    HurryAhead,
+    /// CPUs that are said to have left stay plugged.
+    KeepAhead,
 }
 
 /// One run.
@@ -76,6 +82,8 @@ pub struct Options {
     pub level: Level,
     /// Replicas of the scheduler: one without a Lease, or two that hold one in turn.
     pub replicas: usize,
+    /// Pods request what their VMs have, as on Kubernetes.
+    pub requests: bool,
     /// The part that cheats, in tests of the checkers.
     pub sabotage: Option<Sabotage>,
 }
@@ -92,6 +100,7 @@ impl Options {
             steps,
             level,
             replicas: 1,
+            requests: false,
             sabotage: None,
         }
     }

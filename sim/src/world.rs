@@ -70,6 +70,8 @@ pub struct Whims {
     pub frozen_until: Timestamp,
     /// Its monitor cannot read memory use.
     pub unreadable_until: Timestamp,
+    /// The API server resizes no pod of it.
+    pub refuses_until: Timestamp,
 }
 
 /// A virtual machine and all that is there for it.
@@ -262,15 +264,16 @@ impl World {
                 vm,
                 epoch,
                 pod,
-                order,
+                told,
                 began,
-            } => self.order_arrives(vm, epoch, &pod, order, began),
+            } => self.order_arrives(vm, epoch, &pod, told, began),
             Event::OrderAnswers {
                 vm,
                 epoch,
+                kind,
                 state,
                 began,
-            } => self.order_answers(vm, epoch, state, began),
+            } => self.order_answers(vm, epoch, kind, state, began),
             Event::Chore { vm, pod, chore } => self.chore(vm, &pod, chore),
             Event::Load(vm) => self.load_changes(vm),
             Event::Mischief => self.mischief(),

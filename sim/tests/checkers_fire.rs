@@ -11,6 +11,10 @@ fn caught_by(sabotage: Sabotage) -> Option<(&'static str, String)> {
         let mut options = Options::short(seed, Level::None, STEPS);
         options.sabotage = Some(sabotage);
         options.replicas = if sabotage == Sabotage::NoLease { 2 } else { 1 };
+        options.requests = matches!(
+            sabotage,
+            Sabotage::RequestLess | Sabotage::HurryAhead | Sabotage::KeepAhead
+        );
         let outcome = sim::run(options, |_| {});
         let headline = outcome.headline().unwrap_or_default();
         outcome
@@ -134,4 +138,22 @@ fn a_running_guest_whose_pod_is_deleted_is_caught() {
 #[test]
 fn a_second_pod_is_caught() {
     catches(Sabotage::TwinPods, "guests_outlive_us_never_two_pods");
+}
+
+#[test]
+fn n41_a_pod_that_requests_less_than_its_guest_has_is_caught() {
+    catches(
+        Sabotage::RequestLess,
+        "n41_a_guest_has_no_more_than_its_pod_requests",
+    );
+}
+
+#[test]
+fn n20_a_quota_that_rises_before_its_order_is_caught() {
+    catches(Sabotage::HurryAhead, "cpus_plugged_ahead_take_no_time");
+}
+
+#[test]
+fn cpus_that_stay_plugged_ahead_are_caught() {
+    catches(Sabotage::KeepAhead, "nothing_stays_plugged_ahead");
 }

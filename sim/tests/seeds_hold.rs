@@ -2,7 +2,7 @@
 
 use sim::{Level, Options, Outcome};
 
-/// Seeds that found a bug: `level seed steps  # what`.
+/// Seeds that found a bug: `level seed steps [requests]  # what`.
 const FOUND: &str = include_str!("../seeds/found.txt");
 
 fn holds(options: Options) -> Outcome {
@@ -58,6 +58,24 @@ fn n08_n16_n45_everything_holds_while_two_schedulers_hand_over_and_die() {
     }
 }
 
+/// N41, N20: the same where pods request what their guests have, as on Kubernetes, and CPUs are plugged ahead.
+#[test]
+fn n41_everything_holds_while_pods_request_what_their_guests_have() {
+    let mut tally = sim::faults::Tally::default();
+    let mut calms = 0;
+    for seed in 1..=24 {
+        let mut options = Options::short(seed, Level::Heavy, 5_000);
+        options.requests = true;
+        let outcome = holds(options);
+        calms += outcome.calms;
+        tally.add(&outcome.tally);
+    }
+    assert!(calms > 0, "no calm was judged");
+    for kind in ["plugged ahead", "resize refused", "controller crash"] {
+        assert!(tally.get(kind) > 0, "{kind} did not happen");
+    }
+}
+
 #[test]
 fn everything_holds_without_faults() {
     for seed in 101..=103 {
@@ -95,7 +113,9 @@ fn seeds_that_found_something_hold_now() {
                 .expect("a number")
         };
         let (seed, steps) = (number(), number());
-        holds(Options::short(seed, level, steps));
+        let mut options = Options::short(seed, level, steps);
+        options.requests = words.next() == Some("requests");
+        holds(options);
         replayed += 1;
     }
     assert!(replayed > 0, "no seed is recorded");

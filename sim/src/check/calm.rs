@@ -20,6 +20,9 @@ impl World {
     /// scheduler holds exactly what is in use, and no part waits for anything.
     pub(crate) fn all_is_where_it_should_be(&mut self) {
         for vm in 0..self.vms.len() {
+            if self.options.requests {
+                self.nothing_stays_plugged_ahead(vm);
+            }
             if let Err(text) = self.vm_is_settled(vm) {
                 self.checks.fail("converges_within_bound", Some(vm), text);
             }

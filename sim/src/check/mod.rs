@@ -14,11 +14,15 @@
 //! | 7 guests outlive us | [`World::guests_never_restart_because_of_us`], [`World::never_two_pods`] |
 //! | no pod has the name of an earlier one | [`World::pod_names_are_never_reused`] |
 //! | N45 one scheduler of two | [`World::n45_one_leads`] |
+//! | N41 pods request what their guests have | [`World::n41_a_guest_has_no_more_than_its_pod_requests`] |
+//! | N20 a guest has no more time than ordered | [`World::cpus_plugged_ahead_take_no_time`] |
+//! | 5 nothing stays plugged ahead | [`World::nothing_stays_plugged_ahead`] |
 //! | the core's own faults | [`World::core_counts_no_fault`] |
 
 mod asked;
 mod calm;
 mod names;
+mod requests;
 mod truth;
 
 use std::collections::BTreeSet;
@@ -29,6 +33,7 @@ use protocol::units::Resources;
 use crate::event::Operation;
 use crate::world::World;
 use names::PodNames;
+pub(crate) use requests::requested;
 
 /// Something that must hold and did not.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
@@ -60,6 +65,8 @@ pub struct Truth {
     pub foreign: bool,
     /// The size such a patch set. While it stands nobody living decided it, until a permit for it reaches a task.
     pub stray: Option<Resources>,
+    /// What its pod requests could not be resized; until it covers the guest again that may have more.
+    pub unrequested: bool,
 }
 
 /// The truth about all VMs, and who has to be looked at.
@@ -143,6 +150,10 @@ impl World {
     pub(crate) fn check(&mut self) -> Result<(), Violation> {
         for vm in std::mem::take(&mut self.checks.touched) {
             self.order_holds(vm);
+            if self.options.requests {
+                self.n41_a_guest_has_no_more_than_its_pod_requests(vm);
+                self.cpus_plugged_ahead_take_no_time(vm);
+            }
             if let Some(node) = self.vms[vm].node {
                 self.checks.nodes.insert(node);
             }

@@ -10,12 +10,18 @@ use crate::world::World;
 impl World {
     /// Takes in what an object says now.
     pub(crate) fn truth_of(&mut self, change: &Change) {
-        if change.kind != Kind::Vm || change.gone {
+        if change.gone || change.kind == Kind::Node {
             return;
         }
         let Some(vm) = self.vm_named(change.object.meta("name")) else {
             return;
         };
+        if change.kind == Kind::Pod {
+            if self.options.requests {
+                self.checks.touch(vm);
+            }
+            return;
+        }
         let view = change.object.vm_view();
         let truth = &mut self.checks.truth[vm];
         let before = truth.using;

@@ -23,7 +23,7 @@ use super::conditions::whole_seconds;
 use super::note::Note;
 use super::observe::{
     DELETED_COUNTS_AS_FAILED_US, Fit, PodState, deletion_age_us, end_of, fit, grows, held_up,
-    pod_state, size_of,
+    ordered, pod_state, size_of,
 };
 use super::plan::{Draft, PodView, RunnerView};
 use super::problem::{Problem, peer_text};
@@ -294,8 +294,11 @@ impl Draft<'_> {
         let ops = metadata::expected(self.vm, self.input.settings).patch(&pod.metadata);
         let resize = self.requests(pod);
         let by_requests = self.is_told_by_requests(pod);
-        let in_sync =
-            (by_requests || ops.is_empty()) && !resize.as_ref().is_some_and(|resize| resize.grows);
+        let may_be_less = self.input.resizing;
+        let may_be_less = may_be_less.is_some_and(|ops| requests::undercuts(self.vm, ops));
+        let in_sync = (by_requests || ops.is_empty())
+            && !may_be_less
+            && !resize.as_ref().is_some_and(|resize| resize.grows);
         if let RunnerView::Known(state) = self.input.runner {
             if self.fit(state) == Fit::Unordered && (in_sync || !grows(wanted, state)) {
                 self.order(pod, wanted);
@@ -366,12 +369,26 @@ impl Draft<'_> {
             });
         }
         let has = match self.input.runner {
-            RunnerView::Known(state) => Some(size_of(state)),
+            RunnerView::Known(state) => self.may_have(state),
             RunnerView::NoLink | RunnerView::Silent { .. } => None,
         };
         let mut change = requests::change(self.vm, pod, has)?;
         change.grows &= !self.input.failures.contains_key(&Kind::ResizePod);
         Some(change)
+    }
+
+    /// The most a guest has, or comes to have by what its runner was told last or is being told. A runner that has just taken over
+    /// does not know its QEMU yet.
+    fn may_have(&self, state: &RunnerState) -> Option<Resources> {
+        if matches!(state.phase, RunnerPhase::Booting | RunnerPhase::Receiving) {
+            return None;
+        }
+        let mut has = size_of(state);
+        let requested = state.memory.requested.0;
+        has.mem = has.mem.max(Bytes(state.memory.base.0 + requested));
+        let told = state.resize.as_ref().map(|report| ordered(&report.order));
+        let told = told.into_iter().chain(self.input.ordering);
+        Some(told.fold(has, Resources::field_max))
     }
 
     /// Whether the guest is on its way down, and what its pod requests has followed it not long ago; then to be looked at again.

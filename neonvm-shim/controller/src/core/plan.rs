@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use super::action::{Action, Kind, VmEdit, merge_difference};
 use super::certificate::Course;
 use super::conditions;
+use super::metadata::PatchOp;
 use super::note::Note;
 use super::overlay::Holder;
 use super::problem::Problem;
@@ -100,6 +101,8 @@ pub struct Input<'a> {
     pub resized_at: Timestamp,
     /// The size of an order on its way to the runner.
     pub ordering: Option<Resources>,
+    /// The change of what the pod requests that may yet be carried out, or was without our knowing.
+    pub resizing: Option<&'a [PatchOp]>,
     /// The size the guest had when the resize under way began.
     pub scaling_from: Option<Resources>,
     /// Now.

@@ -86,6 +86,9 @@ fn shared(vm: &VirtualMachine, size: Resources) -> Resources {
     }
 }
 
+/// Where the count of a pod's changes is (Kubernetes 1.33 and later keep it).
+const GENERATION: &str = "/metadata/generation";
+
 /// How the requests of a pod are to change.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Change {
@@ -97,6 +100,8 @@ pub(super) struct Change {
 
 /// What is to change in the requests of `pod` so that its node sets aside what `vm` is to have and still `has`; of a guest that
 /// does not say what it has, only more than before. `None` when nothing is.
+///
+/// The change rests on the pod as it is seen: one that arrives late, or a second time, would undo a newer one.
 pub(super) fn change(vm: &VirtualMachine, pod: &Pod, has: Option<Resources>) -> Option<Change> {
     let mut containers = pod.spec.containers.iter();
     let at = containers.position(|container| container.name == CONTAINER)?;
@@ -111,6 +116,13 @@ pub(super) fn change(vm: &VirtualMachine, pod: &Pod, has: Option<Resources>) -> 
         }],
         grows: false,
     };
+    change
+        .ops
+        .extend(pod.metadata.generation.map(|generation| PatchOp::Test {
+            path: GENERATION.into(),
+            value: json!(generation),
+        }));
+    let tests = change.ops.len();
     for resource in Resource::ALL {
         // Made without, it stays without.
         let Some(before) = held.get(resource.name()) else {
@@ -128,7 +140,33 @@ pub(super) fn change(vm: &VirtualMachine, pod: &Pod, has: Option<Resources>) -> 
             value: json!(after),
         });
     }
-    (change.ops.len() > 1).then_some(change)
+    (change.ops.len() > tests).then_some(change)
+}
+
+/// Whether the operations set less than the VM is to have: carried out late, they would undercut a guest that has grown.
+pub(super) fn undercuts(vm: &VirtualMachine, ops: &[PatchOp]) -> bool {
+    let wanted = shared(vm, vm.spec.guest.in_use());
+    let sets_less = |resource: Resource| {
+        let end = format!("/resources/requests/{}", resource.name());
+        let set = ops.iter().find_map(|op| match op {
+            PatchOp::Add { path, value } if path.ends_with(&end) => Some(value),
+            _ => None,
+        });
+        let set = set.and_then(|value| serde_json::from_value::<Quantity>(value.clone()).ok());
+        set.is_some_and(|set| set.nanos() < resource.of(wanted).nanos())
+    };
+    Resource::ALL.into_iter().any(sets_less)
+}
+
+/// Whether the operations rest on another state of the pod than this one. A server answers that as it answers what it will never
+/// have, so it is to be told apart from it by a look at the pod.
+#[must_use]
+pub fn rest_on_another(ops: &[PatchOp], pod: &Pod) -> bool {
+    let seen = ops.iter().find_map(|op| match op {
+        PatchOp::Test { path, value } if path == GENERATION => value.as_i64(),
+        _ => None,
+    });
+    seen.is_some() && seen != pod.metadata.generation
 }
 
 /// Whether a pod requests all that its VM has: then its requests say how large the guest may be.
@@ -235,6 +273,34 @@ mod tests {
         let equal = pod(&json!({"cpu": "0.5", "memory": "2048Mi"}));
         let has = Resources::new(250, 1 << 30);
         assert_eq!(change(&vm, &equal, Some(has)), None);
+    }
+
+    /// A request that a proxy sent on a second time took away what a newer one had given.
+    #[test]
+    fn a_change_rests_on_the_pod_it_was_decided_for() {
+        let mut pod = pod(&json!({"cpu": "1m", "memory": "1Gi"}));
+        pod.metadata.generation = Some(3);
+        let ops = change(&vm(), &pod, None).expect("both are too little").ops;
+        let test = json!({"op": "test", "path": GENERATION, "value": 3});
+        assert!(json!(ops).as_array().expect("operations").contains(&test));
+        assert!(!rest_on_another(&ops, &pod));
+        pod.metadata.generation = Some(4);
+        assert!(rest_on_another(&ops, &pod));
+        // A server that does not count has it as before.
+        pod.metadata.generation = None;
+        let ops = change(&vm(), &pod, None).expect("both are too little").ops;
+        assert!(!rest_on_another(&ops, &pod));
+    }
+
+    #[test]
+    fn a_change_to_less_than_is_wanted_undercuts() {
+        let mut vm = vm();
+        let large = pod(&json!({"cpu": "2", "memory": "8Gi"}));
+        let less = change(&vm, &large, Some(Resources::new(500, 2 << 30)));
+        let ops = less.expect("it has shrunk").ops;
+        assert!(!undercuts(&vm, &ops), "that is what it is to have");
+        vm.spec.guest.memory_slots.r#use = 3;
+        assert!(undercuts(&vm, &ops));
     }
 
     #[test]

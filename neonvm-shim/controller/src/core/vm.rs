@@ -22,6 +22,7 @@ use serde::Serialize;
 
 use super::action::{Action, Kind, Peer};
 use super::certificate::{Course, Facts};
+use super::metadata::PatchOp;
 use super::note::Note;
 use super::observe::{ordered, runner_address, size_of};
 use super::pace::{Pace, RestartPace};
@@ -178,6 +179,8 @@ pub struct VmCore {
     suffix: String,
     progress_at: Timestamp,
     resized_at: Timestamp,
+    /// A change of what the pod requests that may have been carried out or not, until the pod is read.
+    resize_unsure: Option<Vec<PatchOp>>,
     scaling_from: Option<Resources>,
     /// What the runner had when the order under way was decided: its news may overtake the order's answer.
     ordered_from: Option<Resources>,
@@ -215,6 +218,7 @@ impl VmCore {
             suffix: String::new(),
             progress_at: Timestamp(0),
             resized_at: Timestamp(0),
+            resize_unsure: None,
             scaling_from: None,
             ordered_from: None,
             must_read_vm: false,
@@ -438,9 +442,19 @@ impl VmCore {
                 Action::SetSize { order, .. } => Some(ordered(order)),
                 _ => None,
             }),
+            resizing: self.resizing(),
             scaling_from: self.scaling_from,
             at,
         })
+    }
+
+    /// The change of what the pod requests that is under way, or whose end is not known. One that keeps failing holds nobody up.
+    fn resizing(&self) -> Option<&[PatchOp]> {
+        if let Some(Action::ResizePod { ops, .. }) = self.busy.get(&Peer::Requests) {
+            return Some(ops);
+        }
+        let fails = self.failures.contains_key(&Kind::ResizePod);
+        self.resize_unsure.as_deref().filter(|_| !fails)
     }
 
     fn may(&mut self, kind: Kind, now: Timestamp) -> bool {

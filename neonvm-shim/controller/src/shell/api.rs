@@ -16,7 +16,8 @@ use super::certificate::{self, CertificateError};
 use super::decode::{self, DecodeError};
 use super::overlay::Pools;
 use super::secret::{KeyError, is_owned, runner_secret, ssh_secret, token};
-use crate::core::requests::SUBRESOURCE;
+use crate::core::metadata::PatchOp;
+use crate::core::requests::{self, SUBRESOURCE};
 use crate::core::volumes;
 use crate::core::{Action, Refusal, Reply};
 
@@ -152,7 +153,7 @@ impl KubeApi {
                 reply(self.edit_pod(namespace, &name, &ops).await, name)
             }
             Action::ResizePod { name, ops } => {
-                reply(self.resize_pod(namespace, &name, &json!(ops)).await, name)
+                reply(self.resize_pod(namespace, &name, &ops).await, name)
             }
             Action::DeletePod { name, uid, grace_s } => {
                 let left = self.delete_pod(namespace, &name, uid, grace_s).await;
@@ -230,12 +231,18 @@ impl KubeApi {
         found(self.send(request.map(as_json_patch)).await)
     }
 
-    /// Applies a JSON patch to what a pod requests. Not found is the subresource or the pod, so it says nothing of the pod.
-    async fn resize_pod(&self, namespace: &str, name: &str, ops: &Value) -> Found {
-        let patch = Patch::Merge(ops);
+    /// Applies a JSON patch to what a pod requests. Not found is the subresource or the pod, so it says nothing of the pod. What does
+    /// not apply because the pod has changed meanwhile is answered by how it is: the core decides anew.
+    async fn resize_pod(&self, namespace: &str, name: &str, ops: &[PatchOp]) -> Found {
+        let patch = Patch::Merge(json!(ops));
         let pods = pods(namespace);
         let request = pods.patch_subresource(SUBRESOURCE, name, &patch_params(), &patch);
         match self.send(request.map(as_json_patch)).await {
+            Err(error) if error.code() == Some(422) => {
+                let there = self.read_pod(namespace, name).await?;
+                let another = there.filter(|pod| requests::rest_on_another(ops, pod));
+                another.map(Some).ok_or_else(|| error.refusal())
+            }
             Err(error) => Err(error.refusal()),
             answer => found(answer),
         }

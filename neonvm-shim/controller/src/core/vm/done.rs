@@ -42,6 +42,9 @@ impl VmCore {
             }
             Err(Refusal::Gone) => self.vm = None,
             Err(Refusal::Failed { message, permanent }) => {
+                if let Action::ResizePod { ops, .. } = action {
+                    self.resize_unsure = (!permanent).then_some(ops);
+                }
                 let times = self.pace.failed(kind, at.now);
                 if permanent || times >= TOLD_FROM {
                     self.failed(kind, &message);
@@ -104,12 +107,20 @@ impl VmCore {
                 self.saw_pod(at, *pod);
             }
             (action, Reply::Pod(pod)) => {
-                if action.kind() == Kind::ResizePod {
-                    self.resized_at = at.now;
+                match action.kind() {
+                    Kind::ResizePod => {
+                        self.resized_at = at.now;
+                        self.resize_unsure = None;
+                    }
+                    Kind::ReadPod => self.resize_unsure = None,
+                    _ => {}
                 }
                 self.saw_pod(at, *pod);
             }
-            (_, Reply::PodGone(name)) => self.lost_pod(&name, None),
+            (_, Reply::PodGone(name)) => {
+                self.resize_unsure = None;
+                self.lost_pod(&name, None);
+            }
             (Action::ReadTaker { uid, .. }, Reply::Taker(found)) => {
                 self.taker.found(uid, found.as_deref(), at.now);
             }

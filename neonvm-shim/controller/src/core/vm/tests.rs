@@ -6,6 +6,7 @@ mod convergence;
 mod overlay;
 mod phases;
 mod quick;
+mod requests;
 mod resizing;
 mod taken;
 mod world;

@@ -135,10 +135,13 @@ fn n41_where_requests_cannot_follow_a_growth_waits_for_the_metadata() {
     assert!(said.is_some() && said < ordered, "{kinds:?}");
 }
 
-/// The guest has given back some of its memory, and has this much.
+/// The guest has given back some of the memory that QEMU asks of it, and has this much.
 fn gives_back(world: &mut World, pod: &str, gib: u64) {
     let state = world.runners.get_mut(pod).expect("the runner is there");
     state.memory.plugged = Bytes((gib << 30) - state.memory.base.0);
+    let order = state.resize.as_ref().map(|report| report.order.memory.0);
+    let ordered = order.unwrap_or(gib << 30);
+    state.memory.requested = Bytes(ordered - state.memory.base.0);
     state.generation += 1;
     world.show_runner();
 }

@@ -720,7 +720,7 @@ pub(super) fn requesting() -> (World, String) {
     (world, pod)
 }
 
-fn requested(world: &World, pod: &str) -> serde_json::Value {
+pub(super) fn requested(world: &World, pod: &str) -> serde_json::Value {
     world.pods[pod]["spec"]["containers"][0]["resources"]["requests"].clone()
 }
 

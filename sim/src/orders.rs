@@ -1,0 +1,253 @@
+//! The link between the controller and a runner: what is told over it, and what is heard.
+//!
+//! As in the controller's shell, one connection follows the runner's state and another carries what it is told, one at a time
+//! (`neonvm-shim/controller/src/shell/{link,held,worker}.rs`).
+
+use neonvm_controller::core::{Event as CoreEvent, Kind as Doing, Moment, Refusal, Reply};
+use protocol::runner::{CpusAhead, RunnerState, SizeOrder};
+use protocol::time::Span;
+use protocol::units::Resources;
+use serde_json::json;
+
+use crate::event::{Call, Caller, Event, Operation};
+use crate::faults::{Fate, Link};
+use crate::journal::Note;
+use crate::options::Sabotage;
+use crate::store::Kind;
+use crate::world::World;
+
+/// An order that is not answered in this time failed.
+const ORDER_PATIENCE: Span = Span::from_secs(5);
+/// Pause before a runner that does not answer is asked again.
+const ASK_AGAIN: Span = Span::from_millis(250);
+
+/// What a runner is told.
+#[derive(Debug, Clone)]
+pub(crate) enum Told {
+    /// A size.
+    Size(SizeOrder),
+    /// CPUs to be plugged ahead of an order.
+    Ahead(CpusAhead),
+}
+
+impl Told {
+    fn kind(&self) -> Doing {
+        match self {
+            Self::Size(_) => Doing::SetSize,
+            Self::Ahead(_) => Doing::PlugAhead,
+        }
+    }
+
+    fn note(&self, vm: usize) -> Note {
+        match self {
+            Self::Size(order) => Note::Orders {
+                vm,
+                size: Resources {
+                    cpu: order.cpu,
+                    mem: order.memory,
+                },
+            },
+            Self::Ahead(wish) => Note::PlugsAhead { vm, cpu: wish.cpu },
+        }
+    }
+}
+
+impl World {
+    /// Holds a link to the runner the core wants to hear, and to no other.
+    pub(crate) fn follow_runner(&mut self, vm: usize) {
+        let Some(task) = self.vms[vm].task.as_mut() else {
+            return;
+        };
+        let target = task.core.link_target().map(str::to_owned);
+        if target != task.link {
+            task.link = target;
+            task.heard = None;
+            self.ask_runner(vm, Span::from_millis(1));
+        }
+    }
+
+    fn ask_runner(&mut self, vm: usize, pause: Span) {
+        let epoch = self.controller.epoch;
+        let Some(task) = self.vms[vm].task.as_mut() else {
+            return;
+        };
+        if task.link.is_some() && !std::mem::replace(&mut task.asking, true) {
+            self.after(pause, Event::News { vm, epoch });
+        }
+    }
+
+    /// A runner has news: the question that waits for it is answered.
+    pub(crate) fn runner_has_news(&mut self, vm: usize) {
+        let delay = self.fate(Link::Runner).first().unwrap_or(ASK_AGAIN);
+        self.ask_runner(vm, delay);
+    }
+
+    pub(crate) fn news(&mut self, vm: usize, epoch: u64) {
+        if epoch != self.controller.epoch {
+            return;
+        }
+        let Some(task) = self.vms[vm].task.as_mut() else {
+            return;
+        };
+        task.asking = false;
+        let Some(pod) = task.link.clone() else { return };
+        let machine = self.vms[vm].machine.as_ref();
+        let state = machine.and_then(|machine| machine.shown_to(&pod)).cloned();
+        let Some(task) = self.vms[vm].task.as_mut() else {
+            return;
+        };
+        match state {
+            Some(state) if task.heard == Some(state.generation) => {}
+            Some(state) => {
+                task.heard = Some(state.generation);
+                let state = Box::new(state);
+                self.tell_task(vm, CoreEvent::Runner { pod, state });
+            }
+            None => {
+                task.heard = None;
+                self.tell_task(
+                    vm,
+                    CoreEvent::RunnerSilent {
+                        pod,
+                        error: "connection refused".into(),
+                    },
+                );
+                self.ask_runner(vm, ASK_AGAIN);
+            }
+        }
+    }
+
+    pub(crate) fn tell_runner(&mut self, vm: usize, pod: String, told: Told, began: Moment) {
+        let epoch = self.controller.epoch;
+        self.note(told.note(vm));
+        if let Some(task) = self.vms[vm].task.as_mut() {
+            task.ordering = true;
+        }
+        match self.fate(Link::Runner) {
+            Fate::Lost => self.after(
+                ORDER_PATIENCE,
+                Event::OrderAnswers {
+                    vm,
+                    epoch,
+                    kind: told.kind(),
+                    state: None,
+                    began,
+                },
+            ),
+            Fate::After(delay) | Fate::Twice(delay, _) => {
+                let delay = Span(delay.0.min(ORDER_PATIENCE.0 - 1));
+                self.after(
+                    delay,
+                    Event::OrderArrives {
+                        vm,
+                        epoch,
+                        pod,
+                        told,
+                        began,
+                    },
+                );
+            }
+        }
+    }
+
+    pub(crate) fn order_arrives(
+        &mut self,
+        vm: usize,
+        epoch: u64,
+        pod: &str,
+        told: Told,
+        began: Moment,
+    ) {
+        // What a dead controller wrote to a local socket was read before the next one speaks, or never.
+        if epoch != self.controller.epoch {
+            return;
+        }
+        self.cheat_with_an_order(vm, pod, &told, began);
+        let kind = told.kind();
+        let is_there = self.vms[vm]
+            .machine
+            .as_ref()
+            .is_some_and(|machine| machine.shown_to(pod).is_some());
+        let state = if is_there {
+            match told {
+                Told::Size(order) => self.runner_ordered(vm, order),
+                Told::Ahead(wish) => self.runner_plugs_ahead(vm, wish),
+            }
+            self.vms[vm]
+                .machine
+                .as_ref()
+                .map(|machine| Box::new(machine.state.clone()))
+        } else {
+            None
+        };
+        let delay = self.fate(Link::Runner).first();
+        let state = state.filter(|_| delay.is_some());
+        let delay = delay.unwrap_or(ORDER_PATIENCE);
+        self.after(
+            delay,
+            Event::OrderAnswers {
+                vm,
+                epoch,
+                kind,
+                state,
+                began,
+            },
+        );
+    }
+
+    fn cheat_with_an_order(&mut self, vm: usize, pod: &str, told: &Told, began: Moment) {
+        if self.cheats(Sabotage::DeleteRunning)
+            && let Some(uid) = self
+                .store
+                .get(Kind::Pod, pod)
+                .map(|object| object.meta("uid").to_owned())
+        {
+            let caller = Caller::Controller {
+                vm,
+                epoch: self.controller.epoch,
+                kind: Doing::DeletePod,
+                began,
+            };
+            self.call(Call {
+                caller,
+                operation: Operation::DeletePod(pod.to_owned(), uid),
+                target: None,
+            });
+        }
+        if self.cheats(Sabotage::RequestLess) && matches!(told, Told::Size(_)) {
+            let requests = json!({"cpu": "1m", "memory": "1"});
+            let path = "/spec/containers/0/resources/requests";
+            let operations = json!([{"op": "replace", "path": path, "value": requests}]);
+            let _written = self.store.patch(Kind::Pod, pod, &operations);
+        }
+    }
+
+    pub(crate) fn order_answers(
+        &mut self,
+        vm: usize,
+        epoch: u64,
+        kind: Doing,
+        state: Option<Box<RunnerState>>,
+        began: Moment,
+    ) {
+        let Some(task) = self.vms[vm].task.as_mut().filter(|task| task.ordering) else {
+            return;
+        };
+        if epoch != self.controller.epoch {
+            return;
+        }
+        task.ordering = false;
+        let result = state.map(Reply::Runner).ok_or(Refusal::Failed {
+            message: "no answer within 5 s".into(),
+            permanent: false,
+        });
+        self.tell_task(
+            vm,
+            CoreEvent::Done {
+                kind,
+                began,
+                result,
+            },
+        );
+    }
+}
