@@ -497,7 +497,28 @@ async fn patch_is_seen(world: &World) -> Result<()> {
         let ahead = "\nrunner_vm_cpus_ahead_total ";
         let is_counted = page.contains(ahead) && !page.contains(&format!("{ahead}0\n"));
         ensure!(is_counted, "{page}");
+        late_change_is_refused(world, pod)?;
     }
+    Ok(())
+}
+
+/// A change of what a pod requests that rests on an older state of it does nothing: the server counts the changes, and refuses it with
+/// the very code by which the controller knows it.
+fn late_change_is_refused(world: &World, pod: &str) -> Result<()> {
+    let before = world.get("pod", pod)?;
+    let generation = before["metadata"]["generation"].as_i64();
+    let generation = generation.context("its changes are counted")?;
+    let late = json!([
+        {"op": "test", "path": "/metadata/generation", "value": generation - 1},
+        {"op": "add", "path": "/spec/containers/0/resources/requests/cpu", "value": "1m"},
+    ]);
+    let late = late.to_string();
+    let patch = ["patch", "pod", pod, "--subresource=resize", "--type=json"];
+    let args = [&patch[..], &["-p", &late, "-v=6"]].concat();
+    let said = world.cluster.plane().ask(&args);
+    let said = said.err().context("it was carried out")?;
+    let said = format!("{said:#}");
+    ensure!(said.contains("422 Unprocessable"), "{said}");
     Ok(())
 }
 
