@@ -19,7 +19,7 @@
 
 use std::collections::BTreeMap;
 
-use protocol::runner::{GuestState, SizeOrder};
+use protocol::runner::SizeOrder;
 use protocol::time::{Span, Timestamp};
 use protocol::units::{Bytes, MilliCpu, Resources};
 use serde::Serialize;
@@ -33,7 +33,7 @@ mod parts;
 mod verdict;
 
 use lane::{LOOK_SLOW, Lane};
-pub use parts::{Action, CpuSlot, DeviceView, Event, QmpFailure};
+pub use parts::{Action, CpuSlot, DeviceView, Event, QmpFailure, Sight};
 
 /// A CPU that has not left after this is asked again, and counts as stuck.
 pub const LEAVE_AGAIN: Span = Span::from_secs(5);
@@ -94,7 +94,7 @@ pub struct Sizer {
     looked: bool,
     memory_moved: Timestamp,
     at_rest_since: Option<Timestamp>,
-    guest: Option<GuestState>,
+    guest: Option<Sight>,
     /// What the guest's kernel keeps of its memory: boot and plugged memory less MemTotal, the least seen at rest.
     reserved: Option<u64>,
     /// Whether that was learnt from memory at rest.
@@ -218,7 +218,8 @@ impl Sizer {
                 }
             }
             Event::GuestTold => self.telling = false,
-            Event::Guest(state) => self.see_guest(now, state),
+            Event::Guest(state) => self.see_guest(now, Sight::from(&state)),
+            Event::GuestCpus(online) => self.see_guest(now, Sight::of_cpus(online)),
             Event::Hold(migration) => self.hold(now, migration),
         }
         self.looked |= self.slots.is_some() && self.device.is_some();
@@ -564,9 +565,9 @@ impl Sizer {
         }
     }
 
-    fn see_guest(&mut self, now: Timestamp, state: GuestState) {
+    fn see_guest(&mut self, now: Timestamp, sight: Sight) {
         let booted = self.booting_since.take().is_some();
-        self.guest = Some(state);
+        self.guest = Some(sight);
         if booted {
             self.decide_cpus(now);
         }
@@ -580,10 +581,11 @@ impl Sizer {
     /// it has `rested` may rest on a report from before the last block moved: it holds only until there is better.
     fn learn_reserved(&mut self, rested: bool) {
         let at_rest = self.device.filter(|view| view.requested == view.size);
-        let (Some(view), Some(guest)) = (at_rest, &self.guest) else {
+        let total = self.guest.and_then(|guest| guest.mem_total);
+        let (Some(view), Some(total)) = (at_rest, total) else {
             return;
         };
-        let Some(kept) = (self.shape.base.0 + view.size.0).checked_sub(guest.mem_total.0) else {
+        let Some(kept) = (self.shape.base.0 + view.size.0).checked_sub(total.0) else {
             // It is of a larger size.
             return;
         };
@@ -621,9 +623,10 @@ impl Sizer {
         let (Some(guest), Some(wanted)) = (&self.guest, self.wanted()) else {
             return (false, false);
         };
-        let memory = self.reserved.is_none_or(|reserved| {
+        let sum = self.reserved.zip(guest.mem_total);
+        let memory = sum.is_none_or(|(reserved, total)| {
             let slack = TOTAL_SLACK + (wanted.mem.0 - self.shape.base.0) / 32;
-            guest.mem_total.0 + reserved + slack >= wanted.mem.0
+            total.0 + reserved + slack >= wanted.mem.0
         });
         (guest.cpus_online == self.shape.cpus_for(wanted.cpu), memory)
     }

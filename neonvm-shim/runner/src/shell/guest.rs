@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use hyper::Method;
+use hyper::{Method, StatusCode};
 use protocol::runner::GuestState;
 use serde_json::json;
 use tokio::net::TcpStream;
@@ -30,6 +30,8 @@ const TRY_AGAIN: Duration = Duration::from_millis(100);
 const LONG_POLL_MS: u64 = 5_000;
 /// Longest wait for the answer to a long-poll: a throttled guest under TCG is slow.
 const LONG_POLL_LIMIT: Duration = Duration::from_secs(15);
+/// Pause between two questions to a daemon that does not tell by itself.
+const ASK_CPUS: Duration = Duration::from_secs(1);
 /// Longest wait for a CPU to be switched: the first one patches the whole kernel.
 const CPU_LIMIT: Duration = Duration::from_secs(15);
 /// Longest wait for files to be written.
@@ -55,8 +57,8 @@ async fn connect(address: SocketAddrV4, limit: Duration) -> Result<Link, HttpErr
 pub enum News {
     /// Its state.
     State(GuestState),
-    /// An answer that is none: the daemon is another one than ours.
-    Foreign,
+    /// So many CPUs are online, by a daemon that tells of nothing else: NeonVM's (spec/neonvm.md §3.7).
+    Cpus(u32),
 }
 
 /// Sends every news of the guest until cancelled or nobody listens.
@@ -76,13 +78,7 @@ pub async fn watch(address: SocketAddrV4, news: mpsc::Sender<News>, cancel: Canc
             () = cancel.cancelled() => return,
             ended = round => match ended {
                 Ok(()) => return,
-                Err(error) => {
-                    debug!(error = telemetry::chain(&error), "guest daemon not reached");
-                    let answers = matches!(error, HttpError::Status(..) | HttpError::Malformed(_));
-                    if answers && news.send(News::Foreign).await.is_err() {
-                        return;
-                    }
-                }
+                Err(error) => debug!(error = telemetry::chain(&error), "guest daemon not reached"),
             },
         }
         tokio::select! {
@@ -101,7 +97,13 @@ async fn follow(
 ) -> Result<(), HttpError> {
     let mut link = connect(address, limit).await?;
     // A fresh look first: the daemon may be another one than before, with generations of its own.
-    let mut answer = link.send(Method::GET, "/v1/state", "", limit).await?;
+    let first = link.send(Method::GET, "/v1/state", "", limit).await;
+    let mut answer = match first {
+        Err(HttpError::Status(StatusCode::NOT_FOUND, _)) => {
+            return follow_cpus(link, news, reached).await;
+        }
+        first => first?,
+    };
     loop {
         let state: GuestState = serde_json::from_slice(&answer).map_err(HttpError::Malformed)?;
         let after = state.generation;
@@ -111,6 +113,23 @@ async fn follow(
         }
         let path = format!("/v1/state?after={after}&wait_ms={LONG_POLL_MS}");
         answer = link.send(Method::GET, &path, "", LONG_POLL_LIMIT).await?;
+    }
+}
+
+/// The same of a daemon without that route, which is asked again and again for what it does tell.
+async fn follow_cpus(
+    mut link: Link,
+    news: &mpsc::Sender<News>,
+    reached: &mut bool,
+) -> Result<(), HttpError> {
+    loop {
+        let answer = link.send(Method::GET, "/cpu", "", PATIENT_ANSWER).await?;
+        let milli: u32 = serde_json::from_slice(&answer).map_err(HttpError::Malformed)?;
+        *reached = true;
+        if news.send(News::Cpus(milli.div_ceil(1000))).await.is_err() {
+            return Ok(());
+        }
+        tokio::time::sleep(ASK_CPUS).await;
     }
 }
 
@@ -175,5 +194,40 @@ pub async fn push_key(address: SocketAddrV4, key: String, has_drive: bool) {
             }
             Err(_) => tokio::time::sleep(KEY_AGAIN).await,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use axum::Router;
+    use axum::routing::get;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// A daemon with NeonVM's routes and no others.
+    async fn neonvms() -> SocketAddrV4 {
+        let routes = Router::new().route("/cpu", get(|| async { "2000" }));
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        tokio::spawn(async move { axum::serve(listener, routes).await });
+        match address {
+            SocketAddr::V4(address) => address,
+            SocketAddr::V6(_) => unreachable!("bound to an IPv4 address"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_daemon_without_our_route_is_asked_for_its_cpus() {
+        let (news, mut heard) = mpsc::channel(1);
+        let cancel = CancellationToken::new();
+        tokio::spawn(watch(neonvms().await, news, cancel.clone()));
+        for _ in 0..2 {
+            let news = heard.recv().await;
+            assert!(matches!(news, Some(News::Cpus(2))), "{news:?}");
+        }
+        cancel.cancel();
     }
 }

@@ -8,6 +8,7 @@ pub mod disk;
 pub mod drives;
 mod follow;
 pub mod guest;
+mod hearing;
 pub mod http;
 pub mod lanes;
 pub mod metrics;

@@ -1,12 +1,11 @@
 //! The one task that owns a VM: takes inputs, asks the sizer and the stopper what to do, publishes the state.
 
-use std::net::SocketAddrV4;
 use std::sync::Arc;
 
 use neonvm_quota::QuotaGroup;
 use protocol::runner::{
-    CpusAhead, ExitReason, ExitReport, GUESTD_FORWARD, GuestSilence, GuestState, QuotaState,
-    RunnerPhase, RunnerState, SizeOrder, StopOrder,
+    CpusAhead, ExitReason, ExitReport, GuestState, QuotaState, RunnerPhase, RunnerState, SizeOrder,
+    StopOrder,
 };
 use protocol::time::{Span, Timestamp};
 use protocol::trace::TraceId;
@@ -25,12 +24,9 @@ use super::qmp::{Qmp, QmpEvent};
 use super::record::{Record, write_json};
 use super::shown::Shown;
 use super::transfer::{Answer, Ask, Transfer};
-use crate::accel::knowledge;
 use crate::config::RunnerConfig;
 use crate::core::args::Paths;
-use crate::core::disks;
 use crate::core::exit::{Evidence, ShutdownReason, classify};
-use crate::core::shape::CpuControl;
 use crate::core::silence::Silence;
 use crate::core::sizer::{Action, Event, Sizer};
 use crate::core::stop::{StopAction, Stopping};
@@ -121,16 +117,18 @@ pub struct Supervisor {
 pub(super) struct Seen {
     qmp: Option<Arc<Qmp>>,
     version: Option<String>,
-    guest: Option<GuestState>,
+    pub(super) guest: Option<GuestState>,
+    /// Whether its daemon has answered, whatever it tells.
+    pub(super) answers: bool,
     shutdown: Option<ShutdownReason>,
     panicked: bool,
     was_up: bool,
-    stopping: Option<Stopping>,
-    ended: Option<(Option<i32>, Timestamp)>,
+    pub(super) stopping: Option<Stopping>,
+    pub(super) ended: Option<(Option<i32>, Timestamp)>,
     exit: Option<ExitReport>,
     rotate_at: Timestamp,
     record_failed: bool,
-    follows_guest: bool,
+    pub(super) follows_guest: bool,
 }
 
 impl Seen {
@@ -175,18 +173,6 @@ impl Supervisor {
                 },
                 () = tokio::time::sleep_until(wake) => {}
             }
-        }
-    }
-
-    /// Listens to the guest's daemon from now on.
-    pub(super) fn follow_guest(&mut self) {
-        if !std::mem::replace(&mut self.seen.follows_guest, true) {
-            let (address, inputs) = (self.guest_address(), self.inputs.clone());
-            tokio::spawn(super::follow::follow_guest(
-                address,
-                inputs,
-                self.stop.clone(),
-            ));
         }
     }
 
@@ -324,12 +310,7 @@ impl Supervisor {
             }
             Input::QmpUnreached(why) => self.sizer.handle(now, Event::QmpUnreached(why)),
             Input::Qmp(event) => self.take_qmp(now, event),
-            Input::Guest(news) => {
-                self.silence.heard(now, self.clock.wall());
-                if let News::State(state) = news {
-                    self.take_guest(now, state);
-                }
-            }
+            Input::Guest(news) => self.take_guest(now, news),
             Input::Reply(event) => self.sizer.handle(now, event),
             Input::Order(order, reply) => self.take_order(now, order, reply),
             Input::Ahead(wish, reply) => {
@@ -425,76 +406,6 @@ impl Supervisor {
         if let Some(at) = &mut self.incoming {
             at.hint(now);
         }
-    }
-
-    fn take_guest(&mut self, now: Timestamp, state: GuestState) {
-        if self.seen.guest.is_none() {
-            self.first_answer(&state);
-        }
-        self.seen.guest = Some(state.clone());
-        self.sizer.handle(now, Event::Guest(state));
-    }
-
-    fn first_answer(&mut self, state: &GuestState) {
-        if self.record.boot_ms.is_none() {
-            let us = self
-                .clock
-                .wall()
-                .0
-                .saturating_sub(self.record.started_unix_us);
-            self.record.boot_ms = Some(u64::try_from(us / 1000).unwrap_or(0));
-            self.save();
-        }
-        info!(
-            boot_id = state.boot_id,
-            kernel = state.kernel,
-            boot_ms = self.record.boot_ms,
-            "guest answers"
-        );
-        let shape = &self.record.shape;
-        if shape.control == CpuControl::Plug && state.cpus_possible < shape.max_cpus {
-            warn!(
-                kernel = state.kernel,
-                possible = state.cpus_possible,
-                wanted = shape.max_cpus,
-                "this guest kernel does not see hot-plugged CPUs; the VM's next start switches CPUs inside the guest"
-            );
-            let name = &self.config.image.kernel_version;
-            if let Err(error) =
-                knowledge::remember_blind(&self.config.knowledge_dir, name, self.record.accel)
-            {
-                warn!(error = telemetry::chain(&error), "not remembered");
-            }
-        }
-        if let Some(key) = self.config.ssh_public_key.clone() {
-            let has_drive = self
-                .record
-                .drives
-                .iter()
-                .any(|drive| drive.id == disks::KEYS);
-            tokio::spawn(super::guest::push_key(self.guest_address(), key, has_drive));
-        }
-        self.keep_files();
-    }
-
-    /// Keeps the guest's files the same as the pod's from now on.
-    fn keep_files(&self) {
-        // A spec that is refused starts no guest; one of an older runner may be.
-        let paths = disks::plan(&self.config.spec, None).map(|plan| plan.watched);
-        let paths = paths.unwrap_or_default();
-        if paths.is_empty() {
-            return;
-        }
-        let mounts = super::drives::mounts(&self.config, &self.paths);
-        let (clock, address) = (self.clock, self.guest_address());
-        tokio::spawn(super::sync::keep(
-            clock,
-            address,
-            mounts,
-            paths,
-            self.metrics.clone(),
-            self.stop.clone(),
-        ));
     }
 
     fn stop(&mut self, order: &StopOrder) {
@@ -606,30 +517,13 @@ impl Supervisor {
         }
     }
 
-    fn guest_address(&self) -> SocketAddrV4 {
-        SocketAddrV4::new(self.config.pod_ip, GUESTD_FORWARD)
-    }
-
-    /// That the guest is silent, where there is one that should not be.
-    fn guest_silent(&self, now: Timestamp) -> Option<GuestSilence> {
-        let ends = self.seen.ended.is_some() || self.seen.stopping.is_some();
-        let silence = self.silence.long(now);
-        silence.filter(|_| !ends && !self.is_away())
-    }
-
-    /// Whether the guest is not here yet, or not any more.
-    fn is_away(&self) -> bool {
-        self.incoming.as_ref().is_some_and(|at| !at.is_begun())
-            || self.outgoing.as_ref().is_some_and(Outgoing::is_handed_over)
-    }
-
     fn publish(&mut self, now: Timestamp) {
         let seen = &self.seen;
-        let phase = match (&seen.exit, &seen.stopping, &seen.guest) {
+        let phase = match (&seen.exit, &seen.stopping, seen.answers) {
             (Some(_), ..) => RunnerPhase::Exited,
             (None, Some(_), _) => RunnerPhase::Stopping,
-            (None, None, None) if self.incoming.is_some() => RunnerPhase::Receiving,
-            (None, None, Some(_)) if self.sizer.has_looked() => RunnerPhase::Running,
+            (None, None, false) if self.incoming.is_some() => RunnerPhase::Receiving,
+            (None, None, true) if self.sizer.has_looked() => RunnerPhase::Running,
             (None, None, _) => RunnerPhase::Booting,
         };
         let guest_silent = self.guest_silent(now);

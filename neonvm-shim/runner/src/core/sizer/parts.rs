@@ -60,6 +60,39 @@ pub struct DeviceView {
     pub size: Bytes,
 }
 
+/// What the guest's daemon says of its size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Sight {
+    /// CPUs online.
+    pub cpus_online: u32,
+    /// CPUs its kernel could ever bring up, if it says so.
+    pub cpus_possible: Option<u32>,
+    /// MemTotal, if it says so.
+    pub mem_total: Option<Bytes>,
+}
+
+impl Sight {
+    /// Of a daemon that tells of nothing but its CPUs.
+    #[must_use]
+    pub fn of_cpus(cpus_online: u32) -> Self {
+        Self {
+            cpus_online,
+            cpus_possible: None,
+            mem_total: None,
+        }
+    }
+}
+
+impl From<&GuestState> for Sight {
+    fn from(state: &GuestState) -> Self {
+        Self {
+            cpus_online: state.cpus_online,
+            cpus_possible: Some(state.cpus_possible),
+            mem_total: Some(state.mem_total),
+        }
+    }
+}
+
 /// A command QEMU refused or did not answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct QmpFailure {
@@ -94,6 +127,8 @@ pub enum Event {
     GuestTold,
     /// The guest's daemon reported.
     Guest(GuestState),
+    /// A daemon that tells of nothing else said how many CPUs are online: NeonVM's.
+    GuestCpus(u32),
     /// QEMU told of something about CPUs.
     CpuHint,
     /// QEMU told that the device of this id is gone.

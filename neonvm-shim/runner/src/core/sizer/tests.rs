@@ -2,7 +2,7 @@ use super::*;
 use crate::config::Accel;
 use crate::core::shape::{CpuControl, shape, tests::guest};
 use proptest::prelude::*;
-use protocol::runner::{ResizeProblem, ResizeReport};
+use protocol::runner::{GuestState, ResizeProblem, ResizeReport};
 use protocol::trace::Stage;
 use protocol::trace::TraceId;
 
@@ -27,6 +27,8 @@ struct World {
     told: Option<u32>,
     /// CPUs that refuse to leave.
     clingy: bool,
+    /// Its daemon tells of nothing but its CPUs, as NeonVM's.
+    counts_cpus: bool,
     generation: u64,
     log: Vec<String>,
 }
@@ -69,6 +71,7 @@ impl World {
             sighted: true,
             told: (control == CpuControl::Guest).then(|| cpus[1].div_ceil(1000)),
             clingy: false,
+            counts_cpus: false,
             generation: 0,
             log: Vec::new(),
         };
@@ -111,6 +114,10 @@ impl World {
 
     fn report(&mut self) {
         self.generation += 1;
+        if self.counts_cpus {
+            let event = Event::GuestCpus(self.online());
+            return self.sizer.handle(self.now, event);
+        }
         let state = GuestState {
             generation: self.generation,
             cpus_online: self.online(),

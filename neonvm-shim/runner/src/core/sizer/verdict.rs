@@ -40,12 +40,12 @@ impl Sizer {
 
     fn cpu_problem(&self, now: Timestamp, matched: bool) -> Option<ResizeProblem> {
         let (wanted, plugged) = (self.wanted_cpus()?, self.plugged()?);
-        if let Some(guest) = &self.guest
-            && guest.cpus_possible < wanted
+        if let Some(possible) = self.guest.and_then(|guest| guest.cpus_possible)
+            && possible < wanted
         {
             return Some(ResizeProblem::GuestBlind {
                 expected: format!("{wanted} possible CPUs"),
-                seen: guest.cpus_possible.to_string(),
+                seen: possible.to_string(),
             });
         }
         let stuck = self
@@ -85,10 +85,10 @@ impl Sizer {
                 self.shape.cpus_for(order.cpu),
                 order.memory
             ),
-            seen: format!(
-                "{} CPUs online, MemTotal {}",
-                guest.cpus_online, guest.mem_total
-            ),
+            seen: match guest.mem_total {
+                Some(total) => format!("{} CPUs online, MemTotal {total}", guest.cpus_online),
+                None => format!("{} CPUs online", guest.cpus_online),
+            },
         })
     }
 
@@ -139,7 +139,7 @@ impl Sizer {
             base: self.shape.base,
             plugged: view.size,
             requested: view.requested,
-            guest_total: self.guest.as_ref().map(|guest| guest.mem_total),
+            guest_total: self.guest.and_then(|guest| guest.mem_total),
         }
     }
 

@@ -52,6 +52,23 @@ fn qemu_is_looked_at_where_its_word_may_be_older_than_what_is_known() {
     assert_eq!(looked, Some(Action::QueryCpus));
 }
 
+#[test]
+fn of_a_guest_that_tells_of_nothing_but_its_cpus_qemu_is_believed_for_the_rest() {
+    let mut world = World::new(CpuControl::Plug, Accel::Tcg);
+    world.counts_cpus = true;
+    world.report();
+    assert_eq!(world.sizer.memory().guest_total, None);
+    world.order(3000, 4 * GIB, 1);
+    world.settle();
+    assert!(world.done(), "{:?}", world.problem());
+    assert_eq!(world.sizer.cpus().guest_online, Some(3));
+    // One that does not online new CPUs by itself is told to, by the same route as ours.
+    world.sighted = false;
+    world.order(4000, 4 * GIB, 2);
+    world.settle();
+    assert!(!world.done(), "by its own count");
+}
+
 fn go_ahead(world: &mut World, milli: u32) {
     let cpu = MilliCpu(milli);
     world

@@ -1,0 +1,139 @@
+//! What the runner hears of its guest, and what it does when it hears it first.
+
+use std::net::SocketAddrV4;
+
+use protocol::runner::{GUESTD_FORWARD, GuestSilence, GuestState};
+use protocol::time::Timestamp;
+use tracing::{info, warn};
+
+use super::guest::News;
+use super::supervisor::Supervisor;
+use crate::accel::knowledge;
+use crate::core::disks;
+use crate::core::shape::CpuControl;
+use crate::core::sizer::Event;
+use crate::core::transfer::Outgoing;
+
+impl Supervisor {
+    /// Listens to the guest's daemon from now on.
+    pub(super) fn follow_guest(&mut self) {
+        if !std::mem::replace(&mut self.seen.follows_guest, true) {
+            let (address, inputs) = (self.guest_address(), self.inputs.clone());
+            tokio::spawn(super::follow::follow_guest(
+                address,
+                inputs,
+                self.stop.clone(),
+            ));
+        }
+    }
+
+    /// Its daemon said something.
+    pub(super) fn take_guest(&mut self, now: Timestamp, news: News) {
+        self.silence.heard(now, self.clock.wall());
+        let is_first = !std::mem::replace(&mut self.seen.answers, true);
+        if is_first {
+            self.first_answer();
+        }
+        match news {
+            News::State(state) => {
+                if self.seen.guest.is_none() {
+                    self.first_state(&state);
+                }
+                self.seen.guest = Some(state.clone());
+                self.sizer.handle(now, Event::Guest(state));
+            }
+            News::Cpus(online) => {
+                if is_first {
+                    info!(
+                        online,
+                        "guest answers; its daemon tells of nothing but its CPUs"
+                    );
+                }
+                self.sizer.handle(now, Event::GuestCpus(online));
+            }
+        }
+    }
+
+    fn first_answer(&mut self) {
+        if self.record.boot_ms.is_none() {
+            let us = self
+                .clock
+                .wall()
+                .0
+                .saturating_sub(self.record.started_unix_us);
+            self.record.boot_ms = Some(u64::try_from(us / 1000).unwrap_or(0));
+            self.save();
+        }
+        if let Some(key) = self.config.ssh_public_key.clone() {
+            let has_drive = self
+                .record
+                .drives
+                .iter()
+                .any(|drive| drive.id == disks::KEYS);
+            tokio::spawn(super::guest::push_key(self.guest_address(), key, has_drive));
+        }
+        self.keep_files();
+    }
+
+    fn first_state(&mut self, state: &GuestState) {
+        info!(
+            boot_id = state.boot_id,
+            kernel = state.kernel,
+            boot_ms = self.record.boot_ms,
+            "guest answers"
+        );
+        let shape = &self.record.shape;
+        if shape.control == CpuControl::Plug && state.cpus_possible < shape.max_cpus {
+            warn!(
+                kernel = state.kernel,
+                possible = state.cpus_possible,
+                wanted = shape.max_cpus,
+                "this guest kernel does not see hot-plugged CPUs; the VM's next start switches CPUs inside the guest"
+            );
+            let name = &self.config.image.kernel_version;
+            if let Err(error) =
+                knowledge::remember_blind(&self.config.knowledge_dir, name, self.record.accel)
+            {
+                warn!(error = telemetry::chain(&error), "not remembered");
+            }
+        }
+    }
+
+    /// Keeps the guest's files the same as the pod's from now on.
+    fn keep_files(&self) {
+        // A spec that is refused starts no guest; one of an older runner may be.
+        let paths = disks::plan(&self.config.spec, None).map(|plan| plan.watched);
+        let paths = paths.unwrap_or_default();
+        if paths.is_empty() {
+            return;
+        }
+        let mounts = super::drives::mounts(&self.config, &self.paths);
+        let (clock, address) = (self.clock, self.guest_address());
+        tokio::spawn(super::sync::keep(
+            clock,
+            address,
+            mounts,
+            paths,
+            self.metrics.clone(),
+            self.stop.clone(),
+        ));
+    }
+
+    /// That the guest is silent, where there is one that should not be.
+    pub(super) fn guest_silent(&self, now: Timestamp) -> Option<GuestSilence> {
+        let ends = self.seen.ended.is_some() || self.seen.stopping.is_some();
+        let silence = self.silence.long(now);
+        silence.filter(|_| !ends && !self.is_away())
+    }
+
+    /// Whether the guest is not here yet, or not any more.
+    pub(super) fn is_away(&self) -> bool {
+        self.incoming.as_ref().is_some_and(|at| !at.is_begun())
+            || self.outgoing.as_ref().is_some_and(Outgoing::is_handed_over)
+    }
+
+    /// Where its daemon is reached.
+    pub(super) fn guest_address(&self) -> SocketAddrV4 {
+        SocketAddrV4::new(self.config.pod_ip, GUESTD_FORWARD)
+    }
+}
