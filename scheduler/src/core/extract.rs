@@ -13,7 +13,7 @@ use protocol::object::{ObjectMeta, PodStatus};
 use protocol::permit::NamespacedName;
 use protocol::quantity::Quantity;
 use protocol::time::WallTime;
-use protocol::units::Resources;
+use protocol::units::{Bytes, MilliCpu, Resources};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -23,6 +23,9 @@ use super::view::{Unreadable, key_of, largest, metadata};
 
 /// Group of the objects that own VM pods.
 const OWNER_GROUP: &str = "vm.neon.tech/";
+
+/// The container of a VM's pod that runs its guest.
+const RUNNER: &str = "neonvm-runner";
 
 /// The part of a pod in a live migration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -107,6 +110,9 @@ pub struct PodView {
     pub unschedulable_noted: bool,
     /// What it takes.
     pub size: Result<PodSize, PodProblem>,
+    /// Of a VM's pod, what its runner requests, before over-commit: a controller that lets pods request what their VMs have writes it
+    /// there before a guest grows, and after one has shrunk. Zero where it requests nothing, or that is not readable.
+    pub told: Resources,
     /// The most it can be, counted while `size` is a problem: the larger of its requests and its VM's largest size.
     pub fallback: Resources,
 }
@@ -135,7 +141,13 @@ impl PodView {
         let opted_in =
             meta.label_is_true(LABEL_AUTO_MIGRATION) || meta.label_is_true(LABEL_ALWAYS_MIGRATE);
         let requests = requests::of_pod(object);
+        let requested = requests.as_ref().ok().copied();
         let node = text("/spec/nodeName");
+        let size = if vm.is_some() {
+            vm_size(&meta)
+        } else {
+            requests.map(plain_size)
+        };
         Ok(Self {
             key: key_of(&meta),
             node: (!node.is_empty()).then(|| node.to_owned()),
@@ -155,12 +167,11 @@ impl PodView {
             apart: role == PodRole::Target && is_apart(object),
             may_burst: vm.is_none() && may_burst(object),
             unschedulable_noted: unschedulable_noted(object),
-            fallback: fallback(&meta, requests.as_ref().ok().copied()),
-            size: if vm.is_some() {
-                vm_size(&meta)
-            } else {
-                requests.map(plain_size)
-            },
+            fallback: fallback(&meta, requested),
+            told: told(object, &size)
+                .filter(|_| vm.is_some())
+                .unwrap_or_default(),
+            size,
             vm,
             uid: meta.uid,
         })
@@ -223,6 +234,22 @@ fn fallback(meta: &ObjectMeta, requests: Option<Resources>) -> Resources {
         Ok(Some(vm)) => requests.field_max(largest(&vm)),
         _ => requests,
     }
+}
+
+/// What the runner of a VM's pod requests, with what its over-commit factors took off.
+fn told(object: &Value, size: &Result<PodSize, PodProblem>) -> Option<Resources> {
+    let requests = requests::of_container(object, RUNNER)?;
+    let factors = size
+        .as_ref()
+        .map_or(Both::same(NO_OVERCOMMIT_MILLI), |size| {
+            size.overcommit_milli
+        });
+    let whole = |part: u64, milli: u32| part.saturating_mul(u64::from(milli)).div_ceil(1000);
+    let cpu = whole(u64::from(requests.cpu.0), factors.cpu);
+    Some(Resources {
+        cpu: MilliCpu(u32::try_from(cpu).unwrap_or(u32::MAX)),
+        mem: Bytes(whole(requests.mem.0, factors.mem)),
+    })
 }
 
 fn annotation<T: for<'de> Deserialize<'de>>(

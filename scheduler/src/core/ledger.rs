@@ -9,6 +9,7 @@
 //!                   , claim: what its agent says it was permitted beyond that
 //!                   , grant holds: targets of writes whose fate is not observed yet
 //!                   , legacy: what an earlier agent was permitted, for a while after another one's first contact
+//!                   , told: what its runner requests of the node, which a guest that grows has not had before
 //!                   , peak: what the guest may have had since its runner last reported the size wanted )
 //! on node      = spec.nodeName, else the node of a bind hold
 //! ```
@@ -514,6 +515,9 @@ impl Ledger {
             if self.rules.count_plugged && *plugged_in == pod.key.name {
                 amount = amount.field_max(*plugged).field_max(vm.peak);
             }
+        }
+        if self.rules.count_plugged {
+            amount = amount.field_max(pod.told);
         }
         amount
     }

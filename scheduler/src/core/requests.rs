@@ -12,7 +12,7 @@
 
 use protocol::quantity::Quantity;
 use protocol::units::Resources;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::amount::Both;
 use super::extract::PodProblem;
@@ -40,6 +40,13 @@ pub(super) fn of_pod(object: &Value) -> Result<Resources, PodProblem> {
     let milli = cpu.of_spec(spec)?;
     u32::try_from(milli).map_err(|_| PodProblem::RequestRange(cpu.name))?;
     Ok(Both::new(milli, memory.of_spec(spec)?).to_resources())
+}
+
+/// What one of a pod's containers requests. `None` when there is no such container, or what it requests is not readable.
+pub(super) fn of_container(object: &Value, name: &str) -> Option<Resources> {
+    let containers = object.pointer("/spec/containers")?.as_array()?;
+    let container = containers.iter().find(|it| it["name"] == name)?;
+    of_pod(&json!({"spec": {"containers": [container]}})).ok()
 }
 
 impl Counted {
@@ -95,7 +102,6 @@ fn list<'a>(spec: &'a Value, name: &str) -> Result<&'a [Value], PodProblem> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     fn of(spec: Value) -> Result<Resources, PodProblem> {
         of_pod(&json!({ "spec": spec }))

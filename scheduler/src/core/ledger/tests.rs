@@ -513,3 +513,39 @@ fn a_guest_nobody_reported_of_yet_keeps_what_it_booted_with() {
     ledger.vm_observed(resized(3, 4, 4, (2, 2)));
     assert_eq!(reserved(&ledger).1, 4);
 }
+
+/// The pod of a VM whose runner requests so much, under these over-commit factors.
+fn requesting_pod(cpu: &str, memory: &str, overcommit: &str) -> PodView {
+    PodView::read(&json!({
+        "metadata": {"name": "pg-1", "namespace": "d", "uid": "uid-pg-1", "annotations": {
+                "vm.neon.tech/resources":
+                    r#"{"cpus":{"min":1,"max":8,"use":1},"memorySlots":{"min":1,"max":8,"use":1},"memorySlotSize":"1Gi"}"#,
+                "vm.neon.tech/overcommit": overcommit},
+            "ownerReferences": [{"apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachine", "name": "pg", "uid": "v"}]},
+        "spec": {"nodeName": "n", "schedulerName": "autoscale-scheduler", "containers": [
+            {"name": "sidecar", "resources": {"requests": {"cpu": 9, "memory": "9Gi"}}},
+            {"name": "neonvm-runner", "resources": {"requests": {"cpu": cpu, "memory": memory}}}]}}))
+    .expect("has a name")
+}
+
+/// A scheduler began while a VM was to shrink whose guest was still on its way to the size before, and its report was older.
+#[test]
+fn n16_a_new_scheduler_counts_what_a_pod_requests_for_its_guest() {
+    let mut ledger = ledger(10, 40);
+    ledger.pod_applied(requesting_pod("1", "5Gi", "{}"));
+    ledger.vm_observed(resized(1, 2, 3, (2, 1)));
+    assert_eq!(reserved(&ledger).1, 5, "neither the report nor the spec");
+    ledger.pod_applied(requesting_pod("1", "2Gi", "{}"));
+    ledger.vm_observed(resized(2, 2, 2, (2, 2)));
+    assert_eq!(reserved(&ledger).1, 2, "it has shrunk");
+    assert_eq!(ledger.audit(), Ok(()));
+}
+
+#[test]
+fn what_over_commit_took_off_a_request_is_counted() {
+    let told = |pod: PodView| (pod.told.cpu.0, pod.told.mem.0);
+    let halved = requesting_pod("500m", "2Gi", r#"{"cpu":"2","memory":"1500m"}"#);
+    assert_eq!(told(halved), (1000, 3 * GIB));
+    let unreadable = requesting_pod("much", "2Gi", "{}");
+    assert_eq!(told(unreadable), (0, 0));
+}
