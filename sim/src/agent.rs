@@ -46,6 +46,8 @@ pub struct Desk {
     pub pod: NamespacedName,
     /// Uid of the VM.
     pub uid: String,
+    /// Version of the object it began with.
+    version: u64,
     /// The connection to the monitor, once it is up.
     pub connection: Option<u64>,
     /// When the newest attempt to connect began.
@@ -112,10 +114,13 @@ impl World {
             node: &name,
             scheduler_name: SCHEDULER,
         };
-        let has = self.vms[vm]
-            .desk
-            .as_ref()
-            .is_some_and(|desk| desk.node == node);
+        let desk = self.vms[vm].desk.as_ref();
+        let has = desk.is_some_and(|desk| desk.node == node);
+        if desk.is_some_and(|desk| desk.node != node && object.version < desk.version) {
+            // Old news of a VM that has gone to another node: its agent would begin a task beside that of the other one, and end it by
+            // the next news. There is one task of a VM here, and that one goes on.
+            return;
+        }
         let Some(place) = placement(&object.value, ours).filter(|_| !gone) else {
             if has {
                 self.close_desk(vm);
@@ -178,6 +183,7 @@ impl World {
                 name: place.pod_name,
             },
             uid: uid.to_owned(),
+            version: object.version,
             connection: None,
             dialled_at: self.now,
             metrics_at: None,
