@@ -28,6 +28,16 @@ pub const GUEST_NETWORK: &str = "GUEST_NETWORK";
 /// the pod's address and makes them again to the guest, TCP and UDP alone.
 pub const GUEST_NETWORKS: [&str; 2] = ["bridge", "user"];
 
+/// Environment of a runner's container: how orders come to its pod's address. [`ORDERS_BY_TLS`], or not there: then nobody has said
+/// that this runner knows TLS. Ours.
+pub const RUNNER_ORDERS: &str = "RUNNER_ORDERS";
+/// By TLS, on the port that plain HTTP is spoken on too.
+pub const ORDERS_BY_TLS: &str = "tls";
+/// The certificate and the key, in PEM form, of all runners of a VM: keys of the secret that holds their token, and files beside it.
+pub const ORDERS_IDENTITY: [&str; 2] = ["tls.crt", "tls.key"];
+/// The name in that certificate. It signs itself, and whoever gives orders trusts it alone.
+pub const ORDERS_NAME: &str = "runner";
+
 /// Port of the daemon in the guest (spec/neonvm.md §3.7).
 pub const GUESTD_PORT: u16 = 25183;
 /// Where it appears at the pod's address; its own number is taken there by the runner's HTTP server. Ours.

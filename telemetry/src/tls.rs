@@ -6,11 +6,12 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustls::client::WantsClientCert;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::{Error as PemError, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use rustls::{ClientConfig, ConfigBuilder, RootCertStore, ServerConfig};
 
 use crate::secret::{self, SecretError};
 
@@ -101,10 +102,7 @@ impl ClientFiles {
     /// # Errors
     /// [`TlsError`], about the first thing that is wrong.
     pub fn read(&self) -> Result<Arc<ClientConfig>, TlsError> {
-        let builder = ClientConfig::builder_with_provider(provider())
-            .with_protocol_versions(&[&rustls::version::TLS13])
-            .map_err(TlsError::Identity)?
-            .with_root_certificates(authorities(&self.authority)?);
+        let builder = client(authorities(&self.authority)?).map_err(TlsError::Identity)?;
         let config = match &self.identity {
             Some(own) => builder
                 .with_client_auth_cert(certificates(&own.cert)?, key(&own.key)?)
@@ -215,6 +213,35 @@ impl Server {
             }
         }
     }
+}
+
+/// The side of one who connects, shows nothing, and trusts what one certificate has signed; that may be itself.
+///
+/// # Errors
+/// When `pem` is no certificate in PEM form.
+pub fn trusting(pem: &[u8]) -> Result<Arc<ClientConfig>, NotTrusted> {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(pem)?)?;
+    Ok(Arc::new(client(roots)?.with_no_client_auth()))
+}
+
+/// Why a certificate cannot be trusted.
+#[derive(Debug, thiserror::Error)]
+pub enum NotTrusted {
+    /// It is not in PEM form.
+    #[error("no certificate in PEM form")]
+    Pem(#[from] PemError),
+    /// It is not one.
+    #[error("not a certificate")]
+    Certificate(#[from] rustls::Error),
+}
+
+type TrustingBuilder = ConfigBuilder<ClientConfig, WantsClientCert>;
+
+fn client(roots: RootCertStore) -> Result<TrustingBuilder, rustls::Error> {
+    let builder = ClientConfig::builder_with_provider(provider());
+    let builder = builder.with_protocol_versions(&[&rustls::version::TLS13])?;
+    Ok(builder.with_root_certificates(roots))
 }
 
 fn provider() -> Arc<CryptoProvider> {

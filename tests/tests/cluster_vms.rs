@@ -44,7 +44,7 @@ type Run = for<'a> fn(&'a World) -> Pin<Box<dyn Future<Output = Result<()>> + Se
 
 /// In this order: first those with a guest of their own; and a QEMU without KVM that has unplugged a CPU seldom sends its guest, so
 /// what moves comes before what shrinks.
-const CASES: [(&str, Run); 18] = [
+const CASES: [(&str, Run); 19] = [
     ("n17_a_guest_with_swap_has_it_to_the_page", |world| {
         Box::pin(rows::swap(world))
     }),
@@ -81,6 +81,10 @@ const CASES: [(&str, Run); 18] = [
     (
         "n18_n41_a_patch_is_seen_by_the_guest_and_requested_of_the_node",
         |world| Box::pin(patch_is_seen(world)),
+    ),
+    (
+        "b48_orders_to_a_runner_are_read_by_nobody_on_the_way",
+        |world| Box::pin(network::orders_are_encrypted(world)),
     ),
     (
         "n20_a_guest_in_a_pod_cannot_burn_more_than_its_quota",
@@ -320,10 +324,15 @@ impl World {
 
     /// What the runner answers at the pod's address to one without a token.
     fn runner_says(&self, vm: &Value, request: &str) -> Result<String> {
+        self.runner_is_told(vm, request, "")
+    }
+
+    /// What the runner at a VM's address answers with a line more in the head of what it is asked.
+    fn runner_is_told(&self, vm: &Value, request: &str, line: &str) -> Result<String> {
         let address = vm["status"]["podIP"].as_str().context("an address")?;
         // The connection stays open both ways until the answer has come: a server may take its half end for a client that has gone.
         let ask = format!(
-            "exec 3<>/dev/tcp/{address}/25183; printf '{request} HTTP/1.0\\r\\n\\r\\n' >&3; timeout 10 cat <&3"
+            "exec 3<>/dev/tcp/{address}/25183; printf '{request} HTTP/1.0\\r\\n{line}\\r\\n' >&3; timeout 10 cat <&3"
         );
         let mut bash = self.cluster.on_network("bash");
         let output = bash.args(["-c", &ask]).output()?;

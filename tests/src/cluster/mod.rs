@@ -19,6 +19,7 @@ mod programs;
 mod record;
 mod relay;
 mod spawn;
+mod wire;
 
 pub use images::{pack_all, pack_busybox, pack_guest, pack_ours};
 pub use nodes::Cluster;
@@ -34,3 +35,4 @@ pub use record::{Part, end, running};
 pub use relay::{Relay, relay};
 pub use spawn::Life;
 pub(crate) use spawn::spawn;
+pub use wire::{Wire, holds};

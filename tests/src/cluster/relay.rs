@@ -64,7 +64,7 @@ fn listen() -> Result<(TcpListener, SocketAddr)> {
 }
 
 /// Puts this thread into a network.
-fn enter(network: &Path) -> Result<()> {
+pub(super) fn enter(network: &Path) -> Result<()> {
     let namespace =
         File::open(network).with_context(|| format!("cannot open {}", network.display()))?;
     setns(namespace, CloneFlags::CLONE_NEWNET).context("cannot enter the network")

@@ -2,17 +2,25 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bellows_tests::cluster::{Wire, holds};
 use bellows_tests::process::Process;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::World;
 
 /// What ssh says first.
 const GREETING: &str = "SSH-2.0-";
+/// Where a runner takes orders in its pod.
+const RUNNER_PORT: u16 = 25183;
+/// How a record of TLS begins that holds what is said.
+const RECORD: [u8; 3] = [0x17, 3, 3];
 /// How long a greeting may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -50,6 +58,44 @@ pub(super) async fn check(world: &World) -> Result<()> {
     let hosts = in_runner(world, &vm, &["cat", "/etc/hosts"])?;
     ensure!(hosts.contains("169.254.254.254\tguest-vm"), "{hosts}");
     is_forwarded(world, &vm)
+}
+
+/// B48: an order goes to the runner by TLS, with the token of its VM: who reads the wire of its pod sees neither. The listener is seen to
+/// hear by a word that is said in the clear, on the same port.
+pub(super) async fn orders_are_encrypted(world: &World) -> Result<()> {
+    const CLEAR: &str = "said-in-the-clear";
+    let vm = world.vm().await?;
+    let secret = world.get("secret", "runner-neonvm-pg")?;
+    let token = secret["data"]["token"].as_str().context("a token")?;
+    let token = STANDARD.decode(token)?;
+    let [qemu] = Vec::from_iter(world.cluster.qemus())[..] else {
+        bail!("there are QEMUs {:?}", world.cluster.qemus());
+    };
+    let network = PathBuf::from(format!("/proc/{qemu}/ns/net"));
+    let wire = Wire::tap(&network, RUNNER_PORT)?;
+    let line = format!("Authorization: Bearer {CLEAR}\\r\\n");
+    let refused = world.runner_is_told(&vm, "PUT /v1/size", &line)?;
+    ensure!(refused.starts_with("HTTP/1.0 401 "), "{refused}");
+    for cpus in ["500m", "250m"] {
+        world.patch(&json!({"spec": {"guest": {"cpus": {"use": cpus}}}}))?;
+        let holds = |vm: &Value| vm["status"]["cpus"] == cpus && vm["status"]["phase"] == "Running";
+        world.vm_that(&format!("has {cpus}"), holds).await?;
+    }
+    let heard = wire.heard()?;
+    let with = |part: &[u8]| heard.iter().filter(|packet| holds(packet, part)).count();
+    ensure!(with(CLEAR.as_bytes()) > 0, "{} packets", heard.len());
+    ensure!(
+        with(b"Bearer ") == with(CLEAR.as_bytes()),
+        "a token is sent"
+    );
+    ensure!(with(&token) == 0, "the VM's token is sent");
+    for word in ["/v1/state", "\"cpu\""] {
+        ensure!(with(word.as_bytes()) == 0, "{word} can be read");
+    }
+    // Two orders and their answers at the least, as records of TLS.
+    let records = with(&RECORD);
+    ensure!(records >= 4, "{records} records in {} packets", heard.len());
+    Ok(())
 }
 
 /// The address by which the test's side of the nodes' network reaches another one.

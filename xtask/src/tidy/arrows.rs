@@ -36,6 +36,7 @@ const ARROWS: [(&str, &[&str]); 23] = [
             "neonvm-quota",
             "protocol",
             "telemetry",
+            "test-authority",
             "test-network",
         ],
     ),

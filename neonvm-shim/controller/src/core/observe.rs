@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use protocol::object::Pod;
-use protocol::runner::{ResizeReport, RunnerState, SizeOrder};
+use protocol::runner::{ORDERS_BY_TLS, RUNNER_ORDERS, ResizeReport, RunnerState, SizeOrder};
 use protocol::time::WallTime;
 use protocol::units::{Bytes, MilliCpu, Resources};
 use protocol::vm::VirtualMachine;
@@ -53,11 +53,32 @@ fn runner_is_ready(pod: &Pod) -> bool {
         .any(|status| status.name == CONTAINER && status.ready)
 }
 
+/// Where a runner listens at its pod's address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PodRunner {
+    /// Its address and port.
+    pub at: SocketAddr,
+    /// Whether it is known to speak TLS: then it is never spoken to in the clear.
+    pub by_tls: bool,
+}
+
+impl std::fmt::Display for PodRunner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.at.fmt(f)
+    }
+}
+
 /// Where the runner of a pod listens, once that is known.
 #[must_use]
-pub fn runner_address(vm: &VirtualMachine, pod: &Pod) -> Option<SocketAddr> {
+pub fn runner_address(vm: &VirtualMachine, pod: &Pod) -> Option<PodRunner> {
     let port = u16::try_from(vm.spec.runner_port).ok()?;
-    Some(SocketAddr::new(pod.status.pod_ip.parse().ok()?, port))
+    let mut containers = pod.spec.containers.iter();
+    let runner = containers.find(|container| container.name == CONTAINER);
+    let mut variables = runner.into_iter().flat_map(|runner| &runner.env);
+    Some(PodRunner {
+        at: SocketAddr::new(pod.status.pod_ip.parse().ok()?, port),
+        by_tls: variables.any(|it| it.name == RUNNER_ORDERS && it.value == ORDERS_BY_TLS),
+    })
 }
 
 /// The very image of the guest's disk in a pod, as its kubelet resolved it; `None` where nobody says it.

@@ -5,7 +5,7 @@ use std::io::Write;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use flate2::{Compression, GzBuilder};
-use protocol::runner::{CPU_QUOTA_PERCENT, GUEST_NETWORK};
+use protocol::runner::{CPU_QUOTA_PERCENT, GUEST_NETWORK, ORDERS_BY_TLS, RUNNER_ORDERS};
 use protocol::vm::{API_VERSION, CpuScalingMode, VirtualMachine, VmStatus};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -206,7 +206,7 @@ fn runner(vm: &VirtualMachine, status: &VmStatus, settings: &Settings) -> Value 
         // With a command the image's own entry point is bypassed, so that the runner is process 1 and gets SIGTERM.
         "command": ["runner"],
         "args": arguments(vm, status, settings),
-        "env": environment(settings),
+        "env": environment(settings, image),
         "ports": ports(vm),
         "securityContext": {
             "privileged": false,
@@ -223,14 +223,18 @@ fn runner(vm: &VirtualMachine, status: &VmStatus, settings: &Settings) -> Value 
     })
 }
 
-fn environment(settings: &Settings) -> Value {
+fn environment(settings: &Settings, image: &str) -> Value {
     let name =
         json!({"name": "K8S_POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}});
     let percent = settings.cpu_quota_percent;
     let quota = percent.map(|it| json!({"name": CPU_QUOTA_PERCENT, "value": it.to_string()}));
     let network = settings.guest_network;
     let network = network.map(|it| json!({"name": GUEST_NETWORK, "value": it.as_str()}));
-    std::iter::once(name).chain(quota).chain(network).collect()
+    // What came with us knows TLS. Of a runner that somebody else chose nobody knows that before it is tried.
+    let knows_tls = settings.runners_at_pods && image == settings.runner_image;
+    let orders = knows_tls.then(|| json!({"name": RUNNER_ORDERS, "value": ORDERS_BY_TLS}));
+    let all = std::iter::once(name).chain(quota).chain(network);
+    all.chain(orders).collect()
 }
 
 fn arguments(vm: &VirtualMachine, status: &VmStatus, settings: &Settings) -> Vec<String> {

@@ -9,7 +9,7 @@ mod done;
 mod dump;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::Ipv4Addr;
 
 pub use dump::Dump;
 use protocol::object::Pod;
@@ -24,7 +24,7 @@ use super::action::{Action, Kind, Peer};
 use super::certificate::{Course, Facts};
 use super::metadata::PatchOp;
 use super::note::Note;
-use super::observe::{ordered, runner_address, size_of};
+use super::observe::{PodRunner, ordered, runner_address, size_of};
 use super::pace::{Pace, RestartPace};
 use super::plan::{Input, Moment, Plan, PodView, RunnerView, plan};
 use super::problem::Problem;
@@ -330,7 +330,7 @@ impl VmCore {
 
     /// Where the runner of that pod listens; `None` where it has a socket on this machine, or no address yet.
     #[must_use]
-    pub fn link_address(&self) -> Option<SocketAddr> {
+    pub fn link_address(&self) -> Option<PodRunner> {
         if !self.settings.runners_at_pods {
             return None;
         }

@@ -15,7 +15,10 @@ use tokio::time::timeout;
 use super::certificate::{self, CertificateError};
 use super::decode::{self, DecodeError};
 use super::overlay::Pools;
-use super::secret::{KeyError, is_owned, runner_secret, ssh_secret, token};
+use super::secret::{
+    KeyError, certificate as runner_certificate, is_owned, orders_identity, runner_secret,
+    ssh_secret, token,
+};
 use crate::core::metadata::PatchOp;
 use crate::core::requests::{self, SUBRESOURCE};
 use crate::core::volumes;
@@ -136,13 +139,18 @@ impl KubeApi {
             Action::ReadTaker { name, .. } => self.read_taker(namespace, &name).await,
             Action::EnsureSshSecret { name, owner } => {
                 let make = || ssh_secret(namespace, &name, &owner);
-                self.ensure_secret(namespace, &name, make, |_| true).await
+                self.ensure_secret(namespace, &name, make, |_| true).await?;
+                Ok(Reply::SecretReady)
             }
             Action::EnsureRunnerSecret { name, owner } => {
-                let make = || Ok(runner_secret(namespace, &name, &owner));
+                let make = || runner_secret(namespace, &name, &owner);
                 // One that an earlier VM of the name left goes with it, and another's is not ours to use.
                 let fits = |secret: &Value| is_owned(secret, &owner) && token(secret).is_some();
-                self.ensure_secret(namespace, &name, make, fits).await
+                let secret = self.ensure_secret(namespace, &name, make, fits).await?;
+                if runner_certificate(&secret).is_none() {
+                    self.add_certificate(namespace, &name, &secret).await?;
+                }
+                Ok(Reply::SecretReady)
             }
             Action::ReadPod { name } => reply(self.read_pod(namespace, &name).await, name),
             Action::CreatePod { name, pod } => {
@@ -278,7 +286,7 @@ impl KubeApi {
         name: &str,
         make: impl FnOnce() -> Result<Value, KeyError>,
         fits: impl Fn(&Value) -> bool,
-    ) -> Result<Reply, Refusal> {
+    ) -> Result<Value, Refusal> {
         let secrets = Request::new(format!("/api/v1/namespaces/{namespace}/secrets"));
         let found = match self.send(secrets.get(name, &GetParams::default())).await {
             Err(error) if error.code() == Some(404) => {
@@ -295,7 +303,7 @@ impl KubeApi {
             found => found,
         };
         match found {
-            Ok(secret) if fits(&secret) => Ok(Reply::SecretReady),
+            Ok(secret) if fits(&secret) => Ok(secret),
             Ok(_) => Err(Refusal::Failed {
                 message: format!("secret {name} is not this VM's"),
                 permanent: false,
@@ -304,16 +312,34 @@ impl KubeApi {
         }
     }
 
-    /// The token by which the runners of a VM know us; `None` if it has none: its pods are older than that.
-    pub(super) async fn runner_token(
+    /// Puts a certificate of the VM's runners into a secret that is older than that. What else it holds stays, as runners know us by it.
+    async fn add_certificate(
+        &self,
+        namespace: &str,
+        name: &str,
+        secret: &Value,
+    ) -> Result<(), Refusal> {
+        let secrets = Request::new(format!("/api/v1/namespaces/{namespace}/secrets"));
+        let identity = orders_identity().map_err(|error| ApiError::Key(error).refusal())?;
+        let patch = Patch::Merge(json!({
+            // Not into one that was made anew meanwhile.
+            "metadata": {"resourceVersion": secret["metadata"]["resourceVersion"]},
+            "data": identity,
+        }));
+        let sent = self.send(secrets.patch(name, &patch_params(), &patch));
+        sent.await.map(drop).map_err(|error| error.refusal())
+    }
+
+    /// What the runners of a VM know us by, and we them; `None` if it has nothing: its pods are older than that.
+    pub(super) async fn read_runner_secret(
         &self,
         namespace: &str,
         vm: &str,
-    ) -> Result<Option<String>, ApiError> {
+    ) -> Result<Option<Value>, ApiError> {
         let secrets = Request::new(format!("/api/v1/namespaces/{namespace}/secrets"));
         let name = volumes::runner_secret(vm);
         match self.send(secrets.get(&name, &GetParams::default())).await {
-            Ok(secret) => Ok(token(&secret)),
+            Ok(secret) => Ok(Some(secret)),
             Err(error) if error.code() == Some(404) => Ok(None),
             Err(error) => Err(error),
         }

@@ -6,9 +6,10 @@ use telemetry::clock::Clock;
 use tokio::sync::Mutex;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::link::{self, RunnerAddress, RunnerKey, RunnerLink};
+use super::link::{self, RunnerAddress, RunnerLink};
 use super::mailbox::{Mailbox, News};
 use super::moment;
+use super::runner_key::RunnerKey;
 
 /// Both connections to the runner of one pod; following ends when it is dropped.
 pub(super) struct Held {

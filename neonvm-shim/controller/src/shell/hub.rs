@@ -17,9 +17,9 @@ use tokio::task::{Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::events::Letter;
-use super::link::RunnerKey;
 use super::mailbox::Mailbox;
 use super::moves::{Ground, MOVER_PAUSE, Moves};
+use super::runner_key::RunnerKey;
 use super::worker::{Common, Worker};
 use super::{RunError, decode, moment, pause};
 use crate::core::announce::{About, Announcer};

@@ -1,7 +1,6 @@
 //! The link to a runner: HTTP/1 over the unix socket in its directory, or to its pod's address (types: `protocol::runner`).
 
 use std::io::ErrorKind;
-use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,20 +9,24 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1::SendRequest;
-use hyper::header::HeaderValue;
 use hyper::{Method, Request, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use protocol::migration::{IncomingOrder, OutgoingOrder};
-use protocol::runner::{CpusAhead, RunnerState, SizeOrder};
+use protocol::runner::{CpusAhead, ORDERS_NAME, RunnerState, SizeOrder};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, Error as TlsError};
 use telemetry::chain;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
-use tokio::sync::Mutex;
 use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 use tokio_util::sync::CancellationToken;
 
-use super::api::{ApiError, KubeApi};
+use super::api::ApiError;
 use super::pause;
+use super::runner_key::RunnerKey;
+use crate::core::observe::PodRunner;
 
 /// How long a runner may hold a question for news.
 const LONG_POLL: Duration = Duration::from_secs(20);
@@ -75,6 +78,21 @@ pub enum LinkError {
     /// The token it would ask for is not to be had.
     #[error("could not read the runner's token")]
     Token(#[source] Box<ApiError>),
+    /// It did not show what it should be known by.
+    #[error("no TLS with the runner at {peer}")]
+    Tls {
+        /// Where it listens.
+        peer: RunnerAddress,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// There is nothing to know it by, and it is not to be spoken to in the clear.
+    #[error("no certificate of the runner at {peer}: there is none in the secret of its token")]
+    NoCertificate {
+        /// Where it listens.
+        peer: RunnerAddress,
+    },
 }
 
 impl LinkError {
@@ -93,62 +111,15 @@ pub enum RunnerAddress {
     /// On a socket of this machine.
     Socket(PathBuf),
     /// At its pod's address.
-    Pod(SocketAddr),
+    Pod(PodRunner),
 }
 
 impl std::fmt::Display for RunnerAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Socket(path) => path.display().fmt(f),
-            Self::Pod(address) => address.fmt(f),
+            Self::Pod(runner) => runner.fmt(f),
         }
-    }
-}
-
-/// The token by which runners of one VM know us, read when it is first needed and kept until one of them refuses it.
-pub(super) struct RunnerKey {
-    api: Arc<KubeApi>,
-    namespace: String,
-    vm: String,
-    held: Mutex<Option<Option<HeaderValue>>>,
-}
-
-impl RunnerKey {
-    pub(super) fn new(api: Arc<KubeApi>, namespace: &str, vm: &str) -> Self {
-        Self {
-            api,
-            namespace: namespace.to_owned(),
-            vm: vm.to_owned(),
-            held: Mutex::new(None),
-        }
-    }
-
-    /// As it is sent; `None` if the VM has none.
-    async fn header(&self) -> Result<Option<HeaderValue>, LinkError> {
-        let mut held = self.held.lock().await;
-        if let Some(known) = &*held {
-            return Ok(known.clone());
-        }
-        let token = self.api.runner_token(&self.namespace, &self.vm).await;
-        let token = token.map_err(|error| LinkError::Token(Box::new(error)))?;
-        let header = token.and_then(|token| {
-            let mut value = HeaderValue::try_from(format!("Bearer {token}")).ok()?;
-            value.set_sensitive(true);
-            Some(value)
-        });
-        *held = Some(header.clone());
-        Ok(header)
-    }
-
-    /// It is not the right one any more, or there is one now.
-    async fn forget(&self) {
-        *self.held.lock().await = None;
-    }
-}
-
-impl std::fmt::Debug for RunnerKey {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "RunnerKey({}/{})", self.namespace, self.vm)
     }
 }
 
@@ -302,14 +273,46 @@ impl RunnerLink {
                 let stream = open(path).await.map_err(refused)?;
                 self.begin(stream).await
             }
-            RunnerAddress::Pod(address) => {
-                let connecting = timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await;
-                let connected = connecting.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()));
-                let stream = connected.map_err(refused)?;
-                // An order is one small packet that should not wait for another.
-                let _ = stream.set_nodelay(true);
+            RunnerAddress::Pod(runner) => self.connect_to_pod(*runner).await,
+        }
+    }
+
+    /// By TLS, where the VM's secret has a certificate. A runner of which nobody knows that it speaks TLS is spoken to in the clear if it
+    /// does not.
+    async fn connect_to_pod(&mut self, runner: PodRunner) -> Result<(), LinkError> {
+        let known_by = match &self.key {
+            Some(key) => key.credentials().await?.certificate,
+            None => None,
+        };
+        let peer = || RunnerAddress::Pod(runner);
+        let Some(config) = known_by else {
+            if runner.by_tls {
+                self.forget_key().await;
+                return Err(LinkError::NoCertificate { peer: peer() });
+            }
+            let stream = dial(runner).await?;
+            return self.begin(stream).await;
+        };
+        match shake_hands(config, dial(runner).await?).await {
+            Ok(stream) => self.begin(stream).await,
+            Err(error) if !runner.by_tls && is_not_tls(&error) => {
+                let stream = dial(runner).await?;
                 self.begin(stream).await
             }
+            Err(source) => {
+                // The secret may have been made anew.
+                self.forget_key().await;
+                Err(LinkError::Tls {
+                    peer: peer(),
+                    source,
+                })
+            }
+        }
+    }
+
+    async fn forget_key(&self) {
+        if let Some(key) = &self.key {
+            key.forget().await;
         }
     }
 
@@ -354,7 +357,7 @@ impl RunnerLink {
     ) -> Result<RunnerState, LinkError> {
         self.connect().await?;
         let token = match &self.key {
-            Some(key) => key.header().await?,
+            Some(key) => key.credentials().await?.token,
             None => None,
         };
         let mut request = Request::builder()
@@ -380,16 +383,48 @@ impl RunnerLink {
             .await
             .map_err(|error| LinkError::Body(error.to_string()))?
             .to_bytes();
-        if status == StatusCode::UNAUTHORIZED
-            && let Some(key) = &self.key
-        {
-            key.forget().await;
+        if status == StatusCode::UNAUTHORIZED {
+            self.forget_key().await;
         }
         if !status.is_success() {
             let text = crate::core::problem::peer_text(&String::from_utf8_lossy(&body));
             return Err(LinkError::Refused { status, text });
         }
         serde_json::from_slice(&body).map_err(LinkError::Decode)
+    }
+}
+
+async fn dial(runner: PodRunner) -> Result<TcpStream, LinkError> {
+    let connecting = timeout(CONNECT_TIMEOUT, TcpStream::connect(runner.at)).await;
+    let connected = connecting.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()));
+    let stream = connected.map_err(|source| LinkError::Connect {
+        peer: RunnerAddress::Pod(runner),
+        source,
+    })?;
+    // An order is one small packet that should not wait for another.
+    let _ = stream.set_nodelay(true);
+    Ok(stream)
+}
+
+async fn shake_hands(
+    config: Arc<ClientConfig>,
+    stream: TcpStream,
+) -> std::io::Result<TlsStream<TcpStream>> {
+    let name = ServerName::try_from(ORDERS_NAME).expect("a name that a certificate can hold");
+    let shaking = TlsConnector::from(config).connect(name, stream);
+    let shaken = timeout(CONNECT_TIMEOUT, shaking).await;
+    shaken.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
+}
+
+/// Whether an error of a handshake is that of a peer that does not know TLS: it answered in words, or hung up.
+fn is_not_tls(error: &std::io::Error) -> bool {
+    let inner = error.get_ref();
+    match inner.and_then(|inner| inner.downcast_ref::<TlsError>()) {
+        Some(error) => matches!(error, TlsError::InvalidMessage(_)),
+        None => matches!(
+            error.kind(),
+            ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe
+        ),
     }
 }
 
@@ -442,3 +477,6 @@ pub(super) async fn follow(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -22,6 +22,7 @@ mod metrics;
 mod mover;
 mod moves;
 mod overlay;
+mod runner_key;
 mod secret;
 mod state;
 mod webhook;

@@ -15,8 +15,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::api::{Found, KubeApi, object, patch_params};
 use super::held::Held;
-use super::link::{LinkError, RunnerKey, RunnerLink};
+use super::link::{LinkError, RunnerLink};
 use super::mailbox::Mailbox;
+use super::runner_key::RunnerKey;
 use super::worker::Common;
 use super::{decode, moment, pause_until};
 use crate::core::Refusal;

@@ -15,9 +15,9 @@ use tokio::task::{Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::hub::{Key, key_of, text_of};
-use super::link::RunnerKey;
 use super::mailbox::Mailbox;
 use super::mover::Mover;
+use super::runner_key::RunnerKey;
 use super::worker::Common;
 use super::{decode, moment, pause};
 use crate::core::announce::Announcer;

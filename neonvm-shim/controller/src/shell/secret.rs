@@ -1,9 +1,10 @@
-//! The secrets of a VM: its SSH key pair (spec/neonvm.md §2.4), and the token by which its runners know us with the key by which
-//! they know each other.
+//! The secrets of a VM: its SSH key pair (spec/neonvm.md §2.4), and what its runners know us by, we them, and they each other.
 
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use protocol::migration::PSK_FILE;
+use protocol::runner::{ORDERS_IDENTITY, ORDERS_NAME};
+use rcgen::{CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, KeyPair};
 use serde_json::{Value, json};
 use ssh_key::rand_core::{OsRng, RngCore};
 use ssh_key::{Algorithm, LineEnding, PrivateKey};
@@ -15,8 +16,14 @@ const SECRET_BYTES: usize = 32;
 
 /// A key pair could not be made.
 #[derive(Debug, thiserror::Error)]
-#[error("could not make an SSH key pair")]
-pub struct KeyError(#[from] ssh_key::Error);
+pub enum KeyError {
+    /// For SSH.
+    #[error("could not make an SSH key pair")]
+    Ssh(#[from] ssh_key::Error),
+    /// For the TLS of runners.
+    #[error("could not make a certificate")]
+    Certificate(#[from] rcgen::Error),
+}
 
 /// A new secret: type `kubernetes.io/ssh-auth`, immutable, ed25519, keys `ssh-publickey` (a line of `authorized_keys`)
 /// and `ssh-privatekey` (OpenSSH PEM).
@@ -41,9 +48,12 @@ pub(super) fn ssh_secret(namespace: &str, name: &str, owner: &Value) -> Result<V
     }))
 }
 
-/// A new secret: type `Opaque`, keys `token` and `keys.psk`. The latter is never sent: QEMU encrypts by it what moves a guest.
-/// Not immutable: the files of one that is made anew are then replaced in its pods.
-pub(super) fn runner_secret(namespace: &str, name: &str, owner: &Value) -> Value {
+/// A new secret: type `Opaque`, keys `token` and `keys.psk`, and those of [`orders_identity`]. `keys.psk` is never sent: QEMU encrypts
+/// by it what moves a guest. Not immutable: the files of one that is made anew are then replaced in its pods.
+///
+/// # Errors
+/// [`KeyError`] when the operating system gives no randomness.
+pub(super) fn runner_secret(namespace: &str, name: &str, owner: &Value) -> Result<Value, KeyError> {
     let random = || {
         let mut bytes = [0; SECRET_BYTES];
         OsRng.fill_bytes(&mut bytes);
@@ -52,14 +62,43 @@ pub(super) fn runner_secret(namespace: &str, name: &str, owner: &Value) -> Value
     let token = URL_SAFE_NO_PAD.encode(random());
     let digits: String = random().iter().map(|byte| format!("{byte:02x}")).collect();
     let key = format!("qemu:{digits}\n");
-    json!({
+    let mut data = orders_identity()?;
+    // Text in the file, so that it can be sent as it is.
+    data[TOKEN] = json!(STANDARD.encode(token));
+    data[PSK_FILE] = json!(STANDARD.encode(key));
+    Ok(json!({
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": {"name": name, "namespace": namespace, "ownerReferences": [owner]},
         "type": "Opaque",
-        // Text in the file, so that it can be sent as it is.
-        "data": {TOKEN: STANDARD.encode(token), PSK_FILE: STANDARD.encode(key)},
-    })
+        "data": data,
+    }))
+}
+
+/// A certificate that the runners of one VM show, which signs itself, and its key: `tls.crt` and `tls.key`, as a secret holds them.
+/// It is good for as long as its secret is there, for it is trusted by that alone.
+///
+/// # Errors
+/// [`KeyError`] when the operating system gives no randomness.
+pub(super) fn orders_identity() -> Result<Value, KeyError> {
+    let key = KeyPair::generate()?;
+    let mut params = CertificateParams::new([ORDERS_NAME.to_owned()])?;
+    params.distinguished_name = DistinguishedName::new();
+    let name = &mut params.distinguished_name;
+    name.push(DnType::CommonName, ORDERS_NAME);
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    let certificate = params.self_signed(&key)?.pem();
+    let [in_cert, in_key] = ORDERS_IDENTITY;
+    Ok(json!({
+        in_cert: STANDARD.encode(certificate),
+        in_key: STANDARD.encode(key.serialize_pem()),
+    }))
+}
+
+/// The certificate in such a secret, in PEM form.
+pub(super) fn certificate(secret: &Value) -> Option<Vec<u8>> {
+    let text = secret["data"][ORDERS_IDENTITY[0]].as_str()?;
+    STANDARD.decode(text).ok().filter(|pem| !pem.is_empty())
 }
 
 /// The token in such a secret.
@@ -103,8 +142,8 @@ mod tests {
     #[test]
     fn no_two_tokens_are_alike_and_each_is_its_vms() {
         let owner = json!({"uid": "u"});
-        let one = runner_secret("default", "runner-neonvm-a", &owner);
-        let other = runner_secret("default", "runner-neonvm-b", &owner);
+        let made = |name| runner_secret("default", name, &owner).expect("makes");
+        let (one, other) = (made("runner-neonvm-a"), made("runner-neonvm-b"));
         let text = token(&one).expect("it has one");
         assert_eq!(text.len(), 43, "256 bits in base64");
         assert_ne!(Some(text), token(&other));
@@ -123,5 +162,9 @@ mod tests {
         assert!(digits.bytes().all(|digit| digit.is_ascii_hexdigit()));
         assert_eq!(token(&json!({"data": {"token": ""}})), None);
         assert_eq!(token(&json!({})), None);
+        assert_ne!(certificate(&one), certificate(&other));
+        let pem = certificate(&one).expect("one of TLS");
+        telemetry::tls::trusting(&pem).expect("that can be trusted");
+        assert_eq!(certificate(&json!({"data": {"token": "eA=="}})), None);
     }
 }

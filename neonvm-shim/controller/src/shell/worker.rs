@@ -1,6 +1,5 @@
 //! One task per VM: feeds its core, carries out what it asks, one request per peer at a time.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -16,12 +15,14 @@ use tokio_util::sync::CancellationToken;
 use super::api::KubeApi;
 use super::events::{EventSink, Letter};
 use super::held::Held;
-use super::link::{RunnerAddress, RunnerKey, RunnerLink};
+use super::link::{RunnerAddress, RunnerLink};
 use super::mailbox::Mailbox;
 use super::metrics::Metrics;
+use super::runner_key::RunnerKey;
 use super::state::StateHandle;
 use super::{moment, pause_until};
 use crate::core::announce::{About, Announcer};
+use crate::core::observe::PodRunner;
 use crate::core::{Action, Event, Moment, Note, Refusal, Reply, VmCore};
 
 /// What all workers share.
@@ -53,7 +54,7 @@ impl Common {
         &self,
         namespace: &str,
         pod: &str,
-        at: Option<SocketAddr>,
+        at: Option<PodRunner>,
     ) -> RunnerAddress {
         at.map_or_else(
             || RunnerAddress::Socket(RunnerLink::socket(&self.state_dir, namespace, pod)),

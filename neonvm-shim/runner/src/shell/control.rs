@@ -10,7 +10,6 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, delete, get, post, put};
-use axum::serve::ListenerExt as _;
 use axum::{Json, Router};
 use prometheus_client::registry::Registry;
 use protocol::migration::{IncomingOrder, OutgoingOrder};
@@ -23,6 +22,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
+use super::door::Door;
 use super::supervisor::Input;
 use super::transfer::Ask;
 
@@ -113,8 +113,9 @@ impl Token {
 }
 
 /// Serves the pod's routes until cancelled. Who has the token of a cluster's controller may do here what is done on the control
-/// socket; and where there is one, nobody without it changes anything. Without one there are the routes of NeonVM's runner, open as
-/// they are there. Metrics are open in any case. A loopback address is everybody's on the machine: there the controller has its socket.
+/// socket, by TLS if they choose ([`Door`]); and where there is one, nobody without it changes anything. Without one there are the routes
+/// of NeonVM's runner, open as they are there. Metrics are open in any case. A loopback address is everybody's on the machine: there the
+/// controller has its socket.
 pub async fn serve_pod(
     listener: TcpListener,
     handle: Handle,
@@ -125,15 +126,12 @@ pub async fn serve_pod(
     let is_loopback = listener
         .local_addr()
         .is_ok_and(|address| address.ip().is_loopback());
+    let door = Door::new(listener, token.as_ref().map(|token| token.0.as_path()));
     let routes = pod(token, is_loopback).with_state(handle);
     let routes = routes.merge(metrics_route(registry));
-    // What is told is small and must not wait for the acknowledgement of what was told before.
-    let listener = listener.tap_io(|stream| {
-        let _ = stream.set_nodelay(true);
-    });
     tokio::select! {
         () = cancel.cancelled_owned() => {}
-        _ = axum::serve(listener, routes) => {}
+        _ = axum::serve(door, routes) => {}
     }
 }
 

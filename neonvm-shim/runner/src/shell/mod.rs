@@ -5,6 +5,7 @@ mod cable;
 pub mod console;
 pub mod control;
 pub mod disk;
+mod door;
 pub mod drives;
 mod follow;
 pub mod guest;

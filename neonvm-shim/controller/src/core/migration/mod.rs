@@ -25,7 +25,6 @@ mod reason;
 mod steps;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::net::SocketAddr;
 
 pub use action::{Action, Kind, Peer};
 pub use done::Reply;
@@ -38,7 +37,7 @@ pub use reason::{Reason, Wait};
 use serde::Serialize;
 
 use super::note::Note;
-use super::observe::runner_address;
+use super::observe::{PodRunner, runner_address};
 use super::pace::Pace;
 use super::plan::Moment;
 use super::refusal::Refusal;
@@ -281,7 +280,7 @@ impl MoveCore {
 
     /// Where the runner of a pod listens; `None` where it has a socket on this machine, or no address yet.
     #[must_use]
-    pub fn link_address(&self, pod: &str) -> Option<SocketAddr> {
+    pub fn link_address(&self, pod: &str) -> Option<PodRunner> {
         let pod = self.pods.get(pod)?;
         let vm = self.vm().filter(|_| self.settings.runners_at_pods)?;
         runner_address(vm, pod)

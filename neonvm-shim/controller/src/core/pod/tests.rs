@@ -1,8 +1,10 @@
 use std::io::Read;
 
+use protocol::object::Pod;
 use protocol::vm::VmSpec;
 
 use super::*;
+use crate::core::observe::runner_address;
 use crate::core::testing::sample_vm;
 
 fn status() -> VmStatus {
@@ -243,7 +245,28 @@ fn n20_a_runner_is_told_its_quota() {
     assert_eq!(environment(&settings)[1], quota);
     settings.cpu_quota_percent = None;
     settings.guest_network = None;
-    assert_eq!(environment(&settings).as_array().map(Vec::len), Some(1));
+    let told = environment(&settings);
+    let mut told = told.as_array().expect("an environment").iter();
+    assert!(told.all(|it| it["name"] != "CPU_QUOTA_PERCENT"), "{told:?}");
+}
+
+#[test]
+fn b48_a_runner_of_ours_is_known_to_take_its_orders_by_tls() {
+    let by_tls = |own: Option<&str>, settings: &Settings| {
+        let mut vm = sample_vm();
+        vm.spec.runner_image = own.map(str::to_owned);
+        let mut pod = build(&vm, &status(), settings);
+        pod["status"]["podIP"] = json!("10.0.0.7");
+        let pod: Pod = serde_json::from_value(pod).expect("a pod");
+        let runner = runner_address(&vm, &pod).expect("it has an address");
+        assert_eq!(runner.to_string(), "10.0.0.7:25183");
+        runner.by_tls
+    };
+    let cluster = Settings::cluster("r:1");
+    assert!(by_tls(None, &cluster));
+    assert!(by_tls(Some("r:1"), &cluster));
+    assert!(!by_tls(Some("own/runner:1"), &cluster));
+    assert!(!by_tls(None, &Settings::one_machine()), "it has a socket");
 }
 
 #[test]

@@ -1,0 +1,113 @@
+use std::time::Duration;
+
+use axum::Router;
+use axum::routing::get;
+use protocol::runner::ORDERS_NAME;
+use test_authority::Authority;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::ServerName;
+
+use super::*;
+
+/// A server of one page behind a door whose certificate is in `dir`.
+async fn serve(dir: &Path) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap();
+    let door = Door::new(listener, Some(&dir.join("token")));
+    let page = Router::new().route("/", get(|| async { "here" }));
+    tokio::spawn(async move { axum::serve(door, page).await });
+    at
+}
+
+async fn ask(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<String> {
+    stream.write_all(b"GET / HTTP/1.0\r\n\r\n").await?;
+    let mut answer = Vec::new();
+    match stream.read_to_end(&mut answer).await {
+        // The other side hangs up without a word of TLS when it has said all.
+        Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => return Err(error),
+        _ => {}
+    }
+    Ok(String::from_utf8(answer).unwrap())
+}
+
+async fn in_the_clear(at: SocketAddr) -> String {
+    ask(TcpStream::connect(at).await.unwrap()).await.unwrap()
+}
+
+async fn by_tls(at: SocketAddr, trusted: &str) -> io::Result<String> {
+    let config = telemetry::tls::trusting(trusted.as_bytes()).unwrap();
+    let stream = TcpStream::connect(at).await?;
+    let name = ServerName::try_from(ORDERS_NAME).unwrap();
+    ask(TlsConnector::from(config).connect(name, stream).await?).await
+}
+
+fn is_page(answer: &str) -> bool {
+    answer.starts_with("HTTP/1.0 200 ") && answer.ends_with("here")
+}
+
+#[tokio::test]
+async fn one_port_answers_by_tls_and_in_the_clear() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ours, other) = (Authority::new("ours"), Authority::new("other"));
+    ours.signs(ORDERS_NAME).put(dir.path(), "tls");
+    let at = serve(dir.path()).await;
+    assert!(is_page(&in_the_clear(at).await));
+    assert!(is_page(&by_tls(at, &ours.pem).await.unwrap()));
+    by_tls(at, &other.pem).await.unwrap_err();
+    assert!(is_page(&in_the_clear(at).await), "after one who hung up");
+}
+
+#[tokio::test]
+async fn who_says_nothing_holds_up_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    let ours = Authority::new("ours");
+    ours.signs(ORDERS_NAME).put(dir.path(), "tls");
+    let at = serve(dir.path()).await;
+    let silent = TcpStream::connect(at).await.unwrap();
+    let mut half = TcpStream::connect(at).await.unwrap();
+    half.write_all(&[HANDSHAKE]).await.unwrap();
+    let both = async {
+        assert!(is_page(&in_the_clear(at).await));
+        assert!(is_page(&by_tls(at, &ours.pem).await.unwrap()));
+    };
+    timeout(PATIENCE / 2, both).await.unwrap();
+    drop((silent, half));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_says_nothing_for_long_is_hung_up_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = serve(dir.path()).await;
+    let mut silent = TcpStream::connect(at).await.unwrap();
+    let mut rest = Vec::new();
+    let ended = timeout(10 * PATIENCE, silent.read_to_end(&mut rest)).await;
+    assert_eq!(ended.unwrap().unwrap(), 0);
+}
+
+#[tokio::test]
+async fn a_certificate_may_come_later_and_be_another_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = serve(dir.path()).await;
+    let (first, second) = (Authority::new("first"), Authority::new("second"));
+    by_tls(at, &first.pem).await.unwrap_err();
+    assert!(is_page(&in_the_clear(at).await));
+    first.signs(ORDERS_NAME).put(dir.path(), "tls");
+    assert!(is_page(&by_tls(at, &first.pem).await.unwrap()));
+    second.signs(ORDERS_NAME).put(dir.path(), "tls");
+    assert!(is_page(&by_tls(at, &second.pem).await.unwrap()));
+    by_tls(at, &first.pem).await.unwrap_err();
+}
+
+#[tokio::test]
+async fn without_a_token_there_is_no_tls() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap();
+    let page = Router::new().route("/", get(|| async { "here" }));
+    tokio::spawn(async move { axum::serve(Door::new(listener, None), page).await });
+    assert!(is_page(&in_the_clear(at).await));
+    let any = Authority::new("any");
+    let tls = by_tls(at, &any.pem);
+    let ended = timeout(Duration::from_secs(5), tls).await;
+    ended.unwrap().unwrap_err();
+}

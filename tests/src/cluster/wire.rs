@@ -1,0 +1,112 @@
+//! What goes over the wire of a network, as whoever sits on it reads it.
+
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use anyhow::{Context as _, Result};
+use nix::errno::Errno;
+use nix::sys::socket::sockopt::{RcvBuf, ReceiveTimeout};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, setsockopt, socket,
+};
+use nix::sys::time::{TimeVal, TimeValLike as _};
+
+use super::relay::enter;
+
+/// Longest packet: what a device hands over may be many of the wire's.
+const PACKET: usize = 1 << 17;
+/// What may wait to be read, bytes.
+const BACKLOG: usize = 8 << 20;
+/// How often a listener looks whether it should end, milliseconds.
+const LOOK_MS: i64 = 50;
+
+/// Listens until it is dropped or asked.
+#[derive(Debug)]
+pub struct Wire {
+    ends: Arc<AtomicBool>,
+    listener: Option<JoinHandle<Result<Vec<Vec<u8>>>>>,
+}
+
+impl Wire {
+    /// Begins to listen in a network to what goes over TCP from a port or to it.
+    ///
+    /// # Errors
+    /// When nothing can enter that network or listen there.
+    pub fn tap(network: &Path, port: u16) -> Result<Self> {
+        let network = network.to_owned();
+        // A socket belongs to the network that its thread is in; who has it may be anywhere.
+        let opening = std::thread::spawn(move || enter(&network).and_then(|()| open()));
+        let socket = opening.join().ok().context("the thread has ended")??;
+        let ends = Arc::new(AtomicBool::new(false));
+        let end = Arc::clone(&ends);
+        let listener = std::thread::spawn(move || listen(&socket, port, &end));
+        Ok(Self {
+            ends,
+            listener: Some(listener),
+        })
+    }
+
+    /// What was heard, packet by packet, headers of Ethernet and all.
+    ///
+    /// # Errors
+    /// When the listener has failed.
+    pub fn heard(mut self) -> Result<Vec<Vec<u8>>> {
+        self.ends.store(true, Ordering::Relaxed);
+        let listener = self.listener.take().context("it was begun")?;
+        listener.join().ok().context("the thread has ended")?
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Relaxed);
+    }
+}
+
+fn open() -> Result<OwnedFd> {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let all = SockProtocol::EthAll;
+    let socket = socket(AddressFamily::Packet, SockType::Raw, flags, all);
+    let socket = socket.context("cannot listen to packets")?;
+    setsockopt(&socket, RcvBuf, &BACKLOG)?;
+    setsockopt(&socket, ReceiveTimeout, &TimeVal::milliseconds(LOOK_MS))?;
+    Ok(socket)
+}
+
+fn listen(socket: &OwnedFd, port: u16, ends: &AtomicBool) -> Result<Vec<Vec<u8>>> {
+    let mut heard = Vec::new();
+    let mut packet = vec![0; PACKET];
+    while !ends.load(Ordering::Relaxed) {
+        match recv(socket.as_raw_fd(), &mut packet, MsgFlags::empty()) {
+            Ok(length) if is_of(&packet[..length], port) => heard.push(packet[..length].to_vec()),
+            Ok(_) | Err(Errno::EAGAIN | Errno::EINTR) => {}
+            Err(error) => return Err(error).context("cannot listen to packets"),
+        }
+    }
+    Ok(heard)
+}
+
+/// Whether a packet is one of TCP over IPv4 with that port.
+fn is_of(packet: &[u8], port: u16) -> bool {
+    const ETHERNET: usize = 14;
+    const IPV4: [u8; 2] = [8, 0];
+    const TCP: u8 = 6;
+    let Some((ethernet, ip)) = packet.split_at_checked(ETHERNET) else {
+        return false;
+    };
+    if ethernet[12..] != IPV4 || ip.get(9) != Some(&TCP) {
+        return false;
+    }
+    let ports = usize::from(ip[0] & 0xf) * 4;
+    let ports = ip.get(ports..ports + 4).unwrap_or_default();
+    ports.chunks(2).any(|it| it == port.to_be_bytes())
+}
+
+/// Whether `part` is somewhere in `whole`.
+#[must_use]
+pub fn holds(whole: &[u8], part: &[u8]) -> bool {
+    whole.windows(part.len()).any(|window| window == part)
+}
