@@ -1,6 +1,7 @@
 //! Calls to the API server: the way there, what the server does, the way back, and what the caller makes of silence.
 
 use neonvm_controller::core::metadata::PatchOp;
+use neonvm_controller::core::metadata::rest_on_other;
 use neonvm_controller::core::requests::rest_on_another;
 use protocol::time::{Span, Timestamp};
 use serde_json::json;
@@ -135,6 +136,19 @@ impl World {
         let result = match &call.operation {
             Operation::PatchVm(name, operations) => store.patch(Kind::Vm, name, operations),
             Operation::PatchPod(name, operations) => store.patch(Kind::Pod, name, operations),
+            Operation::SyncPod(name, ops) => {
+                let patched = store.patch(Kind::Pod, name, &json!(ops));
+                // The client looks whether the pod has changed meanwhile.
+                let now = store.get(Kind::Pod, name);
+                let another = now.filter(|pod| rest_on_other(ops, &pod.pod().metadata));
+                match (patched, another) {
+                    (Err(Refused::Invalid(_)), Some(pod)) => {
+                        self.tally.count("late sync refused");
+                        return Answer::Object(Object::clone(pod));
+                    }
+                    (patched, _) => patched,
+                }
+            }
             Operation::ResizePod(name, ops) => return self.resize_pod(name, ops),
             Operation::MergeVm(name, patch) => store.merge(Kind::Vm, name, patch),
             Operation::Get(kind, name) => store.get(*kind, name).cloned().ok_or(Refused::NotFound),
@@ -244,6 +258,7 @@ impl Operation {
         match self {
             Self::PatchVm(..) => "patch vm",
             Self::PatchPod(..) => "patch pod",
+            Self::SyncPod(..) => "sync pod",
             Self::ResizePod(..) => "resize pod",
             Self::MergeVm(..) => "merge vm",
             Self::Get(..) => "get",

@@ -78,6 +78,8 @@ pub(crate) enum Operation {
     PatchVm(String, Value),
     /// JSON patch of a pod.
     PatchPod(String, Value),
+    /// JSON patch of a pod's labels and annotations.
+    SyncPod(String, Vec<PatchOp>),
     /// JSON patch of what a pod requests, by its subresource.
     ResizePod(String, Vec<PatchOp>),
     /// Merge patch of a VM, or of its status.

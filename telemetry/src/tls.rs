@@ -219,20 +219,35 @@ impl Server {
 ///
 /// # Errors
 /// When `pem` is no certificate in PEM form.
-pub fn trusting(pem: &[u8]) -> Result<Arc<ClientConfig>, NotTrusted> {
+pub fn trusting(pem: &[u8]) -> Result<Arc<ClientConfig>, PemUnusable> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(pem)?)?;
     Ok(Arc::new(client(roots)?.with_no_client_auth()))
 }
 
-/// Why a certificate cannot be trusted.
+/// The side of one who shows a certificate and asks for none.
+///
+/// # Errors
+/// When either is not in PEM form, or they do not belong together.
+pub fn showing(cert: &[u8], key: &[u8]) -> Result<Arc<ServerConfig>, PemUnusable> {
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(cert).collect();
+    let builder = ServerConfig::builder_with_provider(provider());
+    let builder = builder.with_protocol_versions(&[&rustls::version::TLS13])?;
+    let key = PrivateKeyDer::from_pem_slice(key)?;
+    let config = builder
+        .with_no_client_auth()
+        .with_single_cert(chain?, key)?;
+    Ok(Arc::new(config))
+}
+
+/// Why a certificate, or its key, cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum NotTrusted {
+pub enum PemUnusable {
     /// It is not in PEM form.
-    #[error("no certificate in PEM form")]
+    #[error("not in PEM form")]
     Pem(#[from] PemError),
-    /// It is not one.
-    #[error("not a certificate")]
+    /// It is no certificate, or not that of its key.
+    #[error("no certificate, or not that of its key")]
     Certificate(#[from] rustls::Error),
 }
 

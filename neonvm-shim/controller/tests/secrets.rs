@@ -33,7 +33,6 @@ async fn b48_a_secret_of_before_gets_a_certificate_and_keeps_its_token() {
     );
     let settings = Settings::cluster("runner:1");
     let controller = Controller::start_with(&api, dir.path(), settings);
-    // The pod is made after, so that its runner finds it.
     api.wait_pod("example").await;
     let secret = api.get("secrets", SECRET).expect("it stays");
     let data = &secret["data"];
@@ -47,5 +46,16 @@ async fn b48_a_secret_of_before_gets_a_certificate_and_keeps_its_token() {
             "{data}"
         );
     }
+    let requests = api.requests();
+    let at = |starts: &str| {
+        requests
+            .iter()
+            .position(|request| request.starts_with(starts))
+    };
+    let (patched, made) = (
+        at("PATCH /api/v1/namespaces/default/secrets/"),
+        at("POST /api/v1/namespaces/default/pods"),
+    );
+    assert!(patched.is_some() && patched < made, "{requests:?}");
     controller.stop().await;
 }

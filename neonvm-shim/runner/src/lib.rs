@@ -4,7 +4,7 @@
 //!            control.sock (orders, state)      podIP:25183 (spec/neonvm.md §3.6)
 //!                        │                              │
 //!                        ▼                              ▼
-//!  neonvmd ──state──> supervisor (one task) <──────── HTTP
+//!  neonvmd ──state──> supervisor (one task) <──────── HTTP, or TLS
 //!  (podIP:25184)         │  core::sizer: what next?
 //!                        ├──> qmp.sock ──> QEMU (own process group, outlives us)
 //!                        └──> cgroup quota

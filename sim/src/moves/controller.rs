@@ -292,7 +292,7 @@ impl Moves {
                 about.clone_from(&name);
                 Operation::Get(Kind::Pod, name)
             }
-            A::CreatePod { name, pod } => {
+            A::CreatePod { name, pod, .. } => {
                 about = name;
                 Operation::Create(Kind::Pod, pod)
             }

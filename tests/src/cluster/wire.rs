@@ -1,5 +1,6 @@
 //! What goes over the wire of a network, as whoever sits on it reads it.
 
+use std::net::SocketAddrV4;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -31,18 +32,18 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Begins to listen in a network to what goes over TCP from a port or to it.
+    /// Begins to listen in a network to what goes over TCP from an address and port or to it.
     ///
     /// # Errors
     /// When nothing can enter that network or listen there.
-    pub fn tap(network: &Path, port: u16) -> Result<Self> {
+    pub fn tap(network: &Path, end: SocketAddrV4) -> Result<Self> {
         let network = network.to_owned();
         // A socket belongs to the network that its thread is in; who has it may be anywhere.
         let opening = std::thread::spawn(move || enter(&network).and_then(|()| open()));
         let socket = opening.join().ok().context("the thread has ended")??;
         let ends = Arc::new(AtomicBool::new(false));
-        let end = Arc::clone(&ends);
-        let listener = std::thread::spawn(move || listen(&socket, port, &end));
+        let told = Arc::clone(&ends);
+        let listener = std::thread::spawn(move || listen(&socket, end, &told));
         Ok(Self {
             ends,
             listener: Some(listener),
@@ -76,12 +77,12 @@ fn open() -> Result<OwnedFd> {
     Ok(socket)
 }
 
-fn listen(socket: &OwnedFd, port: u16, ends: &AtomicBool) -> Result<Vec<Vec<u8>>> {
+fn listen(socket: &OwnedFd, end: SocketAddrV4, ends: &AtomicBool) -> Result<Vec<Vec<u8>>> {
     let mut heard = Vec::new();
     let mut packet = vec![0; PACKET];
     while !ends.load(Ordering::Relaxed) {
         match recv(socket.as_raw_fd(), &mut packet, MsgFlags::empty()) {
-            Ok(length) if is_of(&packet[..length], port) => heard.push(packet[..length].to_vec()),
+            Ok(length) if is_of(&packet[..length], end) => heard.push(packet[..length].to_vec()),
             Ok(_) | Err(Errno::EAGAIN | Errno::EINTR) => {}
             Err(error) => return Err(error).context("cannot listen to packets"),
         }
@@ -89,8 +90,8 @@ fn listen(socket: &OwnedFd, port: u16, ends: &AtomicBool) -> Result<Vec<Vec<u8>>
     Ok(heard)
 }
 
-/// Whether a packet is one of TCP over IPv4 with that port.
-fn is_of(packet: &[u8], port: u16) -> bool {
+/// Whether a packet is one of TCP over IPv4 that comes from there or goes there.
+fn is_of(packet: &[u8], end: SocketAddrV4) -> bool {
     const ETHERNET: usize = 14;
     const IPV4: [u8; 2] = [8, 0];
     const TCP: u8 = 6;
@@ -100,9 +101,13 @@ fn is_of(packet: &[u8], port: u16) -> bool {
     if ethernet[12..] != IPV4 || ip.get(9) != Some(&TCP) {
         return false;
     }
-    let ports = usize::from(ip[0] & 0xf) * 4;
-    let ports = ip.get(ports..ports + 4).unwrap_or_default();
-    ports.chunks(2).any(|it| it == port.to_be_bytes())
+    let head = usize::from(ip[0] & 0xf) * 4;
+    // Source and destination, each an address and a port.
+    [0, 1].into_iter().any(|side| {
+        let address = ip.get(12 + 4 * side..16 + 4 * side);
+        let port = ip.get(head + 2 * side..head + 2 * side + 2);
+        address == Some(&end.ip().octets()[..]) && port == Some(&end.port().to_be_bytes()[..])
+    })
 }
 
 /// Whether `part` is somewhere in `whole`.

@@ -19,7 +19,7 @@ use super::secret::{
     KeyError, certificate as runner_certificate, is_owned, orders_identity, runner_secret,
     ssh_secret, token,
 };
-use crate::core::metadata::PatchOp;
+use crate::core::metadata::{self, PatchOp};
 use crate::core::requests::{self, SUBRESOURCE};
 use crate::core::volumes;
 use crate::core::{Action, Refusal, Reply};
@@ -47,7 +47,7 @@ pub enum ApiError {
     #[error("the API server's answer")]
     Decode(#[source] DecodeError),
     /// No key pair.
-    #[error("SSH keys")]
+    #[error("a secret of the VM")]
     Key(#[source] KeyError),
     /// A step to a certificate.
     #[error("a guest's certificate")]
@@ -143,13 +143,7 @@ impl KubeApi {
                 Ok(Reply::SecretReady)
             }
             Action::EnsureRunnerSecret { name, owner } => {
-                let make = || runner_secret(namespace, &name, &owner);
-                // One that an earlier VM of the name left goes with it, and another's is not ours to use.
-                let fits = |secret: &Value| is_owned(secret, &owner) && token(secret).is_some();
-                let secret = self.ensure_secret(namespace, &name, make, fits).await?;
-                if runner_certificate(&secret).is_none() {
-                    self.add_certificate(namespace, &name, &secret).await?;
-                }
+                self.ensure_runner_secret(namespace, &name, &owner).await?;
                 Ok(Reply::SecretReady)
             }
             Action::ReadPod { name } => reply(self.read_pod(namespace, &name).await, name),
@@ -157,8 +151,7 @@ impl KubeApi {
                 reply(self.create_pod(namespace, &name, &pod).await, name)
             }
             Action::PatchPodMetadata { name, ops } => {
-                let ops = json!(ops);
-                reply(self.edit_pod(namespace, &name, &ops).await, name)
+                reply(self.sync_pod(namespace, &name, &ops).await, name)
             }
             Action::ResizePod { name, ops } => {
                 reply(self.resize_pod(namespace, &name, &ops).await, name)
@@ -239,6 +232,24 @@ impl KubeApi {
         found(self.send(request.map(as_json_patch)).await)
     }
 
+    /// Applies a JSON patch to a pod's labels and annotations. What does not apply because they have changed meanwhile is answered by
+    /// how the pod is: the core decides anew.
+    async fn sync_pod(&self, namespace: &str, name: &str, ops: &[PatchOp]) -> Found {
+        let patched = self.edit_pod(namespace, name, &json!(ops)).await;
+        if !matches!(
+            patched,
+            Err(Refusal::Failed {
+                permanent: true,
+                ..
+            })
+        ) {
+            return patched;
+        }
+        let there = self.read_pod(namespace, name).await?;
+        let another = there.filter(|pod| metadata::rest_on_other(ops, &pod.metadata));
+        another.map_or(patched, |pod| Ok(Some(pod)))
+    }
+
     /// Applies a JSON patch to what a pod requests. Not found is the subresource or the pod, so it says nothing of the pod. What does
     /// not apply because the pod has changed meanwhile is answered by how it is: the core decides anew.
     async fn resize_pod(&self, namespace: &str, name: &str, ops: &[PatchOp]) -> Found {
@@ -312,6 +323,23 @@ impl KubeApi {
         }
     }
 
+    /// Sees that a VM has what its runners are known by.
+    pub(super) async fn ensure_runner_secret(
+        &self,
+        namespace: &str,
+        name: &str,
+        owner: &Value,
+    ) -> Result<(), Refusal> {
+        let make = || runner_secret(namespace, name, owner);
+        // One that an earlier VM of the name left goes with it, and another's is not ours to use.
+        let fits = |secret: &Value| is_owned(secret, owner) && token(secret).is_some();
+        let secret = self.ensure_secret(namespace, name, make, fits).await?;
+        if runner_certificate(&secret).is_some() {
+            return Ok(());
+        }
+        self.add_certificate(namespace, name, &secret).await
+    }
+
     /// Puts a certificate of the VM's runners into a secret that is older than that. What else it holds stays, as runners know us by it.
     async fn add_certificate(
         &self,
@@ -326,8 +354,18 @@ impl KubeApi {
             "metadata": {"resourceVersion": secret["metadata"]["resourceVersion"]},
             "data": identity,
         }));
-        let sent = self.send(secrets.patch(name, &patch_params(), &patch));
-        sent.await.map(drop).map_err(|error| error.refusal())
+        match self
+            .send(secrets.patch(name, &patch_params(), &patch))
+            .await
+        {
+            Ok(_) => Ok(()),
+            // It has just been changed by another, and is looked at again.
+            Err(error) if error.code() == Some(409) => Err(Refusal::Failed {
+                message: format!("secret {name} has changed meanwhile"),
+                permanent: false,
+            }),
+            Err(error) => Err(error.refusal()),
+        }
     }
 
     /// What the runners of a VM know us by, and we them; `None` if it has nothing: its pods are older than that.

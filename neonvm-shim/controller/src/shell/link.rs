@@ -1,4 +1,4 @@
-//! The link to a runner: HTTP/1 over the unix socket in its directory, or to its pod's address (types: `protocol::runner`).
+//! The link to a runner: HTTP/1 over the unix socket in its directory, or by TLS to its pod's address (types: `protocol::runner`).
 
 use std::io::ErrorKind;
 use std::os::fd::AsRawFd;
@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::api::ApiError;
 use super::pause;
-use super::runner_key::RunnerKey;
+use super::runner_key::{Credentials, RunnerKey};
 use crate::core::observe::PodRunner;
 
 /// How long a runner may hold a question for news.
@@ -87,8 +87,18 @@ pub enum LinkError {
         #[source]
         source: std::io::Error,
     },
+    /// It answers in the clear, and is not to be spoken to so.
+    #[error(
+        "the runner at {peer} does not speak TLS: its image is older than this controller, or somebody else answers"
+    )]
+    Clear {
+        /// Where it listens.
+        peer: RunnerAddress,
+    },
     /// There is nothing to know it by, and it is not to be spoken to in the clear.
-    #[error("no certificate of the runner at {peer}: there is none in the secret of its token")]
+    #[error(
+        "nothing to know the runner at {peer} by: its VM's secret is not there, or has no certificate"
+    )]
     NoCertificate {
         /// Where it listens.
         peer: RunnerAddress,
@@ -251,11 +261,16 @@ impl RunnerLink {
             .await
     }
 
-    /// Sees that there is a connection.
+    /// Sees that there is a connection, within the time that an answer may take.
     ///
     /// # Errors
-    /// [`LinkError::Connect`] or [`LinkError::Http`].
+    /// All of [`LinkError`] but [`LinkError::Refused`], [`LinkError::Body`] and [`LinkError::Decode`]; the next call begins anew.
     pub async fn connect(&mut self) -> Result<(), LinkError> {
+        let connected = timeout(ANSWER_TIMEOUT, self.connect_unbounded()).await;
+        connected.unwrap_or(Err(LinkError::Timeout(ANSWER_TIMEOUT)))
+    }
+
+    async fn connect_unbounded(&mut self) -> Result<(), LinkError> {
         if self
             .connection
             .as_ref()
@@ -280,14 +295,14 @@ impl RunnerLink {
     /// By TLS, where the VM's secret has a certificate. A runner of which nobody knows that it speaks TLS is spoken to in the clear if it
     /// does not.
     async fn connect_to_pod(&mut self, runner: PodRunner) -> Result<(), LinkError> {
-        let known_by = match &self.key {
-            Some(key) => key.credentials().await?.certificate,
-            None => None,
+        let known = match &self.key {
+            Some(key) => key.credentials().await?,
+            None => Credentials::default(),
         };
         let peer = || RunnerAddress::Pod(runner);
-        let Some(config) = known_by else {
+        let Some(config) = known.certificate.clone() else {
             if runner.by_tls {
-                self.forget_key().await;
+                self.doubt(&known);
                 return Err(LinkError::NoCertificate { peer: peer() });
             }
             let stream = dial(runner).await?;
@@ -299,9 +314,12 @@ impl RunnerLink {
                 let stream = dial(runner).await?;
                 self.begin(stream).await
             }
+            Err(error) if answers_in_the_clear(&error) => Err(LinkError::Clear { peer: peer() }),
             Err(source) => {
-                // The secret may have been made anew.
-                self.forget_key().await;
+                if matches!(tls_error(&source), Some(TlsError::InvalidCertificate(_))) {
+                    // The secret may have been made anew.
+                    self.doubt(&known);
+                }
                 Err(LinkError::Tls {
                     peer: peer(),
                     source,
@@ -310,9 +328,9 @@ impl RunnerLink {
         }
     }
 
-    async fn forget_key(&self) {
+    fn doubt(&self, used: &Credentials) {
         if let Some(key) = &self.key {
-            key.forget().await;
+            key.doubt(used);
         }
     }
 
@@ -356,9 +374,9 @@ impl RunnerLink {
         body: Bytes,
     ) -> Result<RunnerState, LinkError> {
         self.connect().await?;
-        let token = match &self.key {
-            Some(key) => key.credentials().await?.token,
-            None => None,
+        let known = match &self.key {
+            Some(key) => key.credentials().await?,
+            None => Credentials::default(),
         };
         let mut request = Request::builder()
             .method(method)
@@ -367,7 +385,7 @@ impl RunnerLink {
             .header(header::CONTENT_TYPE, "application/json")
             .body(Full::new(body))
             .expect("method, path and headers are well formed");
-        if let Some(token) = token {
+        if let Some(token) = known.token.clone() {
             request.headers_mut().insert(header::AUTHORIZATION, token);
         }
         let Some(connection) = self.connection.as_mut() else {
@@ -384,7 +402,7 @@ impl RunnerLink {
             .map_err(|error| LinkError::Body(error.to_string()))?
             .to_bytes();
         if status == StatusCode::UNAUTHORIZED {
-            self.forget_key().await;
+            self.doubt(&known);
         }
         if !status.is_success() {
             let text = crate::core::problem::peer_text(&String::from_utf8_lossy(&body));
@@ -416,16 +434,23 @@ async fn shake_hands(
     shaken.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
 }
 
+fn tls_error(error: &std::io::Error) -> Option<&TlsError> {
+    error.get_ref()?.downcast_ref()
+}
+
+/// Whether an error of a handshake is that of a peer that said something else than TLS.
+fn answers_in_the_clear(error: &std::io::Error) -> bool {
+    matches!(tls_error(error), Some(TlsError::InvalidMessage(_)))
+}
+
 /// Whether an error of a handshake is that of a peer that does not know TLS: it answered in words, or hung up.
 fn is_not_tls(error: &std::io::Error) -> bool {
-    let inner = error.get_ref();
-    match inner.and_then(|inner| inner.downcast_ref::<TlsError>()) {
-        Some(error) => matches!(error, TlsError::InvalidMessage(_)),
-        None => matches!(
-            error.kind(),
-            ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe
-        ),
-    }
+    let hung_up = [
+        ErrorKind::UnexpectedEof,
+        ErrorKind::ConnectionReset,
+        ErrorKind::BrokenPipe,
+    ];
+    answers_in_the_clear(error) || tls_error(error).is_none() && hung_up.contains(&error.kind())
 }
 
 /// Opens a unix socket whose path may be longer than the 107 bytes an address holds.

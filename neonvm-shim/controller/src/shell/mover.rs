@@ -192,7 +192,11 @@ async fn to_api(
             object(api.send(migrations.get(&name, &get)).await, as_migration)
         }
         Action::ReadPod { name } => reply(api.read_pod(namespace, &name).await, name),
-        Action::CreatePod { name, pod } => {
+        Action::CreatePod { name, pod, secret } => {
+            // The VM's own worker makes it as well, but not while the VM is being moved.
+            if let Some((secret, owner)) = secret {
+                api.ensure_runner_secret(namespace, &secret, &owner).await?;
+            }
             reply(api.create_pod(namespace, &name, &pod).await, name)
         }
         Action::PatchPod { name, ops } => {

@@ -1,15 +1,22 @@
 //! What the controller and the runners of one VM know each other by: a token and a certificate, in one secret.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex as SyncMutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use hyper::header::HeaderValue;
 use rustls::ClientConfig;
-use telemetry::{chain, tls};
+use telemetry::chain;
 use tokio::sync::Mutex;
+use tokio::time::Instant;
 
-use super::api::KubeApi;
+use super::api::{ApiError, KubeApi};
 use super::link::LinkError;
 use super::secret;
+
+/// First and longest pause before a secret that is in doubt is read once more. A kubelet takes a minute or more to bring a secret that
+/// was made anew to its runner; links try much more often, and the API server has other work.
+const READ_FIRST: Duration = Duration::from_millis(100);
+const READ_CAP: Duration = Duration::from_secs(30);
 
 /// What is in the secret; each is `None` if it is not there, as in one that is older than that.
 #[derive(Clone, Default)]
@@ -18,14 +25,37 @@ pub(super) struct Credentials {
     pub(super) token: Option<HeaderValue>,
     /// The side of TLS that trusts the runners' certificate and no other.
     pub(super) certificate: Option<Arc<ClientConfig>>,
+    /// Which state of the secret this is; empty without one.
+    pub(super) version: String,
 }
 
-/// The secret of one VM, read when it is first needed and kept until a runner refuses what it holds.
+/// The secret of one VM, read when it is first needed. What was read is kept, over failures to read it again and over its end, for
+/// runners go by the files they have; when one of them refuses it, it is read again, at a bounded pace.
 pub(super) struct RunnerKey {
     api: Arc<KubeApi>,
     namespace: String,
     vm: String,
-    held: Mutex<Option<Credentials>>,
+    held: SyncMutex<Option<Held>>,
+    /// Held by whoever reads.
+    reading: Mutex<()>,
+}
+
+struct Held {
+    credentials: Credentials,
+    in_doubt: bool,
+    not_before: Instant,
+    pause: Duration,
+}
+
+impl Held {
+    fn new(credentials: Credentials) -> Self {
+        Self {
+            credentials,
+            in_doubt: false,
+            not_before: Instant::now() + READ_FIRST,
+            pause: READ_FIRST,
+        }
+    }
 }
 
 impl RunnerKey {
@@ -34,51 +64,86 @@ impl RunnerKey {
             api,
             namespace: namespace.to_owned(),
             vm: vm.to_owned(),
-            held: Mutex::new(None),
-        }
-    }
-
-    /// One that was read already.
-    #[cfg(test)]
-    pub(super) fn holding(api: Arc<KubeApi>, held: Credentials) -> Self {
-        Self {
-            held: Mutex::new(Some(held)),
-            ..Self::new(api, "default", "vm")
+            held: SyncMutex::new(None),
+            reading: Mutex::new(()),
         }
     }
 
     /// Nothing in them if the VM has no secret.
     pub(super) async fn credentials(&self) -> Result<Credentials, LinkError> {
-        let mut held = self.held.lock().await;
-        if let Some(known) = &*held {
-            return Ok(known.clone());
+        if let Some(known) = self.known() {
+            return Ok(known);
         }
-        let secret = self.api.read_runner_secret(&self.namespace, &self.vm).await;
-        let secret = secret.map_err(|error| LinkError::Token(Box::new(error)))?;
-        let found = secret.as_ref().map(|secret| Credentials {
-            token: secret::token(secret).as_deref().and_then(sent),
-            certificate: secret::certificate(secret).and_then(|pem| self.trusted(&pem)),
-        });
-        let found = found.unwrap_or_default();
-        *held = Some(found.clone());
-        Ok(found)
+        let _turn = self.reading.lock().await;
+        // Another may have had its turn meanwhile.
+        if let Some(known) = self.known() {
+            return Ok(known);
+        }
+        self.put_off();
+        let read = self.api.read_runner_secret(&self.namespace, &self.vm).await;
+        let found = read.map(|secret| secret.as_ref().map_or_else(Credentials::default, of));
+        self.take(found)
     }
 
-    fn trusted(&self, pem: &[u8]) -> Option<Arc<ClientConfig>> {
-        let (namespace, vm) = (&self.namespace, &self.vm);
-        match tls::trusting(pem) {
-            Ok(config) => Some(config),
-            Err(error) => {
-                let error = chain(&error);
-                tracing::warn!(vm, namespace, error, "the runners' certificate is no good");
-                None
+    /// What is held and is not due to be read again.
+    fn known(&self) -> Option<Credentials> {
+        let held = self.lock();
+        let held = held.as_ref()?;
+        let is_due = held.in_doubt && Instant::now() >= held.not_before;
+        (!is_due).then(|| held.credentials.clone())
+    }
+
+    /// Whoever asks while this one reads uses what is held.
+    fn put_off(&self) {
+        if let Some(held) = &mut *self.lock() {
+            held.pause = (held.pause * 2).min(READ_CAP);
+            held.not_before = Instant::now() + held.pause;
+        }
+    }
+
+    fn take(&self, found: Result<Credentials, ApiError>) -> Result<Credentials, LinkError> {
+        let mut slot = self.lock();
+        let held = match (found, &mut *slot) {
+            (Err(error), None) => return Err(LinkError::Token(Box::new(error))),
+            (Err(error), Some(held)) => {
+                let (namespace, vm, error) = (&self.namespace, &self.vm, chain(&error));
+                tracing::debug!(vm, namespace, error, "the runners' secret was not read");
+                held
             }
+            // It is gone, or has not changed.
+            (Ok(found), Some(held))
+                if found.version.is_empty() || found.version == held.credentials.version =>
+            {
+                held
+            }
+            (Ok(found), slot) => slot.insert(Held::new(found)),
+        };
+        // Until a runner refuses it once more.
+        held.in_doubt = false;
+        Ok(held.credentials.clone())
+    }
+
+    /// A runner had none of these, or they lack what it needs. Others may have been read since.
+    pub(super) fn doubt(&self, used: &Credentials) {
+        if let Some(held) = &mut *self.lock()
+            && held.credentials.version == used.version
+        {
+            held.in_doubt = true;
         }
     }
 
-    /// They are not the right ones any more, or there are some now.
-    pub(super) async fn forget(&self) {
-        *self.held.lock().await = None;
+    fn lock(&self) -> MutexGuard<'_, Option<Held>> {
+        // Only whole values are stored, so a panic elsewhere leaves nothing half done.
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn of(secret: &serde_json::Value) -> Credentials {
+    let version = secret["metadata"]["resourceVersion"].as_str();
+    Credentials {
+        token: secret::token(secret).as_deref().and_then(sent),
+        certificate: secret::certificate(secret),
+        version: version.unwrap_or_default().to_owned(),
     }
 }
 

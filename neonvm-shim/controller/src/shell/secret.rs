@@ -1,13 +1,17 @@
 //! The secrets of a VM: its SSH key pair (spec/neonvm.md §2.4), and what its runners know us by, we them, and they each other.
 
+use std::sync::Arc;
+
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use protocol::migration::PSK_FILE;
 use protocol::runner::{ORDERS_IDENTITY, ORDERS_NAME};
 use rcgen::{CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, KeyPair};
+use rustls::ClientConfig;
 use serde_json::{Value, json};
 use ssh_key::rand_core::{OsRng, RngCore};
 use ssh_key::{Algorithm, LineEnding, PrivateKey};
+use telemetry::tls;
 
 use crate::core::volumes::TOKEN;
 
@@ -95,10 +99,11 @@ pub(super) fn orders_identity() -> Result<Value, KeyError> {
     }))
 }
 
-/// The certificate in such a secret, in PEM form.
-pub(super) fn certificate(secret: &Value) -> Option<Vec<u8>> {
-    let text = secret["data"][ORDERS_IDENTITY[0]].as_str()?;
-    STANDARD.decode(text).ok().filter(|pem| !pem.is_empty())
+/// The side of TLS that trusts the certificate in such a secret; `None` if it has none that is any good, or not its key.
+pub(super) fn certificate(secret: &Value) -> Option<Arc<ClientConfig>> {
+    let [pem, key] = ORDERS_IDENTITY.map(|name| secret["data"][name].as_str());
+    key.filter(|key| !key.is_empty())?;
+    tls::trusting(&STANDARD.decode(pem?).ok()?).ok()
 }
 
 /// The token in such a secret.
@@ -162,9 +167,13 @@ mod tests {
         assert!(digits.bytes().all(|digit| digit.is_ascii_hexdigit()));
         assert_eq!(token(&json!({"data": {"token": ""}})), None);
         assert_eq!(token(&json!({})), None);
-        assert_ne!(certificate(&one), certificate(&other));
-        let pem = certificate(&one).expect("one of TLS");
-        telemetry::tls::trusting(&pem).expect("that can be trusted");
-        assert_eq!(certificate(&json!({"data": {"token": "eA=="}})), None);
+        assert!(certificate(&one).is_some() && certificate(&other).is_some());
+        for file in ORDERS_IDENTITY {
+            assert_ne!(one["data"][file], other["data"][file]);
+            let mut half = one.clone();
+            half["data"][file] = json!("");
+            assert!(certificate(&half).is_none(), "without {file}");
+        }
+        assert!(certificate(&json!({"data": {"token": "eA=="}})).is_none());
     }
 }

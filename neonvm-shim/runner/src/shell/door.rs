@@ -3,23 +3,27 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::serve::Listener;
 use protocol::runner::ORDERS_IDENTITY;
 use telemetry::chain;
-use telemetry::tls::{IdentityFiles, Server, ServerFiles, TlsError};
+use telemetry::secret::{self, SecretError};
+use telemetry::tls::{PemUnusable, Stamp, showing};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
 
 /// First byte of whoever begins by TLS: the type of the record that a handshake is in.
 const HANDSHAKE: u8 = 0x16;
+/// Most that is read of a file, bytes.
+const FILE_LIMIT_BYTES: u64 = 64 << 10;
 /// Time for the first byte, and for the handshake.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -96,7 +100,8 @@ async fn enter(stream: TcpStream, identity: &Identity) -> io::Result<Guest> {
     if first != [HANDSHAKE] {
         return Ok(Either::Left(stream));
     }
-    let acceptor = identity.acceptor().map_err(io::Error::other)?;
+    let acceptor = identity.acceptor();
+    let acceptor = acceptor.ok_or_else(|| io::Error::other("there is no certificate to show"))?;
     let stream = acceptor.accept(stream).await?;
     Ok(Either::Right(Box::new(stream)))
 }
@@ -105,35 +110,60 @@ fn slow() -> io::Error {
     io::ErrorKind::TimedOut.into()
 }
 
-/// What a runner is known by, as the kubelet has it in files: there or not yet, and replaced when the secret is made anew.
+/// What a runner is known by, as the kubelet has it in files: there or not yet, and replaced when the secret is made anew. Whom their
+/// mode lets in does not matter: the volume is the pod's own, and a group of the pod's may be on it.
 struct Identity {
-    files: ServerFiles,
-    loaded: Mutex<Option<Server>>,
+    files: [PathBuf; 2],
+    loaded: Mutex<Option<Loaded>>,
+}
+
+/// What the files held when they looked like this; `None` where it is no good.
+struct Loaded {
+    stamp: Stamp,
+    config: Option<Arc<ServerConfig>>,
+}
+
+/// Why files are no good.
+#[derive(Debug, thiserror::Error)]
+enum Unusable {
+    #[error(transparent)]
+    File(#[from] SecretError),
+    #[error("certificate or key")]
+    Pem(#[from] PemUnusable),
 }
 
 impl Identity {
     fn of(dir: &Path) -> Self {
-        let [cert, key] = ORDERS_IDENTITY.map(|name| dir.join(name));
         Self {
-            files: ServerFiles {
-                identity: IdentityFiles { cert, key },
-                client_authority: None,
-            },
+            files: ORDERS_IDENTITY.map(|name| dir.join(name)),
             loaded: Mutex::new(None),
         }
     }
 
-    fn acceptor(&self) -> Result<TlsAcceptor, TlsError> {
+    /// Of the files as they are now. What is wrong with them is told once.
+    fn acceptor(&self) -> Option<TlsAcceptor> {
         // Only whole values are stored, so a panic elsewhere leaves nothing half done.
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
-        let server = match &mut *loaded {
-            Some(server) => {
-                server.renew();
-                server
-            }
-            none => none.insert(Server::load(self.files.clone())?),
-        };
-        Ok(TlsAcceptor::from(server.config()))
+        let stamp = Stamp::of(self.files.iter().map(PathBuf::as_path));
+        if loaded.as_ref().is_none_or(|loaded| loaded.stamp != stamp) {
+            let read = self.read().inspect_err(|error| {
+                tracing::warn!(
+                    error = chain(error),
+                    "orders cannot come by TLS: what the runner is known by is no good"
+                );
+            });
+            let config = read.ok();
+            *loaded = Some(Loaded { stamp, config });
+        }
+        let config = loaded.as_ref()?.config.clone()?;
+        Some(TlsAcceptor::from(config))
+    }
+
+    fn read(&self) -> Result<Arc<ServerConfig>, Unusable> {
+        let [cert, key] = &self.files;
+        let (_, cert) = secret::read_public(cert, FILE_LIMIT_BYTES)?;
+        let (_, key) = secret::read_public(key, FILE_LIMIT_BYTES)?;
+        Ok(showing(&cert, &key)?)
     }
 }
 

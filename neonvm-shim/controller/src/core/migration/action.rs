@@ -64,6 +64,8 @@ pub enum Action {
         name: String,
         /// The whole object.
         pod: Value,
+        /// The secret that its runner is known by, and whose it is, where there must be one before.
+        secret: Option<(String, Value)>,
     },
     /// JSON-patch metadata of a pod.
     PatchPod {

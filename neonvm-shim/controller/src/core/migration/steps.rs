@@ -22,7 +22,9 @@ use super::reason::{Reason, Wait};
 use crate::core::metadata;
 use crate::core::note::Note;
 use crate::core::observe::{PodState, disk_image, pod_state};
+use crate::core::pod::owner;
 use crate::core::problem::peer_text;
+use crate::core::volumes::runner_secret;
 
 /// Progress is written at most this often.
 const PROGRESS_INTERVAL: Span = Span::from_secs(1);
@@ -173,9 +175,11 @@ impl Draft<'_> {
 
     fn create_target(&mut self) {
         let Some(vm) = self.vm else { return };
+        let at_pods = self.input.settings.runners_at_pods;
         self.actions.push(Action::CreatePod {
             name: self.stored.target_pod_name.clone(),
             pod: target_pod(vm, self.migration, self.input.settings),
+            secret: at_pods.then(|| (runner_secret(&vm.metadata.name), owner(vm))),
         });
     }
 

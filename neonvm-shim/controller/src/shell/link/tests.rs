@@ -1,7 +1,8 @@
 use std::net::SocketAddr;
 use std::sync::Mutex as SyncMutex;
 
-use axum::http::{HeaderMap, HeaderValue};
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use base64::Engine as _;
@@ -9,32 +10,48 @@ use base64::engine::general_purpose::STANDARD;
 use hyper_util::service::TowerToHyperService;
 use protocol::runner::ORDERS_IDENTITY;
 use serde_json::{Value, json};
-use telemetry::tls::{IdentityFiles, Server, ServerFiles};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
 use super::*;
 use crate::core::testing::runner_at;
 use crate::shell::api::KubeApi;
-use crate::shell::runner_key::Credentials;
-use crate::shell::secret::{certificate, orders_identity};
+use crate::shell::secret::orders_identity;
+
+/// A place that a server and its test both see.
+type Shared<T> = Arc<SyncMutex<T>>;
+
+fn set<T>(place: &Shared<T>, value: T) {
+    *place.lock().expect("whole") = value;
+}
 
 /// The certificate and key of a VM's runners, as its secret holds them.
 fn identity() -> Value {
     orders_identity().expect("there is randomness")
 }
 
-/// A runner that says its state to everybody, by TLS if it has an identity, and what it was shown.
+/// What a runner speaks.
+#[derive(Clone)]
+enum Speaks {
+    Clear,
+    /// By TLS, with this identity.
+    Tls(Value),
+    /// It hangs up.
+    Nothing,
+}
+
+/// A runner that says its state to everybody, and what it was shown.
 struct Runner {
     at: SocketAddr,
-    shown: Arc<SyncMutex<Vec<Option<String>>>>,
+    speaks: Shared<Speaks>,
+    shown: Shared<Vec<Option<String>>>,
 }
 
 impl Runner {
-    async fn start(identity: Option<&Value>) -> Self {
+    async fn start(speaks: Speaks) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
         let at = listener.local_addr().expect("bound");
-        let shown: Arc<SyncMutex<Vec<Option<String>>>> = Arc::default();
+        let shown: Shared<Vec<Option<String>>> = Arc::default();
         let seen = Arc::clone(&shown);
         let state = async move |headers: HeaderMap| {
             let token = headers.get(header::AUTHORIZATION);
@@ -43,23 +60,15 @@ impl Runner {
             Json(runner_at(1000, 1))
         };
         let routes = Router::new().route("/v1/state", get(state));
-        match identity.map(acceptor) {
-            None => drop(tokio::spawn(
-                async move { axum::serve(listener, routes).await },
-            )),
-            Some(acceptor) => drop(tokio::spawn(by_tls(listener, acceptor, routes))),
-        }
-        Self { at, shown }
+        let speaks = Arc::new(SyncMutex::new(speaks));
+        tokio::spawn(serve(listener, Arc::clone(&speaks), routes));
+        Self { at, speaks, shown }
     }
 
-    /// Asks for its state as the controller does, knowing what is in `secret`.
-    async fn ask(&self, secret: Option<&Value>, by_tls: bool) -> Result<(), LinkError> {
-        let peer = RunnerAddress::Pod(PodRunner {
-            at: self.at,
-            by_tls,
-        });
-        let mut link = RunnerLink::with_key(peer, &key(secret));
-        link.state(None).await.map(drop)
+    /// A link to it, which knows what is in `secret`.
+    fn link(&self, key: &Arc<RunnerKey>, by_tls: bool) -> RunnerLink {
+        let at = self.at;
+        RunnerLink::with_key(RunnerAddress::Pod(PodRunner { at, by_tls }), key)
     }
 
     /// What it was shown since it was asked last.
@@ -68,48 +77,87 @@ impl Runner {
     }
 }
 
-fn acceptor(identity: &Value) -> TlsAcceptor {
-    let dir = tempfile::tempdir().expect("makes");
-    let [cert, key] = ORDERS_IDENTITY.map(|name| {
-        use std::os::unix::fs::PermissionsExt as _;
-        let path = dir.path().join(name);
-        let pem = STANDARD.decode(identity[name].as_str().expect("text"));
-        std::fs::write(&path, pem.expect("base64")).expect("writes");
-        let mode = std::fs::Permissions::from_mode(0o400);
-        std::fs::set_permissions(&path, mode).expect("sets");
-        path
-    });
-    let files = ServerFiles {
-        identity: IdentityFiles { cert, key },
-        client_authority: None,
-    };
-    TlsAcceptor::from(Server::load(files).expect("loads").config())
-}
-
-async fn by_tls(listener: TcpListener, acceptor: TlsAcceptor, routes: Router) {
+async fn serve(listener: TcpListener, speaks: Shared<Speaks>, routes: Router) {
     loop {
         let (stream, _) = listener.accept().await.expect("accepts");
-        let Ok(stream) = acceptor.accept(stream).await else {
-            continue;
-        };
+        let speaks = speaks.lock().expect("whole").clone();
         let service = TowerToHyperService::new(routes.clone());
-        let connection = hyper::server::conn::http1::Builder::new()
-            .serve_connection(TokioIo::new(stream), service);
-        tokio::spawn(connection);
+        let http = hyper::server::conn::http1::Builder::new();
+        match speaks {
+            Speaks::Nothing => drop(stream),
+            Speaks::Clear => {
+                tokio::spawn(http.serve_connection(TokioIo::new(stream), service));
+            }
+            Speaks::Tls(identity) => {
+                let pem = ORDERS_IDENTITY.map(|name| {
+                    let text = identity[name].as_str().expect("text");
+                    STANDARD.decode(text).expect("base64")
+                });
+                let config = telemetry::tls::showing(&pem[0], &pem[1]).expect("a pair");
+                if let Ok(stream) = TlsAcceptor::from(config).accept(stream).await {
+                    tokio::spawn(http.serve_connection(TokioIo::new(stream), service));
+                }
+            }
+        }
     }
 }
 
-/// A key that holds what was in `secret`, and has nobody to ask for more.
-fn key(secret: Option<&Value>) -> Arc<RunnerKey> {
-    let nowhere = "http://127.0.0.1:1".parse().expect("an address");
-    let client = kube::Client::try_from(kube::Config::new(nowhere)).expect("a client");
-    let trusted = secret.and_then(|identity| certificate(&json!({"data": identity})));
-    let trusted = trusted.map(|pem| telemetry::tls::trusting(&pem).expect("a certificate"));
-    let held = Credentials {
-        token: Some(HeaderValue::from_static("Bearer it")),
-        certificate: trusted,
-    };
-    Arc::new(RunnerKey::holding(Arc::new(KubeApi::new(client)), held))
+/// An API server with one secret or none, and how often that was read.
+struct Api {
+    key: Arc<RunnerKey>,
+    secret: Shared<Option<Value>>,
+    reads: Shared<u32>,
+}
+
+impl Api {
+    async fn start(identity: Option<&Value>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
+        let at = listener.local_addr().expect("bound");
+        let secret = Arc::new(SyncMutex::new(identity.map(|data| secret(data, "1"))));
+        let reads: Shared<u32> = Arc::default();
+        let (held, count) = (Arc::clone(&secret), Arc::clone(&reads));
+        let read = async move || -> Response {
+            *count.lock().expect("whole") += 1;
+            match held.lock().expect("whole").clone() {
+                Some(secret) => Json(secret).into_response(),
+                None => (StatusCode::NOT_FOUND, Json(not_found())).into_response(),
+            }
+        };
+        let path = "/api/v1/namespaces/default/secrets/runner-neonvm-vm";
+        let routes = Router::new().route(path, get(read));
+        tokio::spawn(async move { axum::serve(listener, routes).await });
+        let url = format!("http://{at}").parse().expect("an address");
+        let client = kube::Client::try_from(kube::Config::new(url)).expect("a client");
+        let key = RunnerKey::new(Arc::new(KubeApi::new(client)), "default", "vm");
+        Self {
+            key: Arc::new(key),
+            secret,
+            reads,
+        }
+    }
+
+    fn reads(&self) -> u32 {
+        *self.reads.lock().expect("whole")
+    }
+}
+
+/// A secret with the token `it`.
+fn secret(identity: &Value, version: &str) -> Value {
+    let mut data = identity.clone();
+    data["token"] = json!(STANDARD.encode("it"));
+    json!({
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "runner-neonvm-vm", "resourceVersion": version},
+        "data": data,
+    })
+}
+
+fn not_found() -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Status", "status": "Failure",
+        "message": "not found", "reason": "NotFound", "code": 404,
+    })
 }
 
 fn token() -> Vec<Option<String>> {
@@ -117,13 +165,16 @@ fn token() -> Vec<Option<String>> {
 }
 
 #[tokio::test]
-async fn a_runner_with_the_certificate_of_its_vm_is_asked_by_tls() {
+async fn b48_a_runner_with_the_certificate_of_its_vm_is_asked_by_tls() {
     let (own, other) = (identity(), identity());
-    let runner = Runner::start(Some(&own)).await;
+    let runner = Runner::start(Speaks::Tls(own.clone())).await;
     for by_tls in [true, false] {
-        runner.ask(Some(&own), by_tls).await.expect("answers");
+        let api = Api::start(Some(&own)).await;
+        let asked = runner.link(&api.key, by_tls).state(None).await;
+        asked.expect("answers");
         assert_eq!(runner.shown(), token());
-        let refused = runner.ask(Some(&other), by_tls).await;
+        let api = Api::start(Some(&other)).await;
+        let refused = runner.link(&api.key, by_tls).state(None).await;
         let refused = refused.expect_err("another's certificate");
         assert!(matches!(refused, LinkError::Tls { .. }), "{refused:?}");
         assert!(!refused.is_permanent());
@@ -132,25 +183,81 @@ async fn a_runner_with_the_certificate_of_its_vm_is_asked_by_tls() {
 }
 
 #[tokio::test]
-async fn a_runner_that_knows_tls_is_never_asked_in_the_clear() {
-    let runner = Runner::start(None).await;
-    let refused = runner.ask(Some(&identity()), true).await;
-    let refused = refused.expect_err("it speaks in the clear");
+async fn b48_a_runner_that_knows_tls_is_never_asked_in_the_clear() {
+    let runner = Runner::start(Speaks::Clear).await;
+    let api = Api::start(Some(&identity())).await;
+    let mut link = runner.link(&api.key, true);
+    let refused = link.state(None).await.expect_err("it speaks in the clear");
+    assert!(matches!(refused, LinkError::Clear { .. }), "{refused:?}");
+    set(&runner.speaks, Speaks::Nothing);
+    let refused = link.state(None).await.expect_err("it hangs up");
     assert!(matches!(refused, LinkError::Tls { .. }), "{refused:?}");
-    let refused = runner.ask(None, true).await.expect_err("no certificate");
-    let LinkError::NoCertificate { .. } = refused else {
-        panic!("{refused:?}");
-    };
+    set(&runner.speaks, Speaks::Clear);
+    let none = Api::start(None).await;
+    let refused = runner.link(&none.key, true).state(None).await;
+    let refused = refused.expect_err("no certificate");
+    assert!(
+        matches!(refused, LinkError::NoCertificate { .. }),
+        "{refused:?}"
+    );
     assert!(!refused.is_permanent());
     assert_eq!(runner.shown(), []);
+    assert_eq!(api.reads(), 1, "the secret has nothing to do with it");
 }
 
 #[tokio::test]
 async fn a_runner_of_which_nobody_knows_that_is_asked_as_it_can_be() {
-    let runner = Runner::start(None).await;
-    for secret in [Some(identity()), None] {
-        let asked = runner.ask(secret.as_ref(), false).await;
+    let runner = Runner::start(Speaks::Clear).await;
+    for (identity, shown) in [(Some(identity()), token()), (None, vec![None])] {
+        let api = Api::start(identity.as_ref()).await;
+        let asked = runner.link(&api.key, false).state(None).await;
         asked.expect("answers in the clear");
-        assert_eq!(runner.shown(), token());
+        assert_eq!(runner.shown(), shown);
     }
+}
+
+#[tokio::test]
+async fn a_secret_that_is_made_anew_is_taken_up_when_the_runner_has_it() {
+    let (first, second) = (identity(), identity());
+    let runner = Runner::start(Speaks::Tls(first.clone())).await;
+    let api = Api::start(Some(&first)).await;
+    let ask = async || runner.link(&api.key, true).state(None).await;
+    ask().await.expect("answers");
+    // Gone, and made anew: until the kubelet has brought it to the runner, nothing changes.
+    set(&api.secret, None);
+    ask().await.expect("answers");
+    set(&api.secret, Some(secret(&second, "2")));
+    ask().await.expect("answers");
+    assert_eq!(api.reads(), 1);
+    pause(Duration::from_millis(150)).await;
+    set(&runner.speaks, Speaks::Tls(second));
+    ask().await.expect_err("it does not know it yet");
+    ask().await.expect("answers");
+    assert_eq!(api.reads(), 2);
+}
+
+/// A kubelet takes its time, and links try on: the API server is asked ever more seldom, and what a runner had is kept if it is of
+/// no more use to ask.
+#[tokio::test]
+async fn who_waits_for_a_runner_does_not_wear_out_the_api_server() {
+    let (own, other) = (identity(), identity());
+    let runner = Runner::start(Speaks::Tls(other)).await;
+    let api = Api::start(Some(&own)).await;
+    let mut links = [(); 3].map(|()| runner.link(&api.key, true));
+    for _ in 0..60 {
+        for link in &mut links {
+            link.state(None).await.expect_err("another's certificate");
+        }
+        pause(Duration::from_millis(10)).await;
+    }
+    let reads = api.reads();
+    assert!((2..=12).contains(&reads), "{reads} reads in 180 attempts");
+    set(&api.secret, None);
+    pause(Duration::from_secs(2)).await;
+    links[0].state(None).await.expect_err("as before");
+    set(&runner.speaks, Speaks::Tls(own));
+    links[0]
+        .state(None)
+        .await
+        .expect("it is still known by that");
 }

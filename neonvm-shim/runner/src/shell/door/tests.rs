@@ -75,7 +75,7 @@ async fn who_says_nothing_holds_up_nobody() {
     drop((silent, half));
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn who_says_nothing_for_long_is_hung_up_on() {
     let dir = tempfile::tempdir().unwrap();
     let at = serve(dir.path()).await;
@@ -83,6 +83,32 @@ async fn who_says_nothing_for_long_is_hung_up_on() {
     let mut rest = Vec::new();
     let ended = timeout(10 * PATIENCE, silent.read_to_end(&mut rest)).await;
     assert_eq!(ended.unwrap().unwrap(), 0);
+}
+
+/// As a kubelet puts a secret's files in place: behind a name that it moves, and open to a group where the pod has one.
+#[tokio::test]
+async fn a_kubelets_files_are_read_and_replaced() {
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+    let dir = tempfile::tempdir().unwrap();
+    let at = serve(dir.path()).await;
+    for name in ORDERS_IDENTITY {
+        symlink(Path::new("..data").join(name), dir.path().join(name)).unwrap();
+    }
+    for turn in ["first", "second"] {
+        let authority = Authority::new(turn);
+        let data = dir.path().join(turn);
+        std::fs::create_dir(&data).unwrap();
+        let (cert, key) = authority.signs(ORDERS_NAME).put(&data, "tls");
+        for file in [cert, key] {
+            std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o440)).unwrap();
+        }
+        symlink(turn, dir.path().join("..next")).unwrap();
+        std::fs::rename(dir.path().join("..next"), dir.path().join("..data")).unwrap();
+        assert!(
+            is_page(&by_tls(at, &authority.pem).await.unwrap()),
+            "{turn}"
+        );
+    }
 }
 
 #[tokio::test]

@@ -435,7 +435,7 @@ impl World {
                 false => Err(Refusal::Gone),
             },
             Action::ReadPod { name } => Ok(self.pod_reply(&name)),
-            Action::CreatePod { name, mut pod } => {
+            Action::CreatePod { name, mut pod, .. } => {
                 let named = self.moves.values();
                 let mut named = named.map(|object| &object["status"]["targetPodName"]);
                 assert!(
