@@ -1,7 +1,7 @@
 //! Calls to the API server: the way there, what the server does, the way back, and what the caller makes of silence.
 
 use neonvm_controller::core::metadata::PatchOp;
-use neonvm_controller::core::metadata::rest_on_other;
+use neonvm_controller::core::metadata::rest_on_others;
 use neonvm_controller::core::requests::rest_on_another;
 use protocol::time::{Span, Timestamp};
 use serde_json::json;
@@ -140,7 +140,7 @@ impl World {
                 let patched = store.patch(Kind::Pod, name, &json!(ops));
                 // The client looks whether the pod has changed meanwhile.
                 let now = store.get(Kind::Pod, name);
-                let another = now.filter(|pod| rest_on_other(ops, &pod.pod().metadata));
+                let another = now.filter(|pod| rest_on_others(ops, &pod.pod().metadata));
                 match (patched, another) {
                     (Err(Refused::Invalid(_)), Some(pod)) => {
                         self.tally.count("late sync refused");

@@ -1,6 +1,7 @@
-//! TLS by files: certificates, keys and authorities in PEM form, which may be replaced at any time.
+//! TLS by certificates, keys and authorities in PEM form. Where they are files, these may be replaced at any time, and a key's must be its
+//! owner's alone ([`crate::secret`]); [`trusting`] and [`showing`] take what somebody else has read.
 //!
-//! Only TLS 1.3, with `ring`. A key's file must be its owner's alone ([`crate::secret`]).
+//! Only TLS 1.3, with `ring`.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::{Error as PemError, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
-use rustls::{ClientConfig, ConfigBuilder, RootCertStore, ServerConfig};
+use rustls::{ClientConfig, ConfigBuilder, RootCertStore, ServerConfig, WantsVerifier};
 
 use crate::secret::{self, SecretError};
 
@@ -136,9 +137,7 @@ impl ServerFiles {
     }
 
     fn read(&self) -> Result<Arc<ServerConfig>, TlsError> {
-        let builder = ServerConfig::builder_with_provider(provider())
-            .with_protocol_versions(&[&rustls::version::TLS13])
-            .map_err(TlsError::Identity)?;
+        let builder = server().map_err(TlsError::Identity)?;
         let builder = match &self.client_authority {
             Some(path) => {
                 let roots = Arc::new(authorities(path)?);
@@ -231,13 +230,9 @@ pub fn trusting(pem: &[u8]) -> Result<Arc<ClientConfig>, PemUnusable> {
 /// When either is not in PEM form, or they do not belong together.
 pub fn showing(cert: &[u8], key: &[u8]) -> Result<Arc<ServerConfig>, PemUnusable> {
     let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(cert).collect();
-    let builder = ServerConfig::builder_with_provider(provider());
-    let builder = builder.with_protocol_versions(&[&rustls::version::TLS13])?;
     let key = PrivateKeyDer::from_pem_slice(key)?;
-    let config = builder
-        .with_no_client_auth()
-        .with_single_cert(chain?, key)?;
-    Ok(Arc::new(config))
+    let config = server()?.with_no_client_auth();
+    Ok(Arc::new(config.with_single_cert(chain?, key)?))
 }
 
 /// Why a certificate, or its key, cannot be used.
@@ -257,6 +252,11 @@ fn client(roots: RootCertStore) -> Result<TrustingBuilder, rustls::Error> {
     let builder = ClientConfig::builder_with_provider(provider());
     let builder = builder.with_protocol_versions(&[&rustls::version::TLS13])?;
     Ok(builder.with_root_certificates(roots))
+}
+
+fn server() -> Result<ConfigBuilder<ServerConfig, WantsVerifier>, rustls::Error> {
+    let builder = ServerConfig::builder_with_provider(provider());
+    builder.with_protocol_versions(&[&rustls::version::TLS13])
 }
 
 fn provider() -> Arc<CryptoProvider> {

@@ -80,14 +80,21 @@ fn open() -> Result<OwnedFd> {
 fn listen(socket: &OwnedFd, end: SocketAddrV4, ends: &AtomicBool) -> Result<Vec<Vec<u8>>> {
     let mut heard = Vec::new();
     let mut packet = vec![0; PACKET];
-    while !ends.load(Ordering::Relaxed) {
-        match recv(socket.as_raw_fd(), &mut packet, MsgFlags::empty()) {
+    loop {
+        let is_last = ends.load(Ordering::Relaxed);
+        let flags = if is_last {
+            MsgFlags::MSG_DONTWAIT
+        } else {
+            MsgFlags::empty()
+        };
+        match recv(socket.as_raw_fd(), &mut packet, flags) {
             Ok(length) if is_of(&packet[..length], end) => heard.push(packet[..length].to_vec()),
+            // Whatever was on the wire before the end has been read.
+            Err(Errno::EAGAIN) if is_last => return Ok(heard),
             Ok(_) | Err(Errno::EAGAIN | Errno::EINTR) => {}
             Err(error) => return Err(error).context("cannot listen to packets"),
         }
     }
-    Ok(heard)
 }
 
 /// Whether a packet is one of TCP over IPv4 that comes from there or goes there.

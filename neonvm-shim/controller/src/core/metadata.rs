@@ -124,7 +124,8 @@ fn networks(vm: &VirtualMachine, settings: &Settings) -> Option<String> {
     ))
 }
 
-/// What others add up a node by. A change of it rests on what it was: one that arrives late, or again, does not undo a later one.
+/// The sizes that others add up a node by. A change of them rests on what they were: one that arrives late, or again, does not undo a later
+/// one, unless that has brought back what they were.
 const COUNTED: [&str; 2] = [ANNOTATION_VM_USAGE, ANNOTATION_VM_RESOURCES];
 /// Where annotations are.
 const ANNOTATIONS: &str = "/metadata/annotations";
@@ -169,16 +170,17 @@ fn annotation(key: &str) -> String {
     format!("{ANNOTATIONS}/{}", pointer_escape(key))
 }
 
-/// Whether the operations rest on other annotations than a pod has. A server answers that as it answers what it will never have.
+/// Whether the operations rest on other values of what is counted than a pod has. A server refuses those by the same code as what it
+/// would never take.
 #[must_use]
-pub fn rest_on_other(ops: &[PatchOp], found: &ObjectMeta) -> bool {
-    let is = |key: &str, path: &str, value: &Value| {
-        let is = found.annotations.get(key).map(String::as_str);
-        path != annotation(key) || is == value.as_str()
-    };
-    ops.iter().any(|op| match op {
-        PatchOp::Test { path, value } => !COUNTED.iter().all(|key| is(key, path, value)),
-        _ => false,
+pub fn rest_on_others(ops: &[PatchOp], found: &ObjectMeta) -> bool {
+    COUNTED.iter().any(|key| {
+        let path_of_key = annotation(key);
+        let has = found.annotations.get(*key).map(String::as_str);
+        ops.iter().any(|op| match op {
+            PatchOp::Test { path, value } => *path == path_of_key && value.as_str() != has,
+            _ => false,
+        })
     })
 }
 
@@ -270,9 +272,9 @@ mod tests {
             ops.iter().filter(is_test).count()
         };
         assert_eq!(tests(&growth), 2, "{growth:?}");
-        assert!(!rest_on_other(&growth, &small));
-        assert!(rest_on_other(&growth, &grown), "once it is carried out");
-        assert!(rest_on_other(&growth, &ObjectMeta::default()));
+        assert!(!rest_on_others(&growth, &small));
+        assert!(rest_on_others(&growth, &grown), "once it is carried out");
+        assert!(rest_on_others(&growth, &ObjectMeta::default()));
         // Of what nobody counts the last word stays, and where nothing was said there is nothing to rest on.
         vm.metadata.labels.insert("a".into(), "b".into());
         let label = expected(&vm, &settings).patch(&grown);

@@ -9,8 +9,8 @@ use super::settings::Settings;
 pub const SSH_PUBLIC: &str = "ssh-publickey";
 /// Volume that holds the SSH private key, for people in the runner's container.
 pub const SSH_PRIVATE: &str = "ssh-privatekey";
-/// Volume that holds what a runner shares with others: the token by which it knows its controller, and the key by which it moves
-/// its guest to another one; and where that appears.
+/// Volume that holds what a runner shares with others: the token by which it knows its controller, the certificate by which that
+/// knows it, and the key by which it moves its guest to another one; and where that appears.
 pub const RUNNER_TOKEN: &str = "runner-token";
 /// The key of the token in its secret, and the file it appears as.
 pub const TOKEN: &str = "token";

@@ -46,7 +46,7 @@ pub enum ApiError {
     /// The answer is not the object.
     #[error("the API server's answer")]
     Decode(#[source] DecodeError),
-    /// No key pair.
+    /// No key pair, or no certificate.
     #[error("a secret of the VM")]
     Key(#[source] KeyError),
     /// A step to a certificate.
@@ -232,38 +232,47 @@ impl KubeApi {
         found(self.send(request.map(as_json_patch)).await)
     }
 
-    /// Applies a JSON patch to a pod's labels and annotations. What does not apply because they have changed meanwhile is answered by
-    /// how the pod is: the core decides anew.
-    async fn sync_pod(&self, namespace: &str, name: &str, ops: &[PatchOp]) -> Found {
-        let patched = self.edit_pod(namespace, name, &json!(ops)).await;
-        if !matches!(
-            patched,
-            Err(Refusal::Failed {
-                permanent: true,
-                ..
-            })
-        ) {
-            return patched;
+    /// Applies a JSON patch to a pod's owners, labels and annotations.
+    pub(super) async fn sync_pod(&self, namespace: &str, name: &str, ops: &[PatchOp]) -> Found {
+        let patch = Patch::Merge(json!(ops));
+        let request = pods(namespace).patch(name, &patch_params(), &patch);
+        let rests = |pod: &Pod| metadata::rest_on_others(ops, &pod.metadata);
+        match self.send(request.map(as_json_patch)).await {
+            Err(error) if error.code() == Some(422) => {
+                self.unless_changed(namespace, name, &error, rests).await
+            }
+            answer => found(answer),
         }
-        let there = self.read_pod(namespace, name).await?;
-        let another = there.filter(|pod| metadata::rest_on_other(ops, &pod.metadata));
-        another.map_or(patched, |pod| Ok(Some(pod)))
     }
 
-    /// Applies a JSON patch to what a pod requests. Not found is the subresource or the pod, so it says nothing of the pod. What does
-    /// not apply because the pod has changed meanwhile is answered by how it is: the core decides anew.
+    /// Applies a JSON patch to what a pod requests. Not found is the subresource or the pod, so it says nothing of the pod.
     async fn resize_pod(&self, namespace: &str, name: &str, ops: &[PatchOp]) -> Found {
         let patch = Patch::Merge(json!(ops));
         let pods = pods(namespace);
         let request = pods.patch_subresource(SUBRESOURCE, name, &patch_params(), &patch);
+        let rests = |pod: &Pod| requests::rest_on_another(ops, pod);
         match self.send(request.map(as_json_patch)).await {
             Err(error) if error.code() == Some(422) => {
-                let there = self.read_pod(namespace, name).await?;
-                let another = there.filter(|pod| requests::rest_on_another(ops, pod));
-                another.map(Some).ok_or_else(|| error.refusal())
+                self.unless_changed(namespace, name, &error, rests).await
             }
             Err(error) => Err(error.refusal()),
             answer => found(answer),
+        }
+    }
+
+    /// The answer to a patch that does not apply: the refusal, unless the patch `rests` on another state of the pod than it has now. Then
+    /// it is how the pod is, by which the core decides anew.
+    async fn unless_changed(
+        &self,
+        namespace: &str,
+        name: &str,
+        error: &ApiError,
+        rests: impl Fn(&Pod) -> bool,
+    ) -> Found {
+        match self.read_pod(namespace, name).await {
+            Ok(Some(pod)) if rests(&pod) => Ok(Some(pod)),
+            Ok(None) => Ok(None),
+            _ => Err(error.refusal()),
         }
     }
 
@@ -472,3 +481,6 @@ fn found(answer: Result<Value, ApiError>) -> Found {
 fn reply(found: Found, name: String) -> Result<Reply, Refusal> {
     Ok(found?.map_or_else(|| Reply::PodGone(name), Reply::Pod))
 }
+
+#[cfg(test)]
+mod tests;

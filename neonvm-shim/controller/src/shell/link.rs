@@ -75,8 +75,8 @@ pub enum LinkError {
     /// The answer is not a state.
     #[error("the runner's answer is not a state")]
     Decode(#[source] serde_json::Error),
-    /// The token it would ask for is not to be had.
-    #[error("could not read the runner's token")]
+    /// What it would be known by, and we, is not to be had.
+    #[error("could not read the secret of the VM's runners")]
     Token(#[source] Box<ApiError>),
     /// It did not show what it should be known by.
     #[error("no TLS with the runner at {peer}")]
@@ -138,7 +138,14 @@ impl std::fmt::Display for RunnerAddress {
 pub struct RunnerLink {
     peer: RunnerAddress,
     key: Option<Arc<RunnerKey>>,
-    connection: Option<SendRequest<Full<Bytes>>>,
+    connection: Option<Connection>,
+}
+
+/// What is said on a connection goes with what its other end was known by.
+#[derive(Debug)]
+struct Connection {
+    sender: SendRequest<Full<Bytes>>,
+    known: Credentials,
 }
 
 impl RunnerLink {
@@ -274,7 +281,7 @@ impl RunnerLink {
         if self
             .connection
             .as_ref()
-            .is_some_and(|open| open.is_ready() && !open.is_closed())
+            .is_some_and(|open| open.sender.is_ready() && !open.sender.is_closed())
         {
             return Ok(());
         }
@@ -286,7 +293,7 @@ impl RunnerLink {
         match &self.peer {
             RunnerAddress::Socket(path) => {
                 let stream = open(path).await.map_err(refused)?;
-                self.begin(stream).await
+                self.begin(stream, Credentials::default()).await
             }
             RunnerAddress::Pod(runner) => self.connect_to_pod(*runner).await,
         }
@@ -301,18 +308,17 @@ impl RunnerLink {
         };
         let peer = || RunnerAddress::Pod(runner);
         let Some(config) = known.certificate.clone() else {
+            // There may be one by now.
+            self.doubt(&known);
             if runner.by_tls {
-                self.doubt(&known);
                 return Err(LinkError::NoCertificate { peer: peer() });
             }
-            let stream = dial(runner).await?;
-            return self.begin(stream).await;
+            return self.begin(dial(runner).await?, known).await;
         };
         match shake_hands(config, dial(runner).await?).await {
-            Ok(stream) => self.begin(stream).await,
+            Ok(stream) => self.begin(stream, known).await,
             Err(error) if !runner.by_tls && is_not_tls(&error) => {
-                let stream = dial(runner).await?;
-                self.begin(stream).await
+                self.begin(dial(runner).await?, known).await
             }
             Err(error) if answers_in_the_clear(&error) => Err(LinkError::Clear { peer: peer() }),
             Err(source) => {
@@ -334,7 +340,7 @@ impl RunnerLink {
         }
     }
 
-    async fn begin<S>(&mut self, stream: S) -> Result<(), LinkError>
+    async fn begin<S>(&mut self, stream: S, known: Credentials) -> Result<(), LinkError>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
@@ -347,7 +353,7 @@ impl RunnerLink {
                 tracing::debug!(error = chain(&error), "runner link closed");
             }
         });
-        self.connection = Some(sender);
+        self.connection = Some(Connection { sender, known });
         Ok(())
     }
 
@@ -374,10 +380,10 @@ impl RunnerLink {
         body: Bytes,
     ) -> Result<RunnerState, LinkError> {
         self.connect().await?;
-        let known = match &self.key {
-            Some(key) => key.credentials().await?,
-            None => Credentials::default(),
+        let Some(connection) = self.connection.as_mut() else {
+            return Err(LinkError::Timeout(Duration::ZERO));
         };
+        let known = connection.known.clone();
         let mut request = Request::builder()
             .method(method)
             .uri(uri)
@@ -388,10 +394,8 @@ impl RunnerLink {
         if let Some(token) = known.token.clone() {
             request.headers_mut().insert(header::AUTHORIZATION, token);
         }
-        let Some(connection) = self.connection.as_mut() else {
-            return Err(LinkError::Timeout(Duration::ZERO));
-        };
         let response = connection
+            .sender
             .send_request(request)
             .await
             .map_err(LinkError::Http)?;

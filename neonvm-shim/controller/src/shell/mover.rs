@@ -8,7 +8,7 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use kube::api::{GetParams, Patch};
 use kube::core::Request;
-use serde_json::json;
+use serde_json::Value;
 use telemetry::chain;
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
@@ -193,15 +193,13 @@ async fn to_api(
         }
         Action::ReadPod { name } => reply(api.read_pod(namespace, &name).await, name),
         Action::CreatePod { name, pod, secret } => {
-            // The VM's own worker makes it as well, but not while the VM is being moved.
-            if let Some((secret, owner)) = secret {
-                api.ensure_runner_secret(namespace, &secret, &owner).await?;
-            }
-            reply(api.create_pod(namespace, &name, &pod).await, name)
+            let secret = secret.as_ref();
+            reply(
+                create_target(api, namespace, &name, &pod, secret).await,
+                name,
+            )
         }
-        Action::PatchPod { name, ops } => {
-            reply(api.edit_pod(namespace, &name, &json!(ops)).await, name)
-        }
+        Action::PatchPod { name, ops } => reply(api.sync_pod(namespace, &name, &ops).await, name),
         Action::DeletePod { name, uid, grace_s } => {
             reply(api.delete_pod(namespace, &name, uid, grace_s).await, name)
         }
@@ -210,6 +208,20 @@ async fn to_api(
             permanent: true,
         }),
     }
+}
+
+/// The secret first: the VM's own worker makes it as well, but not while the VM is being moved.
+async fn create_target(
+    api: &KubeApi,
+    namespace: &str,
+    name: &str,
+    pod: &Value,
+    secret: Option<&(String, Value)>,
+) -> Found {
+    if let Some((secret, owner)) = secret {
+        api.ensure_runner_secret(namespace, secret, owner).await?;
+    }
+    api.create_pod(namespace, name, pod).await
 }
 
 fn reply(found: Found, name: String) -> Result<Reply, Refusal> {

@@ -19,7 +19,7 @@ const READ_FIRST: Duration = Duration::from_millis(100);
 const READ_CAP: Duration = Duration::from_secs(30);
 
 /// What is in the secret; each is `None` if it is not there, as in one that is older than that.
-#[derive(Clone, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Credentials {
     /// The token, as it is sent.
     pub(super) token: Option<HeaderValue>,

@@ -18,7 +18,7 @@ use crate::core::volumes::TOKEN;
 /// Random bytes of a token, and of a key.
 const SECRET_BYTES: usize = 32;
 
-/// A key pair could not be made.
+/// A key pair, or a certificate, could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// For SSH.

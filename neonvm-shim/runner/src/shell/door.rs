@@ -117,7 +117,7 @@ struct Identity {
     loaded: Mutex<Option<Loaded>>,
 }
 
-/// What the files held when they looked like this; `None` where it is no good.
+/// How the files looked, and what they held then, or before if that was no good; `None`: they never held anything.
 struct Loaded {
     stamp: Stamp,
     config: Option<Arc<ServerConfig>>,
@@ -140,7 +140,7 @@ impl Identity {
         }
     }
 
-    /// Of the files as they are now. What is wrong with them is told once.
+    /// Of the files as they are now, or as they were when they were good. What is wrong with them is told once.
     fn acceptor(&self) -> Option<TlsAcceptor> {
         // Only whole values are stored, so a panic elsewhere leaves nothing half done.
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
@@ -152,7 +152,8 @@ impl Identity {
                     "orders cannot come by TLS: what the runner is known by is no good"
                 );
             });
-            let config = read.ok();
+            let before = loaded.take().and_then(|loaded| loaded.config);
+            let config = read.ok().or(before);
             *loaded = Some(Loaded { stamp, config });
         }
         let config = loaded.as_ref()?.config.clone()?;

@@ -53,11 +53,14 @@ impl Runner {
         let at = listener.local_addr().expect("bound");
         let shown: Shared<Vec<Option<String>>> = Arc::default();
         let seen = Arc::clone(&shown);
-        let state = async move |headers: HeaderMap| {
+        let state = async move |headers: HeaderMap| -> Response {
             let token = headers.get(header::AUTHORIZATION);
             let token = token.map(|token| token.to_str().expect("text").to_owned());
-            seen.lock().expect("whole").push(token);
-            Json(runner_at(1000, 1))
+            seen.lock().expect("whole").push(token.clone());
+            if token.is_some_and(|token| token.ends_with("stale")) {
+                return StatusCode::UNAUTHORIZED.into_response();
+            }
+            Json(runner_at(1000, 1)).into_response()
         };
         let routes = Router::new().route("/v1/state", get(state));
         let speaks = Arc::new(SyncMutex::new(speaks));
@@ -65,7 +68,7 @@ impl Runner {
         Self { at, speaks, shown }
     }
 
-    /// A link to it, which knows what is in `secret`.
+    /// A link to it, which knows what `key` knows.
     fn link(&self, key: &Arc<RunnerKey>, by_tls: bool) -> RunnerLink {
         let at = self.at;
         RunnerLink::with_key(RunnerAddress::Pod(PodRunner { at, by_tls }), key)
@@ -236,6 +239,44 @@ async fn a_secret_that_is_made_anew_is_taken_up_when_the_runner_has_it() {
     assert_eq!(api.reads(), 2);
 }
 
+/// Of a runner of which nobody knows that it speaks TLS either: its secret may get a certificate, and another token.
+#[tokio::test]
+async fn what_is_missing_or_refused_is_looked_for_again() {
+    let own = identity();
+    let runner = Runner::start(Speaks::Tls(own.clone())).await;
+    let api = Api::start(None).await;
+    let mut strict = runner.link(&api.key, true);
+    let refused = strict.state(None).await.expect_err("no secret yet");
+    assert!(
+        matches!(refused, LinkError::NoCertificate { .. }),
+        "{refused:?}"
+    );
+    let mut stale = secret(&own, "1");
+    stale["data"]["token"] = json!(STANDARD.encode("stale"));
+    set(&api.secret, Some(stale));
+    pause(Duration::from_millis(150)).await;
+    let refused = strict.state(None).await.expect_err("another token");
+    assert!(matches!(refused, LinkError::Refused { .. }), "{refused:?}");
+    set(&api.secret, Some(secret(&own, "2")));
+    pause(Duration::from_millis(150)).await;
+    strict.state(None).await.expect("answers");
+    // By TLS from then on, also where it was spoken to in the clear before.
+    set(&runner.speaks, Speaks::Clear);
+    let bare = Api::start(None).await;
+    let mut lax = runner.link(&bare.key, false);
+    lax.state(None).await.expect("answers in the clear");
+    set(&bare.secret, Some(secret(&own, "1")));
+    set(&runner.speaks, Speaks::Tls(own));
+    pause(Duration::from_millis(150)).await;
+    runner.shown();
+    runner
+        .link(&bare.key, false)
+        .state(None)
+        .await
+        .expect("answers");
+    assert_eq!(runner.shown(), token());
+}
+
 /// A kubelet takes its time, and links try on: the API server is asked ever more seldom, and what a runner had is kept if it is of
 /// no more use to ask.
 #[tokio::test]
@@ -252,9 +293,14 @@ async fn who_waits_for_a_runner_does_not_wear_out_the_api_server() {
     }
     let reads = api.reads();
     assert!((2..=12).contains(&reads), "{reads} reads in 180 attempts");
+    // Gone: it is asked for once more, and what was known stays known.
     set(&api.secret, None);
-    pause(Duration::from_secs(2)).await;
-    links[0].state(None).await.expect_err("as before");
+    let began = std::time::Instant::now();
+    while api.reads() == reads && began.elapsed() < Duration::from_secs(60) {
+        links[0].state(None).await.expect_err("as before");
+        pause(Duration::from_millis(100)).await;
+    }
+    assert!(api.reads() > reads, "it was not asked again");
     set(&runner.speaks, Speaks::Tls(own));
     links[0]
         .state(None)

@@ -435,7 +435,12 @@ impl World {
                 false => Err(Refusal::Gone),
             },
             Action::ReadPod { name } => Ok(self.pod_reply(&name)),
-            Action::CreatePod { name, mut pod, .. } => {
+            Action::CreatePod {
+                name,
+                mut pod,
+                secret,
+            } => {
+                assert_eq!(secret.is_some(), self.settings.runners_at_pods);
                 let named = self.moves.values();
                 let mut named = named.map(|object| &object["status"]["targetPodName"]);
                 assert!(
