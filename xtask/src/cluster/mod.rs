@@ -11,7 +11,7 @@ use std::process::Command;
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 
-use crate::{build, shell};
+use crate::{build, setup, shell};
 
 /// The tests that start a cluster of their own.
 const TESTS: [&str; 9] = [
@@ -163,8 +163,9 @@ fn test(names: &[String], rest: &[String]) -> Result<()> {
     shell::run("the tests of clusters", &mut command)
 }
 
-/// Everything a cluster is made of; without root its nodes are left out.
+/// Everything a cluster is made of; without root its nodes are left out. What builds them is installed first.
 pub(crate) fn build() -> Result<Vec<PathBuf>> {
+    setup::ensure(setup::Need::Everything)?;
     let mut folders = programs::ensure()?;
     if shell::is_root() {
         folders.push(rootfs::ensure()?);
@@ -174,6 +175,7 @@ pub(crate) fn build() -> Result<Vec<PathBuf>> {
 
 /// As [`build`]; without Go nothing is done and the tests that need a cluster say so. Returns whether it is there.
 pub(crate) fn build_if_possible() -> Result<bool> {
+    setup::ensure(setup::Need::Everything)?;
     let can = programs::ensure_if_possible()?;
     if can && shell::is_root() {
         rootfs::ensure()?;

@@ -13,7 +13,7 @@ use std::process::Command;
 use anyhow::Result;
 
 use super::super::{programs, rootfs, store};
-use crate::shell;
+use crate::{setup, shell};
 
 /// The name under which the store knows the image.
 const REFERENCE: &str = "bellows/kind-image:1.34";
@@ -54,8 +54,9 @@ const FILES: [(&str, &str); 12] = [
 pub(super) struct Parts(Vec<(&'static str, PathBuf)>);
 
 impl Parts {
-    /// Builds what is not there. The sets of programs come in the order in which they are listed.
+    /// Builds what is not there, and installs what that takes. The sets of programs come in the order in which they are listed.
     pub(super) fn ensure() -> Result<Self> {
+        setup::ensure(setup::Need::Everything)?;
         let plane = ["plane", "kubelet", "helm"];
         let mut all: Vec<_> = plane.into_iter().zip(programs::ensure()?).collect();
         all.extend(
