@@ -1,6 +1,8 @@
 //! A child process: start, end, and what the kernel says of its costs.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
+use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
@@ -88,13 +90,11 @@ impl Process {
     /// # Errors
     /// When it has ended.
     pub fn cpu(&self) -> Result<Duration> {
-        let mut nanos = 0;
+        let mut sum = Duration::ZERO;
         for task in std::fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
-            let text = std::fs::read_to_string(task?.path().join("schedstat"))?;
-            let first = text.split_whitespace().next().context("empty schedstat")?;
-            nanos += first.parse::<u64>().context("schedstat")?;
+            sum += cpu_of(&task?.path())?;
         }
-        Ok(Duration::from_nanos(nanos))
+        Ok(sum)
     }
 
     /// Resident memory, bytes.
@@ -107,6 +107,36 @@ impl Process {
         let kib = line.and_then(|line| line.split_whitespace().next());
         Ok(kib.context("no VmRSS")?.parse::<u64>()? << 10)
     }
+}
+
+/// Time on a processor so far of the thread whose directory below `/proc` this is.
+fn cpu_of(thread: &Path) -> Result<Duration> {
+    let text = std::fs::read_to_string(thread.join("schedstat"))?;
+    let first = text.split_whitespace().next().context("empty schedstat")?;
+    Ok(Duration::from_nanos(first.parse().context("schedstat")?))
+}
+
+/// Time on a processor so far of all threads that live on this machine, by the names of their programs as the kernel has them: cut to
+/// 15 bytes, and the same for all that have it. The kernel's own are one.
+#[must_use]
+pub fn cpu_by_program() -> BTreeMap<String, Duration> {
+    let mut sums: BTreeMap<String, Duration> = BTreeMap::new();
+    for process in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let process = process.path();
+        let Ok(name) = std::fs::read_to_string(process.join("comm")) else {
+            continue;
+        };
+        let name = match std::fs::read(process.join("cmdline")) {
+            Ok(line) if line.is_empty() => "kernel",
+            _ => name.trim(),
+        };
+        let threads = std::fs::read_dir(process.join("task")).into_iter();
+        // One that ends meanwhile counts no more.
+        let of_threads = threads.flatten().flatten();
+        let sum = of_threads.filter_map(|thread| cpu_of(&thread.path()).ok());
+        *sums.entry(name.to_owned()).or_default() += sum.sum::<Duration>();
+    }
+    sums
 }
 
 impl Drop for Process {

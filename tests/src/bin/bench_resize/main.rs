@@ -10,11 +10,13 @@
 //! With `--cluster` the guest is in a pod of a real cluster and the patch goes through a real API server to the deployed parts. This
 //! thread, the only one, is then on the nodes' network.
 //!
-//! Beside the whole time stands where it goes: how long the API took to answer the patch, and what the parts stamped.
+//! Beside the whole time stands where it goes: how long the API took to answer the patch, what the parts stamped, and with `--costs`
+//! how long each program of the machine worked meanwhile: they share its processors with the guest.
 
 mod place;
 mod rig;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use anyhow::Result;
@@ -31,6 +33,9 @@ const RATIO_TARGET: f64 = 1.2;
 /// What the slowest resizes may take over the slowest by raw QMP, milliseconds at the 99th percentile.
 const EXCESS_TARGET_MS: f64 = 100.0;
 
+/// Work of a program that is not told, milliseconds a step.
+const WORTH_TELLING_MS: f64 = 0.5;
+
 /// Options.
 #[derive(Parser)]
 struct Cli {
@@ -43,6 +48,9 @@ struct Cli {
     /// In a cluster of one node, not under `bellows up`; needs root
     #[arg(long)]
     cluster: bool,
+    /// Measure what each program of the machine works meanwhile, which costs each step some milliseconds
+    #[arg(long)]
+    costs: bool,
     /// Write the figures to FILE
     #[arg(long)]
     json: Option<PathBuf>,
@@ -66,9 +74,8 @@ struct Step {
     to: (u32, u32),
 }
 
-const ONE_CPU: (Step, Step) = pair(("cpu_plus_1", "cpu_minus_1"), (2, 1));
-const STEPS: [(Which, (Step, Step)); 3] = [
-    (Which::Cpu, ONE_CPU),
+static STEPS: [(Which, (Step, Step)); 3] = [
+    (Which::Cpu, pair(("cpu_plus_1", "cpu_minus_1"), (2, 1))),
     (
         Which::Cpus,
         pair(("cpu_plus_n", "cpu_minus_n"), (1 + MANY, 1)),
@@ -103,7 +110,7 @@ async fn main() -> Result<()> {
     } else {
         Place::machine().await?
     };
-    let mut rig = Rig::new(place).await?;
+    let mut rig = Rig::new(place, cli.costs).await?;
     let mut figures = Vec::new();
     for (which, (up, down)) in &STEPS {
         if !cli.steps.is_empty() && !cli.steps.contains(which) {
@@ -150,6 +157,14 @@ fn figures_of(name: &str, ours: &[Took], raw: &[f64], first: &[f64]) -> Vec<Figu
     ];
     let answered: Vec<f64> = ours.iter().map(|took| took.answered_ms).collect();
     figures.push(ms("answer_ms_median", spread(&answered).1));
+    let programs: BTreeSet<&String> = ours.iter().flat_map(|took| took.worked_ms.keys()).collect();
+    for program in programs {
+        let worked = ours.iter().filter_map(|took| took.worked_ms.get(program));
+        let mean = worked.sum::<f64>() / ours.len() as f64;
+        if mean >= WORTH_TELLING_MS {
+            figures.push(ms(&format!("{program}_worked_ms_mean"), mean));
+        }
+    }
     for (index, (stage, _)) in STAMPED.iter().enumerate() {
         let stamped: Vec<f64> = ours.iter().filter_map(|took| took.stages[index]).collect();
         if !stamped.is_empty() {

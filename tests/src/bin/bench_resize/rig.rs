@@ -1,18 +1,20 @@
 //! The guest that is measured, and the two ways to resize it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use bellows_tests::guest::Guest;
 use bellows_tests::patience::wait_for;
+use bellows_tests::process::cpu_by_program;
 use bellows_tests::qmp::Qmp;
 use bellows_tests::site::BOOT_PATIENCE;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use tokio::task::JoinHandle;
 
 use super::place::Place;
-use super::{ONE_CPU, Step};
+use super::{STEPS, Step};
 
 /// The VM that is measured.
 pub(crate) const VM: &str = "bench";
@@ -43,6 +45,8 @@ pub(crate) struct Took {
     pub(crate) answered_ms: f64,
     /// Each of [`STAMPED`], where it was stamped.
     pub(crate) stages: [Option<f64>; STAMPED.len()],
+    /// What each program of this machine worked from the patch until the guest saw it.
+    pub(crate) worked_ms: BTreeMap<String, f64>,
 }
 
 /// The guest measured now.
@@ -57,10 +61,12 @@ pub(crate) struct Rig {
     base_total: u64,
     /// `kvm` or `tcg`.
     pub(crate) accel: String,
+    /// Whether what programs work is measured.
+    costs: bool,
 }
 
 impl Rig {
-    pub(crate) async fn new(place: Place) -> Result<Self> {
+    pub(crate) async fn new(place: Place, costs: bool) -> Result<Self> {
         let (guest, base_total, accel) = boot(&place).await?;
         Ok(Self {
             place,
@@ -70,6 +76,7 @@ impl Rig {
             known: BTreeSet::new(),
             base_total,
             accel,
+            costs,
         })
     }
 
@@ -81,7 +88,11 @@ impl Rig {
     /// Sees to a guest that can make the pair of steps once more, and has made it before. A QEMU under TCG can plug only
     /// so many CPUs in its life, so that a worn guest is replaced. Returns what the first time took by hand, if this was
     /// it.
-    pub(crate) async fn be_ready(&mut self, up: &Step, down: &Step) -> Result<Option<(f64, f64)>> {
+    pub(crate) async fn be_ready(
+        &mut self,
+        up: &'static Step,
+        down: &'static Step,
+    ) -> Result<Option<(f64, f64)>> {
         let for_memory = u32::from(up.from.1 != up.to.1);
         let plugs = 2 * (up.to.0 - up.from.0) + for_memory;
         if self.plugs + 2 * plugs > PLUGS_PER_GUEST {
@@ -98,40 +109,42 @@ impl Rig {
         self.by_hand(up, down).await.map(Some)
     }
 
-    async fn seen(&self, cpus: u32, slots: u32) -> Result<()> {
+    /// Listens to the guest until it sees the size that a step leads to. The question is in the guest before the step begins: a guest
+    /// that is asked while it changes its size has that to do as well.
+    async fn listen(&self, step: &'static Step, by: &str) -> JoinHandle<Result<Seen>> {
+        let (cpus, slots) = step.to;
         let total = self.base_total + SLOT * u64::from(slots - 1);
         // The kernel keeps a little of what is plugged for itself; 64 MiB tell one slot from the next with ease.
         let slack = 64 << 20;
-        self.guest
-            .wait(
-                &format!("{cpus} CPUs and {slots} slots"),
-                PATIENCE,
-                |state| state.cpus_online == cpus && state.mem_total.0.abs_diff(total) < slack,
-            )
-            .await
-            .map(drop)
+        let guest = self.guest.clone();
+        let what = format!("{} by {by}", step.name);
+        let costs = self.costs;
+        let seen = tokio::spawn(async move {
+            guest
+                .wait(&what, PATIENCE, |state| {
+                    state.cpus_online == cpus && state.mem_total.0.abs_diff(total) < slack
+                })
+                .await?;
+            let at = Instant::now();
+            let work = costs.then(cpu_by_program).unwrap_or_default();
+            Ok(Seen { at, work })
+        });
+        tokio::time::sleep(REST).await;
+        seen
     }
 
     /// From the patch until the guest sees it; then waits until the object says so too.
-    pub(crate) async fn by_object(&mut self, step: &Step) -> Result<Took> {
+    pub(crate) async fn by_object(&mut self, step: &'static Step) -> Result<Took> {
         self.revision += 1;
-        tokio::time::sleep(REST).await;
+        let seen = self.listen(step, "the object").await;
+        let before = self.costs.then(cpu_by_program).unwrap_or_default();
         let began = Instant::now();
-        let milliseconds = || began.elapsed().as_secs_f64() * 1e3;
-        let patch = async {
-            self.place
-                .vms()
-                .patch_size(VM, step.to.0 * 1000, step.to.1, self.revision)
-                .await?;
-            Ok(milliseconds())
-        };
-        let seen = async {
-            self.seen(step.to.0, step.to.1)
-                .await
-                .with_context(|| step.name)?;
-            Ok::<_, anyhow::Error>(milliseconds())
-        };
-        let (answered_ms, visible_ms) = tokio::try_join!(patch, seen)?;
+        self.place
+            .vms()
+            .patch_size(VM, step.to.0 * 1000, step.to.1, self.revision)
+            .await?;
+        let answered = began.elapsed();
+        let seen = seen.await??;
         let revision = self.revision;
         self.place
             .vms()
@@ -143,9 +156,10 @@ impl Rig {
             })
             .await?;
         Ok(Took {
-            visible_ms,
-            answered_ms,
+            visible_ms: milliseconds(seen.at - began),
+            answered_ms: milliseconds(answered),
             stages: self.stages().await?,
+            worked_ms: worked(&before, &seen.work),
         })
     }
 
@@ -167,7 +181,11 @@ impl Rig {
     }
 
     /// Milliseconds of the same two steps by raw QMP, with the runner stopped.
-    pub(crate) async fn by_hand(&mut self, up: &Step, down: &Step) -> Result<(f64, f64)> {
+    pub(crate) async fn by_hand(
+        &mut self,
+        up: &'static Step,
+        down: &'static Step,
+    ) -> Result<(f64, f64)> {
         let rundir = self.place.rundir().await?;
         let stopped = Stopped::of(self.place.runner_process().await?)?;
         let mut qmp = Qmp::connect(&rundir.join("qmp-manual.sock")).await?;
@@ -204,14 +222,15 @@ impl Rig {
         })
         .await?;
         tokio::time::sleep(AT_REST).await;
-        for step in [&ONE_CPU.0, &ONE_CPU.1] {
+        let (_, (up, down)) = &STEPS[0];
+        for step in [up, down] {
             self.by_object(step).await?;
         }
         Ok(())
     }
 
-    async fn timed(&self, qmp: &mut Qmp, step: &Step) -> Result<f64> {
-        tokio::time::sleep(REST).await;
+    async fn timed(&self, qmp: &mut Qmp, step: &'static Step) -> Result<f64> {
+        let seen = self.listen(step, "raw QMP").await;
         let began = Instant::now();
         let id = |cpu: u32| format!("bench-cpu{cpu}");
         for cpu in step.from.0..step.to.0 {
@@ -223,11 +242,30 @@ impl Rig {
         if step.from.1 != step.to.1 {
             qmp.set_memory(u64::from(step.to.1 - 1) * SLOT).await?;
         }
-        self.seen(step.to.0, step.to.1)
-            .await
-            .with_context(|| format!("{} by raw QMP", step.name))?;
-        Ok(began.elapsed().as_secs_f64() * 1e3)
+        Ok(milliseconds(seen.await??.at - began))
     }
+}
+
+/// When a guest saw its new size, and what each program of this machine had worked by then, where that is measured.
+struct Seen {
+    at: Instant,
+    work: BTreeMap<String, Duration>,
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+/// Milliseconds that each program has worked between two looks.
+fn worked(
+    before: &BTreeMap<String, Duration>,
+    after: &BTreeMap<String, Duration>,
+) -> BTreeMap<String, f64> {
+    let worked = after.iter().map(|(program, after)| {
+        let before = before.get(program).copied().unwrap_or_default();
+        (program.clone(), milliseconds(after.saturating_sub(before)))
+    });
+    worked.collect()
 }
 
 /// A runner that is stopped until this is dropped.
