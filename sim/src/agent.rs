@@ -358,7 +358,7 @@ impl World {
             updated_at: wall,
         };
         let operations = json!([
-            {"op": "replace", "path": "/spec/guest/cpus/use", "value": request.target.cpu.to_quantity_string()},
+            {"op": "replace", "path": "/spec/guest/cpus/use", "value": request.target.cpu},
             {"op": "replace", "path": "/spec/guest/memorySlots/use", "value": slots},
             {"op": "replace", "path": "/spec/targetRevision", "value": revision},
         ]);

@@ -88,7 +88,7 @@ impl Vms {
         revision: i64,
     ) -> Result<()> {
         let operations = json!([
-            {"op": "replace", "path": "/spec/guest/cpus/use", "value": protocol::units::MilliCpu(milli_cpu).to_quantity_string()},
+            {"op": "replace", "path": "/spec/guest/cpus/use", "value": protocol::units::MilliCpu(milli_cpu)},
             {"op": "replace", "path": "/spec/guest/memorySlots/use", "value": slots},
             {"op": "add", "path": "/spec/targetRevision", "value":
                 {"revision": {"value": revision, "flags": 0}, "updatedAt": jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()}},

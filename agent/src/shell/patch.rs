@@ -63,7 +63,8 @@ impl PatchError {
     }
 }
 
-/// The three operations.
+/// The three operations. The CPU amount is in the form in which objects keep it (`2`, `"750m"`): another one has to be brought into it
+/// first, for which API servers ask a webhook.
 #[must_use]
 pub(super) fn operations(
     target: Resources,
@@ -77,7 +78,7 @@ pub(super) fn operations(
         updated_at: now,
     };
     json!([
-        { "op": "replace", "path": "/spec/guest/cpus/use", "value": target.cpu.to_quantity_string() },
+        { "op": "replace", "path": "/spec/guest/cpus/use", "value": target.cpu },
         { "op": "replace", "path": "/spec/guest/memorySlots/use", "value": slots },
         { "op": "replace", "path": "/spec/targetRevision", "value": revision },
     ])
@@ -126,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_operations_are_the_deployed_agents() {
+    fn the_operations_are_the_deployed_agents_but_for_the_form_of_whole_cores() {
         let revision = Revision { value: 3, flags: 1 };
         let now = WallTime::parse("2024-01-02T03:04:05.25Z").expect("parses");
         let got = operations(Resources::new(500, 2 << 30), Bytes::gib(1), revision, now);
@@ -134,7 +135,7 @@ mod tests {
             serde_json::from_str(include_str!("../../testdata/patch.json")).expect("golden file");
         assert_eq!(got, want);
         let whole = operations(Resources::new(1000, 1 << 30), Bytes::gib(1), revision, now);
-        assert_eq!(whole[0]["value"], "1", "a whole core is a text too");
+        assert_eq!(whole[0]["value"], 1, "as objects keep it");
     }
 
     #[test]
