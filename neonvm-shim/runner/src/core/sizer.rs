@@ -9,8 +9,8 @@
 //! * *Happy path up*: the free slots are known from the last look, so an order turns into `device_add`s and one `qom-set`
 //!   at once; looks confirm; neonvmd reports that the guest uses them.
 //! * *Truth* is `query-hotpluggable-cpus` and `query-memory-devices`, and of single CPUs what QEMU says of them: a `device_add` it
-//!   has carried out, a device it has deleted. A look holds up the guest whose CPU is just coming or going. Other events only make
-//!   the next look come at once.
+//!   has carried out, a device it has deleted. A look holds up the guest whose CPU or memory is just coming or going. Other events,
+//!   and a guest that sees about the memory it is to have, only make the next look come at once.
 //! * *Superseding*: a lane that waits for a reply decides again, by the newest order, when it comes.
 //! * *Failures*: a refused command is kept as the problem and tried again with a growing pause; a CPU that does not leave is
 //!   asked again after [`LEAVE_AGAIN`]; memory that does not leave stays requested (the guest's driver retries by itself).
@@ -88,6 +88,8 @@ pub struct Sizer {
     /// Since when CPUs have been leaving without end.
     leaving_since: Option<Timestamp>,
     device: Option<DeviceView>,
+    /// Whether the memory was looked at since the last request for another size.
+    device_fresh: bool,
     /// What it had before the monitor was lost: shown until the next look.
     device_before: Option<DeviceView>,
     /// Whether CPUs and memory were ever looked at.
@@ -144,6 +146,7 @@ impl Sizer {
             leaving: BTreeMap::new(),
             leaving_since: None,
             device: (shape.device.0 == 0).then(DeviceView::default),
+            device_fresh: shape.device.0 == 0,
             device_before: None,
             looked: false,
             memory_moved: now,
@@ -213,7 +216,8 @@ impl Sizer {
                 self.memory.busy = false;
                 self.memory_moved = now;
                 match reply {
-                    Ok(()) => self.memory.expect(now),
+                    // A look holds up the guest that has just begun; the guest itself tells when it has done it.
+                    Ok(()) => self.memory.expect_event(now),
                     Err(failure) => self.memory.fail(now, failure),
                 }
             }
@@ -326,6 +330,9 @@ impl Sizer {
         self.leaving_since = None;
         self.told_at = None;
         self.ahead = None;
+        if !self.device_fresh {
+            self.memory.hint(now);
+        }
         // What is known suffices to act at once; the next look corrects it.
         self.decide_cpus(now);
         self.decide_memory(now);
@@ -351,6 +358,7 @@ impl Sizer {
         self.leaving.clear();
         if self.shape.device.0 > 0 {
             self.device_before = self.device.take().or(self.device_before);
+            self.device_fresh = false;
         }
         self.cpu.expect(now);
         self.memory.expect(now);
@@ -529,6 +537,7 @@ impl Sizer {
         let at_rest = view.requested == view.size;
         self.at_rest_since = at_rest.then(|| self.at_rest_since.unwrap_or(now));
         self.device = Some(view);
+        self.device_fresh = true;
         let rested = self.has_rested(now);
         if self.reserved.is_none() || (rested && !self.reserved_at_rest) {
             self.learn_reserved(rested);
@@ -546,6 +555,7 @@ impl Sizer {
         }
         if self.memory.busy
             || !self.qmp
+            || !self.device_fresh
             || self.memory.failure.is_some()
             || self.shape.device.0 == 0
         {
@@ -555,7 +565,7 @@ impl Sizer {
             return;
         };
         if view.requested != wanted {
-            self.memory.busy = true;
+            (self.memory.busy, self.device_fresh) = (true, false);
             self.at_rest_since = None;
             self.pending.push(Action::Request(wanted));
         } else if view.size != wanted {
@@ -575,12 +585,34 @@ impl Sizer {
         if rested || self.reserved.is_none() {
             self.learn_reserved(rested);
         }
+        let wanted = self.wanted_device();
+        if self.guest_comes_near() && self.device.map(|view| view.size) != wanted {
+            self.memory.hint(now);
+        }
+    }
+
+    /// Whether the memory that the guest sees is about what is wanted.
+    fn guest_comes_near(&self) -> bool {
+        let (Some(wanted), Some(reserved)) = (self.wanted(), self.reserved) else {
+            return false;
+        };
+        let total = self.guest.and_then(|guest| guest.mem_total);
+        total.is_some_and(|total| {
+            (total.0 + reserved).abs_diff(wanted.mem.0) <= self.total_slack(wanted)
+        })
+    }
+
+    /// How far the guest's MemTotal may be from what it should be.
+    fn total_slack(&self, wanted: Resources) -> u64 {
+        TOTAL_SLACK + (wanted.mem.0 - self.shape.base.0) / 32
     }
 
     /// Takes the guest's MemTotal as belonging to the memory QEMU has plugged, if that is at rest. What is learnt before
     /// it has `rested` may rest on a report from before the last block moved: it holds only until there is better.
     fn learn_reserved(&mut self, rested: bool) {
-        let at_rest = self.device.filter(|view| view.requested == view.size);
+        let at_rest = self
+            .device
+            .filter(|view| self.device_fresh && view.requested == view.size);
         let total = self.guest.and_then(|guest| guest.mem_total);
         let (Some(view), Some(total)) = (at_rest, total) else {
             return;
@@ -608,10 +640,11 @@ impl Sizer {
         };
         let memory = match (self.wanted_device(), self.device) {
             (Some(wanted), Some(view)) => {
-                view == DeviceView {
+                let matching = DeviceView {
                     requested: wanted,
                     size: wanted,
-                }
+                };
+                self.device_fresh && view == matching
             }
             _ => false,
         };
@@ -625,8 +658,7 @@ impl Sizer {
         };
         let sum = self.reserved.zip(guest.mem_total);
         let memory = sum.is_none_or(|(reserved, total)| {
-            let slack = TOTAL_SLACK + (wanted.mem.0 - self.shape.base.0) / 32;
-            total.0 + reserved + slack >= wanted.mem.0
+            total.0 + reserved + self.total_slack(wanted) >= wanted.mem.0
         });
         (guest.cpus_online == self.shape.cpus_for(wanted.cpu), memory)
     }

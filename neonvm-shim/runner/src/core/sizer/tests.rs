@@ -178,6 +178,8 @@ impl World {
             Action::Request(bytes) => {
                 self.log.push(format!("request {bytes}"));
                 self.requested = bytes.0;
+                // A guest takes what it gets at once, and gives back piece by piece.
+                self.size = self.size.max(self.requested);
                 Event::Requested(Ok(()))
             }
             Action::SetGuestCpus(count) => {
@@ -285,6 +287,60 @@ fn a_guest_that_gives_cpus_back_is_not_looked_at_before_qemu_tells() {
     world.now = world.now + Span::from_millis(200);
     let untold = world.sizer.poll_action(world.now);
     assert_eq!(untold, Some(Action::QueryCpus), "an event may be lost");
+}
+
+#[test]
+fn a_guest_that_takes_memory_is_not_looked_at_before_it_sees_it() {
+    let mut world = World::new(CpuControl::Plug, Accel::Tcg);
+    world.settle();
+    world.order(1000, 2 * GIB, 1);
+    assert_eq!(
+        world.sizer.poll_action(world.now),
+        Some(Action::Request(Bytes(GIB)))
+    );
+    world.requested = GIB;
+    world.sizer.handle(world.now, Event::Requested(Ok(())));
+    for (size, ms) in [(GIB / 4, 10), (GIB / 2, 20), (3 * GIB / 4, 30)] {
+        world.now = world.now + Span::from_millis(ms);
+        world.size = size;
+        world.report();
+        assert_eq!(world.sizer.poll_action(world.now), None, "it is at work");
+    }
+    world.size = GIB;
+    world.report();
+    let told = world.sizer.poll_action(world.now);
+    assert_eq!(told, Some(Action::QueryMemory), "the guest has it");
+    world.sizer.handle(
+        world.now,
+        Event::Memory(Ok(DeviceView {
+            requested: Bytes(GIB),
+            size: Bytes(GIB),
+        })),
+    );
+    assert!(world.done());
+
+    // One that tells nothing of its memory is looked at all the same.
+    world.counts_cpus = true;
+    world.order(1000, 3 * GIB, 2);
+    world.settle();
+    world.now = world.now + Span::from_millis(200);
+    let untold = world.sizer.poll_action(world.now);
+    assert_eq!(untold, Some(Action::QueryMemory));
+}
+
+/// What was known from before the request was taken for what there is: the guest kept what it was not to have.
+#[test]
+fn a_growth_taken_back_before_it_is_looked_at_is_taken_back() {
+    let mut world = World::new(CpuControl::Plug, Accel::Tcg);
+    world.settle();
+    world.order(1000, 2 * GIB, 1);
+    world.act();
+    assert_eq!((world.requested, world.size), (GIB, GIB), "{:?}", world.log);
+    world.order(1000, GIB, 2);
+    assert!(!world.done());
+    world.run(Span::from_secs(2));
+    assert!(world.done());
+    assert_eq!((world.requested, world.size), (0, 0), "{:?}", world.log);
 }
 
 #[test]
@@ -406,6 +462,7 @@ fn memory_the_guest_does_not_online_is_named() {
             };
             world.sizer.handle(world.now, event);
         }
+        world.now = world.now + Span::from_millis(20);
     }
     assert!(!world.done());
     world.now = world.now + GUEST_BLIND;

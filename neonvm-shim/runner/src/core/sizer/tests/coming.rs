@@ -59,7 +59,7 @@ fn of_a_guest_that_tells_of_nothing_but_its_cpus_qemu_is_believed_for_the_rest()
     world.report();
     assert_eq!(world.sizer.memory().guest_total, None);
     world.order(3000, 4 * GIB, 1);
-    world.settle();
+    world.run(Span::from_secs(1));
     assert!(world.done(), "{:?}", world.problem());
     assert_eq!(world.sizer.cpus().guest_online, Some(3));
     // One that does not online new CPUs by itself is told to, by the same route as ours.
