@@ -51,6 +51,7 @@ contract!(
     a_write_of_an_old_version_is_refused,
     a_patch_whose_test_fails_changes_nothing,
     appliers_own_what_they_set,
+    who_set_what_is_forgotten_until_somebody_applies,
     a_watch_tells_everything_in_order,
     a_pod_is_bound_once,
     lists_are_selected_and_paged,
@@ -601,6 +602,26 @@ async fn appliers_own_what_they_set(api: &Api) {
         .await
         .unwrap();
     assert_eq!(forced.data["spec"]["guest"]["cpus"]["use"], 2);
+}
+
+async fn who_set_what_is_forgotten_until_somebody_applies(api: &Api) {
+    let (vms, vm) = made(api, "pg").await;
+    assert!(vm.metadata.managed_fields.is_some());
+    let params = PatchParams::default();
+    let forget =
+        json_patch(json!([{"op": "add", "path": "/metadata/managedFields", "value": [{}]}]));
+    vms.patch("pg", &params, &forget).await.unwrap();
+    let size = Patch::Merge(json!({"spec": {"guest": {"cpus": {"use": 2}}}}));
+    let vm = vms.patch("pg", &params, &size).await.unwrap();
+    assert_eq!(vm.metadata.managed_fields, None);
+    let mut applied = api.vm("pg");
+    applied["spec"] = json!({"guest": {"cpus": {"use": 3}}});
+    let taken = vms
+        .patch("pg", &PatchParams::apply("one"), &Patch::Apply(applied))
+        .await;
+    let (code, message) = refusal(taken);
+    assert_eq!(code, 409, "{message}");
+    assert!(message.contains("before-first-apply"), "{message}");
 }
 
 async fn a_watch_tells_everything_in_order(api: &Api) {

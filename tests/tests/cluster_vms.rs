@@ -507,7 +507,25 @@ async fn patch_is_seen(world: &World) -> Result<()> {
         let is_counted = page.contains(ahead) && !page.contains(&format!("{ahead}0\n"));
         ensure!(is_counted, "{page}");
         late_change_is_refused(world, pod)?;
+        for object in [["neonvm", "pg"], ["pod", pod]] {
+            nobody_is_kept(world, object)?;
+        }
     }
+    Ok(())
+}
+
+/// The API server keeps of nobody which fields of an object they set: it would take it nearly half of each write.
+fn nobody_is_kept(world: &World, object: [&str; 2]) -> Result<()> {
+    let show = [
+        "--show-managed-fields",
+        "-o",
+        "jsonpath={.metadata.managedFields}",
+    ];
+    let kept = world
+        .cluster
+        .plane()
+        .ask(&[&["get"], &object[..], &show].concat())?;
+    ensure!(kept.is_empty(), "{object:?}: {kept}");
     Ok(())
 }
 

@@ -76,6 +76,8 @@ pub struct Settings {
     pub true_requests: bool,
     /// Seconds before the first readiness probe: a floor of the boot time seen.
     pub readiness_initial_delay_s: u32,
+    /// API servers go on keeping who set which field of VMs and runner pods, though nobody applies parts of them.
+    pub keep_field_owners: bool,
     /// How long a resize may take before the object says phase Scaling, and the pod that the VM shrinks.
     pub quick: Span,
     /// How node affinity is joined.
@@ -110,6 +112,7 @@ impl Settings {
             device_limits: false,
             true_requests: false,
             readiness_initial_delay_s: 0,
+            keep_field_owners: false,
             quick: QUICK,
             affinity: AffinityStyle::Joined,
             default_scheduler: Some("autoscale-scheduler".into()),

@@ -97,6 +97,8 @@ pub(super) async fn offers_resize(client: &Client) -> Result<bool, kube::Error> 
 pub(super) struct KubeApi {
     pub(super) client: Client,
     slots: Semaphore,
+    /// Servers go on keeping who set which field (`owners.rs`).
+    pub(super) keep_field_owners: bool,
     /// The addresses of the overlay, if there is one.
     pub(super) pools: Option<Arc<Pools>>,
 }
@@ -106,6 +108,7 @@ impl KubeApi {
         Self {
             client,
             slots: Semaphore::new(REQUESTS_AT_ONCE),
+            keep_field_owners: false,
             pools: None,
         }
     }
@@ -125,12 +128,14 @@ impl KubeApi {
         match action {
             Action::PatchVm { patch, .. } => {
                 let request = vms.patch(vm, &params, &Patch::Merge(patch));
-                object(self.send(request).await, as_vm)
+                let written = self.send(request).await;
+                object(self.disown(&vms, vm, written).await, as_vm)
             }
             Action::WriteStatus { patch, .. } => {
                 let patch = Patch::Merge(patch);
                 let request = vms.patch_subresource("status", vm, &params, &patch);
-                object(self.send(request).await, as_vm)
+                let written = self.send(request).await;
+                object(self.disown(&vms, vm, written).await, as_vm)
             }
             Action::ReadVm => {
                 let request = vms.get(vm, &GetParams::default());
@@ -215,8 +220,10 @@ impl KubeApi {
 
     /// Creates a pod; one of that name that is there already is what is found.
     pub(super) async fn create_pod(&self, namespace: &str, name: &str, pod: &Value) -> Found {
-        let request = pods(namespace).create(&post_params(), pod.to_string().into_bytes());
-        match self.send(request).await {
+        let pods = pods(namespace);
+        let request = pods.create(&post_params(), pod.to_string().into_bytes());
+        let made = self.send(request).await;
+        match self.disown(&pods, name, made).await {
             // Created before, by us or another: the core looks whose it is.
             Err(error) if error.code() == Some(409) => self.read_pod(namespace, name).await,
             // Not found is the namespace here, not the pod.
@@ -235,9 +242,11 @@ impl KubeApi {
     /// Applies a JSON patch to a pod's owners, labels and annotations.
     pub(super) async fn sync_pod(&self, namespace: &str, name: &str, ops: &[PatchOp]) -> Found {
         let patch = Patch::Merge(json!(ops));
-        let request = pods(namespace).patch(name, &patch_params(), &patch);
+        let pods = pods(namespace);
+        let request = pods.patch(name, &patch_params(), &patch);
         let rests = |pod: &Pod| metadata::rest_on_others(ops, &pod.metadata);
-        match self.send(request.map(as_json_patch)).await {
+        let written = self.send(request.map(as_json_patch)).await;
+        match self.disown(&pods, name, written).await {
             Err(error) if error.code() == Some(422) => {
                 self.unless_changed(namespace, name, &error, rests).await
             }
@@ -445,7 +454,7 @@ fn pods(namespace: &str) -> Request {
 }
 
 /// The library takes operations it has parsed itself; ours are data already.
-fn as_json_patch(mut request: hyper::Request<Vec<u8>>) -> hyper::Request<Vec<u8>> {
+pub(super) fn as_json_patch(mut request: hyper::Request<Vec<u8>>) -> hyper::Request<Vec<u8>> {
     request.headers_mut().insert(
         hyper::header::CONTENT_TYPE,
         hyper::header::HeaderValue::from_static("application/json-patch+json"),

@@ -22,6 +22,7 @@ mod metrics;
 mod mover;
 mod moves;
 mod overlay;
+mod owners;
 mod runner_key;
 mod secret;
 mod state;
@@ -110,6 +111,7 @@ pub async fn run(params: Params, cancel: CancellationToken) -> Result<(), RunErr
         Arc::new(overlay::Pools::new(overlay, metrics, params.clock))
     });
     api.pools.clone_from(&pools);
+    api.keep_field_owners = params.settings.keep_field_owners;
     let api = Arc::new(api);
     let sweeper = pools.map(|pools| {
         let sweep = pools.sweep(Arc::clone(&api), params.state.clone());

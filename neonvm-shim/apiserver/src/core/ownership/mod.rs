@@ -21,6 +21,8 @@ use super::time::WallTime;
 const MAX_UPDATE_MANAGERS: usize = 10;
 /// Name of the manager the oldest ones are folded into.
 const FOLDED: &str = "ancient-changes";
+/// Name of the manager of what was there before the first apply, where nobody's fields were kept until then.
+const BEFORE_APPLY: &str = "before-first-apply";
 
 /// Members of `metadata` that nobody owns.
 const UNOWNED_METADATA: [&str; 11] = [
@@ -178,7 +180,8 @@ fn owned_part(object: &Value) -> Value {
     Value::Object(owned)
 }
 
-/// The managers after a plain write from `old` (`None` = created) to `new`.
+/// The managers after a plain write from `old` (`None` = created) to `new`. Of an object whose managers a client has cleared none are
+/// kept, until somebody applies to it.
 #[must_use]
 pub fn after_update(
     mut managers: Vec<Manager>,
@@ -187,6 +190,9 @@ pub fn after_update(
     schema: &Schema,
     writer: Writer<'_>,
 ) -> Vec<Manager> {
+    if old.is_some() && managers.is_empty() {
+        return managers;
+    }
     let new = owned_part(new);
     let mut found = match old {
         Some(old) => compare(&owned_part(old), &new, Some(schema)),
@@ -295,6 +301,14 @@ pub fn apply(
     force: bool,
 ) -> Result<Applied, Vec<Cause>> {
     let mut managers = managers(live);
+    let held = root_free(fields_of(&owned_part(live), Some(schema)));
+    if managers.is_empty() && !held.is_empty() {
+        let before = Writer {
+            name: BEFORE_APPLY,
+            ..writer
+        };
+        entry_of(&mut managers, before, false).fields = held;
+    }
     let stated = root_free(fields_of(&owned_part(config), Some(schema)));
     let merged = merge(live, config, Some(schema));
     let found = compare(&owned_part(live), &owned_part(&merged), Some(schema));

@@ -37,6 +37,13 @@ fn updated(live: &Value, new: Value, name: &str) -> Value {
     new
 }
 
+fn created(new: Value, name: &str) -> Value {
+    let mut new = new;
+    let managers = after_update(Vec::new(), None, &new, &schema(), writer(name));
+    set_managers(&mut new, &managers);
+    new
+}
+
 fn spec(object: &Value) -> &Value {
     &object["spec"]
 }
@@ -164,7 +171,7 @@ fn removed_fields_are_nobodys() {
 
 #[test]
 fn the_oldest_plain_writers_are_folded() {
-    let mut live = json!({"spec": {"a": 0}});
+    let mut live = created(json!({"spec": {"a": 0}}), "maker");
     for number in 0..30 {
         let mut new = live.clone();
         new["metadata"]["labels"][format!("l{number}")] = json!("x");
@@ -190,4 +197,23 @@ fn a_client_may_replace_or_clear_the_managers() {
     );
     let other = json!([{"manager": "x", "operation": "Apply", "apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": {"f:spec": {"f:a": {}}}}]);
     assert_eq!(managers_after(&live, &sent(other))[0].name, "x");
+}
+
+#[test]
+fn nobody_is_kept_once_cleared_until_somebody_applies() {
+    let mut live = json!({"metadata": {"name": "x"}, "spec": {"a": 1, "b": 1}});
+    live = updated(
+        &live,
+        json!({"metadata": {"name": "x"}, "spec": {"a": 2, "b": 1}}),
+        "writer",
+    );
+    assert_eq!(managers(&live), []);
+    let taken = applied(&live, &json!({"spec": {"a": 3}}), "me", false);
+    let conflicts = taken.expect_err("it was there before");
+    assert!(conflicts[0].message.contains(BEFORE_APPLY), "{conflicts:?}");
+    let forced = applied(&live, &json!({"spec": {"a": 3}}), "me", true).expect("forced");
+    assert_eq!(owned(&forced, "me"), [".spec.a"]);
+    assert_eq!(owned(&forced, BEFORE_APPLY), [".spec.b"]);
+    let after = updated(&forced, json!({"spec": {"a": 4, "b": 1}}), "writer");
+    assert_eq!(owned(&after, "writer"), [".spec.a"], "now it is kept");
 }

@@ -74,3 +74,50 @@ async fn what_rests_on_another_state_of_a_pod_is_decided_anew() {
         assert!(is_permanent, "{code} {usage}: {refused:?}");
     }
 }
+
+/// An API server with one VM, as often as it is written; returns what it was asked for.
+async fn written(entries: Value, keep_field_owners: bool) -> (Value, Vec<Value>) {
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let patch = move |State(asked): State<Arc<Mutex<Vec<Value>>>>, Json(ops): Json<Value>| {
+        let cleared = ops[1]["path"] == "/metadata/managedFields";
+        let entries = if cleared { json!([]) } else { entries.clone() };
+        asked.lock().expect("whole").push(ops);
+        let object = json!({"metadata": {"resourceVersion": "7", "managedFields": entries}});
+        async { Json(object) }
+    };
+    let path = "/api/v1/namespaces/default/pods/example";
+    let routes = Router::new().route(path, axum::routing::patch(patch));
+    let routes = routes.with_state(Arc::clone(&asked));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
+    let listener = listener.expect("binds");
+    let url = format!("http://{}", listener.local_addr().expect("bound"));
+    tokio::spawn(async move { axum::serve(listener, routes).await });
+    let config = kube::Config::new(url.parse().expect("an address"));
+    let mut api = KubeApi::new(Client::try_from(config).expect("a client"));
+    api.keep_field_owners = keep_field_owners;
+    let objects = pods("default");
+    let object = objects.patch(
+        "example",
+        &patch_params(),
+        &Patch::Merge(json!([{"op": "add"}])),
+    );
+    let answer = api.send(object.map(as_json_patch)).await;
+    let answer = api.disown(&objects, "example", answer).await;
+    let asked = asked.lock().expect("whole").clone();
+    (answer.expect("an object"), asked)
+}
+
+#[tokio::test]
+async fn who_set_which_field_is_cleared_once_where_nobody_applies() {
+    let plain = json!([{"manager": "kubelet", "operation": "Update"}]);
+    let (object, asked) = written(plain.clone(), false).await;
+    assert_eq!(object["metadata"]["managedFields"], json!([]));
+    let rests = json!({"op": "test", "path": "/metadata/resourceVersion", "value": "7"});
+    assert_eq!((asked.len(), &asked[1][0]), (2, &rests));
+    let applier = json!([{"manager": "flux", "operation": "Apply"}]);
+    for (entries, keep) in [(applier, false), (plain, true)] {
+        let (object, asked) = written(entries.clone(), keep).await;
+        assert_eq!(object["metadata"]["managedFields"], entries);
+        assert_eq!(asked.len(), 1);
+    }
+}
