@@ -1,9 +1,12 @@
-//! Every `sh` block of the user documents is run, page by page, in the order in which it stands.
+//! Every `sh` block of the README and of the user documents is run, page by page, in the order in which it stands.
 
 use std::path::PathBuf;
 use std::process::Command;
 
+use bellows_tests::pages::sections;
 use bellows_tests::{bellows_bin, guest_or_skip};
+
+const README: &str = "../README.md";
 
 /// The text of all `sh` blocks of a page.
 fn script_of(text: &str) -> String {
@@ -36,6 +39,7 @@ fn every_command_of_the_documents_works() {
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .collect();
+    pages.push(README.into());
     pages.sort();
     let mut run = 0;
     for page in pages
@@ -73,6 +77,26 @@ fn every_command_of_the_documents_works() {
         run += 1;
     }
     assert!(run > 0, "no page has a command");
+}
+
+/// Those of the page are run in a cluster (`install_cluster`).
+#[test]
+fn the_readmes_commands_to_a_cluster_are_the_pages() {
+    let commands = |page: &str| -> Vec<String> {
+        let text = std::fs::read_to_string(page).unwrap();
+        let blocks = sections(&text, "sh cluster");
+        let lines = blocks.iter().flat_map(|(_, script)| script.lines());
+        let commands = lines.map(|line| line.split("  #").next().unwrap_or(line).trim());
+        commands.map(str::to_owned).collect()
+    };
+    let of_page = commands("../docs/install-cluster.md");
+    let of_readme = commands(README);
+    assert!(!of_readme.is_empty());
+    for command in of_readme {
+        // There they may be repeated until they end well.
+        let is_run = of_page.iter().any(|line| line.contains(&command));
+        assert!(is_run, "{command}");
+    }
 }
 
 #[test]
