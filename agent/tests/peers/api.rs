@@ -389,6 +389,11 @@ fn carry_out(api: &Api, name: &str, operations: &[Value]) -> Response {
         let store = api.store.lock().expect("no test panics here");
         !store.is_without_controller
     };
+    let cpu = protocol::units::MilliCpu::from_json(&operations[0]["value"]);
+    let cpu = cpu.expect("an amount of CPU");
+    if json!(cpu) != operations[0]["value"] {
+        return refuse(422, &format!("not as objects keep it: {operations:?}"));
+    }
     let vm = api.change_vm(name, |vm| {
         vm["spec"]["guest"]["cpus"]["use"] = operations[0]["value"].clone();
         vm["spec"]["guest"]["memorySlots"]["use"] = operations[1]["value"].clone();
@@ -397,10 +402,7 @@ fn carry_out(api: &Api, name: &str, operations: &[Value]) -> Response {
             vm["status"]["currentRevision"] = operations[2]["value"].clone();
         }
         api.trace.push(Seen::Patch(
-            operations[0]["value"]
-                .as_str()
-                .expect("CPU is a text")
-                .to_owned(),
+            cpu.to_quantity_string(),
             operations[1]["value"].as_u64().expect("slots are a number"),
             operations[2]["value"]["revision"]["value"]
                 .as_i64()
