@@ -301,13 +301,15 @@ pub fn apply(
     force: bool,
 ) -> Result<Applied, Vec<Cause>> {
     let mut managers = managers(live);
-    let held = root_free(fields_of(&owned_part(live), Some(schema)));
-    if managers.is_empty() && !held.is_empty() {
+    if managers.is_empty() {
+        let there = root_free(fields_of(&owned_part(live), Some(schema)));
         let before = Writer {
             name: BEFORE_APPLY,
             ..writer
         };
-        entry_of(&mut managers, before, false).fields = held;
+        if !there.is_empty() {
+            entry_of(&mut managers, before, false).fields = there;
+        }
     }
     let stated = root_free(fields_of(&owned_part(config), Some(schema)));
     let merged = merge(live, config, Some(schema));
