@@ -26,6 +26,7 @@
 //! * Phases PreMigrating and Migrating are [`migration`]'s. `migrating_vms_are_left_alone`
 
 pub mod action;
+pub mod ahead;
 pub mod announce;
 pub mod certificate;
 pub mod conditions;

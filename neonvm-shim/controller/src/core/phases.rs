@@ -11,10 +11,10 @@
 use protocol::object::Pod;
 use protocol::quantity::Quantity;
 use protocol::revision::RevisionWithTime;
-use protocol::runner::{CpusAhead, ExitReport, QuotaState, RunnerPhase, RunnerState, SizeOrder};
+use protocol::runner::{ExitReport, RunnerPhase, RunnerState, SizeOrder};
 use protocol::time::{Span, Timestamp, WallTime};
 use protocol::trace::TraceId;
-use protocol::units::{Bytes, MilliCpu, Resources};
+use protocol::units::{Bytes, Resources};
 use protocol::vm::{RestartPolicy, TakenBy, VmPhase};
 use serde_json::Value;
 
@@ -316,6 +316,7 @@ impl Draft<'_> {
         }
         if let Some(resize) = resize
             && (resize.grows || !self.has_yet_to_shrink())
+            && !(resize.grows && self.has_a_head_start(wanted))
         {
             let ops = resize.ops;
             self.actions.push(Action::ResizePod { name: name(), ops });
@@ -338,22 +339,6 @@ impl Draft<'_> {
                 trace,
             },
         });
-    }
-
-    /// A guest that waits for its pod's requests, and only for them, need not wait for its own kernel after: that may start its CPUs
-    /// meanwhile, as long as a quota holds them to the time they had.
-    fn plug_ahead(&mut self, pod: &Pod, state: &RunnerState, by_requests: bool) {
-        let wanted = self.vm.spec.guest.in_use().cpu;
-        let is_held = matches!(state.quota, QuotaState::Enforced { .. });
-        let is_more = wanted.rounded_up_cores() > state.cpus.limit.rounded_up_cores();
-        let waits = by_requests && is_held && is_more && self.fit(state) == Fit::Unordered;
-        let cpu = if waits { wanted } else { MilliCpu(0) };
-        if state.cpus.ahead.is_some_and(|ahead| ahead != cpu) {
-            self.actions.push(Action::PlugAhead {
-                pod: pod.metadata.name.clone(),
-                wish: CpusAhead { cpu },
-            });
-        }
     }
 
     /// What is to change in what the pod requests. An API server or a node that will not have it is told of and holds nobody up:
@@ -412,7 +397,7 @@ impl Draft<'_> {
     }
 
     /// Whether this is yet to come; then it is looked at again.
-    fn is_before(&mut self, at: Timestamp) -> bool {
+    pub(super) fn is_before(&mut self, at: Timestamp) -> bool {
         let is_before = self.input.at.now < at;
         if is_before {
             self.wake_at(at);
@@ -422,7 +407,7 @@ impl Draft<'_> {
 
     /// Where the runner stands. An order of another size that is on its way may yet be taken up: the guest does not have
     /// the wanted size for good before that order's fate is known.
-    fn fit(&self, state: &RunnerState) -> Fit {
+    pub(super) fn fit(&self, state: &RunnerState) -> Fit {
         match fit(self.vm.spec.guest.in_use(), state) {
             Fit::Reached if self.is_ordering_another() => Fit::Unordered,
             fit => fit,

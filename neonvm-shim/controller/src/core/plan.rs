@@ -15,6 +15,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::action::{Action, Kind, VmEdit, merge_difference};
+use super::ahead::HeadStart;
 use super::certificate::Course;
 use super::conditions;
 use super::metadata::PatchOp;
@@ -99,6 +100,8 @@ pub struct Input<'a> {
     pub progress_at: Timestamp,
     /// When what the pod requests was last changed.
     pub resized_at: Timestamp,
+    /// CPUs that the guest starts ahead of their order.
+    pub head_start: &'a HeadStart,
     /// The size of an order on its way to the runner.
     pub ordering: Option<Resources>,
     /// The change of what the pod requests that may yet be carried out, or was without our knowing.

@@ -21,6 +21,7 @@ use protocol::vm::{VirtualMachine, VmPhase, VmStatus};
 use serde::Serialize;
 
 use super::action::{Action, Kind, Peer};
+use super::ahead::HeadStart;
 use super::certificate::{Course, Facts};
 use super::metadata::PatchOp;
 use super::note::Note;
@@ -179,6 +180,7 @@ pub struct VmCore {
     suffix: String,
     progress_at: Timestamp,
     resized_at: Timestamp,
+    head_start: HeadStart,
     /// A change of what the pod requests that may have been carried out or not, until the pod is read.
     resize_unsure: Option<Vec<PatchOp>>,
     scaling_from: Option<Resources>,
@@ -218,6 +220,7 @@ impl VmCore {
             suffix: String::new(),
             progress_at: Timestamp(0),
             resized_at: Timestamp(0),
+            head_start: HeadStart::default(),
             resize_unsure: None,
             scaling_from: None,
             ordered_from: None,
@@ -280,11 +283,18 @@ impl VmCore {
         self.wake_no_later(self.read_at);
         let action = self.choose(at)?;
         self.busy.insert(action.kind().peer(), action.clone());
-        if let Action::SetSize { .. } = &action
-            && let Link::Known { state, .. } = &self.link
-        {
-            self.ordered_from = Some(size_of(state));
-            self.scaling_from = self.scaling_from.or(self.ordered_from);
+        if let Link::Known { state, .. } = &self.link {
+            match &action {
+                Action::SetSize { .. } => {
+                    self.ordered_from = Some(size_of(state));
+                    self.scaling_from = self.scaling_from.or(self.ordered_from);
+                }
+                Action::PlugAhead { wish, .. } => {
+                    let online = state.cpus.guest_online;
+                    self.head_start.asked(at.now, wish.cpu, online);
+                }
+                _ => {}
+            }
         }
         Some(action)
     }
@@ -438,6 +448,7 @@ impl VmCore {
             wished_at: self.stages.wished_at(),
             progress_at: self.progress_at,
             resized_at: self.resized_at,
+            head_start: &self.head_start,
             ordering: self.busy.values().find_map(|action| match action {
                 Action::SetSize { order, .. } => Some(ordered(order)),
                 _ => None,
@@ -563,6 +574,7 @@ impl VmCore {
             return;
         }
         self.stages.reported(&state, at);
+        self.head_start.reported(at.now, state.cpus.guest_online);
         self.link = Link::Known {
             pod: pod.to_owned(),
             state,

@@ -50,6 +50,7 @@ impl VmCore {
                     self.failed(kind, &message);
                 }
                 match kind {
+                    Kind::PlugAhead => self.head_start.given_up(),
                     Kind::PatchVm | Kind::WriteStatus => self.must_read_vm = true,
                     // A patch or deletion that does not apply may rest on an old view of the pod.
                     Kind::PatchPodMetadata

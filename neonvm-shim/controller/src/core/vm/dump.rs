@@ -6,6 +6,7 @@ use protocol::vm::VmPhase;
 use serde::Serialize;
 
 use crate::core::action::{Kind, Peer};
+use crate::core::ahead::HeadStart;
 use crate::core::certificate::Shown;
 use crate::core::pace::{Pace, RestartPace};
 use crate::core::problem::Problem;
@@ -30,6 +31,7 @@ pub struct Dump {
     certificate: Option<Shown>,
     retries: Pace<Kind>,
     restarts: RestartPace,
+    head_start: HeadStart,
     problems: Vec<Problem>,
     look_again_at: Option<Timestamp>,
 }
@@ -63,6 +65,7 @@ impl VmCore {
             certificate: self.certificate.shown(),
             retries: self.pace.clone(),
             restarts: self.restarts,
+            head_start: self.head_start,
             problems: self.problems.clone(),
             look_again_at: self.wake_at,
         }

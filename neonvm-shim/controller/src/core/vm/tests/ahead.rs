@@ -4,6 +4,7 @@ use super::resizing::{ask, requesting};
 use super::world::World;
 use crate::core::{Action, Kind, Refusal};
 use protocol::runner::{CpusAhead, QuotaState};
+use protocol::time::Span;
 use protocol::units::MilliCpu;
 
 /// A VM of a quarter of a CPU, whose runner can plug ahead and has this quota.
@@ -92,6 +93,70 @@ fn nothing_is_plugged_ahead_of_an_order_that_need_not_wait_or_of_a_guest_that_no
     world.settle();
     let told = ahead(&asked(&mut world, 2000, 1, 1));
     assert_eq!(told, None, "a runner that does not say that it can");
+}
+
+/// The guest is asked for its second CPU, and has it this much later; what was to be done before.
+fn starts(world: &mut World, pod: &str, ms: u64, revision: i64) -> Vec<Kind> {
+    let actions = asked(world, 2000, 1, revision);
+    for action in &actions {
+        done(world, action);
+    }
+    world.pass(Span::from_millis(ms));
+    let state = world.runners.get_mut(pod).expect("a runner");
+    state.cpus.guest_online = Some(2);
+    state.generation += 1;
+    world.show_runner();
+    actions.iter().map(Action::kind).collect()
+}
+
+/// It is back at a quarter of a CPU.
+fn shrinks(world: &mut World, pod: &str, revision: i64) {
+    world.settle();
+    world.finish_resize(pod);
+    world.settle();
+    world.edit(|vm| ask(vm, 250, 1, revision, 1));
+    world.settle();
+    world.finish_resize(pod);
+    world.pass(Span::from_millis(5000));
+    world.settle();
+}
+
+/// Who writes sets off work on the node, beside the guest that starts its CPU.
+#[test]
+fn n41_the_write_comes_as_late_as_the_guest_needs_it_and_no_later() {
+    let (mut world, pod) = held();
+    let first = starts(&mut world, &pod, 80, 1);
+    assert!(first.contains(&Kind::ResizePod), "nothing is known of it");
+    shrinks(&mut world, &pod, 2);
+
+    let actions = asked(&mut world, 2000, 1, 3);
+    assert!(ahead(&actions).is_some());
+    let has_kind = |kind: Kind| actions.iter().any(|action| action.kind() == kind);
+    assert!(!has_kind(Kind::ResizePod), "{actions:?}");
+    for action in &actions {
+        done(&mut world, action);
+    }
+    let kinds = world.settle();
+    let written = |kinds: &[String]| kinds.contains(&"ResizePod".to_owned());
+    assert!(!written(&kinds), "{kinds:?}");
+    let due = world.core.poll_deadline().expect("a deadline");
+    assert_eq!(due.since(world.at.now), Span::from_millis(60));
+    world.pass(Span::from_millis(60));
+    let kinds = world.settle();
+    assert_eq!(kinds[..2], ["ResizePod", "SetSize"], "{kinds:?}");
+    shrinks(&mut world, &pod, 4);
+
+    let early = starts(&mut world, &pod, 30, 5);
+    assert!(!early.contains(&Kind::ResizePod), "{early:?}");
+    let kinds = world.settle();
+    assert!(written(&kinds), "the guest has it: {kinds:?}");
+    shrinks(&mut world, &pod, 6);
+
+    let kinds: Vec<Kind> = asked(&mut world, 2000, 4, 7)
+        .iter()
+        .map(Action::kind)
+        .collect();
+    assert!(kinds.contains(&Kind::ResizePod), "memory waits: {kinds:?}");
 }
 
 #[test]
