@@ -20,3 +20,35 @@ mount_control_groups() { # ROOT
         mount -t cgroup -o "$options" cgroup "$1$path"
     done
 }
+
+# The hierarchies that share out CPU time: one.
+share_hierarchy() {
+    found=$(hierarchies | while read -r path options; do
+        case ,$options, in *,cpu,*) echo "$path" ;; esac
+    done)
+    echo "${found:-/sys/fs/cgroup}"
+}
+
+# Makes a group below another in these hierarchies, and puts this shell into it.
+join_group() { # PARENT NAME HIERARCHY...
+    above=$1 below=$2
+    shift 2
+    for top in "$@"; do
+        mkdir -p "$top/$above/$below"
+        # A new cpuset is empty, and nothing can join it.
+        for file in cpuset.cpus cpuset.mems; do
+            [ ! -e "$top/$above/$below/$file" ] || cat "$top/$above/$file" > "$top/$above/$below/$file"
+        done
+        echo $$ > "$top/$above/$below/cgroup.procs"
+    done
+}
+
+# Gives a group the share of CPU time of a pod that requests so much; the numbers are those of kubelet.
+weigh_group() { # GROUP MILLICPU
+    weighed=$(share_hierarchy)/$1 shares=$(($2 * 1024 / 1000))
+    if [ -e "$weighed/cpu.shares" ]; then
+        echo "$shares" > "$weighed/cpu.shares"
+    elif [ -e "$weighed/cpu.weight" ]; then
+        echo $((1 + (shares - 2) * 9999 / 262142)) > "$weighed/cpu.weight"
+    fi
+}

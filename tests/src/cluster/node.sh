@@ -17,19 +17,19 @@ here=$dir/nodes/$name
 
 . "$dir/groups.sh"
 
+join_everywhere() { # PARENT NAME
+    directories=$(hierarchies | cut -d ' ' -f 1)
+    # shellcheck disable=SC2086 # one word each
+    join_group "$1" "$2" ${directories:-/sys/fs/cgroup}
+}
+
 start() {
     mkdir -p "$here/upper" "$here/work" "$here/root" "$here/containerd" "$here/kubelet"
-    directories=$(hierarchies | cut -d ' ' -f 1)
-    for parent in ${directories:-/sys/fs/cgroup}; do
-        mkdir -p "$parent/$cgroup/$name"
-        # A new cpuset is empty, and nothing can join it.
-        for level in "$cgroup" "$cgroup/$name"; do
-            for file in cpuset.cpus cpuset.mems; do
-                [ ! -e "$parent/$level/$file" ] || cat "$parent/$file" > "$parent/$level/$file"
-            done
-        done
-        echo $$ > "$parent/$cgroup/$name/cgroup.procs"
-    done
+    join_everywhere "" "$cgroup"
+    join_everywhere "$cgroup" "$name"
+    # A node is a whole machine, not one process among those of this one.
+    weigh_group "$cgroup" $(($(nproc) * 1000))
+    weigh_group "$cgroup/$name" $(($(nproc) * 1000))
     # Nothing of who started us: a node has directories of its own.
     exec env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin unshare --mount --net --pid --fork --kill-child --uts --ipc --cgroup \
         sh "$dir/node.sh" inside "$cgroup" "$dir" "$root" "$name" "$address" "$pods" "$routes"
@@ -127,6 +127,8 @@ inside() {
     : > /etc/resolv.conf
     here=/cluster/nodes/$name
     network
+    # Beside the pods as one, as where systemd starts them, and not each of their threads for itself.
+    join_everywhere "" system.slice
     write_runtime
     write_kubelet
     containerd -c /run/containerd.toml > "/cluster/log/$name-containerd.log" 2>&1 < /dev/null &

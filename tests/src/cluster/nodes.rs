@@ -74,6 +74,7 @@ impl Cluster {
         let dir = plane.dir().to_owned();
         private_file(&dir.join("node.sh"), include_str!("node.sh"))?;
         private_file(&dir.join("groups.sh"), include_str!("groups.sh"))?;
+        private_file(&dir.join("part.sh"), include_str!("part.sh"))?;
         private_file(&dir.join("runc.sh"), include_str!("runc.sh"))?;
         private_file(&dir.join("switch.sh"), include_str!("switch.sh"))?;
         let kubelet = dir.join("nodes/kubelet");
@@ -418,7 +419,7 @@ fn run(command: &mut Command) -> Result<()> {
 }
 
 /// The name of a cluster's control group, the same for the same directory.
-fn group(dir: &Path) -> String {
+pub(super) fn group(dir: &Path) -> String {
     let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
     for byte in dir.as_os_str().as_encoded_bytes() {
         hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);

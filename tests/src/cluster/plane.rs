@@ -16,7 +16,7 @@ use kube::api::{Api, Patch, PatchParams, PostParams};
 use serde_json::json;
 
 use super::files::{private_dir, private_file};
-use super::nodes::LOOK_AGAIN;
+use super::nodes::{LOOK_AGAIN, group};
 use super::pki::Pki;
 use super::programs::Programs;
 use super::record::{self, Known, Part};
@@ -354,6 +354,9 @@ impl ControlPlane {
     fn start_part(&mut self, part: Part, flags: &[String]) -> Result<()> {
         let mut words: Vec<OsString> = Vec::new();
         if let Place::Switch(pid) = self.place {
+            words.extend(["sh".into(), self.dir.join("part.sh").into()]);
+            words.extend([group(&self.dir).into(), part.program().into()]);
+            words.push(part.milli_cpu().to_string().into());
             words.extend(["nsenter".into(), format!("--net=/proc/{pid}/ns/net").into()]);
         }
         words.push(self.programs.path(part.program()).into());

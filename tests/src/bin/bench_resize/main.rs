@@ -10,6 +10,8 @@
 //! With `--cluster` the guest is in a pod of a real cluster and the patch goes through a real API server to the deployed parts. This
 //! thread, the only one, is then on the nodes' network.
 //!
+//! A CPU that a guest sees is of use once the quota of its QEMU gives it the time for it: that is shown as well ("usable").
+//!
 //! Beside the whole time stands where it goes: how long the API took to answer the patch, what the parts stamped, and with `--costs`
 //! how long each program of the machine worked meanwhile: they share its processors with the guest.
 
@@ -155,6 +157,8 @@ fn figures_of(name: &str, ours: &[Took], raw: &[f64], first: &[f64]) -> Vec<Figu
         ms("raw_ms_max", raw_max),
         ms("raw_first_ms_median", spread(first).1),
     ];
+    let usable: Vec<f64> = ours.iter().map(|took| took.usable_ms).collect();
+    figures.push(ms("usable_ms_median", spread(&usable).1));
     let answered: Vec<f64> = ours.iter().map(|took| took.answered_ms).collect();
     figures.push(ms("answer_ms_median", spread(&answered).1));
     let programs: BTreeSet<&String> = ours.iter().flat_map(|took| took.worked_ms.keys()).collect();

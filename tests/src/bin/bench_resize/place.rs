@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use bellows_tests::cluster::{Cluster, Life, nodes_or_skip, pack_all};
@@ -128,6 +128,24 @@ impl Place {
         }
     }
 
+    /// Waits until the quota of QEMU's control group, if it has one, is that of this many CPUs or more; when it was.
+    pub(crate) async fn has_quota(&self, cpus: u32) -> Result<Instant> {
+        let Self::Cluster(pods) = self else {
+            return Ok(Instant::now());
+        };
+        let group = group_of(pods.qemu()?)?;
+        let began = Instant::now();
+        while quota(&group)?.is_some_and(|quota| quota < f64::from(cpus)) {
+            ensure!(
+                began.elapsed() < PATIENCE,
+                "the quota stays {:?}",
+                quota(&group)
+            );
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        Ok(Instant::now())
+    }
+
     /// The guest at this address.
     pub(crate) fn guest(&self, ip: IpAddr) -> Result<Guest> {
         match self {
@@ -166,6 +184,36 @@ impl Pods {
         ensure!(all.len() == 1, "there are QEMUs {all:?}");
         all.first().copied().context("there is none")
     }
+}
+
+/// The control group that shares out a process's CPU time.
+fn group_of(pid: i32) -> Result<PathBuf> {
+    let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup"))?;
+    let found = groups.lines().find_map(|line| {
+        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+        let is_it = controllers.is_empty() || controllers.split(',').any(|it| it == "cpu");
+        let group = Path::new("/sys/fs/cgroup")
+            .join(controllers)
+            .join(path.trim_start_matches('/'));
+        (is_it && group.is_dir()).then_some(group)
+    });
+    found.with_context(|| format!("the control group of {pid}"))
+}
+
+/// CPUs' time that a group has; `None`: as much as there is.
+fn quota(group: &Path) -> Result<Option<f64>> {
+    let read = |name: &str| std::fs::read_to_string(group.join(name));
+    let (quota, period) = match read("cpu.max") {
+        Ok(line) => {
+            let (quota, period) = line.trim().split_once(' ').context("cpu.max")?;
+            (quota.to_owned(), period.to_owned())
+        }
+        Err(_) => (read("cpu.cfs_quota_us")?, read("cpu.cfs_period_us")?),
+    };
+    let microseconds = |text: &str| text.trim().parse::<f64>().ok().filter(|it| *it > 0.0);
+    Ok(microseconds(&quota)
+        .zip(microseconds(&period))
+        .map(|(quota, period)| quota / period))
 }
 
 fn parent(pid: i32) -> Result<Pid> {

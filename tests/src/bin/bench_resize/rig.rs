@@ -41,6 +41,8 @@ pub(crate) const STAMPED: [(&str, &str); 3] = [
 pub(crate) struct Took {
     /// From the patch until the guest saw it.
     pub(crate) visible_ms: f64,
+    /// From the patch until the guest saw it and its quota, where it has one, gave it the time of all its CPUs.
+    pub(crate) usable_ms: f64,
     /// From the patch until the API answered it.
     pub(crate) answered_ms: f64,
     /// Each of [`STAMPED`], where it was stamped.
@@ -145,6 +147,7 @@ impl Rig {
             .await?;
         let answered = began.elapsed();
         let seen = seen.await??;
+        let usable = self.place.has_quota(step.to.0).await?;
         let revision = self.revision;
         self.place
             .vms()
@@ -157,6 +160,7 @@ impl Rig {
             .await?;
         Ok(Took {
             visible_ms: milliseconds(seen.at - began),
+            usable_ms: milliseconds(usable.max(seen.at) - began),
             answered_ms: milliseconds(answered),
             stages: self.stages().await?,
             worked_ms: worked(&before, &seen.work),
