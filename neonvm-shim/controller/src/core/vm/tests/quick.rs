@@ -86,8 +86,8 @@ fn a_slow_shrink_says_so_in_time() {
     world.edit(|vm| ask(vm, 500, 1));
     world.settle();
     let due = world.core.poll_deadline().expect("a deadline");
-    assert!(due.since(world.at.now) <= Span::from_millis(250), "{due:?}");
-    world.pass(Span::from_millis(250));
+    assert!(due.since(world.at.now) <= Span::from_millis(100), "{due:?}");
+    world.pass(Span::from_millis(100));
     let kinds = world.settle();
     assert!(kinds.contains(&"WriteStatus".to_owned()), "{kinds:?}");
     assert_eq!(world.phase(), VmPhase::Scaling);
@@ -96,6 +96,18 @@ fn a_slow_shrink_says_so_in_time() {
     world.settle();
     assert_eq!(world.phase(), VmPhase::Running);
     assert_eq!(scaled(&mut world), 1);
+}
+
+/// Nobody takes a guest that only grows for smaller than it is, however late that is written.
+#[test]
+fn a_growth_may_take_longer_than_a_shrink_before_it_says_so() {
+    let (mut world, _) = growing(false);
+    world.settle();
+    world.pass(Span::from_millis(240));
+    assert!(world.settle().is_empty());
+    world.pass(Span::from_millis(10));
+    assert_eq!(world.settle(), ["WriteStatus"]);
+    assert_eq!(world.phase(), VmPhase::Scaling);
 }
 
 #[test]
