@@ -392,24 +392,8 @@ impl Draft<'_> {
 
     /// Whether the resize may be done before it is worth a write that it is under way; then to be looked at again.
     fn may_be_quick(&mut self) -> bool {
-        let settings = self.input.settings;
-        let quick = if self.only_grows() {
-            settings.quick_growth
-        } else {
-            settings.quick
-        };
-        let until = self.input.wished_at + quick;
+        let until = self.input.wished_at + self.input.settings.quick;
         self.stored.phase == VmPhase::Running && self.is_before(until)
-    }
-
-    /// Whether the guest has nothing that the object's spec does not say, nor may come to have.
-    fn only_grows(&self) -> bool {
-        let RunnerView::Known(state) = self.input.runner else {
-            return false;
-        };
-        let wanted = self.vm.spec.guest.in_use();
-        self.may_have(state)
-            .is_some_and(|has| has.field_max(wanted) == wanted)
     }
 
     /// Whether this is yet to come; then it is looked at again.

@@ -11,11 +11,9 @@ use super::overlay::Overlay;
 pub const SLOT_ALIGNMENT_BYTES: u64 = protocol::vm::MEMORY_BLOCK_BYTES;
 
 /// A resize that takes no longer is written once, when it is done: every write costs the machine time that the guest needs
-/// to carry the resize out. Not longer: until phase Scaling is written, an agent that has just started sees neither what the guest
-/// still has nor that it is on its way, and with 250 ms the simulation finds it reporting less than is used.
+/// to carry the resize out. Not longer: until phase Scaling is written, an agent that has just started sees neither what the guest is
+/// to have nor that it is on its way, and with 250 ms the simulation finds it reporting less than is used.
 const QUICK: Span = Span::from_millis(100);
-/// The same of one that only grows: nobody takes its guest for smaller than it is, and the work of a write is in its way for longer.
-const QUICK_GROWTH: Span = Span::from_millis(250);
 
 /// How the two terms of ours join the node affinity of a VM's spec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -82,8 +80,6 @@ pub struct Settings {
     pub keep_field_owners: bool,
     /// How long a resize may take before the object says phase Scaling, and the pod that the VM shrinks.
     pub quick: Span,
-    /// The same for one that takes nothing from the guest.
-    pub quick_growth: Span,
     /// How node affinity is joined.
     pub affinity: AffinityStyle,
     /// Scheduler of VMs that name none; `None` leaves the choice to the cluster, whose own scheduler takes them.
@@ -118,7 +114,6 @@ impl Settings {
             readiness_initial_delay_s: 0,
             keep_field_owners: false,
             quick: QUICK,
-            quick_growth: QUICK_GROWTH,
             affinity: AffinityStyle::Joined,
             default_scheduler: Some("autoscale-scheduler".into()),
             overlay: None,

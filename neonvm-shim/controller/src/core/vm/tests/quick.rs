@@ -98,18 +98,6 @@ fn a_slow_shrink_says_so_in_time() {
     assert_eq!(scaled(&mut world), 1);
 }
 
-/// Nobody takes a guest that only grows for smaller than it is, however late that is written.
-#[test]
-fn a_growth_may_take_longer_than_a_shrink_before_it_says_so() {
-    let (mut world, _) = growing(false);
-    world.settle();
-    world.pass(Span::from_millis(240));
-    assert!(world.settle().is_empty());
-    world.pass(Span::from_millis(10));
-    assert_eq!(world.settle(), ["WriteStatus"]);
-    assert_eq!(world.phase(), VmPhase::Scaling);
-}
-
 #[test]
 fn a_quick_growth_is_on_its_pod_before_the_guest_has_it() {
     let (mut world, pod) = growing(false);

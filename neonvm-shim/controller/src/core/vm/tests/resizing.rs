@@ -710,7 +710,6 @@ pub(super) fn requesting() -> (World, String) {
     let settings = Settings {
         true_requests: true,
         quick: Span(0),
-        quick_growth: Span(0),
         ..Settings::one_machine()
     };
     let mut world = World::with(&sample_vm(), settings);

@@ -46,7 +46,6 @@ impl World {
     pub(super) fn new(vm: &VirtualMachine) -> Self {
         let settings = Settings {
             quick: Span(0),
-            quick_growth: Span(0),
             ..Settings::one_machine()
         };
         Self::with(vm, settings)
