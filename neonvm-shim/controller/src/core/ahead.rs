@@ -34,19 +34,18 @@ pub struct HeadStart {
 struct Begun {
     at: Timestamp,
     wish: MilliCpu,
-    /// CPUs online before, and with the wish.
-    cpus: (u32, u32),
+    /// CPUs that the guest has to start for it, one or more.
+    more: u32,
 }
 
 impl HeadStart {
     /// The runner is asked for CPUs of a guest that has `online` of them. A wish for none takes the one before back.
     pub fn asked(&mut self, now: Timestamp, wish: MilliCpu, online: Option<u32>) {
-        let cpus = online.map(|online| (online, wish.rounded_up_cores()));
-        let cpus = cpus.filter(|(online, wanted)| wanted > online);
-        self.begun = cpus.map(|cpus| Begun {
+        let more = online.map(|online| wish.rounded_up_cores().saturating_sub(online));
+        self.begun = more.filter(|more| *more > 0).map(|more| Begun {
             at: now,
             wish,
-            cpus,
+            more,
         });
     }
 
@@ -57,17 +56,11 @@ impl HeadStart {
 
     /// The guest has this many.
     pub fn reported(&mut self, now: Timestamp, online: Option<u32>) {
-        let Some(Begun {
-            at,
-            cpus: (before, wanted),
-            ..
-        }) = self.begun
-        else {
+        let Some(Begun { at, wish, more }) = self.begun else {
             return;
         };
-        if online.is_some_and(|online| online >= wanted) {
-            let took = now.since(at).0 / u64::from((wanted - before).max(1));
-            self.per_cpu = Some(Span(took));
+        if online.is_some_and(|online| online >= wish.rounded_up_cores()) {
+            self.per_cpu = Some(Span(now.since(at).0 / u64::from(more)));
             self.begun = None;
         }
     }
@@ -75,9 +68,8 @@ impl HeadStart {
     /// Until when the write of this CPU waits, if the guest is starting it.
     #[must_use]
     pub fn until(&self, cpu: MilliCpu) -> Option<Timestamp> {
-        let Begun { at, wish, cpus } = self.begun?;
-        let count = u64::from(cpus.1 - cpus.0);
-        let takes = self.per_cpu?.0.saturating_mul(count);
+        let Begun { at, wish, more } = self.begun?;
+        let takes = self.per_cpu?.0.saturating_mul(u64::from(more));
         let waits = takes.saturating_sub(WRITE.0).min(LONGEST.0);
         (wish == cpu).then_some(at + Span(waits))
     }
