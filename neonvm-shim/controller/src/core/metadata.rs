@@ -9,6 +9,7 @@ use protocol::annotations::{
 };
 use protocol::object::ObjectMeta;
 use protocol::quantity::Quantity;
+use protocol::units::Resources;
 use protocol::vm::VirtualMachine;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -77,11 +78,7 @@ pub fn expected(vm: &VirtualMachine, settings: &Settings) -> Expected {
         ANNOTATION_DEFAULT_CONTAINER.into(),
         super::pod::CONTAINER.into(),
     );
-    let size = vm.spec.guest.in_use();
-    let usage = VmUsage {
-        cpu: Quantity::from_milli(u64::from(size.cpu.0)),
-        memory: Quantity::from_bytes(size.mem.0),
-    };
+    let usage = usage_of(vm.spec.guest.in_use());
     annotations.insert(ANNOTATION_VM_USAGE.into(), text(&usage));
     let resources = VmResources {
         cpus: vm.spec.guest.cpus,
@@ -98,6 +95,13 @@ pub fn expected(vm: &VirtualMachine, settings: &Settings) -> Expected {
     Expected {
         labels,
         annotations,
+    }
+}
+
+fn usage_of(size: Resources) -> VmUsage {
+    VmUsage {
+        cpu: Quantity::from_milli(u64::from(size.cpu.0)),
+        memory: Quantity::from_bytes(size.mem.0),
     }
 }
 
@@ -168,6 +172,15 @@ impl Expected {
 
 fn annotation(key: &str) -> String {
     format!("{ANNOTATIONS}/{}", pointer_escape(key))
+}
+
+/// Whether a pod with this metadata says less of anything than `size`, or nothing that can be read.
+#[must_use]
+pub fn says_less(found: &ObjectMeta, size: Resources) -> bool {
+    let usage = found.annotations.get(ANNOTATION_VM_USAGE);
+    let usage = usage.and_then(|text| serde_json::from_str::<VmUsage>(text).ok());
+    let wanted = usage_of(size);
+    usage.is_none_or(|said| said.cpu < wanted.cpu || said.memory < wanted.memory)
 }
 
 /// Whether the operations rest on other values of what is counted than a pod has. A server refuses those by the same code as what it
@@ -281,6 +294,26 @@ mod tests {
         assert_eq!((label.len(), tests(&label)), (1, 0));
         let first = expected(&vm, &settings).patch(&ObjectMeta::default());
         assert_eq!(tests(&first), 0);
+    }
+
+    #[test]
+    fn a_pod_says_less_by_either_resource_or_by_nothing() {
+        let says = |usage: &str, mcpu, gib: u64| {
+            let annotations = [(ANNOTATION_VM_USAGE.to_owned(), usage.to_owned())].into();
+            let found = ObjectMeta {
+                annotations,
+                ..ObjectMeta::default()
+            };
+            says_less(&found, Resources::new(mcpu, gib << 30))
+        };
+        let usage = r#"{"cpu":"1500m","memory":"2Gi"}"#;
+        assert!(!says(usage, 1500, 2) && !says(usage, 250, 1));
+        assert!(says(usage, 1750, 1) && says(usage, 250, 3));
+        assert!(says("rubbish", 250, 1));
+        assert!(says_less(
+            &ObjectMeta::default(),
+            Resources::new(250, 1 << 30)
+        ));
     }
 
     #[test]

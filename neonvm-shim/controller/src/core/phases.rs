@@ -284,8 +284,9 @@ impl Draft<'_> {
     }
 
     /// The pod first, then the order: whoever adds up a node by its pods must never see a guest grow before its pod
-    /// says so. Growth therefore waits for the sync; everything else goes out beside it. A pod says so by its requests, where they
-    /// tell all of its VM, and its metadata may follow the guest then; else by its metadata.
+    /// says so. Growth therefore waits for the sync, and so does what is less than a guest booted with and more than its pod says by
+    /// now; everything else goes out beside it. A pod says so by its requests, where they tell all of its VM, and its metadata may
+    /// follow the guest then; else by its metadata.
     fn sync_and_size(&mut self, pod: &Pod) {
         if pod.metadata.deletion_timestamp.is_some() {
             return;
@@ -299,15 +300,17 @@ impl Draft<'_> {
         let in_sync = (by_requests || ops.is_empty())
             && !may_be_less
             && !resize.as_ref().is_some_and(|resize| resize.grows);
+        let is_unsaid = !by_requests && metadata::says_less(&pod.metadata, wanted);
+        let waits = |state: &RunnerState| is_unsaid || grows(wanted, state);
         if let RunnerView::Known(state) = self.input.runner {
-            if self.fit(state) == Fit::Unordered && (in_sync || !grows(wanted, state)) {
+            if self.fit(state) == Fit::Unordered && (in_sync || !waits(state)) {
                 self.order(pod, wanted);
             } else {
                 self.plug_ahead(pod, state, by_requests);
             }
         }
         let is_said = matches!(self.input.runner, RunnerView::Known(state)
-            if self.fit(state) != Fit::Reached && (by_requests || !grows(wanted, state)));
+            if self.fit(state) != Fit::Reached && (by_requests || !waits(state)));
         let can_wait = is_said && self.may_be_quick();
         let name = || pod.metadata.name.clone();
         if !ops.is_empty() && !can_wait {

@@ -85,7 +85,7 @@ fn next(wanted: &Wanted, facts: &Facts, now: WallTime) -> Verdict {
         }
     };
     match &facts.request {
-        Request::Ours(asked) => answered(wanted, asked, key, now),
+        Request::Ours(asked) => answered(wanted, &facts.stored, asked, key, now),
         Request::Absent | Request::Foreign => Verdict::Do(Step::Ask),
     }
 }
@@ -95,7 +95,13 @@ fn withdraw(asked: &Asked) -> Verdict {
     Verdict::Do(Step::Withdraw { uid })
 }
 
-fn answered(wanted: &Wanted, asked: &Asked, key: &PublicKey, now: WallTime) -> Verdict {
+fn answered(
+    wanted: &Wanted,
+    stored: &Stored,
+    asked: &Asked,
+    key: &PublicKey,
+    now: WallTime,
+) -> Verdict {
     let subject = asked.subject.as_ref();
     let is_it = subject.is_some_and(|(name, of)| *name == wanted.name && of == key);
     if !is_it || asked.issuer != wanted.issuer {
@@ -113,7 +119,7 @@ fn answered(wanted: &Wanted, asked: &Asked, key: &PublicKey, now: WallTime) -> V
             reason,
             message: message.clone(),
         },
-        Answer::Issued(issued) => match unfit(wanted, issued, key, now) {
+        Answer::Issued(issued) => match unfit(wanted, stored, issued, key, now) {
             None => return Verdict::Do(Step::Store),
             Some(why) => Trouble::Unfit {
                 issuer: issuer(),
@@ -127,6 +133,7 @@ fn answered(wanted: &Wanted, asked: &Asked, key: &PublicKey, now: WallTime) -> V
 
 fn unfit(
     wanted: &Wanted,
+    stored: &Stored,
     issued: &Result<Certificate, String>,
     key: &PublicKey,
     now: WallTime,
@@ -146,7 +153,17 @@ fn unfit(
     } else if certificate.not_after <= now {
         let at = certificate.not_after;
         Some(Unfit::Expired { at })
+    } else if outlasts(stored, wanted, certificate) {
+        let at = certificate.not_after;
+        Some(Unfit::NoLonger { at })
     } else {
         None
     }
+}
+
+/// Whether what is stored is of as much use as `issued`. It may be the same one: whoever stored it ended before they tidied up,
+/// and by now it is due. To store it again would change nothing, for ever.
+fn outlasts(stored: &Stored, wanted: &Wanted, issued: &Certificate) -> bool {
+    matches!(stored, Stored::Pair(pair)
+        if pair.names.contains(&wanted.name) && pair.not_after >= issued.not_after)
 }

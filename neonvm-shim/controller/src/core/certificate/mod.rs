@@ -249,6 +249,11 @@ pub enum Unfit {
         /// When.
         at: WallTime,
     },
+    /// The one that it should take the place of, which is due, is good for as long.
+    NoLonger {
+        /// Until when it is good.
+        at: WallTime,
+    },
 }
 
 impl fmt::Display for Unfit {
@@ -258,6 +263,9 @@ impl fmt::Display for Unfit {
             Self::OtherKey => f.write_str("it does not belong to the key"),
             Self::OtherName { wanted } => write!(f, "it is not for {wanted}"),
             Self::Expired { at } => write!(f, "it has expired at {at}"),
+            Self::NoLonger { at } => {
+                write!(f, "it ends at {at}, no later than the one that is due")
+            }
         }
     }
 }

@@ -146,7 +146,8 @@ impl Ca {
         asked.version = self.version.to_string();
     }
 
-    fn store(&mut self) {
+    /// The pair that was handed out for the key that is there becomes the one that guests get.
+    pub(crate) fn store(&mut self) {
         if let (TemporaryKey::Key(key), Request::Ours(asked)) =
             (&self.facts.key, &self.facts.request)
             && let Answer::Issued(Ok(issued)) = &asked.answer

@@ -413,6 +413,53 @@ fn somebody_elses_objects_are_left_alone() {
     }
 }
 
+/// A controller that ended after it stored a pair, and before it tidied up, and was away until that pair is due.
+#[test]
+fn a_pair_that_is_due_and_whose_request_is_still_there_is_renewed() {
+    let from = WallTime(wall().0 - 23 * HOUR - 1);
+    let pair = certificate(key(1), NAME, from, 24);
+    let facts = Facts {
+        stored: Stored::Pair(pair.clone()),
+        key: TemporaryKey::Key(key(1)),
+        request: asked(Answer::Issued(Ok(pair.clone()))),
+    };
+    let mut scene = Scene::new(Ca {
+        keys: 1,
+        facts,
+        ..Ca::default()
+    });
+    scene.settle();
+    let outlook = scene.outlook();
+    assert!(outlook.ready, "the old one is good for an hour");
+    let told = outlook.trouble.expect("told").to_string();
+    let end = format!(
+        "ends at {}, no later than the one that is due",
+        pair.not_after
+    );
+    assert!(told.ends_with(&end), "{told}");
+    assert_eq!(outlook.look_again, Some(scene.at.now + Span::from_secs(10)));
+    scene.pass(Span::from_secs(10));
+    scene.settle();
+    assert!(scene.kept().expect("a pair").not_after > pair.not_after);
+    assert_eq!(scene.outlook().trouble, None);
+    assert_eq!(scene.ca.requests, 1);
+}
+
+/// An issuer that hands out what is due at once is not asked for it without a pause.
+#[test]
+fn an_issuer_of_short_lives_is_not_asked_again_and_again() {
+    let from = WallTime(wall().0 - 23 * HOUR - 1);
+    let short = certificate(key(1), NAME, from, 24);
+    let mut ca = Ca::default();
+    ca.facts.key = TemporaryKey::Key(key(1));
+    ca.facts.request = asked(Answer::Issued(Ok(short.clone())));
+    let mut scene = Scene::new(ca);
+    assert_eq!(scene.step(), Some(Step::Read));
+    assert_eq!(scene.step(), Some(Step::Store), "better than none");
+    assert_eq!(scene.step(), None);
+    assert_eq!(scene.kept(), Some(&short));
+}
+
 fn any_key() -> impl Strategy<Value = TemporaryKey> {
     prop_oneof![
         Just(TemporaryKey::Absent),
@@ -470,10 +517,14 @@ proptest! {
         stored in any_stored(),
         temporary in any_key(),
         request in any_request(),
+        was_stored in any::<bool>(),
         crashes in prop::collection::vec(any::<bool>(), 30),
     ) {
         let mut scene = Scene::new(Ca::default());
         scene.ca.facts = Facts { stored, key: temporary, request };
+        if was_stored {
+            scene.ca.store();
+        }
         for crash in crashes {
             let kept = scene.kept().cloned();
             let Some(step) = scene.step() else { break };

@@ -134,8 +134,6 @@ fn happen(world: &mut World, what: &Happening) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
-
     #[test]
     fn plan_converges_and_never_has_two_pods(
         vm in first_state(),
@@ -240,6 +238,25 @@ fn a_size_is_not_reached_while_an_order_of_another_is_on_its_way() {
     world.finish_resize(&pod);
     world.settle();
     assert_eq!(world.phase(), VmPhase::Running);
+}
+
+/// Its pod was made for a larger size, and said less by the time that its runner was first heard.
+#[test]
+fn a_guest_that_boots_larger_than_its_pod_says_is_told_a_size_once_the_pod_says_it() {
+    let mut vm = sample_vm();
+    vm.spec.guest.cpus.r#use = MilliCpu(1750);
+    let mut world = World::new(&vm);
+    world.settle();
+    world.edit(|vm| vm.spec.guest.cpus.r#use = MilliCpu(250));
+    world.settle();
+    let pod = world.status().pod_name;
+    world.start(&pod);
+    world.edit(|vm| vm.spec.guest.cpus.r#use = MilliCpu(1000));
+    let kinds = world.settle();
+    let at = |kind| kinds.iter().position(|it| *it == format!("{kind:?}"));
+    assert!(at(Kind::PatchPodMetadata) < at(Kind::SetSize), "{kinds:?}");
+    world.live();
+    assert_eq!(world.status().cpus, Some(MilliCpu(1000)));
 }
 
 #[test]
