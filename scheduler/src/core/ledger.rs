@@ -28,12 +28,14 @@
 
 mod digest;
 mod fit;
+mod legacy;
 mod places;
 mod table;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use protocol::permit::NamespacedName;
+use protocol::time::Timestamp;
 use protocol::units::{Bytes, Resources};
 use serde::Serialize;
 
@@ -87,6 +89,8 @@ pub struct VmEntry {
     pub peak: Resources,
     /// What an earlier agent was permitted and may yet patch.
     pub legacy: Resources,
+    /// Until when it may.
+    pub legacy_until: Timestamp,
 }
 
 impl VmEntry {
@@ -415,6 +419,7 @@ impl Ledger {
                     claim: None,
                     holds: Vec::new(),
                     legacy: Resources::default(),
+                    legacy_until: Timestamp(0),
                 };
                 self.vms.insert(entry);
             }
@@ -462,14 +467,6 @@ impl Ledger {
     pub fn set_claim(&mut self, vm: &NamespacedName, claim: Option<Resources>) {
         if let Some(entry) = self.vms.get_mut(vm).filter(|entry| entry.claim != claim) {
             entry.claim = claim;
-            self.recharge_vm(vm);
-        }
-    }
-
-    /// Counts what an earlier agent may yet patch, or stops doing so.
-    pub fn set_legacy(&mut self, vm: &NamespacedName, legacy: Resources) {
-        if let Some(entry) = self.vms.get_mut(vm).filter(|entry| entry.legacy != legacy) {
-            entry.legacy = legacy;
             self.recharge_vm(vm);
         }
     }

@@ -24,7 +24,6 @@ use std::hash::{Hash, Hasher};
 
 use protocol::permit::{AgentRequest, NamespacedName, PermitRefusal};
 use protocol::time::{Span, Timestamp};
-use protocol::units::Resources;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -309,7 +308,7 @@ impl Permits {
         bench.ledger.set_claim(vm, decision.claim);
         let is_first = |ticket: &Ticket| ticket.request.last_permit.is_none();
         if self.tickets.get(&id).is_some_and(is_first) {
-            self.keep_legacy(bench, vm, decision.permit);
+            self.keep_legacy(bench, vm);
         }
         let desk = self.desks.get(vm);
         if !stands && desk.is_some_and(|desk| desk.unclear.len() >= MAX_UNCLEAR) {
@@ -332,18 +331,16 @@ impl Permits {
         }
     }
 
-    /// The first contact of an agent says what its VM uses. If more was approved, a patch of the agent before it may be on
-    /// its way: that much stays counted until such a patch has landed or never will.
-    fn keep_legacy(&mut self, bench: &mut Bench<'_>, vm: &NamespacedName, permit: Resources) {
+    /// The first contact of an agent says what its VM uses. A patch of the agent before it, to as much as was approved by then, may be
+    /// on its way: that much stays counted until such a patch has landed or never will, also if this agent gives it back meanwhile.
+    fn keep_legacy(&mut self, bench: &mut Bench<'_>, vm: &NamespacedName) {
         let Some(entry) = bench.ledger.vm(vm) else {
             return;
         };
         let legacy = entry.legacy.field_max(entry.view.floor());
-        if legacy.has_field_above(permit) {
-            bench.ledger.set_legacy(vm, legacy);
-            let end = bench.now + LEGACY_LASTS;
-            self.timers.insert((end, Timer::Legacy(vm.clone())));
-        }
+        let end = bench.now + LEGACY_LASTS;
+        bench.ledger.set_legacy(vm, legacy, end);
+        self.timers.insert((end, Timer::Legacy(vm.clone())));
     }
 
     fn next_call(&mut self, vm: &NamespacedName) -> CallId {
@@ -418,8 +415,9 @@ impl Permits {
         match outcome {
             CallOutcome::Done(view) => {
                 let written = view.approved_text.as_ref() == Some(&sent.write.approved);
+                let stays = view.version > sent.write.base || !self.may_be_undone(bench, &sent);
                 match ticket {
-                    Some((id, decision)) if written => self.permit(bench, id, decision),
+                    Some((id, decision)) if written && stays => self.permit(bench, id, decision),
                     Some((id, _)) => self.refuse(bench, id, PermitRefusal::PatchFailed),
                     None => {}
                 }
@@ -454,6 +452,18 @@ impl Permits {
                 }
             }
         }
+    }
+
+    /// A write that changed nothing has left the version as it was, so that it proves nothing of the others to that version: whether
+    /// one of those may yet land.
+    fn may_be_undone(&mut self, bench: &mut Bench<'_>, sent: &Sent) -> bool {
+        let vm = &sent.write.vm;
+        bench.ledger.drop_hold(vm, sent.hold);
+        let Some(desk) = self.desks.get_mut(vm) else {
+            return false;
+        };
+        desk.unclear.retain(|other| other.hold != sent.hold);
+        !desk.unclear.is_empty()
     }
 
     /// Ends the hold of a write that did not and will not happen, unless an equal one may still.
@@ -563,7 +573,7 @@ impl Permits {
                 }
                 Timer::Call(_) => {}
                 Timer::Settle(vm) => self.settle(bench, &vm),
-                Timer::Legacy(vm) => bench.ledger.set_legacy(&vm, Resources::default()),
+                Timer::Legacy(vm) => bench.ledger.end_legacy(&vm, bench.now),
             }
         }
     }

@@ -9,7 +9,7 @@ use protocol::annotations::{
 };
 use protocol::object::ObjectMeta;
 use protocol::quantity::Quantity;
-use protocol::units::Resources;
+use protocol::units::{Bytes, MilliCpu, Resources};
 use protocol::vm::VirtualMachine;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -65,9 +65,15 @@ pub enum PatchOp {
     },
 }
 
-/// What the pod of `vm` must carry now.
+/// What the pod of `vm` must carry once its guest has what the spec wants.
 #[must_use]
 pub fn expected(vm: &VirtualMachine, settings: &Settings) -> Expected {
+    expected_at(vm, settings, vm.spec.guest.in_use())
+}
+
+/// What the pod of `vm` must carry while it is to say that its guest has `size`.
+#[must_use]
+pub fn expected_at(vm: &VirtualMachine, settings: &Settings, size: Resources) -> Expected {
     let mut labels = vm.metadata.labels.clone();
     labels.insert(LABEL_VM_NAME.into(), vm.metadata.name.clone());
     labels.insert(LABEL_APP.0.into(), LABEL_APP.1.into());
@@ -78,13 +84,22 @@ pub fn expected(vm: &VirtualMachine, settings: &Settings) -> Expected {
         ANNOTATION_DEFAULT_CONTAINER.into(),
         super::pod::CONTAINER.into(),
     );
-    let usage = usage_of(vm.spec.guest.in_use());
-    annotations.insert(ANNOTATION_VM_USAGE.into(), text(&usage));
-    let resources = VmResources {
-        cpus: vm.spec.guest.cpus,
-        memory_slots: vm.spec.guest.memory_slots,
-        memory_slot_size: vm.spec.guest.memory_slot_size,
+    let usage = VmUsage {
+        cpu: Quantity::from_milli(u64::from(size.cpu.0)),
+        memory: Quantity::from_bytes(size.mem.0),
     };
+    annotations.insert(ANNOTATION_VM_USAGE.into(), text(&usage));
+    let guest = &vm.spec.guest;
+    let mut resources = VmResources {
+        cpus: guest.cpus,
+        memory_slots: guest.memory_slots,
+        memory_slot_size: guest.memory_slot_size,
+    };
+    if size != guest.in_use() {
+        let slots = size.mem.0.div_ceil(guest.slot_bytes().max(1));
+        resources.cpus.r#use = size.cpu;
+        resources.memory_slots.r#use = i32::try_from(slots).unwrap_or(i32::MAX);
+    }
     annotations.insert(ANNOTATION_VM_RESOURCES.into(), text(&resources));
     if let Some(overcommit) = &vm.spec.overcommit {
         annotations.insert(ANNOTATION_VM_OVERCOMMIT.into(), text(overcommit));
@@ -95,13 +110,6 @@ pub fn expected(vm: &VirtualMachine, settings: &Settings) -> Expected {
     Expected {
         labels,
         annotations,
-    }
-}
-
-fn usage_of(size: Resources) -> VmUsage {
-    VmUsage {
-        cpu: Quantity::from_milli(u64::from(size.cpu.0)),
-        memory: Quantity::from_bytes(size.mem.0),
     }
 }
 
@@ -174,13 +182,14 @@ fn annotation(key: &str) -> String {
     format!("{ANNOTATIONS}/{}", pointer_escape(key))
 }
 
-/// Whether a pod with this metadata says less of anything than `size`, or nothing that can be read.
+/// The size that a pod with this metadata says; `None` where it says nothing that can be read.
 #[must_use]
-pub fn says_less(found: &ObjectMeta, size: Resources) -> bool {
-    let usage = found.annotations.get(ANNOTATION_VM_USAGE);
-    let usage = usage.and_then(|text| serde_json::from_str::<VmUsage>(text).ok());
-    let wanted = usage_of(size);
-    usage.is_none_or(|said| said.cpu < wanted.cpu || said.memory < wanted.memory)
+pub fn said(found: &ObjectMeta) -> Option<Resources> {
+    let usage: VmUsage = serde_json::from_str(found.annotations.get(ANNOTATION_VM_USAGE)?).ok()?;
+    Some(Resources {
+        cpu: MilliCpu(u32::try_from(usage.cpu.milli_value()).ok()?),
+        mem: Bytes(usage.memory.as_u64()?),
+    })
 }
 
 /// Whether the operations rest on other values of what is counted than a pod has. A server refuses those by the same code as what it
@@ -297,23 +306,36 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_says_less_by_either_resource_or_by_nothing() {
-        let says = |usage: &str, mcpu, gib: u64| {
+    fn a_pod_says_a_size_or_nothing() {
+        let says = |usage: &str| {
             let annotations = [(ANNOTATION_VM_USAGE.to_owned(), usage.to_owned())].into();
-            let found = ObjectMeta {
+            said(&ObjectMeta {
                 annotations,
                 ..ObjectMeta::default()
-            };
-            says_less(&found, Resources::new(mcpu, gib << 30))
+            })
         };
         let usage = r#"{"cpu":"1500m","memory":"2Gi"}"#;
-        assert!(!says(usage, 1500, 2) && !says(usage, 250, 1));
-        assert!(says(usage, 1750, 1) && says(usage, 250, 3));
-        assert!(says("rubbish", 250, 1));
-        assert!(says_less(
-            &ObjectMeta::default(),
-            Resources::new(250, 1 << 30)
-        ));
+        assert_eq!(says(usage), Some(Resources::new(1500, 2 << 30)));
+        for wrong in ["rubbish", r#"{"cpu":"-1","memory":"2Gi"}"#] {
+            assert_eq!(says(wrong), None, "{wrong}");
+        }
+        assert_eq!(said(&ObjectMeta::default()), None);
+    }
+
+    #[test]
+    fn a_size_that_is_not_the_wanted_one_is_said_in_both_annotations() {
+        let vm = sample_vm();
+        let size = Resources::new(1750, 3 << 30);
+        let expected = expected_at(&vm, &Settings::one_machine(), size);
+        let found = ObjectMeta {
+            annotations: expected.annotations,
+            ..ObjectMeta::default()
+        };
+        assert_eq!(said(&found), Some(size));
+        let resources = &found.annotations[ANNOTATION_VM_RESOURCES];
+        let resources: VmResources = serde_json::from_str(resources).expect("what we wrote");
+        assert_eq!(resources.in_use(), size);
+        assert_eq!(resources.cpus.max, vm.spec.guest.cpus.max);
     }
 
     #[test]

@@ -292,7 +292,13 @@ impl Draft<'_> {
             return;
         }
         let wanted = self.vm.spec.guest.in_use();
-        let ops = metadata::expected(self.vm, self.input.settings).patch(&pod.metadata);
+        let said = metadata::said(&pod.metadata);
+        let size = if self.may_say_less() {
+            wanted
+        } else {
+            wanted.field_max(said.unwrap_or_default())
+        };
+        let ops = metadata::expected_at(self.vm, self.input.settings, size).patch(&pod.metadata);
         let resize = self.requests(pod);
         let by_requests = self.is_told_by_requests(pod);
         let may_be_less = self.input.resizing;
@@ -300,7 +306,7 @@ impl Draft<'_> {
         let in_sync = (by_requests || ops.is_empty())
             && !may_be_less
             && !resize.as_ref().is_some_and(|resize| resize.grows);
-        let is_unsaid = !by_requests && metadata::says_less(&pod.metadata, wanted);
+        let is_unsaid = !by_requests && said.is_none_or(|said| wanted.has_field_above(said));
         let waits = |state: &RunnerState| is_unsaid || grows(wanted, state);
         if let RunnerView::Known(state) = self.input.runner {
             if self.fit(state) == Fit::Unordered && (in_sync || !waits(state)) {
@@ -377,6 +383,17 @@ impl Draft<'_> {
         let told = state.resize.as_ref().map(|report| ordered(&report.order));
         let told = told.into_iter().chain(self.input.ordering);
         Some(told.fold(has, Resources::field_max))
+    }
+
+    /// Whether the pod may say less than it does. The guest has as much as it was made for, or told before, until the status says what
+    /// it has: of a controller that died meanwhile it tells less than that.
+    fn may_say_less(&self) -> bool {
+        let RunnerView::Known(state) = self.input.runner else {
+            return false;
+        };
+        let told = self.vm.spec.guest.in_use().field_max(self.held());
+        let has = self.may_have(state);
+        has.is_some_and(|has| !has.has_field_above(told))
     }
 
     /// Whether the guest is on its way down, and what its pod requests has followed it not long ago; then to be looked at again.

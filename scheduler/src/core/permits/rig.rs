@@ -114,18 +114,21 @@ impl Rig {
         std::iter::from_fn(|| self.core.poll_action(MS(at))).collect()
     }
 
-    /// Carries a write out on the object, as the API does.
+    /// Carries a write out on the object, as the API does: one that changes nothing makes no new version.
     pub(super) fn apply(&mut self, write: &VmWrite) -> CallOutcome {
         if write.base != self.version {
             return CallOutcome::Conflict;
         }
-        self.version += 1;
+        let before = self.annotations.clone();
         for (key, value) in [
             (ANNOTATION_SCALING_UNIT, &write.unit),
             (ANNOTATION_REQUESTED, &write.requested),
             (ANNOTATION_APPROVED, &write.approved),
         ] {
             self.annotations.insert(key.into(), value.clone());
+        }
+        if self.annotations != before {
+            self.version += 1;
         }
         CallOutcome::Done(Box::new(self.vm()))
     }

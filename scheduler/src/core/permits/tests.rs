@@ -1,6 +1,7 @@
 //! Vectors 7.8 and the life of a request, on the whole core with its calls answered by hand.
 
 use protocol::annotations::ANNOTATION_APPROVED;
+use protocol::units::Resources;
 
 use super::rig::{MS, Rig, answers, permit_of, size, writes};
 use super::*;
@@ -249,6 +250,46 @@ fn a_late_unclear_write_can_not_land_after_the_room_was_given_back() {
         "a later version was seen, so the fate is known"
     );
     assert_eq!(rig.apply(&late), CallOutcome::Conflict);
+}
+
+/// A shrink was not heard to its end, and is taken back: what is asked for is what is approved, so its write changes nothing.
+#[test]
+fn nothing_is_permitted_that_a_write_of_unclear_fate_may_yet_take_away() {
+    let mut rig = Rig::new(size(4_000, 8), Some(size(500, 2)));
+    rig.ask(0, Some(size(500, 2)), size(1_000, 4));
+    rig.settle(0);
+    rig.ask(10, Some(size(1_000, 4)), size(500, 2));
+    let late = writes(&rig.actions(10))[0].clone();
+    let unclear = CallOutcome::Unclear("time-out".into());
+    rig.core.handle(MS(20), Event::WriteDone(late.id, unclear));
+    rig.actions(20);
+    rig.ask(30, Some(size(500, 2)), size(1_000, 4));
+    let refused = rig.settle(30);
+    assert_eq!(permit_of(&refused[0]), Err(PermitRefusal::PatchFailed));
+    assert_eq!(rig.reserved(), size(1_000, 4), "it may be either");
+    // It lands after all; or is sent again, as here.
+    assert!(rig.settle(600).is_empty());
+    assert_eq!(rig.approved(), Some(size(500, 2)));
+    rig.ask(3_030, Some(size(500, 2)), size(1_000, 4));
+    assert_eq!(permit_of(&rig.settle(3_030)[0]), Ok(size(1_000, 4)));
+    assert_eq!(rig.apply(&late), CallOutcome::Conflict);
+}
+
+#[test]
+fn a_patch_of_an_earlier_agent_is_counted_though_the_next_gives_back() {
+    let mut rig = Rig::new(size(0, 0), Some(size(500, 2)));
+    rig.ask(0, None, size(500, 2));
+    rig.settle(0);
+    rig.ask(100, Some(size(500, 2)), size(250, 1));
+    rig.settle(100);
+    // Another one comes, and its time begins anew.
+    rig.ask(6_000, None, size(250, 1));
+    rig.settle(6_000);
+    rig.settle(12_100);
+    let counted = |rig: &Rig| rig.core.ledger().vm(&rig.vm().key).expect("seen").legacy;
+    assert_eq!(counted(&rig), size(500, 2), "the first one's is over");
+    rig.settle(18_100);
+    assert_eq!(counted(&rig), Resources::default());
 }
 
 #[test]

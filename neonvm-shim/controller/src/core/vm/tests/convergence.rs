@@ -11,6 +11,7 @@ use protocol::vm::{RestartPolicy, VirtualMachine, VmPhase, VmStatus};
 use serde_json::json;
 
 use super::world::World;
+use crate::core::metadata::said;
 use crate::core::refusal::Refusal;
 use crate::core::testing::sample_vm;
 use crate::core::vm::Event;
@@ -240,23 +241,60 @@ fn a_size_is_not_reached_while_an_order_of_another_is_on_its_way() {
     assert_eq!(world.phase(), VmPhase::Running);
 }
 
-/// Its pod was made for a larger size, and said less by the time that its runner was first heard.
+/// Its pod was made for a larger size, says less by now, and the order of less did not arrive.
 #[test]
 fn a_guest_that_boots_larger_than_its_pod_says_is_told_a_size_once_the_pod_says_it() {
     let mut vm = sample_vm();
     vm.spec.guest.cpus.r#use = MilliCpu(1750);
     let mut world = World::new(&vm);
     world.settle();
+    let pod = world.status().pod_name;
+    let says = |world: &World| said(&world.pod(&pod).metadata).expect("a size").cpu;
     world.edit(|vm| vm.spec.guest.cpus.r#use = MilliCpu(250));
     world.settle();
-    let pod = world.status().pod_name;
+    assert_eq!(says(&world), MilliCpu(1750), "it boots with that");
     world.start(&pod);
+    let order = until_ordered(&mut world);
+    world.settle();
+    assert_eq!(says(&world), MilliCpu(250), "its status says the rest");
+    let lost = Refusal::Failed {
+        message: "the connection broke".into(),
+        permanent: false,
+    };
+    done(&mut world, &order, Err(lost));
     world.edit(|vm| vm.spec.guest.cpus.r#use = MilliCpu(1000));
     let kinds = world.settle();
     let at = |kind| kinds.iter().position(|it| *it == format!("{kind:?}"));
+    assert!(at(Kind::SetSize).is_some());
     assert!(at(Kind::PatchPodMetadata) < at(Kind::SetSize), "{kinds:?}");
     world.live();
     assert_eq!(world.status().cpus, Some(MilliCpu(1000)));
+}
+
+/// The status is of a guest that went on growing after the controller had died.
+#[test]
+fn a_pod_says_less_only_once_the_status_says_what_its_guest_has() {
+    let mut world = World::new(&sample_vm());
+    world.settle();
+    let pod = world.status().pod_name;
+    world.start(&pod);
+    world.settle();
+    world.edit(|vm| vm.spec.guest.memory_slots.r#use = 4);
+    world.settle();
+    has(&mut world, &pod, 2048);
+    world.settle();
+    assert_eq!(told(&world), 2048);
+    let state = world.runners.get_mut(&pod).expect("the runner is there");
+    state.memory.plugged = Bytes(Bytes::mib(4096).0 - state.memory.base.0);
+    world.edit(|vm| vm.spec.guest.memory_slots.r#use = 1);
+    world.restart_controller();
+    let kinds = world.settle();
+    let at = |kind| kinds.iter().position(|it| *it == format!("{kind:?}"));
+    assert!(at(Kind::WriteStatus).is_some());
+    assert!(
+        at(Kind::WriteStatus) < at(Kind::PatchPodMetadata),
+        "{kinds:?}"
+    );
 }
 
 #[test]

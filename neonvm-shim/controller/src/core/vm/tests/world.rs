@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 
 use crate::core::certificate::Step;
 use crate::core::certificate::testing::{Ca, Manner};
-use crate::core::metadata::PatchOp;
+use crate::core::metadata::{PatchOp, said};
+use crate::core::observe::size_of;
 use crate::core::pod::CONTAINER;
 use crate::core::refusal::Refusal;
 use crate::core::testing::{runner_at, wall};
@@ -200,6 +201,7 @@ impl World {
             let result = self.carry_out(&action);
             let (kind, began) = (action.kind(), self.at);
             self.is_done(kind, began, result);
+            self.is_covered(&action);
             self.show();
         }
         panic!(
@@ -251,6 +253,37 @@ impl World {
         assert!(
             is_said,
             "{order:?} while the pod says {usage} and requests {requests}"
+        );
+    }
+
+    /// By one of the objects, whoever adds up a node counts at least what the guest has.
+    pub(super) fn is_covered(&self, after: &Action) {
+        let Some(status) = self.vm.as_ref().map(|_| self.status()) else {
+            return;
+        };
+        let (pod, runner) = (&status.pod_name, self.runners.get(&status.pod_name));
+        let (Some(object), Some(state)) = (self.pods.get(pod), runner) else {
+            return;
+        };
+        let memory = status.memory_size.and_then(|memory| memory.as_u64());
+        let told = Resources {
+            cpu: status.cpus.unwrap_or_default(),
+            mem: Bytes(memory.unwrap_or(0)),
+        };
+        let said = said(&self.pod(pod).metadata).unwrap_or_default();
+        let requests = &object["spec"]["containers"][0]["resources"]["requests"];
+        let requests: Option<VmUsage> = serde_json::from_value(requests.clone()).ok();
+        let requested = requests.map_or(Resources::default(), |requests| Resources {
+            cpu: MilliCpu(u32::try_from(requests.cpu.milli_value()).expect("small")),
+            mem: Bytes(requests.memory.as_u64().expect("small")),
+        });
+        let wanted = self.vm().spec.guest.in_use();
+        let counted = [told, said, requested];
+        let counted = counted.into_iter().fold(wanted, Resources::field_max);
+        let has = size_of(state);
+        assert!(
+            !has.has_field_above(counted),
+            "{has} in use while {wanted} is wanted, the status says {told}, pod {pod} {said}, after {after:?}"
         );
     }
 
