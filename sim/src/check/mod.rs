@@ -69,6 +69,20 @@ pub struct Truth {
     pub unrequested: bool,
 }
 
+impl Truth {
+    /// A patch to `size` takes effect; `is_ours` if its task is there. A task that lowers a size that nobody living decided, and that is
+    /// more than is approved, has decided on no growth: what is left of it above that stays nobody's.
+    pub(crate) fn patched(&mut self, is_ours: bool, size: Resources) {
+        self.orphaned = !is_ours;
+        self.foreign |= !is_ours;
+        let approved = self.approved.unwrap_or_default();
+        let is_left =
+            |stray: Resources| !size.has_field_above(stray) && size.has_field_above(approved);
+        let is_strays = !is_ours || self.stray.is_some_and(is_left);
+        self.stray = is_strays.then_some(size);
+    }
+}
+
 /// The truth about all VMs, and who has to be looked at.
 #[derive(Debug, Default)]
 pub struct Checks {
@@ -222,6 +236,30 @@ mod tests {
         world.order_holds(0);
         let order = Some("order_use_within_permit");
         assert_eq!(found(&mut world), order, "it is a living task's now");
+    }
+
+    #[test]
+    fn a_stray_size_may_be_lowered_in_steps_and_not_raised_again() {
+        let mut world = world();
+        let order = Some("order_use_within_permit");
+        world.patch_lands(0, u64::MAX, units(5));
+        for (to, expected) in [(4, None), (3, None), (4, order), (3, order)] {
+            world.checks.truth[0].patched(true, units(to));
+            world.checks.truth[0].using = units(to);
+            world.order_holds(0);
+            assert_eq!(found(&mut world), expected, "{to} units");
+        }
+    }
+
+    #[test]
+    fn a_stray_size_that_was_lowered_to_what_is_approved_is_somebodys() {
+        let mut world = world();
+        world.patch_lands(0, u64::MAX, units(3));
+        world.checks.truth[0].patched(true, units(2));
+        world.checks.truth[0].using = units(2);
+        world.checks.truth[0].approved = Some(units(1));
+        world.order_holds(0);
+        assert_eq!(found(&mut world), Some("order_use_within_permit"));
     }
 
     #[test]

@@ -46,9 +46,7 @@ impl World {
             self.tally.count("patch of a dead agent");
         }
         let truth = &mut self.checks.truth[vm];
-        truth.orphaned = !is_ours;
-        truth.foreign |= !is_ours;
-        truth.stray = (!is_ours).then_some(size);
+        truth.patched(is_ours, size);
     }
 
     /// Takes in what the monitor of a VM counts on now.
