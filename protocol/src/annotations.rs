@@ -90,6 +90,17 @@ pub struct VmUsage {
     pub memory: Quantity,
 }
 
+impl VmUsage {
+    /// Both as a size; `None` where one is less than nothing or more than can be.
+    #[must_use]
+    pub fn size(&self) -> Option<Resources> {
+        Some(Resources {
+            cpu: MilliCpu(u32::try_from(self.cpu.milli_value()).ok()?),
+            mem: Bytes(self.memory.as_u64()?),
+        })
+    }
+}
+
 /// Content of [`ANNOTATION_VM_OVERCOMMIT`] and of `spec.overcommit`: a missing factor is 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Overcommit {

@@ -9,7 +9,7 @@ use protocol::annotations::{
 };
 use protocol::object::ObjectMeta;
 use protocol::quantity::Quantity;
-use protocol::units::{Bytes, MilliCpu, Resources};
+use protocol::units::Resources;
 use protocol::vm::VirtualMachine;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -186,10 +186,7 @@ fn annotation(key: &str) -> String {
 #[must_use]
 pub fn said(found: &ObjectMeta) -> Option<Resources> {
     let usage: VmUsage = serde_json::from_str(found.annotations.get(ANNOTATION_VM_USAGE)?).ok()?;
-    Some(Resources {
-        cpu: MilliCpu(u32::try_from(usage.cpu.milli_value()).ok()?),
-        mem: Bytes(usage.memory.as_u64()?),
-    })
+    usage.size()
 }
 
 /// Whether the operations rest on other values of what is counted than a pod has. A server refuses those by the same code as what it

@@ -3,10 +3,11 @@
 use std::net::SocketAddr;
 
 use protocol::object::Pod;
+use protocol::quantity::Quantity;
 use protocol::runner::{ORDERS_BY_TLS, RUNNER_ORDERS, ResizeReport, RunnerState, SizeOrder};
 use protocol::time::WallTime;
 use protocol::units::{Bytes, MilliCpu, Resources};
-use protocol::vm::VirtualMachine;
+use protocol::vm::{VirtualMachine, VmStatus};
 use serde::Serialize;
 
 use super::pod::{CONTAINER, INIT_CONTAINER};
@@ -166,6 +167,16 @@ pub fn size_of(state: &RunnerState) -> Resources {
     Resources {
         cpu: state.cpus.limit.min(whole),
         mem: Bytes(memory),
+    }
+}
+
+/// The size that the status of a VM says its guest has.
+#[must_use]
+pub fn told_size(status: &VmStatus) -> Resources {
+    let memory = status.memory_size.as_ref();
+    Resources {
+        cpu: status.cpus.unwrap_or_default(),
+        mem: Bytes(memory.and_then(Quantity::as_u64).unwrap_or(0)),
     }
 }
 

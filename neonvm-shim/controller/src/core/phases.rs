@@ -23,7 +23,7 @@ use super::conditions::whole_seconds;
 use super::note::Note;
 use super::observe::{
     DELETED_COUNTS_AS_FAILED_US, Fit, PodState, deletion_age_us, end_of, fit, grows, held_up,
-    ordered, pod_state, size_of,
+    ordered, pod_state, size_of, told_size,
 };
 use super::plan::{Draft, PodView, RunnerView};
 use super::problem::{Problem, peer_text};
@@ -391,7 +391,12 @@ impl Draft<'_> {
         let RunnerView::Known(state) = self.input.runner else {
             return false;
         };
-        let told = self.vm.spec.guest.in_use().field_max(self.held());
+        let told = self
+            .vm
+            .spec
+            .guest
+            .in_use()
+            .field_max(told_size(&self.status));
         let has = self.may_have(state);
         has.is_some_and(|has| !has.has_field_above(told))
     }
@@ -509,19 +514,10 @@ impl Draft<'_> {
         }
         let mut size = size_of(state);
         if self.fit(state) == Fit::Unordered || self.is_ordering_another() {
-            size = size.field_max(self.held());
+            size = size.field_max(told_size(&self.status));
         }
         self.status.cpus = Some(size.cpu);
         self.status.memory_size = Some(Quantity::from_bytes(size.mem.0));
-    }
-
-    /// What the status says that the guest has.
-    fn held(&self) -> Resources {
-        let memory = self.status.memory_size.as_ref();
-        Resources {
-            cpu: self.status.cpus.unwrap_or_default(),
-            mem: Bytes(memory.and_then(Quantity::as_u64).unwrap_or(0)),
-        }
     }
 
     /// The guest has the size of this spec, so the spec's revision is the current one. Only equality matters.

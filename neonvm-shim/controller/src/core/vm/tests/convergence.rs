@@ -10,6 +10,7 @@ use protocol::units::{Bytes, MilliCpu};
 use protocol::vm::{RestartPolicy, VirtualMachine, VmPhase, VmStatus};
 use serde_json::json;
 
+use super::phases::running;
 use super::world::World;
 use crate::core::metadata::said;
 use crate::core::refusal::Refusal;
@@ -221,11 +222,7 @@ fn done(world: &mut World, action: &Action, result: Result<Reply, Refusal>) {
 
 #[test]
 fn a_size_is_not_reached_while_an_order_of_another_is_on_its_way() {
-    let mut world = World::new(&sample_vm());
-    world.settle();
-    let pod = world.status().pod_name;
-    world.start(&pod);
-    world.settle();
+    let (mut world, pod) = running(&sample_vm());
     let before = world.vm().spec.guest.cpus.r#use;
     world.edit(|vm| vm.spec.guest.cpus.r#use = MilliCpu(1000));
     let growth = until_ordered(&mut world);
@@ -274,11 +271,7 @@ fn a_guest_that_boots_larger_than_its_pod_says_is_told_a_size_once_the_pod_says_
 /// The status is of a guest that went on growing after the controller had died.
 #[test]
 fn a_pod_says_less_only_once_the_status_says_what_its_guest_has() {
-    let mut world = World::new(&sample_vm());
-    world.settle();
-    let pod = world.status().pod_name;
-    world.start(&pod);
-    world.settle();
+    let (mut world, pod) = running(&sample_vm());
     world.edit(|vm| vm.spec.guest.memory_slots.r#use = 4);
     world.settle();
     has(&mut world, &pod, 2048);
@@ -299,11 +292,7 @@ fn a_pod_says_less_only_once_the_status_says_what_its_guest_has() {
 
 #[test]
 fn the_answer_to_an_order_never_hides_a_later_report() {
-    let mut world = World::new(&sample_vm());
-    world.settle();
-    let pod = world.status().pod_name;
-    world.start(&pod);
-    world.settle();
+    let (mut world, pod) = running(&sample_vm());
     world.edit(|vm| vm.spec.guest.cpus.r#use = MilliCpu(1000));
     let order = until_ordered(&mut world);
     let answer = world.carry_out(&order);
@@ -316,11 +305,7 @@ fn the_answer_to_an_order_never_hides_a_later_report() {
 
 #[test]
 fn a_runner_that_has_just_taken_over_says_nothing_of_sizes() {
-    let mut world = World::new(&sample_vm());
-    world.settle();
-    let pod = world.status().pod_name;
-    world.start(&pod);
-    world.settle();
+    let (mut world, pod) = running(&sample_vm());
     let before = world.status().memory_size;
     assert!(before.is_some());
     // It has not looked at its QEMU yet.
@@ -382,11 +367,7 @@ fn late_news_of_a_pod_never_hides_the_next_of_its_name() {
 
 /// A guest of 4 GiB that gives up two of them and has 3 GiB so far, as its status says.
 fn shrinking() -> (World, String) {
-    let mut world = World::new(&sample_vm());
-    world.settle();
-    let pod = world.status().pod_name;
-    world.start(&pod);
-    world.settle();
+    let (mut world, pod) = running(&sample_vm());
     world.edit(|vm| vm.spec.guest.memory_slots.r#use = 4);
     world.settle();
     world.finish_resize(&pod);
@@ -439,11 +420,7 @@ fn less_than_before_is_not_told_of_a_guest_that_is_on_its_way_to_more() {
 
 #[test]
 fn a_guest_that_does_not_answer_is_told_of_until_it_does() {
-    let mut world = World::new(&sample_vm());
-    world.settle();
-    let pod = world.status().pod_name;
-    world.start(&pod);
-    world.settle();
+    let (mut world, pod) = running(&sample_vm());
     let mut says = |silence: Option<GuestSilence>, phase| {
         let state = world.runners.get_mut(&pod).expect("the runner is there");
         state.generation += 1;

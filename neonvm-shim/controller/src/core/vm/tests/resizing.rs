@@ -8,6 +8,7 @@ use protocol::units::{Bytes, MilliCpu};
 use protocol::vm::{VirtualMachine, VmPhase};
 use serde_json::json;
 
+use super::phases;
 use super::world::World;
 use crate::core::note::Note;
 use crate::core::problem::Problem;
@@ -17,12 +18,7 @@ use crate::core::vm::Event;
 use crate::core::{Action, Kind, Settings};
 
 fn running() -> (World, String) {
-    let mut world = World::new(&sample_vm());
-    world.settle();
-    let pod = world.status().pod_name;
-    world.start(&pod);
-    world.settle();
-    (world, pod)
+    phases::running(&sample_vm())
 }
 
 pub(super) fn ask(vm: &mut VirtualMachine, milli: u32, slots: i32, value: i64, flags: u64) {

@@ -3,17 +3,14 @@
 use protocol::vm::VmPhase;
 use serde_json::json;
 
+use super::phases::running;
 use super::world::World;
 use crate::core::testing::sample_vm;
 use crate::core::vm::TAKER_PATIENCE;
 
 /// A VM that runs and has then been taken for `m`, by a write of somebody who may be gone.
 fn taken(phase: &str) -> World {
-    let mut world = World::new(&sample_vm());
-    world.settle();
-    let pod = world.status().pod_name;
-    world.start(&pod);
-    world.settle();
+    let (mut world, _) = running(&sample_vm());
     let vm = world.vm.as_mut().expect("it is there");
     vm["status"]["phase"] = json!(phase);
     vm["status"]["migration"] = json!({"name": "m", "uid": "uid-m"});

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::core::certificate::Step;
 use crate::core::certificate::testing::{Ca, Manner};
 use crate::core::metadata::{PatchOp, said};
-use crate::core::observe::size_of;
+use crate::core::observe::{size_of, told_size};
 use crate::core::pod::CONTAINER;
 use crate::core::refusal::Refusal;
 use crate::core::testing::{runner_at, wall};
@@ -257,7 +257,7 @@ impl World {
     }
 
     /// By one of the objects, whoever adds up a node counts at least what the guest has.
-    pub(super) fn is_covered(&self, after: &Action) {
+    fn is_covered(&self, after: &Action) {
         let Some(status) = self.vm.as_ref().map(|_| self.status()) else {
             return;
         };
@@ -265,18 +265,12 @@ impl World {
         let (Some(object), Some(state)) = (self.pods.get(pod), runner) else {
             return;
         };
-        let memory = status.memory_size.and_then(|memory| memory.as_u64());
-        let told = Resources {
-            cpu: status.cpus.unwrap_or_default(),
-            mem: Bytes(memory.unwrap_or(0)),
-        };
+        let told = told_size(&status);
         let said = said(&self.pod(pod).metadata).unwrap_or_default();
         let requests = &object["spec"]["containers"][0]["resources"]["requests"];
         let requests: Option<VmUsage> = serde_json::from_value(requests.clone()).ok();
-        let requested = requests.map_or(Resources::default(), |requests| Resources {
-            cpu: MilliCpu(u32::try_from(requests.cpu.milli_value()).expect("small")),
-            mem: Bytes(requests.memory.as_u64().expect("small")),
-        });
+        let requested = requests.and_then(|requests| requests.size());
+        let requested = requested.unwrap_or_default();
         let wanted = self.vm().spec.guest.in_use();
         let counted = [told, said, requested];
         let counted = counted.into_iter().fold(wanted, Resources::field_max);
