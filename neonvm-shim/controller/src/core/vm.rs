@@ -181,6 +181,9 @@ pub struct VmCore {
     progress_at: Timestamp,
     resized_at: Timestamp,
     head_start: HeadStart,
+    /// Orders to a pod's runner, and the sizes they order, that are on their way or may have been taken up without our knowing: until the
+    /// runner answers a later one, or the same sent again.
+    ordering: Vec<(String, Resources)>,
     /// A change of what the pod requests that may have been carried out or not, until the pod is read.
     resize_unsure: Option<Vec<PatchOp>>,
     scaling_from: Option<Resources>,
@@ -221,6 +224,7 @@ impl VmCore {
             progress_at: Timestamp(0),
             resized_at: Timestamp(0),
             head_start: HeadStart::default(),
+            ordering: Vec::new(),
             resize_unsure: None,
             scaling_from: None,
             ordered_from: None,
@@ -285,9 +289,12 @@ impl VmCore {
         self.busy.insert(action.kind().peer(), action.clone());
         if let Link::Known { state, .. } = &self.link {
             match &action {
-                Action::SetSize { .. } => {
+                Action::SetSize { pod, order } => {
                     self.ordered_from = Some(size_of(state));
                     self.scaling_from = self.scaling_from.or(self.ordered_from);
+                    let order = (pod.clone(), ordered(order));
+                    self.ordering.retain(|other| *other != order);
+                    self.ordering.push(order);
                 }
                 Action::PlugAhead { wish, .. } => {
                     let online = state.cpus.guest_online;
@@ -449,10 +456,7 @@ impl VmCore {
             progress_at: self.progress_at,
             resized_at: self.resized_at,
             head_start: &self.head_start,
-            ordering: self.busy.values().find_map(|action| match action {
-                Action::SetSize { order, .. } => Some(ordered(order)),
-                _ => None,
-            }),
+            ordering: &self.ordering,
             resizing: self.resizing(),
             scaling_from: self.scaling_from,
             at,
@@ -509,6 +513,8 @@ impl VmCore {
         let status = vm.status.as_ref();
         self.taker.saw(status, at.now);
         let uses_the_suffix = status.is_some_and(|status| status.pod_name.ends_with(&self.suffix));
+        let pod = status.map_or("", |status| status.pod_name.as_str());
+        self.ordering.retain(|(of, _)| of == pod);
         self.vm = Some(vm);
         if uses_the_suffix {
             // However that was learnt: no later pod gets the name of this one.

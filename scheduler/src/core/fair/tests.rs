@@ -199,6 +199,7 @@ fn decision(vm: &str, asked: u64, held: u64, permit: u64, outcome: Outcome) -> D
         vm: key(vm),
         node: "n".into(),
         permit: verdicts.map(|_, verdict| verdict.permit).to_resources(),
+        approved: verdicts.map(|_, verdict| verdict.permit).to_resources(),
         verdicts,
         claim: None,
         overclaimed: false,

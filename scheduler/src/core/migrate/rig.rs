@@ -142,7 +142,7 @@ impl Rig {
         self.pod(at, &pod(name, size, is, "n"));
     }
 
-    fn vm(&mut self, at: u64, name: &str, size: Resources) {
+    pub(super) fn vm(&mut self, at: u64, name: &str, size: Resources) {
         self.serial += 1;
         let object = json!({"metadata": {"name": name, "namespace": "d", "uid": name,
                 "resourceVersion": self.serial.to_string(), "labels": {"autoscaling.neon.tech/enabled": "true"},

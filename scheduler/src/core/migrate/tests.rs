@@ -574,7 +574,8 @@ fn a_vm_that_moves_counts_on_both_nodes_and_grows_on_neither() {
         );
         assert_eq!(limits.len(), 2);
     }
-    // What is given back is taken at once, on both.
+    // What is given back is taken at once, on both: the agent has patched the VM before it tells.
+    rig.vm(2, "a", whole(3, 1));
     assert_eq!(rig.ask(2, "a", whole(4, 2), whole(3, 1)), whole(3, 1));
     let view = rig.core.ledger().vm(&key("a")).expect("is there");
     assert_eq!(

@@ -24,6 +24,7 @@ pub(super) struct Rig {
     pub(super) version: u64,
     pub(super) annotations: BTreeMap<String, String>,
     pub(super) labels: Value,
+    pub(super) in_use: Resources,
     pub(super) last_ticket: u64,
 }
 
@@ -37,6 +38,7 @@ impl Rig {
             version: 100,
             annotations: BTreeMap::new(),
             labels: json!({"autoscaling.neon.tech/enabled": "true"}),
+            in_use: size(500, 2),
             last_ticket: 0,
         };
         if let Some(approved) = approved {
@@ -64,8 +66,8 @@ impl Rig {
     pub(super) fn vm(&self) -> VmView {
         let mut object = json!({"metadata": {"name": "pg", "namespace": "d", "uid": "v",
                 "resourceVersion": self.version.to_string(), "labels": self.labels},
-            "spec": {"guest": {"cpus": {"min": "250m", "max": 4, "use": "500m"},
-                "memorySlots": {"min": 1, "max": 16, "use": 2}, "memorySlotSize": "1Gi"}}});
+            "spec": {"guest": {"cpus": {"min": "250m", "max": 4, "use": format!("{}m", self.in_use.cpu.0)},
+                "memorySlots": {"min": 1, "max": 16, "use": self.in_use.mem.0 / GIB}, "memorySlotSize": "1Gi"}}});
         if !self.annotations.is_empty() {
             object["metadata"]["annotations"] = json!(self.annotations);
         }

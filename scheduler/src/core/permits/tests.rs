@@ -379,3 +379,27 @@ fn n16_what_an_earlier_agent_was_permitted_stays_counted_for_a_while() {
     rig.actions(13_000);
     assert_eq!(rig.reserved(), using);
 }
+
+/// An agent asked for less and ended; the next one was permitted more and uses it by the time the request arrives.
+#[test]
+fn a_late_request_leaves_approved_what_is_in_use() {
+    let (using, asked) = (size(500, 2), size(250, 1));
+    let mut rig = Rig::new(size(4_000, 8), Some(using));
+    rig.ask(0, Some(using), asked);
+    let got = rig.settle(0);
+    assert_eq!(permit_of(&got[0]), Ok(asked), "as asked");
+    assert_eq!(rig.approved(), Some(using), "as used");
+    assert_eq!(rig.reserved(), using);
+}
+
+/// An agent patches its VM before it tells, and the scheduler's watch is behind: what is given back is free at once all the same.
+#[test]
+fn what_is_given_back_before_the_watch_tells_of_it_is_given_back() {
+    let mut rig = Rig::new(size(4_000, 8), Some(size(500, 2)));
+    rig.version += 1;
+    rig.in_use = size(250, 1);
+    rig.ask(0, Some(size(500, 2)), size(250, 1));
+    let got = rig.settle(0);
+    assert_eq!(permit_of(&got[0]), Ok(size(250, 1)));
+    assert_eq!(rig.approved(), Some(size(250, 1)));
+}

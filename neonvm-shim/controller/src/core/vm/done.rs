@@ -42,8 +42,14 @@ impl VmCore {
             }
             Err(Refusal::Gone) => self.vm = None,
             Err(Refusal::Failed { message, permanent }) => {
-                if let Action::ResizePod { ops, .. } = action {
-                    self.resize_unsure = (!permanent).then_some(ops);
+                match action {
+                    Action::ResizePod { ops, .. } => {
+                        self.resize_unsure = (!permanent).then_some(ops);
+                    }
+                    Action::SetSize { .. } if permanent => {
+                        self.ordering.pop();
+                    }
+                    _ => {}
                 }
                 let times = self.pace.failed(kind, at.now);
                 if permanent || times >= TOLD_FROM {
@@ -138,6 +144,7 @@ impl VmCore {
             (_, Reply::SecretReady) => self.ssh_secret_ready = true,
             (Action::SetSize { pod, order }, Reply::Runner(state)) => {
                 let before = self.ordered_from.take().unwrap_or_else(|| size_of(&state));
+                self.ordering.clear();
                 self.stages
                     .sent(&order.trace, ordered(order), before, began);
                 self.answered(at, pod, state);

@@ -86,8 +86,9 @@ fn a_slow_shrink_says_so_in_time() {
     world.edit(|vm| ask(vm, 500, 1));
     world.settle();
     let due = world.core.poll_deadline().expect("a deadline");
-    assert!(due.since(world.at.now) <= Span::from_millis(100), "{due:?}");
-    world.pass(Span::from_millis(100));
+    let quick = Settings::one_machine().quick;
+    assert!(due.since(world.at.now) <= quick, "{due:?}");
+    world.pass(quick);
     let kinds = world.settle();
     assert!(kinds.contains(&"WriteStatus".to_owned()), "{kinds:?}");
     assert_eq!(world.phase(), VmPhase::Scaling);

@@ -8,6 +8,7 @@ use serde_json::json;
 use super::resizing::{ask, requested, requesting};
 use super::world::World;
 use crate::core::phases::REQUESTS_INTERVAL;
+use crate::core::vm::Reply;
 use crate::core::{Action, Kind, Refusal};
 
 /// A VM of two CPUs and 4 GiB, and its pod.
@@ -72,11 +73,7 @@ fn n41_a_guest_does_not_grow_while_its_pod_may_yet_request_less() {
 fn n41_nor_before_it_is_known_what_became_of_that_change() {
     let (mut world, _, lower) = lowering();
     world.carry_out(&lower).expect("it is carried out");
-    let lost = Err(Refusal::Failed {
-        message: "no answer".into(),
-        permanent: false,
-    });
-    world.is_done(Kind::ResizePod, world.at, lost);
+    world.is_done(Kind::ResizePod, world.at, lost());
     world.edit(|vm| ask(vm, 2000, 4, 3, 1));
     let read = begun(&mut world);
     assert!(!kinds(&read).contains(&Kind::SetSize), "{read:?}");
@@ -89,13 +86,12 @@ fn n41_nor_before_it_is_known_what_became_of_that_change() {
     assert!(at("ResizePod") < at("SetSize"), "{after:?}");
 }
 
-/// An order that is taken back may yet arrive, and the runner carries it out.
-#[test]
-fn n41_a_pod_requests_what_an_order_on_its_way_gives_its_guest() {
+/// A VM that is to grow to two CPUs and 4 GiB, its pod, and the order to its runner that is on its way; by then it is to be small again.
+fn taken_back() -> (World, String, Action) {
     let (mut world, pod) = requesting();
     world.edit(|vm| ask(vm, 2000, 4, 1, 1));
-    let mut order = None;
-    while order.is_none() {
+    let order = loop {
+        let mut order = None;
         for action in begun(&mut world) {
             if action.kind() == Kind::SetSize {
                 order = Some(action);
@@ -103,8 +99,25 @@ fn n41_a_pod_requests_what_an_order_on_its_way_gives_its_guest() {
                 done(&mut world, &action);
             }
         }
-    }
+        if let Some(order) = order {
+            break order;
+        }
+    };
     world.edit(|vm| ask(vm, 500, 2, 2, 1));
+    (world, pod, order)
+}
+
+fn lost() -> Result<Reply, Refusal> {
+    Err(Refusal::Failed {
+        message: "no answer".into(),
+        permanent: false,
+    })
+}
+
+/// An order that is taken back may yet arrive, and the runner carries it out.
+#[test]
+fn n41_a_pod_requests_what_an_order_on_its_way_gives_its_guest() {
+    let (mut world, pod, order) = taken_back();
     for _ in 0..3 {
         world.pass(REQUESTS_INTERVAL);
         for action in begun(&mut world) {
@@ -114,7 +127,7 @@ fn n41_a_pod_requests_what_an_order_on_its_way_gives_its_guest() {
     let large = json!({"cpu": "2", "memory": "4Gi"});
     assert_eq!(requested(&world, &pod), large, "it may grow yet");
     // It arrives, and the next one is on its way: the guest grows on until the runner has that.
-    done(&mut world, &order.expect("an order"));
+    done(&mut world, &order);
     for _ in 0..3 {
         world.pass(REQUESTS_INTERVAL);
         for action in begun(&mut world) {
@@ -124,6 +137,36 @@ fn n41_a_pod_requests_what_an_order_on_its_way_gives_its_guest() {
         }
     }
     assert_eq!(requested(&world, &pod), large, "its runner was told so");
+}
+
+/// The runner took it up, but neither its answer nor its news arrived; by the last news the guest was small.
+#[test]
+fn n41_a_pod_requests_what_an_order_without_an_answer_may_have_given_its_guest() {
+    let (mut world, pod, order) = taken_back();
+    world.carry_out(&order).expect("it is taken up");
+    world.is_done(Kind::SetSize, world.at, lost());
+    let mut again = None;
+    for _ in 0..3 {
+        world.pass(REQUESTS_INTERVAL);
+        for action in begun(&mut world) {
+            if action.kind() == Kind::SetSize {
+                again = Some(action);
+            } else {
+                let result = world.carry_out(&action);
+                world.is_done(action.kind(), world.at, result);
+            }
+        }
+    }
+    let large = json!({"cpu": "2", "memory": "4Gi"});
+    assert_eq!(requested(&world, &pod), large, "it may have grown");
+    // An order of what is wanted now settles it.
+    done(&mut world, &again.expect("it is told what is wanted now"));
+    world.finish_resize(&pod);
+    world.pass(REQUESTS_INTERVAL);
+    world.settle();
+    let small = json!({"cpu": "500m", "memory": "2Gi"});
+    assert_eq!(requested(&world, &pod), small);
+    assert_eq!(begun(&mut world), [], "and nothing is in doubt any more");
 }
 
 /// It shows no plugged memory before its first look at its QEMU, and the pod was thought to request too much.
