@@ -63,7 +63,7 @@ fn n08_n16_n45_everything_holds_while_two_schedulers_hand_over_and_die() {
 fn n41_everything_holds_while_pods_request_what_their_guests_have() {
     let mut tally = sim::faults::Tally::default();
     let mut calms = 0;
-    for seed in 1..=32 {
+    for seed in 1..=40 {
         let mut options = Options::short(seed, Level::Heavy, 5_000);
         options.requests = true;
         let outcome = holds(options);
