@@ -110,8 +110,9 @@ pub struct PodView {
     pub unschedulable_noted: bool,
     /// What it takes.
     pub size: Result<PodSize, PodProblem>,
-    /// Of a VM's pod, what its runner requests, before over-commit: a controller that lets pods request what their VMs have writes it
-    /// there before a guest grows, and after one has shrunk. Zero where it requests nothing, or that is not readable.
+    /// Of a VM's pod, the larger of what its annotation `vm.neon.tech/resources` says is in use, whatever is approved, and of what its
+    /// runner requests, before over-commit: its controller writes one of them before a guest grows, and after one has shrunk. Zero
+    /// where there is neither, or the annotations are not readable.
     pub told: Resources,
     /// The most it can be, counted while `size` is a problem: the larger of its requests and its VM's largest size.
     pub fallback: Resources,
@@ -143,10 +144,12 @@ impl PodView {
         let requests = requests::of_pod(object);
         let requested = requests.as_ref().ok().copied();
         let node = text("/spec/nodeName");
-        let size = if vm.is_some() {
-            vm_size(&meta)
+        let (size, told) = if vm.is_some() {
+            let size = vm_size(&meta);
+            let told = told(object, size.as_ref().ok());
+            (size.map(|(size, _)| size), told)
         } else {
-            requests.map(plain_size)
+            (requests.map(plain_size), Resources::default())
         };
         Ok(Self {
             key: key_of(&meta),
@@ -168,9 +171,7 @@ impl PodView {
             may_burst: vm.is_none() && may_burst(object),
             unschedulable_noted: unschedulable_noted(object),
             fallback: fallback(&meta, requested),
-            told: told(object, &size)
-                .filter(|_| vm.is_some())
-                .unwrap_or_default(),
+            told,
             size,
             vm,
             uid: meta.uid,
@@ -236,20 +237,21 @@ fn fallback(meta: &ObjectMeta, requests: Option<Resources>) -> Resources {
     }
 }
 
-/// What the runner of a VM's pod requests, with what its over-commit factors took off.
-fn told(object: &Value, size: &Result<PodSize, PodProblem>) -> Option<Resources> {
-    let requests = requests::of_container(object, RUNNER)?;
-    let factors = size
-        .as_ref()
-        .map_or(Both::same(NO_OVERCOMMIT_MILLI), |size| {
-            size.overcommit_milli
-        });
+/// What a VM's pod says its guest may have; a request, with what its over-commit factors took off.
+fn told(object: &Value, size: Option<&(PodSize, Resources)>) -> Resources {
+    let (factors, in_use) = size.map_or(
+        (Both::same(NO_OVERCOMMIT_MILLI), Resources::default()),
+        |(size, in_use)| (size.overcommit_milli, *in_use),
+    );
     let whole = |part: u64, milli: u32| part.saturating_mul(u64::from(milli)).div_ceil(1000);
-    let cpu = whole(u64::from(requests.cpu.0), factors.cpu);
-    Some(Resources {
-        cpu: MilliCpu(u32::try_from(cpu).unwrap_or(u32::MAX)),
-        mem: Bytes(whole(requests.mem.0, factors.mem)),
-    })
+    let requests = requests::of_container(object, RUNNER).map(|requests| {
+        let cpu = whole(u64::from(requests.cpu.0), factors.cpu);
+        Resources {
+            cpu: MilliCpu(u32::try_from(cpu).unwrap_or(u32::MAX)),
+            mem: Bytes(whole(requests.mem.0, factors.mem)),
+        }
+    });
+    requests.unwrap_or_default().field_max(in_use)
 }
 
 fn annotation<T: for<'de> Deserialize<'de>>(
@@ -261,7 +263,8 @@ fn annotation<T: for<'de> Deserialize<'de>>(
     parsed.map_err(|error| PodProblem::Annotation(key, error.to_string()))
 }
 
-fn vm_size(meta: &ObjectMeta) -> Result<PodSize, PodProblem> {
+/// What a VM's pod takes and wants, and what it says its VM uses.
+fn vm_size(meta: &ObjectMeta) -> Result<(PodSize, Resources), PodProblem> {
     let vm: VmResources =
         annotation(meta, ANNOTATION_VM_RESOURCES)?.ok_or(PodProblem::NoVmResources)?;
     let actual = vm.in_use();
@@ -271,22 +274,24 @@ fn vm_size(meta: &ObjectMeta) -> Result<PodSize, PodProblem> {
         mem: factor(Resource::Mem, overcommit.memory)?,
     };
     if !meta.label_is_true(LABEL_ENABLED) {
-        return Ok(PodSize {
+        let size = PodSize {
             overcommit_milli,
             ..plain_size(actual)
-        });
+        };
+        return Ok((size, actual));
     }
     let unit = annotation(meta, ANNOTATION_SCALING_UNIT)?;
     let requested = annotation(meta, ANNOTATION_REQUESTED)?;
     if requested.is_some() && unit.is_none() {
         return Err(PodProblem::RequestedWithoutUnit);
     }
-    Ok(PodSize {
+    let size = PodSize {
         reserved: annotation(meta, ANNOTATION_APPROVED)?.unwrap_or(actual),
         requested: requested.unwrap_or(actual),
         unit: unit.unwrap_or_default(),
         overcommit_milli,
-    })
+    };
+    Ok((size, actual))
 }
 
 fn factor(resource: Resource, quantity: Option<Quantity>) -> Result<u32, PodProblem> {

@@ -547,5 +547,36 @@ fn what_over_commit_took_off_a_request_is_counted() {
     let halved = requesting_pod("500m", "2Gi", r#"{"cpu":"2","memory":"1500m"}"#);
     assert_eq!(told(halved), (1000, 3 * GIB));
     let unreadable = requesting_pod("much", "2Gi", "{}");
-    assert_eq!(told(unreadable), (0, 0));
+    assert_eq!(told(unreadable), (1000, GIB), "as its annotation says");
+}
+
+/// The same where pods request nothing: approved, wanted and reported was less, and what the pod says is in use, which is written before
+/// a guest grows, told of it.
+#[test]
+fn n16_a_new_scheduler_counts_what_a_pod_says_is_in_use() {
+    let pod = |slots: u64| {
+        let mut pod = vm_pod(Some(size_text(1_000, 2)));
+        pod.told = told_in_use(slots);
+        pod
+    };
+    let mut ledger = ledger(10, 40);
+    ledger.pod_applied(pod(3));
+    ledger.vm_observed(resized(1, 2, 2, (2, 1)));
+    assert_eq!(reserved(&ledger).1, 3);
+    ledger.pod_applied(pod(2));
+    assert_eq!(reserved(&ledger).1, 2);
+    assert_eq!(ledger.audit(), Ok(()));
+}
+
+/// What is counted of a pod whose annotation says that so many slots are in use, whatever is approved.
+fn told_in_use(slots: u64) -> Resources {
+    let resources = format!(
+        r#"{{"cpus":{{"min":1,"max":8,"use":1}},"memorySlots":{{"min":1,"max":8,"use":{slots}}},"memorySlotSize":"1Gi"}}"#
+    );
+    let pod = json!({"metadata": {"name": "pg-1", "namespace": "d", "uid": "uid-pg-1",
+            "labels": {"autoscaling.neon.tech/enabled": "true"}, "annotations": {"vm.neon.tech/resources": resources,
+                "internal.autoscaling.neon.tech/resources-approved": size_text(1_000, 1)},
+            "ownerReferences": [{"apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachine", "name": "pg", "uid": "v"}]},
+        "spec": {"nodeName": "n", "schedulerName": "autoscale-scheduler"}});
+    PodView::read(&pod).expect("has a name").told
 }
