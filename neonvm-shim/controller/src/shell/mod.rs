@@ -41,6 +41,7 @@ use protocol::annotations::LABEL_VM_NAME;
 use protocol::time::Timestamp;
 use telemetry::StageLog;
 use telemetry::clock::Clock;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 pub use admin::{Waits, serve_admin};
@@ -133,7 +134,15 @@ pub async fn run(params: Params, cancel: CancellationToken) -> Result<(), RunErr
     let pods = watcher(pods, watcher::Config::default().labels(LABEL_VM_NAME));
     let pods = pods.backoff(WatchRetry::default());
     let moves = watcher(moves, watcher::Config::default()).backoff(WatchRetry::default());
-    let ended = hub.run(vms, pods, moves, cancel.clone()).await;
+    // Beside the tasks that it wakes and that wake it, not on the thread that waits for the end.
+    let mut task = JoinSet::new();
+    task.spawn(async move { hub.run(vms, pods, moves, cancel).await });
+    let ended = match task.join_next().await {
+        Some(Ok(ended)) => ended,
+        Some(Err(error)) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+        // Nobody else could have ended it.
+        Some(Err(_)) | None => Ok(()),
+    };
     writer.abort();
     if let Some(sweeper) = sweeper {
         sweeper.abort();

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
 use protocol::runner::{CpusAhead, SizeOrder};
 use telemetry::clock::Clock;
 use telemetry::{StageLog, chain};
@@ -89,6 +89,11 @@ impl Worker {
             self.follow(&mut held);
             while let Some(action) = self.core.poll_action(moment(&self.common.clock)) {
                 under_way.push(self.begin(action, held.as_ref()));
+            }
+            // Requests go out before anybody is told of them.
+            if let Some(Some(event)) = under_way.next().now_or_never() {
+                self.ended(&key, event);
+                continue;
             }
             self.tell();
             self.common.state.publish(&key, self.core.snapshot());

@@ -14,6 +14,7 @@ pub mod http;
 pub mod lanes;
 pub mod metrics;
 pub mod overlay;
+mod owed;
 pub mod process;
 pub mod qmp;
 mod qmp_transfer;

@@ -28,6 +28,7 @@ use super::control::{Handle, Token, bind_private, serve_pod, serve_private};
 use super::drives::{self, DriveError};
 use super::metrics::Metrics;
 use super::overlay::{self, OverlayError};
+use super::owed::Owed;
 use super::process::{self, ProcessId};
 use super::record::{Record, RecordError, private_dir, read_json, write_json};
 use super::shown::Shown;
@@ -508,6 +509,7 @@ impl Runner {
             clock: self.clock,
             silence: Silence::new(now, self.clock.wall(), before),
             seen: Seen::new(child.is_none()),
+            owed: Owed::default(),
             record,
             group,
             quota,

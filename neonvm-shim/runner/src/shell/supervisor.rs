@@ -8,7 +8,6 @@ use protocol::runner::{
     StopOrder,
 };
 use protocol::time::{Span, Timestamp};
-use protocol::trace::TraceId;
 use protocol::units::MilliCpu;
 use telemetry::clock::Clock;
 use tokio::sync::{mpsc, oneshot};
@@ -19,6 +18,7 @@ use super::console::{CONSOLE_LOG_BYTES, QEMU_LOG_BYTES, rotate};
 use super::guest::News;
 use super::lanes::{Means, carry_out};
 use super::metrics::Metrics;
+use super::owed::Owed;
 use super::process::file_tail;
 use super::qmp::{Qmp, QmpEvent};
 use super::record::{Record, write_json};
@@ -100,6 +100,7 @@ pub struct Supervisor {
     pub(super) state: Shown,
     pub(super) on_cancel: OnCancel,
     pub(super) seen: Seen,
+    pub(super) owed: Owed,
     /// Since when the guest has not answered.
     pub(super) silence: Silence,
     /// The migration the guest leaves by.
@@ -154,6 +155,7 @@ impl Supervisor {
         }
         loop {
             self.turn();
+            self.settle().await;
             if let Some(report) = self.finished() {
                 return Some(report);
             }
@@ -341,13 +343,8 @@ impl Supervisor {
         order: SizeOrder,
         reply: oneshot::Sender<RunnerState>,
     ) {
-        if self.sizer.order() != Some(&order) {
-            let TraceId { vm, revision } = &order.trace;
-            info!(vm, revision, cpu = %order.cpu, memory = %order.memory, "size ordered");
-            self.record.order = Some(order.clone());
-            self.save();
-        }
-        self.hold(now, Event::Order(order), reply);
+        self.owe(&order, reply);
+        self.sizer.handle(now, Event::Order(order));
     }
 
     /// Tells the sizer, does what that makes due, and answers.
@@ -504,6 +501,7 @@ impl Supervisor {
     }
 
     pub(super) fn save(&mut self) {
+        self.owed.written();
         match write_json(&self.paths.record(), &self.record) {
             Ok(()) => self.seen.record_failed = false,
             Err(error) => {

@@ -128,22 +128,12 @@ impl Place {
         }
     }
 
-    /// Waits until the quota of QEMU's control group, if it has one, is that of this many CPUs or more; when it was.
-    pub(crate) async fn has_quota(&self, cpus: u32) -> Result<Instant> {
-        let Self::Cluster(pods) = self else {
-            return Ok(Instant::now());
-        };
-        let group = group_of(pods.qemu()?)?;
-        let began = Instant::now();
-        while quota(&group)?.is_some_and(|quota| quota < f64::from(cpus)) {
-            ensure!(
-                began.elapsed() < PATIENCE,
-                "the quota stays {:?}",
-                quota(&group)
-            );
-            tokio::time::sleep(Duration::from_millis(1)).await;
+    /// The control group whose quota holds the guest, where one does. To be found before a step: all processes are looked at for it.
+    pub(crate) fn quota_group(&self) -> Result<Option<PathBuf>> {
+        match self {
+            Self::Machine(_) => Ok(None),
+            Self::Cluster(pods) => group_of(pods.qemu()?).map(Some),
         }
-        Ok(Instant::now())
     }
 
     /// The guest at this address.
@@ -184,6 +174,20 @@ impl Pods {
         ensure!(all.len() == 1, "there are QEMUs {all:?}");
         all.first().copied().context("there is none")
     }
+}
+
+/// Waits until the quota of a control group is that of this many CPUs or more; when it was.
+pub(crate) async fn has_quota(group: &Path, cpus: u32) -> Result<Instant> {
+    let began = Instant::now();
+    while quota(group)?.is_some_and(|quota| quota < f64::from(cpus)) {
+        ensure!(
+            began.elapsed() < PATIENCE,
+            "the quota stays {:?}",
+            quota(group)
+        );
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    Ok(Instant::now())
 }
 
 /// The control group that shares out a process's CPU time.

@@ -13,7 +13,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::task::JoinHandle;
 
-use super::place::Place;
+use super::place::{Place, has_quota};
 use super::{STEPS, Step};
 
 /// The VM that is measured.
@@ -138,6 +138,7 @@ impl Rig {
     /// From the patch until the guest sees it; then waits until the object says so too.
     pub(crate) async fn by_object(&mut self, step: &'static Step) -> Result<Took> {
         self.revision += 1;
+        let group = self.place.quota_group()?;
         let seen = self.listen(step, "the object").await;
         let before = self.costs.then(cpu_by_program).unwrap_or_default();
         let began = Instant::now();
@@ -147,7 +148,10 @@ impl Rig {
             .await?;
         let answered = began.elapsed();
         let seen = seen.await??;
-        let usable = self.place.has_quota(step.to.0).await?;
+        let usable = match group {
+            Some(group) => has_quota(&group, step.to.0).await?,
+            None => seen.at,
+        };
         let revision = self.revision;
         self.place
             .vms()
