@@ -7,6 +7,7 @@ use protocol::time::Span;
 use rand::Rng;
 use telemetry::clock::Clock;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
 use super::metrics::{AgentMetrics, RunnerState};
@@ -34,8 +35,9 @@ impl Supervisor {
         self.metrics.starts.inc();
         loop {
             let started = self.clock.now();
-            let mut task = AbortOnDrop(tokio::spawn(make().in_current_span()));
-            let Err(error) = (&mut task.0).await else {
+            // It does not outlive whoever waits for it.
+            let task = AbortOnDropHandle::new(tokio::spawn(make().in_current_span()));
+            let Err(error) = task.await else {
                 self.note_end("canceled", None);
                 return;
             };
@@ -66,15 +68,6 @@ impl Supervisor {
             error,
             time,
         });
-    }
-}
-
-/// A task that does not outlive whoever waits for it.
-struct AbortOnDrop(tokio::task::JoinHandle<()>);
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
     }
 }
 

@@ -41,8 +41,8 @@ use protocol::annotations::LABEL_VM_NAME;
 use protocol::time::Timestamp;
 use telemetry::StageLog;
 use telemetry::clock::Clock;
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 pub use admin::{Waits, serve_admin};
 pub use api::ApiError;
@@ -135,13 +135,14 @@ pub async fn run(params: Params, cancel: CancellationToken) -> Result<(), RunErr
     let pods = pods.backoff(WatchRetry::default());
     let moves = watcher(moves, watcher::Config::default()).backoff(WatchRetry::default());
     // Beside the tasks that it wakes and that wake it, not on the thread that waits for the end.
-    let mut task = JoinSet::new();
-    task.spawn(async move { hub.run(vms, pods, moves, cancel).await });
-    let ended = match task.join_next().await {
-        Some(Ok(ended)) => ended,
-        Some(Err(error)) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-        // Nobody else could have ended it.
-        Some(Err(_)) | None => Ok(()),
+    let hub = AbortOnDropHandle::new(tokio::spawn(hub.run(vms, pods, moves, cancel)));
+    let ended = match hub.await {
+        Ok(ended) => ended,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // The runtime ends, and this with it.
+            Err(_) => Ok(()),
+        },
     };
     writer.abort();
     if let Some(sweeper) = sweeper {

@@ -8,6 +8,7 @@ use protocol::runner::{
     StopOrder,
 };
 use protocol::time::{Span, Timestamp};
+use protocol::trace::TraceId;
 use protocol::units::MilliCpu;
 use telemetry::clock::Clock;
 use tokio::sync::{mpsc, oneshot};
@@ -343,16 +344,19 @@ impl Supervisor {
         order: SizeOrder,
         reply: oneshot::Sender<RunnerState>,
     ) {
-        self.owe(&order, reply);
-        self.sizer.handle(now, Event::Order(order));
+        if self.sizer.order() != Some(&order) {
+            let TraceId { vm, revision } = &order.trace;
+            info!(vm, revision, cpu = %order.cpu, memory = %order.memory, "size ordered");
+            self.record.order = Some(order.clone());
+            self.owed.is_unwritten = true;
+        }
+        self.hold(now, Event::Order(order), reply);
     }
 
-    /// Tells the sizer, does what that makes due, and answers.
+    /// Tells the sizer; whoever asked is answered once what that makes due is under way.
     fn hold(&mut self, now: Timestamp, event: Event, reply: oneshot::Sender<RunnerState>) {
         self.sizer.handle(now, event);
-        self.turn();
-        // Whoever asked and went away does not need the answer.
-        let _ = reply.send(self.state.current());
+        self.owed.answers.push(reply);
     }
 
     fn take_qmp(&mut self, now: Timestamp, event: QmpEvent) {
@@ -501,7 +505,7 @@ impl Supervisor {
     }
 
     pub(super) fn save(&mut self) {
-        self.owed.written();
+        self.owed.is_unwritten = false;
         match write_json(&self.paths.record(), &self.record) {
             Ok(()) => self.seen.record_failed = false,
             Err(error) => {
