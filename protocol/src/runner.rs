@@ -309,7 +309,9 @@ pub enum QuotaState {
 
 /// What the guest daemon reports on `GET /v1/state` (ours, beside the routes of spec/neonvm.md §3.7).
 ///
-/// With `?after=GEN&wait_ms=MS` the answer waits until the generation is above GEN.
+/// With `?after=GEN&wait_ms=MS` the answer waits until the generation is above GEN, at most for MS. With `&settle_ms=MS` as
+/// well (at most 250) it then waits until nothing has changed for so long, unless the number of CPUs online changes; daemons
+/// that do not know this answer at the first change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestState {
     /// Grows with every change below.

@@ -33,6 +33,8 @@ const MAX_BODY_BYTES: usize = 4 << 20;
 const MAX_CONNECTIONS: usize = 64;
 /// Longest wait of a long-poll, whatever was asked.
 const MAX_WAIT: Duration = Duration::from_secs(60);
+/// Longest that news is held back until the machine is quiet, whatever was asked.
+const MAX_SETTLE: Duration = Duration::from_millis(250);
 /// A connection on which no request begins for this long is dropped.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -201,10 +203,10 @@ async fn get_state(served: &Served, query: &str) -> Answer {
         },
         Some(after) => {
             let wait = Duration::from_millis(number("wait_ms").unwrap_or(0)).min(MAX_WAIT);
-            let mut states = served.state.clone();
-            let newer = states.wait_for(|state| state.generation > after);
+            let quiet = Duration::from_millis(number("settle_ms").unwrap_or(0));
+            let news = news(served.state.clone(), after, quiet.min(MAX_SETTLE));
             // Whether it came or the time is up: the newest state is the answer.
-            let _ = tokio::time::timeout(wait, newer).await;
+            let _ = tokio::time::timeout(wait, news).await;
             served.state.borrow().clone()
         }
     };
@@ -219,6 +221,29 @@ async fn get_state(served: &Served, query: &str) -> Answer {
         }
         Err(error) => answer(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
     }
+}
+
+/// Waits for a generation above `after`. Memory comes and goes in many blocks, and a guest that tells of each does little
+/// else meanwhile: all but a change of the CPUs online waits until nothing has changed for as long as `quiet`.
+async fn news(mut states: watch::Receiver<GuestState>, after: u64, quiet: Duration) {
+    let (known, online) = {
+        let state = states.borrow();
+        (state.generation, state.cpus_online)
+    };
+    // The keeper is gone when waiting fails: the newest state is as good as any.
+    let _ = states.wait_for(|state| state.generation > after).await;
+    if quiet.is_zero() || known > after {
+        return;
+    }
+    let settled = async {
+        while states.borrow_and_update().cpus_online == online {
+            match tokio::time::timeout(quiet, states.changed()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) | Err(_) => return,
+            }
+        }
+    };
+    let _ = tokio::time::timeout(MAX_SETTLE, settled).await;
 }
 
 fn get_files(served: &Served, dir: &str) -> Answer {
@@ -270,5 +295,81 @@ async fn put_files(served: &Served, dir: &str, request: Request<Incoming>) -> An
             warn!(error = text, "files not written");
             answer(StatusCode::INTERNAL_SERVER_ERROR, text)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::units::Bytes;
+    use tokio::time::{Instant, sleep};
+
+    use super::*;
+
+    const QUIET: Duration = Duration::from_millis(25);
+    const BLOCK: Duration = Duration::from_millis(10);
+
+    fn machine(cpus_online: u32, generation: u64) -> GuestState {
+        GuestState {
+            generation,
+            cpus_online,
+            cpus_present: 4,
+            cpus_possible: 4,
+            mem_total: Bytes(generation << 27),
+            mem_available: Bytes(0),
+            boot_id: String::new(),
+            kernel: String::new(),
+            uptime_s: 0,
+        }
+    }
+
+    /// After how many milliseconds a question for what comes after generation 1 is answered, and with which generation,
+    /// where a block of memory comes every 10 ms until there are `blocks`, and a second CPU with number `cpu_at`.
+    async fn answered(blocks: u64, cpu_at: Option<u64>, quiet: Duration) -> (u128, u64) {
+        let (tx, rx) = watch::channel(machine(1, 1));
+        let began = Instant::now();
+        let question = tokio::spawn(async move {
+            news(rx.clone(), 1, quiet).await;
+            let generation = rx.borrow().generation;
+            (began.elapsed().as_millis(), generation)
+        });
+        for block in 1..=blocks {
+            sleep(BLOCK).await;
+            let cpus = 1 + u32::from(cpu_at.is_some_and(|at| block >= at));
+            tx.send_replace(machine(cpus, 1 + block));
+            if question.is_finished() {
+                break;
+            }
+        }
+        question.await.expect("no panic")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn memory_that_comes_in_blocks_is_told_of_once() {
+        assert_eq!(answered(8, None, QUIET).await, (80 + 25, 9));
+        assert_eq!(
+            answered(1, None, Duration::ZERO).await,
+            (10, 2),
+            "who does not ask for quiet gets the first"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cpu_is_told_of_at_once() {
+        assert_eq!(answered(1, Some(1), QUIET).await, (10, 2));
+        assert_eq!(answered(3, Some(3), QUIET).await, (30, 4));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn memory_that_never_rests_is_told_of_all_the_same() {
+        let (after_ms, _) = answered(100, None, QUIET).await;
+        assert_eq!(after_ms, 10 + 250);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_missed_is_told_of_at_once() {
+        let (_tx, rx) = watch::channel(machine(1, 5));
+        let began = Instant::now();
+        news(rx, 4, QUIET).await;
+        assert_eq!(began.elapsed(), Duration::ZERO);
     }
 }

@@ -28,6 +28,9 @@ const PATIENT_ANSWER: Duration = Duration::from_secs(4);
 const TRY_AGAIN: Duration = Duration::from_millis(100);
 /// How long neonvmd holds a question before it repeats itself.
 const LONG_POLL_MS: u64 = 5_000;
+/// For how long its memory must be the same before neonvmd tells of it: the blocks of one order come about 10 ms apart under
+/// TCG. CPUs are told of at once.
+const SETTLE_MS: u64 = 25;
 /// Longest wait for the answer to a long-poll: a throttled guest under TCG is slow.
 const LONG_POLL_LIMIT: Duration = Duration::from_secs(15);
 /// Pause between two questions to a daemon that does not tell by itself.
@@ -111,7 +114,7 @@ async fn follow(
         if news.send(News::State(state)).await.is_err() {
             return Ok(());
         }
-        let path = format!("/v1/state?after={after}&wait_ms={LONG_POLL_MS}");
+        let path = format!("/v1/state?after={after}&wait_ms={LONG_POLL_MS}&settle_ms={SETTLE_MS}");
         answer = link.send(Method::GET, &path, "", LONG_POLL_LIMIT).await?;
     }
 }
