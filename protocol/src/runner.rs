@@ -5,6 +5,7 @@
 //! | `GET /v1/state` | – | 200 [`RunnerState`] at once |
 //! | `GET /v1/state?after=GEN&wait_ms=MS` | – | 200 [`RunnerState`] as soon as its generation is above GEN, or after MS |
 //! | `PUT /v1/size` | [`SizeOrder`] | 200 [`RunnerState`]: the order is held and worked on; a newer order replaces it |
+//! | `PUT /v1/size?over=N` | [`SizeOrder`] | the same where [`RunnerState::orders`] is N, or the order is held already; else 412 with why: a newer one has overtaken it. Runners without that number take it up in any case |
 //! | `PUT /v1/ahead` | [`CpusAhead`] | 200 [`RunnerState`]: CPUs are plugged before the order for them comes, where [`CpuState::ahead`] says that it can be |
 //! | `POST /v1/stop` | [`StopOrder`] | 202: power-down has begun |
 //! | `…/outgoing`, `…/incoming` | | see [`crate::migration`] |
@@ -249,6 +250,9 @@ pub struct RunnerState {
     pub memory: MemoryState,
     /// The newest order, if any came.
     pub resize: Option<ResizeReport>,
+    /// How many orders of a size it has taken up for this guest, for `?over=` of the next; not there: it does not compare.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub orders: Option<u64>,
     /// How it ended, if it did.
     pub exit: Option<ExitReport>,
     /// Whether the CPU limit is enforced on this host.

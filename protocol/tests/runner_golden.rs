@@ -89,6 +89,7 @@ fn booting() -> RunnerState {
             guest_total: None,
         },
         resize: None,
+        orders: None,
         exit: None,
         quota: QuotaState::Unset,
         outgoing: None,
@@ -136,6 +137,7 @@ fn resizing() -> RunnerState {
                 seen: "1 CPU".into(),
             }),
         }),
+        orders: Some(3),
         exit: None,
         quota: QuotaState::Enforced { milli: 2000 },
         outgoing: None,
@@ -163,6 +165,7 @@ fn exited() -> RunnerState {
             guest_total: Some(Bytes(1_015_432 << 10)),
         },
         resize: None,
+        orders: None,
         exit: Some(ExitReport {
             success: false,
             reason: ExitReason::GuestPanic,

@@ -47,8 +47,8 @@ pub struct Task {
     pub(crate) heard: Option<u64>,
     /// A question is open.
     pub(crate) asking: bool,
-    /// What the runner was told waits for its answer.
-    pub(crate) ordering: bool,
+    /// What the runner was told and waits for its answer, by its number.
+    pub(crate) ordering: Option<u64>,
     /// Times in a row that what its pod requests could not be resized.
     unresized: u32,
 }
@@ -158,7 +158,7 @@ impl World {
             link: None,
             heard: None,
             asking: false,
-            ordering: false,
+            ordering: None,
             unresized: 0,
         });
     }
@@ -216,8 +216,8 @@ impl World {
             began,
         };
         let operation = match action {
-            Action::SetSize { pod, order } => {
-                return self.tell_runner(vm, pod, Told::Size(order), began);
+            Action::SetSize { pod, order, over } => {
+                return self.tell_runner(vm, pod, Told::Size(order, over), began);
             }
             Action::PlugAhead { pod, wish } => {
                 return self.tell_runner(vm, pod, Told::Ahead(wish), began);

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::election::{LeaseAnswer, LeaseCall};
 use crate::journal::Part;
-use crate::orders::Told;
+use crate::orders::{Asked, Told};
 use crate::store::{Change, Kind, Object};
 
 /// Who follows which kind of object.
@@ -216,19 +216,14 @@ pub(crate) enum Event {
     News { vm: usize, epoch: u64 },
     /// What the controller tells a runner reaches it.
     OrderArrives {
-        vm: usize,
-        epoch: u64,
+        asked: Asked,
         pod: String,
         told: Told,
-        began: controller::Moment,
     },
-    /// Its answer reaches the controller.
+    /// Its answer reaches the controller, or there is none in time.
     OrderAnswers {
-        vm: usize,
-        epoch: u64,
-        kind: controller::Kind,
-        state: Option<Box<RunnerState>>,
-        began: controller::Moment,
+        asked: Asked,
+        answer: Option<Result<Box<RunnerState>, String>>,
     },
     /// The node works on a pod.
     Chore { vm: usize, pod: PodId, chore: Chore },
@@ -283,8 +278,8 @@ impl Event {
             Self::CpusSettle { vm, .. } => ("cpus settle", *vm),
             Self::MemoryMoves { vm, .. } => ("memory moves", *vm),
             Self::News { vm, .. } => ("news", *vm),
-            Self::OrderArrives { vm, .. } => ("order arrives", *vm),
-            Self::OrderAnswers { vm, .. } => ("order answers", *vm),
+            Self::OrderArrives { asked, .. } => ("order arrives", asked.vm),
+            Self::OrderAnswers { asked, .. } => ("order answers", asked.vm),
             Self::Chore { vm, .. } => ("chore", *vm),
             Self::Load(vm) => ("load", *vm),
             Self::Mischief => ("mischief", NONE),

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use agent::core::SystemMetrics;
 use neonvm_runner::core::budget::PlugBudget;
+use neonvm_runner::core::overtaken::{self, Overtaken};
 use neonvm_runner::core::shape::Shape;
 use neonvm_runner::core::sizer::{
     Action, CpuSlot, DeviceView, Event as SizerEvent, QmpFailure, Sizer,
@@ -85,6 +86,7 @@ pub struct Machine {
     /// What a runner writes down for the next one.
     pub(crate) budget: Option<PlugBudget>,
     order: Option<SizeOrder>,
+    orders: u64,
     plugged: Vec<bool>,
     leaving: Vec<usize>,
     online: u32,
@@ -111,6 +113,7 @@ impl Machine {
             cpus: CpuState::default(),
             memory: MemoryState::default(),
             resize: None,
+            orders: Some(0),
             exit: None,
             quota: QuotaState::Unset,
             outgoing: None,
@@ -130,6 +133,7 @@ impl Machine {
             leave: QuotaLeave::at_boot(shape.initial.cpu),
             budget: shape.budget,
             order: None,
+            orders: 0,
             plugged: (0..sockets).map(|n| n < count(first)).collect(),
             leaving: Vec::new(),
             online: first,
@@ -294,13 +298,20 @@ impl World {
         self.drive_runner(vm);
     }
 
-    /// An order is held and written down before it is answered.
-    pub(crate) fn runner_ordered(&mut self, vm: usize, order: SizeOrder) {
+    /// An order is held and written down before it is answered, unless it was overtaken.
+    pub(crate) fn runner_ordered(
+        &mut self,
+        vm: usize,
+        order: SizeOrder,
+        over: Option<u64>,
+    ) -> Result<(), Overtaken> {
         let now = self.now;
         let Some(machine) = self.vms[vm].machine.as_mut() else {
-            return;
+            return Ok(());
         };
-        if machine.order.as_ref() != Some(&order) {
+        let is_held = machine.order.as_ref() == Some(&order);
+        machine.orders = overtaken::count(machine.orders, over, is_held)?;
+        if !is_held {
             machine.leave.ordered(order.cpu, now);
         }
         machine.order = Some(order.clone());
@@ -308,6 +319,7 @@ impl World {
             runner.sizer.handle(now, SizerEvent::Order(order));
         }
         self.drive_runner(vm);
+        Ok(())
     }
 
     /// A wish is held by the process alone, and answered.
@@ -456,6 +468,7 @@ impl World {
             && old.cpus == cpus
             && old.memory == memory
             && old.resize == resize
+            && old.orders == Some(machine.orders)
             && old.exit == machine.ended;
         if same {
             return;
@@ -466,6 +479,7 @@ impl World {
             cpus,
             memory,
             resize,
+            orders: Some(machine.orders),
             exit: machine.ended.clone(),
             ..old.clone()
         };

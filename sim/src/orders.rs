@@ -24,23 +24,35 @@ const ASK_AGAIN: Span = Span::from_millis(250);
 /// What a runner is told.
 #[derive(Debug, Clone)]
 pub(crate) enum Told {
-    /// A size.
-    Size(SizeOrder),
+    /// A size, over so many orders.
+    Size(SizeOrder, Option<u64>),
     /// CPUs to be plugged ahead of an order.
     Ahead(CpusAhead),
+}
+
+/// Who told it, and waits for an answer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asked {
+    pub vm: usize,
+    /// In which of the controller's lives.
+    epoch: u64,
+    /// Which of all that runners were told.
+    number: u64,
+    kind: Doing,
+    began: Moment,
 }
 
 impl Told {
     fn kind(&self) -> Doing {
         match self {
-            Self::Size(_) => Doing::SetSize,
+            Self::Size(..) => Doing::SetSize,
             Self::Ahead(_) => Doing::PlugAhead,
         }
     }
 
     fn note(&self, vm: usize) -> Note {
         match self {
-            Self::Size(order) => Note::Orders {
+            Self::Size(order, _) => Note::Orders {
                 vm,
                 size: Resources {
                     cpu: order.cpu,
@@ -118,81 +130,72 @@ impl World {
     }
 
     pub(crate) fn tell_runner(&mut self, vm: usize, pod: String, told: Told, began: Moment) {
-        let epoch = self.controller.epoch;
+        let (epoch, number) = (self.controller.epoch, self.number());
         self.note(told.note(vm));
         if let Some(task) = self.vms[vm].task.as_mut() {
-            task.ordering = true;
+            task.ordering = Some(number);
         }
+        let asked = Asked {
+            vm,
+            epoch,
+            number,
+            kind: told.kind(),
+            began,
+        };
+        self.after(
+            ORDER_PATIENCE,
+            Event::OrderAnswers {
+                asked,
+                answer: None,
+            },
+        );
+        // Whoever gave it may have given it up, or be dead: it lies in a connection until it is read.
+        let arrives = |world: &mut Self, delay| {
+            let (pod, told) = (pod.clone(), told.clone());
+            world.after(delay, Event::OrderArrives { asked, pod, told });
+        };
         match self.fate(Link::Runner) {
-            Fate::Lost => self.after(
-                ORDER_PATIENCE,
-                Event::OrderAnswers {
-                    vm,
-                    epoch,
-                    kind: told.kind(),
-                    state: None,
-                    began,
-                },
-            ),
-            Fate::After(delay) | Fate::Twice(delay, _) => {
-                let delay = Span(delay.0.min(ORDER_PATIENCE.0 - 1));
-                self.after(
-                    delay,
-                    Event::OrderArrives {
-                        vm,
-                        epoch,
-                        pod,
-                        told,
-                        began,
-                    },
-                );
+            Fate::Lost => {}
+            Fate::After(delay) => arrives(self, delay),
+            Fate::Twice(delay, again) => {
+                arrives(self, delay);
+                arrives(self, again);
             }
         }
     }
 
-    pub(crate) fn order_arrives(
-        &mut self,
-        vm: usize,
-        epoch: u64,
-        pod: &str,
-        told: Told,
-        began: Moment,
-    ) {
-        // What a dead controller wrote to a local socket was read before the next one speaks, or never.
-        if epoch != self.controller.epoch {
-            return;
+    pub(crate) fn order_arrives(&mut self, asked: Asked, pod: &str, told: Told) {
+        let vm = asked.vm;
+        if asked.epoch == self.controller.epoch {
+            self.cheat_with_an_order(vm, pod, &told, asked.began);
         }
-        self.cheat_with_an_order(vm, pod, &told, began);
-        let kind = told.kind();
         let is_there = self.vms[vm]
             .machine
             .as_ref()
             .is_some_and(|machine| machine.shown_to(pod).is_some());
-        let state = if is_there {
-            match told {
-                Told::Size(order) => self.runner_ordered(vm, order),
-                Told::Ahead(wish) => self.runner_plugs_ahead(vm, wish),
+        if !is_there {
+            return;
+        }
+        match told {
+            Told::Size(order, over) => {
+                if let Err(overtaken) = self.runner_ordered(vm, order, over) {
+                    self.tally.count("order overtaken");
+                    return self.order_is_answered(asked, Err(overtaken.to_string()));
+                }
             }
-            self.vms[vm]
-                .machine
-                .as_ref()
-                .map(|machine| Box::new(machine.state.clone()))
-        } else {
-            None
-        };
-        let delay = self.fate(Link::Runner).first();
-        let state = state.filter(|_| delay.is_some());
-        let delay = delay.unwrap_or(ORDER_PATIENCE);
-        self.after(
-            delay,
-            Event::OrderAnswers {
-                vm,
-                epoch,
-                kind,
-                state,
-                began,
-            },
-        );
+            Told::Ahead(wish) => self.runner_plugs_ahead(vm, wish),
+        }
+        let machine = self.vms[vm].machine.as_ref();
+        if let Some(state) = machine.map(|machine| Box::new(machine.state.clone())) {
+            self.order_is_answered(asked, Ok(state));
+        }
+    }
+
+    fn order_is_answered(&mut self, asked: Asked, answer: Result<Box<RunnerState>, String>) {
+        if let Some(delay) = self.fate(Link::Runner).first() {
+            let answer = Some(answer);
+            self.after(delay, Event::OrderAnswers { asked, answer });
+        }
     }
 
     fn cheat_with_an_order(&mut self, vm: usize, pod: &str, told: &Told, began: Moment) {
@@ -214,7 +217,7 @@ impl World {
                 target: None,
             });
         }
-        if self.cheats(Sabotage::RequestLess) && matches!(told, Told::Size(_)) {
+        if self.cheats(Sabotage::RequestLess) && matches!(told, Told::Size(..)) {
             let requests = json!({"cpu": "1m", "memory": "1"});
             let path = "/spec/containers/0/resources/requests";
             let operations = json!([{"op": "replace", "path": path, "value": requests}]);
@@ -222,25 +225,30 @@ impl World {
         }
     }
 
+    /// An answer, or that there is none in time. Whichever comes first counts.
     pub(crate) fn order_answers(
         &mut self,
-        vm: usize,
-        epoch: u64,
-        kind: Doing,
-        state: Option<Box<RunnerState>>,
-        began: Moment,
+        asked: Asked,
+        answer: Option<Result<Box<RunnerState>, String>>,
     ) {
-        let Some(task) = self.vms[vm].task.as_mut().filter(|task| task.ordering) else {
-            return;
-        };
-        if epoch != self.controller.epoch {
+        let Asked {
+            vm, kind, began, ..
+        } = asked;
+        if asked.epoch != self.controller.epoch {
             return;
         }
-        task.ordering = false;
-        let result = state.map(Reply::Runner).ok_or(Refusal::Failed {
-            message: "no answer within 5 s".into(),
-            permanent: false,
-        });
+        let task = self.vms[vm].task.as_mut();
+        let Some(task) = task.filter(|task| task.ordering == Some(asked.number)) else {
+            return;
+        };
+        task.ordering = None;
+        let answer = answer.unwrap_or_else(|| Err("no answer within 5 s".into()));
+        let result = answer
+            .map(Reply::Runner)
+            .map_err(|message| Refusal::Failed {
+                message,
+                permanent: false,
+            });
         self.tell_task(
             vm,
             CoreEvent::Done {

@@ -16,7 +16,7 @@ fn holds(options: Options) -> Outcome {
 #[test]
 fn n06_n16_everything_holds_under_heavy_faults() {
     let (mut calms, mut kinds) = (0, std::collections::BTreeSet::new());
-    for seed in 1..=8 {
+    for seed in 1..=16 {
         let outcome = holds(Options::short(seed, Level::Heavy, 6_000));
         calms += outcome.calms;
         kinds.extend(outcome.tally.iter().map(|(kind, _)| kind));

@@ -2,6 +2,8 @@
 
 mod support;
 
+use hyper::StatusCode;
+use neonvm_runner::shell::http::HttpError;
 use protocol::runner::{ExitReason, ResizeProblem, RunnerPhase, RunnerState};
 use support::{Bounds, SLOT, Vm, kit};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
@@ -32,14 +34,15 @@ async fn a_killed_runner_leaves_the_guest_and_the_next_one_goes_on() {
     };
     let after = vm.wait("the order of before is carried out", done).await;
     assert_eq!(
-        (after.boot_id, after.qemu_pid),
-        (before.boot_id.clone(), before.qemu_pid)
+        (&after.boot_id, after.qemu_pid),
+        (&before.boot_id, before.qemu_pid)
     );
     assert_eq!((after.cpus.plugged, after.memory.plugged.0), (3, 4 * SLOT));
     assert_eq!(
         after.boot_ms, before.boot_ms,
         "what was measured once is kept"
     );
+    late_orders_are_refused(&vm, after).await;
 
     // While QEMU ends without anybody listening.
     vm.stop(60_000).await;
@@ -54,6 +57,23 @@ async fn a_killed_runner_leaves_the_guest_and_the_next_one_goes_on() {
     let (report, _) = vm.ended().await;
     let reasons = [ExitReason::QemuDied, ExitReason::Requested];
     assert!(reasons.contains(&report.reason), "{report:?}");
+}
+
+/// What was given over no order, and comes when there has been one, changes nothing.
+async fn late_orders_are_refused(vm: &Vm, has: RunnerState) {
+    assert_eq!(has.orders, Some(1), "those of the runner before count");
+    match vm.order_over(0, (1000, 2, 0)).await {
+        Err(HttpError::Status(StatusCode::PRECONDITION_FAILED, why)) => {
+            assert!(why.contains("overtaken"), "{why}");
+        }
+        other => panic!("{other:?}"),
+    }
+    let now = vm.state().await.expect("it answers");
+    assert_eq!((now.orders, now.resize), (has.orders, has.resize));
+    let again = vm.order_over(0, (3000, 6, 1)).await.expect("it is held");
+    assert_eq!(again.orders, Some(1), "the same again is no other");
+    let next = vm.order_over(1, (2000, 6, 2)).await.expect("the newest");
+    assert_eq!(next.orders, Some(2));
 }
 
 /// Who looks at a guest by its monitor keeps the runner out, for QEMU has one client at a time.

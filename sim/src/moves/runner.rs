@@ -102,6 +102,7 @@ impl Machine {
                 ..MemoryState::default()
             },
             resize: None,
+            orders: None,
             exit: self.exit.clone(),
             quota: QuotaState::Unset,
             outgoing: self.outgoing.as_ref().map(Outgoing::report),

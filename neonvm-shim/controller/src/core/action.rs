@@ -144,6 +144,8 @@ pub enum Action {
         pod: String,
         /// The order.
         order: SizeOrder,
+        /// How many it has taken up, by the state that the order was decided by; nothing of a runner that does not say.
+        over: Option<u64>,
     },
 }
 

@@ -340,6 +340,10 @@ impl Draft<'_> {
             vm: self.vm.metadata.key(),
             revision: self.revision(),
         };
+        let over = match self.input.runner {
+            RunnerView::Known(state) => state.orders,
+            RunnerView::NoLink | RunnerView::Silent { .. } => None,
+        };
         self.actions.push(Action::SetSize {
             pod: pod.metadata.name.clone(),
             order: SizeOrder {
@@ -347,6 +351,7 @@ impl Draft<'_> {
                 memory: size.mem,
                 trace,
             },
+            over,
         });
     }
 

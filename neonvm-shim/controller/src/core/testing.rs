@@ -81,6 +81,7 @@ pub(crate) fn runner_at(milli_cpu: u32, gib: u64) -> RunnerState {
             guest_total: Some(Bytes::gib(gib)),
         },
         resize: None,
+        orders: Some(0),
         exit: None,
         quota: protocol::runner::QuotaState::default(),
         outgoing: None,

@@ -289,7 +289,7 @@ impl VmCore {
         self.busy.insert(action.kind().peer(), action.clone());
         if let Link::Known { state, .. } = &self.link {
             match &action {
-                Action::SetSize { pod, order } => {
+                Action::SetSize { pod, order, .. } => {
                     self.ordered_from = Some(size_of(state));
                     self.scaling_from = self.scaling_from.or(self.ordered_from);
                     let order = (pod.clone(), ordered(order));

@@ -109,9 +109,10 @@ impl LinkError {
     /// Whether the same request can never work.
     #[must_use]
     pub fn is_permanent(&self) -> bool {
-        // A token may have been made, or made anew.
+        // A token may have been made, or made anew; and an order that was overtaken is decided anew.
+        let passing = [StatusCode::UNAUTHORIZED, StatusCode::PRECONDITION_FAILED];
         matches!(self, Self::Refused { status, .. }
-            if status.is_client_error() && *status != StatusCode::UNAUTHORIZED)
+            if status.is_client_error() && !passing.contains(status))
     }
 }
 
@@ -196,13 +197,21 @@ impl RunnerLink {
             .await
     }
 
-    /// Gives an order; returns the state in which it is held.
+    /// Gives an order, decided when `over` so many had been taken up; returns the state in which it is held.
     ///
     /// # Errors
-    /// [`LinkError`]; the runner may or may not hold the order, giving it again does no harm.
-    pub async fn put_size(&mut self, order: &SizeOrder) -> Result<RunnerState, LinkError> {
+    /// [`LinkError`], status 412 where there are more by now; else the runner may or may not hold the order, or may come to: giving it again
+    /// does no harm.
+    pub async fn put_size(
+        &mut self,
+        order: &SizeOrder,
+        over: Option<u64>,
+    ) -> Result<RunnerState, LinkError> {
         let body = serde_json::to_vec(order).map_err(LinkError::Decode)?;
-        self.exchange(Method::PUT, "/v1/size", body.into(), ANSWER_TIMEOUT)
+        let uri = over.map_or("/v1/size".to_owned(), |over| {
+            format!("/v1/size?over={over}")
+        });
+        self.exchange(Method::PUT, &uri, body.into(), ANSWER_TIMEOUT)
             .await
     }
 

@@ -151,7 +151,7 @@ impl Worker {
             self.name.clone(),
         );
         let (pod, order) = match action {
-            Action::SetSize { pod, order } => (pod, Order::Size(order)),
+            Action::SetSize { pod, order, over } => (pod, Order::Size(order, over)),
             Action::PlugAhead { pod, wish } => (pod, Order::Ahead(wish)),
             other => {
                 return Box::pin(async move {
@@ -198,7 +198,7 @@ impl Worker {
 /// What a runner is told.
 #[derive(Debug)]
 enum Order {
-    Size(SizeOrder),
+    Size(SizeOrder, Option<u64>),
     Ahead(CpusAhead),
 }
 
@@ -222,7 +222,7 @@ async fn give(
     let connected = link.connect().await;
     let began = moment(clock);
     let answer = match (connected, order) {
-        (Ok(()), Order::Size(order)) => link.put_size(order).await,
+        (Ok(()), Order::Size(order, over)) => link.put_size(order, *over).await,
         (Ok(()), Order::Ahead(wish)) => link.put_ahead(*wish).await,
         (Err(error), _) => Err(error),
     };

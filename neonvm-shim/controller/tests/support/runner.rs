@@ -61,6 +61,7 @@ impl FakeRunner {
                     guest_total: None,
                 },
                 resize: None,
+                orders: Some(0),
                 exit: None,
                 quota: QuotaState::default(),
                 outgoing: None,
@@ -179,11 +180,18 @@ async fn get_state(
 
 async fn put_size(
     State((state, orders)): State<Shared>,
+    Query(query): Query<BTreeMap<String, u64>>,
     Json(order): Json<SizeOrder>,
 ) -> (StatusCode, Json<RunnerState>) {
+    let taken = state.borrow().orders;
+    if query.get("over").copied() != taken {
+        let now = state.borrow().clone();
+        return (StatusCode::PRECONDITION_FAILED, Json(now));
+    }
     orders.send_modify(|list| list.push(order.clone()));
     state.send_modify(|state| {
         state.generation += 1;
+        state.orders = state.orders.map(|taken| taken + 1);
         state.resize = Some(ResizeReport {
             order,
             done: false,

@@ -10,6 +10,7 @@ pub mod exit;
 pub mod forwards;
 pub mod nic;
 pub mod overlay;
+pub mod overtaken;
 pub mod packed;
 pub mod pod;
 pub mod quota;

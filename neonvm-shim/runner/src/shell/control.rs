@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::door::Door;
 use super::supervisor::Input;
-use super::transfer::Ask;
+use super::transfer::{Answer, Ask};
 
 /// Longest wait of a long-poll, whatever was asked.
 const MAX_WAIT: Duration = Duration::from_secs(60);
@@ -178,21 +178,31 @@ async fn state(State(mut handle): State<Handle>, Query(wait): Query<Wait>) -> Js
     Json(handle.state.borrow().clone())
 }
 
-async fn size(State(handle): State<Handle>, Json(order): Json<SizeOrder>) -> Response {
-    hold(&handle, |reply| Input::Order(order, reply)).await
+/// `?over=N`.
+#[derive(Debug, Default, Deserialize)]
+struct Over {
+    over: Option<u64>,
+}
+
+async fn size(
+    State(handle): State<Handle>,
+    Query(Over { over }): Query<Over>,
+    Json(order): Json<SizeOrder>,
+) -> Response {
+    let answer = ask(&handle, |reply| Input::Order(order, over, reply)).await;
+    answered(answer, StatusCode::PRECONDITION_FAILED)
 }
 
 async fn ahead(State(handle): State<Handle>, Json(wish): Json<CpusAhead>) -> Response {
-    hold(&handle, |reply| Input::Ahead(wish, reply)).await
+    let answer = ask(&handle, |reply| Input::Ahead(wish, reply)).await;
+    answered(answer, StatusCode::CONFLICT)
 }
 
-/// Answers with the state in which something is held.
-async fn hold(
-    handle: &Handle,
-    input: impl FnOnce(oneshot::Sender<RunnerState>) -> Input,
-) -> Response {
-    match ask(handle, input).await {
-        Some(state) => Json(state).into_response(),
+/// The state in which something is held, or by this status why it is not.
+fn answered(answer: Option<Result<RunnerState, String>>, refused: StatusCode) -> Response {
+    match answer {
+        Some(Ok(state)) => Json(state).into_response(),
+        Some(Err(why)) => (refused, format!("{why}\n")).into_response(),
         None => gone(),
     }
 }
@@ -224,16 +234,9 @@ async fn begin(State(handle): State<Handle>, UrlPath(id): UrlPath<String>) -> Re
     transfer(&handle, Ask::Begin(id)).await
 }
 
-async fn transfer(handle: &Handle, ask: Ask) -> Response {
-    let (reply, answer) = oneshot::channel();
-    if handle.inputs.send(Input::Ask(ask, reply)).await.is_err() {
-        return gone();
-    }
-    match answer.await {
-        Ok(Ok(state)) => Json(state).into_response(),
-        Ok(Err(why)) => (StatusCode::CONFLICT, format!("{why}\n")).into_response(),
-        Err(_) => gone(),
-    }
+async fn transfer(handle: &Handle, asked: Ask) -> Response {
+    let answer = ask(handle, |reply| Input::Ask(asked, reply)).await;
+    answered(answer, StatusCode::CONFLICT)
 }
 
 /// The supervisor has ended: so has the VM.
@@ -243,8 +246,8 @@ fn gone() -> Response {
 
 async fn ask(
     handle: &Handle,
-    input: impl FnOnce(oneshot::Sender<RunnerState>) -> Input,
-) -> Option<RunnerState> {
+    input: impl FnOnce(Answer) -> Input,
+) -> Option<Result<RunnerState, String>> {
     let (reply, answer) = oneshot::channel();
     handle.inputs.send(input(reply)).await.ok()?;
     answer.await.ok()
@@ -267,8 +270,8 @@ async fn cpu_change(State(handle): State<Handle>, body: axum::body::Bytes) -> Re
         Err(error) => return (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response(),
     };
     match ask(&handle, |reply| Input::CpuChange(vcpus, reply)).await {
-        Some(_) => StatusCode::OK.into_response(),
-        None => gone(),
+        Some(Ok(_)) => StatusCode::OK.into_response(),
+        refused => answered(refused, StatusCode::CONFLICT),
     }
 }
 

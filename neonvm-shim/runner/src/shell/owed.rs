@@ -3,10 +3,8 @@
 //! The order is carried out first: a file is written while QEMU works, not while whoever ordered waits for the guest. A runner that dies
 //! in between has answered nobody, and is ordered again.
 
-use protocol::runner::RunnerState;
-use tokio::sync::oneshot;
-
 use super::supervisor::Supervisor;
+use super::transfer::Answer;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -14,7 +12,7 @@ pub(super) struct Owed {
     /// Whether the record has something that its file does not.
     pub(super) is_unwritten: bool,
     /// Those who wait to hear that what they ordered is held.
-    pub(super) answers: Vec<oneshot::Sender<RunnerState>>,
+    pub(super) answers: Vec<Answer>,
 }
 
 impl Supervisor {
@@ -30,7 +28,7 @@ impl Supervisor {
         }
         for reply in std::mem::take(&mut self.owed.answers) {
             // Whoever asked and went away does not need the answer.
-            let _ = reply.send(self.state.current());
+            let _ = reply.send(Ok(self.state.current()));
         }
     }
 }

@@ -39,6 +39,9 @@ pub struct Record {
     pub drives: Vec<Drive>,
     /// The newest order.
     pub order: Option<SizeOrder>,
+    /// How many were taken up.
+    #[serde(default)]
+    pub orders: u64,
     /// A stop was ordered.
     pub stop_ordered: bool,
     /// The cgroup QEMU is in, if any: below the root of its hierarchy, or below the runner's own where the configuration says so.

@@ -298,6 +298,7 @@ impl Runner {
             boot_ms: None,
             drives,
             order: None,
+            orders: 0,
             stop_ordered: false,
             cgroup: if config.cgroup_in_own {
                 Some(format!("{OWN_GROUP}{}", config.pod))
@@ -436,6 +437,7 @@ impl Runner {
         let record = Record {
             boot_ms: from.boot_ms,
             order: from.order.clone(),
+            orders: 0,
             arrival: Some(Arrival {
                 order,
                 shares_disk,
@@ -609,6 +611,7 @@ pub(super) fn waiting_state() -> RunnerState {
         cpus: CpuState::default(),
         memory: MemoryState::default(),
         resize: None,
+        orders: Some(0),
         exit: None,
         quota: QuotaState::Unset,
         outgoing: None,
@@ -634,6 +637,7 @@ fn first_state(record: &Record) -> RunnerState {
         qemu_pid: record.qemu.map(|process| process.pid),
         accel: record.accel.as_str().to_owned(),
         boot_ms: record.boot_ms,
+        orders: Some(record.orders),
         incoming: arrival.map(|arrival| IncomingReport {
             id: arrival.order.id.clone(),
             stage: IncomingStage::Starting,

@@ -11,7 +11,7 @@ use protocol::time::{Span, Timestamp};
 use protocol::trace::TraceId;
 use protocol::units::MilliCpu;
 use telemetry::clock::Clock;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
@@ -28,6 +28,7 @@ use super::transfer::{Answer, Ask, Transfer};
 use crate::config::RunnerConfig;
 use crate::core::args::Paths;
 use crate::core::exit::{Evidence, ShutdownReason, classify};
+use crate::core::overtaken;
 use crate::core::silence::Silence;
 use crate::core::sizer::{Action, Event, Sizer};
 use crate::core::stop::{StopAction, Stopping};
@@ -59,12 +60,12 @@ pub enum Input {
     Guest(News),
     /// An action of the sizer is done.
     Reply(Event),
-    /// A size order; answered when it is held.
-    Order(SizeOrder, oneshot::Sender<RunnerState>),
+    /// A size order, and how many there had been as far as whoever gave it knew; answered when it is held.
+    Order(SizeOrder, Option<u64>, Answer),
     /// CPUs to be plugged ahead of one; answered when that is held.
-    Ahead(CpusAhead, oneshot::Sender<RunnerState>),
+    Ahead(CpusAhead, Answer),
     /// A CPU limit by the route of NeonVM's runner; memory stays.
-    CpuChange(MilliCpu, oneshot::Sender<RunnerState>),
+    CpuChange(MilliCpu, Answer),
     /// A stop order.
     Stop(StopOrder),
     /// Something about a migration; answered when it is held.
@@ -315,7 +316,7 @@ impl Supervisor {
             Input::Qmp(event) => self.take_qmp(now, event),
             Input::Guest(news) => self.take_guest(now, news),
             Input::Reply(event) => self.sizer.handle(now, event),
-            Input::Order(order, reply) => self.take_order(now, order, reply),
+            Input::Order(order, over, reply) => self.take_order(now, order, over, reply),
             Input::Ahead(wish, reply) => {
                 debug!(cpu = %wish.cpu, "CPUs ahead of an order");
                 self.hold(now, Event::Ahead(wish), reply);
@@ -326,7 +327,7 @@ impl Supervisor {
             }
             Input::CpuChange(cpu, reply) => {
                 let held = self.sizer.target().clone();
-                self.take_order(now, SizeOrder { cpu, ..held }, reply);
+                self.take_order(now, SizeOrder { cpu, ..held }, None, reply);
             }
             Input::Stop(order) => self.stop(&order),
             Input::Ask(ask, answer) => self.take_ask(now, ask, answer),
@@ -338,14 +339,19 @@ impl Supervisor {
         }
     }
 
-    fn take_order(
-        &mut self,
-        now: Timestamp,
-        order: SizeOrder,
-        reply: oneshot::Sender<RunnerState>,
-    ) {
-        if self.sizer.order() != Some(&order) {
-            let TraceId { vm, revision } = &order.trace;
+    fn take_order(&mut self, now: Timestamp, order: SizeOrder, over: Option<u64>, reply: Answer) {
+        let TraceId { vm, revision } = &order.trace;
+        let is_held = self.sizer.order() == Some(&order);
+        match overtaken::count(self.record.orders, over, is_held) {
+            Ok(orders) => self.record.orders = orders,
+            Err(overtaken) => {
+                warn!(vm, revision, cpu = %order.cpu, memory = %order.memory, %overtaken, "order refused");
+                // Whoever asked and went away does not need the answer.
+                let _ = reply.send(Err(overtaken.to_string()));
+                return;
+            }
+        }
+        if !is_held {
             info!(vm, revision, cpu = %order.cpu, memory = %order.memory, "size ordered");
             self.record.order = Some(order.clone());
             self.owed.is_unwritten = true;
@@ -354,7 +360,7 @@ impl Supervisor {
     }
 
     /// Tells the sizer; whoever asked is answered once what that makes due is under way.
-    fn hold(&mut self, now: Timestamp, event: Event, reply: oneshot::Sender<RunnerState>) {
+    fn hold(&mut self, now: Timestamp, event: Event, reply: Answer) {
         self.sizer.handle(now, event);
         self.owed.answers.push(reply);
     }
@@ -550,6 +556,7 @@ impl Supervisor {
             resize: self
                 .sizer
                 .report(now, |at| offset.saturating_add_unsigned(at.0)),
+            orders: Some(self.record.orders),
             exit: seen.exit.clone(),
             quota: self.quota.clone(),
             outgoing: self.outgoing.as_ref().map(Outgoing::report),

@@ -257,17 +257,20 @@ impl Vm {
 
     /// Orders a size.
     pub async fn order(&self, milli: u32, slots: u64, revision: i64) -> RunnerState {
-        let order = SizeOrder {
-            cpu: MilliCpu(milli),
-            memory: Bytes(slots * SLOT),
-            trace: TraceId {
-                vm: "test/vm".into(),
-                revision,
-            },
-        };
-        let body = serde_json::to_vec(&order).expect("encodes");
-        let held = self.ask(Method::PUT, "/v1/size", body).await;
+        let order = size_order(milli, slots, revision);
+        let held = self.ask(Method::PUT, "/v1/size", order).await;
         held.unwrap_or_else(|| panic!("the order is not held: {}", self.logs()))
+    }
+
+    /// The same, over so many orders.
+    pub async fn order_over(
+        &self,
+        over: u64,
+        (milli, slots, revision): (u32, u64, i64),
+    ) -> Result<RunnerState, HttpError> {
+        let path = format!("/v1/size?over={over}");
+        let order = size_order(milli, slots, revision);
+        self.say(Method::PUT, &path, order).await
     }
 
     /// Orders a size and waits until the guest has it.
@@ -367,4 +370,16 @@ where
 /// Sysfs scaling, for a `change`.
 pub fn sysfs(config: &mut RunnerConfig) {
     config.spec.cpu_scaling_mode = Some(CpuScalingMode::SysfsScaling);
+}
+
+fn size_order(milli: u32, slots: u64, revision: i64) -> Vec<u8> {
+    let order = SizeOrder {
+        cpu: MilliCpu(milli),
+        memory: Bytes(slots * SLOT),
+        trace: TraceId {
+            vm: "test/vm".into(),
+            revision,
+        },
+    };
+    serde_json::to_vec(&order).expect("encodes")
 }

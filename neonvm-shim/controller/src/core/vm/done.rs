@@ -142,7 +142,7 @@ impl VmCore {
                 self.runner_secret_ready = true;
             }
             (_, Reply::SecretReady) => self.ssh_secret_ready = true,
-            (Action::SetSize { pod, order }, Reply::Runner(state)) => {
+            (Action::SetSize { pod, order, .. }, Reply::Runner(state)) => {
                 let before = self.ordered_from.take().unwrap_or_else(|| size_of(&state));
                 self.ordering.clear();
                 self.stages

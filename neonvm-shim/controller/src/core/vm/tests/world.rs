@@ -236,7 +236,7 @@ impl World {
 
     /// No order is for more than what its pod says, by its requests or its metadata.
     fn is_on_pod(&self, action: &Action) {
-        let Action::SetSize { pod, order } = action else {
+        let Action::SetSize { pod, order, .. } = action else {
             return;
         };
         let requests = &self.pods[pod]["spec"]["containers"][0]["resources"]["requests"];
@@ -458,13 +458,17 @@ impl World {
                 state.cpus.ahead = Some(wish.cpu);
                 Ok(Reply::Runner(Box::new(state.clone())))
             }
-            Action::SetSize { pod, order } => {
-                let Some(state) = self.runners.get_mut(pod) else {
-                    return Err(Refusal::Failed {
-                        message: "gone".into(),
-                        permanent: false,
-                    });
+            Action::SetSize { pod, order, over } => {
+                let refused = |message: &str| Refusal::Failed {
+                    message: message.into(),
+                    permanent: false,
                 };
+                let state = self.runners.get_mut(pod).ok_or(refused("gone"))?;
+                let is_held = state.resize.as_ref().is_some_and(|it| it.order == *order);
+                if !is_held && *over != state.orders {
+                    return Err(refused("overtaken"));
+                }
+                state.orders = state.orders.map(|taken| taken + u64::from(!is_held));
                 state.generation += 1;
                 state.cpus.ahead = state.cpus.ahead.and(Some(MilliCpu(0)));
                 let (order, stages) = (order.clone(), vec![]);
