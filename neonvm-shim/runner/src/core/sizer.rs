@@ -99,6 +99,8 @@ pub struct Sizer {
     /// Whether that was learnt from memory at rest.
     reserved_at_rest: bool,
     telling: bool,
+    /// How many CPUs the guest was told to have, if ever: of more its daemon brings up none by itself.
+    told: Option<u32>,
     told_at: Option<Timestamp>,
     booting_since: Option<Timestamp>,
     quota: Option<MilliCpu>,
@@ -152,6 +154,7 @@ impl Sizer {
             reserved: None,
             reserved_at_rest: false,
             telling: false,
+            told: None,
             told_at: None,
             booting_since,
             quota: None,
@@ -248,6 +251,7 @@ impl Sizer {
             .map(|(n, _)| n)
         {
             self.telling = true;
+            self.told = Some(cpus);
             self.told_at = Some(now);
             return Some(Action::SetGuestCpus(cpus));
         }
@@ -592,9 +596,10 @@ impl Sizer {
         if self.held_for.is_some() || self.telling || !matched || guest.cpus_online == wanted {
             return None;
         }
-        let inside = self
-            .plugged()
-            .is_some_and(|plugged| self.keeps_plugged(plugged, wanted));
+        let inside = self.told.is_some_and(|told| told < wanted)
+            || self
+                .plugged()
+                .is_some_and(|plugged| self.keeps_plugged(plugged, wanted));
         let since = self.held.matched.unwrap_or(now).max(self.held.at);
         match self.told_at {
             Some(told) => Some((wanted, told + TELL_AGAIN)),

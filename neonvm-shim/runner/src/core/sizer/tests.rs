@@ -611,6 +611,22 @@ fn when_the_plugs_run_out_cpus_are_switched_off_inside() {
     assert_eq!(world.plugged, 4, "kept plugged at the end");
 }
 
+/// It was told two seconds later, as one whose daemon brings up what is plugged.
+#[test]
+fn a_guest_that_was_told_of_fewer_is_told_of_more_at_once() {
+    let mut world = World::new(CpuControl::Plug, Accel::Tcg);
+    world.settle();
+    for revision in 0..200 {
+        let milli = if revision % 2 == 0 { 4000 } else { 1000 };
+        world.order(milli, GIB, revision);
+        world.run(Span::from_secs(10));
+    }
+    assert_eq!((world.plugged, world.told), (4, Some(1)), "kept plugged");
+    world.order(4000, GIB, 200);
+    world.settle();
+    assert!(world.done(), "{:?}", world.log);
+}
+
 #[test]
 fn n20_the_quota_follows_every_order() {
     let mut world = World::with(CpuControl::Plug, Accel::Tcg, [250, 250, 2000]);
