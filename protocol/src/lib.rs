@@ -20,6 +20,7 @@ pub mod mode;
 pub mod monitor;
 pub mod monitor_v2;
 pub mod object;
+pub mod overtaken;
 pub mod permit;
 pub mod quantity;
 pub mod revision;

@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, VecDeque};
 
 use agent::core::SystemMetrics;
 use neonvm_runner::core::budget::PlugBudget;
-use neonvm_runner::core::overtaken::{self, Overtaken};
 use neonvm_runner::core::shape::Shape;
 use neonvm_runner::core::sizer::{
     Action, CpuSlot, DeviceView, Event as SizerEvent, QmpFailure, Sizer,
 };
+use protocol::overtaken::{self, Overtaken};
 use protocol::runner::{
     CpuState, CpusAhead, ExitReport, GuestState, MemoryState, QuotaState, RunnerPhase, RunnerState,
     SizeOrder,

@@ -11,6 +11,7 @@ use axum::{Json, Router};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use neonvm_controller::shell::RunnerLink;
+use protocol::overtaken;
 use protocol::runner::{
     CpuState, MemoryState, QuotaState, ResizeReport, RunnerPhase, RunnerState, SizeOrder,
     StageStamp,
@@ -182,16 +183,18 @@ async fn put_size(
     State((state, orders)): State<Shared>,
     Query(query): Query<BTreeMap<String, u64>>,
     Json(order): Json<SizeOrder>,
-) -> (StatusCode, Json<RunnerState>) {
-    let taken = state.borrow().orders;
-    if query.get("over").copied() != taken {
-        let now = state.borrow().clone();
-        return (StatusCode::PRECONDITION_FAILED, Json(now));
-    }
+) -> Result<Json<RunnerState>, (StatusCode, String)> {
+    let (taken, is_held) = {
+        let state = state.borrow();
+        let held = state.resize.as_ref().map(|resize| &resize.order);
+        (state.orders.expect("it counts"), held == Some(&order))
+    };
+    let taken = overtaken::count(taken, query.get("over").copied(), is_held)
+        .map_err(|why| (StatusCode::PRECONDITION_FAILED, why.to_string()))?;
     orders.send_modify(|list| list.push(order.clone()));
     state.send_modify(|state| {
         state.generation += 1;
-        state.orders = state.orders.map(|taken| taken + 1);
+        state.orders = Some(taken);
         state.resize = Some(ResizeReport {
             order,
             done: false,
@@ -200,5 +203,5 @@ async fn put_size(
         });
     });
     let now = state.borrow().clone();
-    (StatusCode::OK, Json(now))
+    Ok(Json(now))
 }

@@ -204,7 +204,7 @@ async fn get_state(served: &Served, query: &str) -> Answer {
         Some(after) => {
             let wait = Duration::from_millis(number("wait_ms").unwrap_or(0)).min(MAX_WAIT);
             let quiet = Duration::from_millis(number("settle_ms").unwrap_or(0));
-            let news = news(served.state.clone(), after, quiet.min(MAX_SETTLE));
+            let news = news(served.state.clone(), after, quiet);
             // Whether it came or the time is up: the newest state is the answer.
             let _ = tokio::time::timeout(wait, news).await;
             served.state.borrow().clone()
@@ -237,10 +237,9 @@ async fn news(mut states: watch::Receiver<GuestState>, after: u64, quiet: Durati
     }
     let settled = async {
         while states.borrow_and_update().cpus_online == online {
-            match tokio::time::timeout(quiet, states.changed()).await {
-                Ok(Ok(())) => {}
-                Ok(Err(_)) | Err(_) => return,
-            }
+            let Ok(Ok(())) = tokio::time::timeout(quiet, states.changed()).await else {
+                return;
+            };
         }
     };
     let _ = tokio::time::timeout(MAX_SETTLE, settled).await;

@@ -10,7 +10,6 @@ pub mod exit;
 pub mod forwards;
 pub mod nic;
 pub mod overlay;
-pub mod overtaken;
 pub mod packed;
 pub mod pod;
 pub mod quota;

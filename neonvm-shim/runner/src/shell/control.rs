@@ -179,7 +179,7 @@ async fn state(State(mut handle): State<Handle>, Query(wait): Query<Wait>) -> Js
 }
 
 /// `?over=N`.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Deserialize)]
 struct Over {
     over: Option<u64>,
 }

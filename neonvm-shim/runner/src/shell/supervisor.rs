@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use neonvm_quota::QuotaGroup;
+use protocol::overtaken;
 use protocol::runner::{
     CpusAhead, ExitReason, ExitReport, GuestState, QuotaState, RunnerPhase, RunnerState, SizeOrder,
     StopOrder,
@@ -28,7 +29,6 @@ use super::transfer::{Answer, Ask, Transfer};
 use crate::config::RunnerConfig;
 use crate::core::args::Paths;
 use crate::core::exit::{Evidence, ShutdownReason, classify};
-use crate::core::overtaken;
 use crate::core::silence::Silence;
 use crate::core::sizer::{Action, Event, Sizer};
 use crate::core::stop::{StopAction, Stopping};

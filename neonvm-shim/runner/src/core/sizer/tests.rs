@@ -226,6 +226,14 @@ impl World {
             .handle(self.now, Event::Order(order(milli, memory, revision)));
     }
 
+    /// Orders the most CPUs and the fewest by turns, and lets it come to pass; returns the thousandths ordered.
+    fn swing(&mut self, revision: i64) -> u32 {
+        let milli = if revision % 2 == 0 { 4000 } else { 1000 };
+        self.order(milli, GIB, revision);
+        self.run(Span::from_secs(10));
+        milli
+    }
+
     fn report_now(&self) -> Option<ResizeReport> {
         self.sizer
             .report(self.now, |at| i64::try_from(at.0).expect("small"))
@@ -589,9 +597,7 @@ fn when_the_plugs_run_out_cpus_are_switched_off_inside() {
     let mut world = World::new(CpuControl::Plug, Accel::Tcg);
     world.settle();
     for revision in 0..200 {
-        let milli = if revision % 2 == 0 { 4000 } else { 1000 };
-        world.order(milli, GIB, revision);
-        world.run(Span::from_secs(10));
+        let milli = world.swing(revision);
         assert!(
             world.done(),
             "{revision}: {:?} {:?}",
@@ -617,9 +623,7 @@ fn a_guest_that_was_told_of_fewer_is_told_of_more_at_once() {
     let mut world = World::new(CpuControl::Plug, Accel::Tcg);
     world.settle();
     for revision in 0..200 {
-        let milli = if revision % 2 == 0 { 4000 } else { 1000 };
-        world.order(milli, GIB, revision);
-        world.run(Span::from_secs(10));
+        world.swing(revision);
     }
     assert_eq!((world.plugged, world.told), (4, Some(1)), "kept plugged");
     world.order(4000, GIB, 200);

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use protocol::annotations::{ANNOTATION_VM_USAGE, FINALIZER, VmUsage};
 use protocol::object::{ContainerStatus, Pod, Terminated};
+use protocol::overtaken;
 use protocol::quantity::Quantity;
 use protocol::runner::{ResizeReport, RunnerState};
 use protocol::time::{Span, Timestamp, WallTime};
@@ -465,10 +466,9 @@ impl World {
                 };
                 let state = self.runners.get_mut(pod).ok_or(refused("gone"))?;
                 let is_held = state.resize.as_ref().is_some_and(|it| it.order == *order);
-                if !is_held && *over != state.orders {
-                    return Err(refused("overtaken"));
-                }
-                state.orders = state.orders.map(|taken| taken + u64::from(!is_held));
+                let taken = state.orders.expect("it counts");
+                let taken = overtaken::count(taken, *over, is_held);
+                state.orders = Some(taken.map_err(|why| refused(&why.to_string()))?);
                 state.generation += 1;
                 state.cpus.ahead = state.cpus.ahead.and(Some(MilliCpu(0)));
                 let (order, stages) = (order.clone(), vec![]);

@@ -1,4 +1,5 @@
-//! Whether an order may still be taken up, or was overtaken by a newer one.
+//! Whether an order of a size may still be taken up by a runner, or was overtaken by a newer one: the rule of `PUT /v1/size?over=`
+//! ([`crate::runner`]).
 //!
 //! An order can lie in a connection for longer than whoever gave it waits for an answer: the node stands still, or the network does. When
 //! it is read at last, a newer one may have been taken up over another connection, and answered; others then count on the guest having
