@@ -54,6 +54,9 @@ pub struct Figure {
     pub better: Better,
     /// Whether the promise holds; `null` without one.
     pub met: Option<bool>,
+    /// The single measurements that it was made of, in the order in which they were taken; left out where they are not kept.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub samples: Vec<f64>,
 }
 
 impl Figure {
@@ -87,6 +90,16 @@ impl Figure {
             target,
             better,
             met,
+            samples: Vec::new(),
+        }
+    }
+
+    /// With what it was made of, so that several runs can be taken together.
+    #[must_use]
+    pub fn made_of(self, samples: &[f64]) -> Self {
+        Self {
+            samples: samples.to_vec(),
+            ..self
         }
     }
 }

@@ -438,6 +438,37 @@ async fn a_size_is_judged_in_every_form(api: &Api) {
     let others = json!({"enableSSH": false});
     let (code, message) = refusal(patch(&json!({"cpus": {"use": 1}}), others).await);
     assert!(code == 422 && message.contains("enableSSH"), "{message}");
+    what_goes_with_a_size_is_judged(api, &vms).await;
+}
+
+/// Something that goes while something else comes, so that there is as much of it as before.
+async fn what_goes_with_a_size_is_judged(api: &Api, vms: &Objects<DynamicObject>) {
+    let mut vm = api.vm("args");
+    vm["spec"]["guest"]["args"] = json!(["-c", "work_mem=4MB"]);
+    vm["spec"]["initScript"] = json!("true");
+    let made = vms.create(&PostParams::default(), &read(vm)).await.unwrap();
+    assert!(made.data["spec"]["targetRevision"].is_null());
+    let revision =
+        json!({"revision": {"value": 1, "flags": 0}, "updatedAt": "2026-01-01T00:00:00Z"});
+    for (spec, field) in [
+        (
+            json!({"guest": {"cpus": {"use": 4}}, "initScript": null, "targetRevision": revision}),
+            "initScript",
+        ),
+        (
+            json!({"guest": {"cpus": {"use": 4}, "args": null, "command": ["x"]}}),
+            "args",
+        ),
+        (json!({"guest": {"cpus": {"use": 4}, "args": null}}), "args"),
+    ] {
+        let patch = Patch::Merge(json!({"spec": spec}));
+        let gone = vms.patch("args", &PatchParams::default(), &patch).await;
+        let (code, message) = refusal(gone);
+        assert!(
+            code == 422 && message.contains(field),
+            "{field}: {code} {message}"
+        );
+    }
 }
 
 async fn amounts_are_kept_in_one_form(api: &Api) {

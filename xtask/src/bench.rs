@@ -1,5 +1,5 @@
 //! `cargo xtask bench NAME`: each benchmark is a program of the black-box kit that prints a table and writes one shape of
-//! JSON: `{"bench":…,"machine":{cpus,mem,kernel,accel},"figures":[{name,value,unit,target,better,met}]}`.
+//! JSON: `{"bench":…,"machine":{cpus,mem,kernel,accel},"figures":[{name,value,unit,target,better,met,samples?}]}`.
 
 use std::path::PathBuf;
 use std::process::Command;

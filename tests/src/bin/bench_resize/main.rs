@@ -150,17 +150,17 @@ fn figures_of(name: &str, ours: &[Took], raw: &[f64], first: &[f64]) -> Vec<Figu
     let ms = |what: &str, value| Figure::lower(format!("{name}_{what}"), value, "ms", None);
     let mut figures = vec![
         ms("ms_min", min),
-        ms("ms_median", median),
+        ms("ms_median", median).made_of(&whole),
         ms("ms_max", max),
         ms("raw_ms_min", raw_min),
-        ms("raw_ms_median", raw_median),
+        ms("raw_ms_median", raw_median).made_of(raw),
         ms("raw_ms_max", raw_max),
         ms("raw_first_ms_median", spread(first).1),
     ];
     let usable: Vec<f64> = ours.iter().map(|took| took.usable_ms).collect();
-    figures.push(ms("usable_ms_median", spread(&usable).1));
+    figures.push(ms("usable_ms_median", spread(&usable).1).made_of(&usable));
     let answered: Vec<f64> = ours.iter().map(|took| took.answered_ms).collect();
-    figures.push(ms("answer_ms_median", spread(&answered).1));
+    figures.push(ms("answer_ms_median", spread(&answered).1).made_of(&answered));
     let programs: BTreeSet<&String> = ours.iter().flat_map(|took| took.worked_ms.keys()).collect();
     for program in programs {
         let worked = ours.iter().filter_map(|took| took.worked_ms.get(program));
