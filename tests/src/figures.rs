@@ -183,6 +183,20 @@ pub fn spread(values: &[f64]) -> (f64, f64, f64) {
     (*first, sorted[sorted.len() / 2], *last)
 }
 
+/// By how much the median of some measurements may be off, as a part of it: half of what lies between the ranks a root of their number
+/// below and above it, which of twenty such samples all but one put around the median of all there are to take, whatever their
+/// distribution. Zero of none.
+#[must_use]
+pub fn median_error(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let (middle, reach) = (sorted.len() / 2, sorted.len().isqrt());
+    let low = sorted.get(middle.saturating_sub(reach));
+    let high = sorted.get(middle + reach).or(sorted.last());
+    low.zip(high)
+        .map_or(0.0, |(low, high)| (high - low) / 2.0 / sorted[middle])
+}
+
 /// The value that `percent` of a hundred measurements do not exceed (nearest rank); zero of none.
 #[must_use]
 pub fn percentile(values: &[f64], percent: usize) -> f64 {
@@ -210,6 +224,19 @@ mod tests {
         assert_eq!(percentile(&values, 1), 2.0);
         assert_eq!(percentile(&[7.0], 1), 7.0);
         assert_eq!(percentile(&[], 50), 0.0);
+    }
+
+    #[test]
+    fn a_median_is_the_surer_the_more_was_measured() {
+        // Ranks 40 and 60 of a hundred, about 50.
+        let hundred: Vec<f64> = (0..100).map(f64::from).collect();
+        assert_eq!(median_error(&hundred), 10.0 / 50.0);
+        let spread_alike: Vec<f64> = (0..10_000).map(|n| f64::from(n) / 100.0).collect();
+        assert_eq!(median_error(&spread_alike), 1.0 / 50.0);
+        // With few measurements it is as wide as they are.
+        assert_eq!(median_error(&[1.0, 2.0, 3.0]), 0.5);
+        assert_eq!(median_error(&[7.0]), 0.0);
+        assert_eq!(median_error(&[]), 0.0);
     }
 
     #[test]

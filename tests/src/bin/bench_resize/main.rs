@@ -22,7 +22,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use anyhow::Result;
-use bellows_tests::figures::{Bench, Figure, Machine, percentile, spread};
+use bellows_tests::figures::{Bench, Figure, Machine, median_error, percentile, spread};
 use clap::{Parser, ValueEnum};
 
 use place::Place;
@@ -143,6 +143,13 @@ async fn main() -> Result<()> {
     bench.show(cli.json.as_deref())
 }
 
+/// By how much the ratio may be off: these times differ so much from one resize to the next that twenty of them do not tell 1.1 from 1.2.
+fn ratio_error(name: &str, ours: &[f64], raw: &[f64]) -> Figure {
+    let ratio = spread(ours).1 / spread(raw).1;
+    let error = ratio * median_error(ours).hypot(median_error(raw));
+    Figure::lower(format!("{name}_ratio_error"), error, "x", None)
+}
+
 fn figures_of(name: &str, ours: &[Took], raw: &[f64], first: &[f64]) -> Vec<Figure> {
     let whole: Vec<f64> = ours.iter().map(|took| took.visible_ms).collect();
     let (min, median, max) = spread(&whole);
@@ -181,6 +188,7 @@ fn figures_of(name: &str, ours: &[Took], raw: &[f64], first: &[f64]) -> Vec<Figu
         "x",
         Some(RATIO_TARGET),
     ));
+    figures.push(ratio_error(name, &whole, raw));
     figures.push(Figure::lower(
         format!("{name}_p99_excess_ms"),
         percentile(&whole, 99) - percentile(raw, 99),
