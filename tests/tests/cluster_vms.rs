@@ -1,6 +1,8 @@
 //! The whole loop in a real cluster: our parts deployed by their own manifests as pods of two kubelet nodes, a VM that the
 //! controller makes a pod of, the pair places, the kubelet runs and the agent sizes. The guest is real, by TCG.
 
+#[path = "cluster_vms/dials.rs"]
+mod dials;
 #[path = "cluster_vms/faults.rs"]
 mod faults;
 #[path = "cluster_vms/given.rs"]
@@ -27,8 +29,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bellows_tests::cases::{self, Case, Wanted};
 use bellows_tests::cluster::{
-    CertManager, Cluster, Life, NodeKit, Programs, cert_manager_or_skip, is_ready, multus_or_skip,
-    nodes_or_skip, pack_all,
+    CertManager, Cluster, Dials, Life, NodeKit, Programs, cert_manager_or_skip, is_ready,
+    multus_or_skip, nodes_or_skip, pack_all,
 };
 use bellows_tests::guest_or_skip;
 use bellows_tests::patience::wait_for;
@@ -44,7 +46,7 @@ type Run = for<'a> fn(&'a World) -> Pin<Box<dyn Future<Output = Result<()>> + Se
 
 /// In this order: first those with a guest of their own; and a QEMU without KVM that has unplugged a CPU seldom sends its guest, so
 /// what moves comes before what shrinks.
-const CASES: [(&str, Run); 19] = [
+const CASES: [(&str, Run); 21] = [
     ("n17_a_guest_with_swap_has_it_to_the_page", |world| {
         Box::pin(rows::swap(world))
     }),
@@ -96,6 +98,15 @@ const CASES: [(&str, Run); 19] = [
     (
         "n17_a_vm_under_load_grows_by_itself_and_shrinks_after",
         |world| Box::pin(autoscaling(world)),
+    ),
+    (
+        "n48_schedulers_that_are_deleted_again_and_again_hold_up_no_vm_for_long",
+        |world| Box::pin(faults::schedulers_deleted(world)),
+    ),
+    // By what was seen from the first case on.
+    (
+        "n49_every_connection_is_one_of_those_in_the_architecture",
+        |world| Box::pin(dials::check(world)),
     ),
     ("n17_an_image_that_cannot_be_had_is_told", |world| {
         Box::pin(faults::image_that_is_not_there(world))
@@ -161,6 +172,7 @@ struct Others {
 /// A cluster with everything of ours in it.
 struct World {
     cluster: Cluster,
+    dials: Dials,
     dir: tempfile::TempDir,
     others: Others,
     ground: OnceCell<rows::Ground>,
@@ -172,8 +184,10 @@ impl World {
         let images = tempfile::tempdir()?;
         let archives = pack_all(&programs, images.path())?;
         let cluster = Cluster::start(programs, kit, dir.path(), 2, &archives, Life::WithUs);
+        let cluster = cluster.await?;
         let world = Self {
-            cluster: cluster.await?,
+            dials: cluster.dials(),
+            cluster,
             dir,
             others,
             ground: OnceCell::new(),
@@ -272,6 +286,19 @@ impl World {
     fn patch(&self, patch: &Value) -> Result<()> {
         let patch = patch.to_string();
         let args = ["patch", "neonvm", "pg", "--type=merge", "-p", &patch];
+        self.cluster.plane().ask(&args).map(drop)
+    }
+
+    /// Has the agents size the VM, or leave it alone.
+    fn is_sized(&self, is: bool) -> Result<()> {
+        let enabled = is.then_some("true");
+        self.patch(&json!({"metadata": {"labels": {"autoscaling.neon.tech/enabled": enabled}}}))
+    }
+
+    /// How far agents may go with the VMs of the namespace.
+    fn mode(&self, word: &str) -> Result<()> {
+        let label = format!("autoscaling.neon.tech/mode={word}");
+        let args = ["label", "--overwrite", "namespace", "default", &label];
         self.cluster.plane().ask(&args).map(drop)
     }
 
@@ -574,16 +601,7 @@ async fn revisions(world: &World) -> Result<()> {
 async fn autoscaling(world: &World) -> Result<()> {
     let vm = world.vm().await?;
     // As they are deployed, the agents only observe.
-    let mode = |word: &str| {
-        let label = format!("autoscaling.neon.tech/mode={word}");
-        world
-            .cluster
-            .plane()
-            .ask(&["label", "--overwrite", "namespace", "default", &label])
-    };
-    let label =
-        |value: &Value| json!({"metadata": {"labels": {"autoscaling.neon.tech/enabled": value}}});
-    world.patch(&label(&json!("true")))?;
+    world.is_sized(true)?;
     let spin = "echo $$ >> /tmp/load; while :; do :; done";
     let mut loads = Vec::new();
     for _ in 0..2 {
@@ -592,7 +610,7 @@ async fn autoscaling(world: &World) -> Result<()> {
     }
     world.is_held_by("observe_mode").await?;
     ensure!(world.get("neonvm", "pg")?["spec"]["guest"]["cpus"]["use"] == "250m");
-    mode("grow")?;
+    world.mode("grow")?;
     let grown = |vm: &Value| vm["status"]["cpus"] == "1250m" && vm["status"]["memorySize"] == "5Gi";
     let vm = world
         .vm_that("has grown to its largest size", grown)
@@ -611,11 +629,11 @@ async fn autoscaling(world: &World) -> Result<()> {
     }
     world.is_held_by("grow_mode").await?;
     ensure!(world.get("neonvm", "pg")?["spec"]["guest"]["cpus"]["use"] == "1250m");
-    mode("full")?;
+    world.mode("full")?;
     let shrunk = |vm: &Value| {
         let (spec, status) = (&vm["spec"]["guest"], &vm["status"]);
         spec["cpus"]["use"] != "1250m" && status["cpus"] == spec["cpus"]["use"]
     };
     world.vm_that("is smaller again", shrunk).await?;
-    world.patch(&label(&Value::Null))
+    world.is_sized(false)
 }

@@ -24,6 +24,7 @@ use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use super::dials::Dials;
 use super::files::{private_dir, private_file};
 use super::plane::{ControlPlane, GATEWAY, SERVICE_PORT};
 use super::programs::{NodeKit, Programs};
@@ -166,6 +167,12 @@ impl Cluster {
             (is_qemu && groups.contains(&group)).then_some(pid)
         });
         all.collect()
+    }
+
+    /// Looks from now on who dials whom.
+    #[must_use]
+    pub fn dials(&self) -> Dials {
+        Dials::watch(group(self.plane.dir()))
     }
 
     /// Has a part hold still, as a machine does that nobody hears of, or go on.

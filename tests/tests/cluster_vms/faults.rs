@@ -38,6 +38,60 @@ pub(super) async fn image_that_is_not_there(world: &World) -> Result<()> {
     world.cluster.plane().ask(&args).map(drop)
 }
 
+/// N48: somebody deletes the schedulers' pods again and again, and each time the VM comes to the size that its bounds ask for, by a permit of
+/// whoever is there by then; its pod stays what it is.
+pub(super) async fn schedulers_deleted(world: &World) -> Result<()> {
+    let vm = world.vm().await?;
+    let plane = world.cluster.plane();
+    let bound = |bounds: Option<String>| {
+        let annotations = json!({"autoscaling.neon.tech/bounds": bounds});
+        world.patch(&json!({"metadata": {"annotations": annotations}}))
+    };
+    world.mode("full")?;
+    world.is_sized(true)?;
+    let schedulers = ["-n", "kube-system", "-l", "name=autoscale-scheduler"];
+    for (cpu, mem) in [
+        ("750m", "3Gi"),
+        ("250m", "1Gi"),
+        ("750m", "3Gi"),
+        ("250m", "1Gi"),
+    ] {
+        let delete = [&["delete", "pods", "--wait=false"], &schedulers[..]].concat();
+        plane.ask(&delete)?;
+        let size = json!({"cpu": cpu, "mem": mem});
+        bound(Some(json!({"min": size, "max": size}).to_string()))?;
+        let holds = |vm: &Value| {
+            let status = &vm["status"];
+            status["memorySize"] == mem && status["cpus"] == cpu && status["phase"] == "Running"
+        };
+        world
+            .vm_that(&format!("has {cpu} and {mem}"), holds)
+            .await?;
+    }
+    world.is_sized(false)?;
+    bound(None)?;
+    let after = world.vm().await?;
+    for field in ["podName", "restartCount"] {
+        ensure!(
+            after["status"][field] == vm["status"][field],
+            "{}",
+            after["status"]
+        );
+    }
+    // One that waits for the other's end is not ready.
+    let ready = "--for=jsonpath={.status.readyReplicas}=1";
+    let deployment = "deployment/autoscale-scheduler";
+    let wait = [
+        "wait",
+        "-n",
+        "kube-system",
+        deployment,
+        ready,
+        "--timeout=120s",
+    ];
+    plane.ask(&wait).map(drop)
+}
+
 /// The API server hears and says nothing for a while: the guest runs on and can be reached, and afterwards it is resized as before.
 pub(super) async fn api_server_away(world: &World) -> Result<()> {
     let vm = world.vm().await?;

@@ -1,0 +1,255 @@
+//! Who dials whom in a cluster: the connections of our parts' pods, by what the kernel lists of their networks.
+//!
+//! Pods are told by the programs in them, and known by the addresses at which they are reached. The kernel lists a connection for a
+//! minute after its end, with whoever ended it, so that a look every second misses few. Not seen: UDP, parts in the network of their
+//! node, and what a guest itself dials, which its pod only forwards.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use procfs::net::TcpState;
+use procfs::process::{Process, all_processes};
+
+/// Between two looks.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// Where a guest is behind the bridge of its pod.
+const GUEST: IpAddr = IpAddr::V4(Ipv4Addr::new(169, 254, 254, 254));
+/// The programs by which pods are told, as images call them.
+const PROGRAMS: [(&str, End); 4] = [
+    ("neonvm-controller", End::Controller),
+    ("autoscale-scheduler", End::Scheduler),
+    ("autoscaler-agent", End::Agent),
+    ("runner", End::Vm),
+];
+
+/// One end of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum End {
+    /// The API server, at its address for pods.
+    ApiServer,
+    /// A controller's pod.
+    Controller,
+    /// A scheduler's pod, kube-scheduler beside it included.
+    Scheduler,
+    /// An agent's pod.
+    Agent,
+    /// A VM's pod: its runner, its QEMU, or its guest, to which the pod's ports lead.
+    Vm,
+    /// The guest, dialled from inside its pod.
+    Guest,
+    /// Somebody else: a node, for whom kubelet and API server speak, or a stranger.
+    Other(IpAddr),
+}
+
+/// A connection that there was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Dial {
+    /// Who dialled.
+    pub who: End,
+    /// Who was dialled.
+    pub whom: End,
+    /// At which port.
+    pub port: u16,
+}
+
+/// A socket of a pod.
+#[derive(Debug, Clone, Copy)]
+struct Row {
+    here: SocketAddr,
+    /// `None` for one that listens.
+    there: Option<SocketAddr>,
+}
+
+/// Addresses are resolved when somebody asks: a pod may be dialled before it is known.
+#[derive(Debug, Default)]
+struct Known {
+    ends: BTreeMap<IpAddr, End>,
+    dialled: BTreeSet<(End, SocketAddr)>,
+    answered: BTreeSet<(End, IpAddr, u16)>,
+}
+
+/// Looks at the pods of one cluster until it is dropped.
+#[derive(Debug)]
+pub struct Dials {
+    known: Arc<Mutex<Known>>,
+    ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Dials {
+    /// Begins to look at what is in the control group of this name.
+    pub(super) fn watch(group: String) -> Self {
+        let (known, ends) = (Arc::<Mutex<Known>>::default(), Arc::<AtomicBool>::default());
+        let (noted, is_over) = (Arc::clone(&known), Arc::clone(&ends));
+        let thread = std::thread::spawn(move || {
+            while !is_over.load(Ordering::Relaxed) {
+                look(&group, &noted);
+                std::thread::park_timeout(INTERVAL);
+            }
+        });
+        Self {
+            known,
+            ends,
+            thread: Some(thread),
+        }
+    }
+
+    /// All that was seen, from the first look on.
+    #[must_use]
+    pub fn seen(&self) -> BTreeSet<Dial> {
+        let known = lock(&self.known);
+        let end_of = |ip: IpAddr| known.ends.get(&ip).copied().unwrap_or(End::Other(ip));
+        let dialled = known.dialled.iter().map(|(who, at)| Dial {
+            who: *who,
+            whom: if at.ip().is_loopback() {
+                *who
+            } else {
+                end_of(at.ip())
+            },
+            port: at.port(),
+        });
+        let answered = known.answered.iter().map(|(whom, from, port)| Dial {
+            who: end_of(*from),
+            whom: *whom,
+            port: *port,
+        });
+        dialled.chain(answered).collect()
+    }
+}
+
+impl Drop for Dials {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // One that panicked has seen too little, which whoever asks it finds out.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn lock(known: &Mutex<Known>) -> MutexGuard<'_, Known> {
+    known.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Notes what there is now. A process may end between two questions: it is left out then.
+fn look(group: &str, known: &Mutex<Known>) {
+    let mut networks = BTreeSet::new();
+    for process in all_processes().into_iter().flatten().flatten() {
+        let Some((end, network)) = part(&process, group) else {
+            continue;
+        };
+        if networks.insert(network) {
+            let rows = rows_of(&process);
+            let mut known = lock(known);
+            known.ends.insert(GUEST, End::Guest);
+            if let Some(server) = api_server(&process) {
+                known.ends.insert(server, End::ApiServer);
+            }
+            known.note(end, &rows);
+        }
+    }
+}
+
+/// The sockets of a process' network.
+fn rows_of(process: &Process) -> Vec<Row> {
+    let entries = [process.tcp(), process.tcp6()];
+    let entries = entries.into_iter().flatten().flatten();
+    let rows = entries.map(|entry| Row {
+        here: entry.local_address,
+        there: (entry.state != TcpState::Listen).then_some(entry.remote_address),
+    });
+    rows.collect()
+}
+
+/// Which part a process is, in which network, if it is one of this cluster's.
+fn part(process: &Process, group: &str) -> Option<(End, u64)> {
+    let words = process.cmdline().ok()?;
+    // A program may be started by its loader.
+    let names = words.iter().map(|word| word.rsplit('/').next());
+    let mut found = names.filter_map(|name| PROGRAMS.iter().find(|(it, _)| Some(*it) == name));
+    let (_, end) = found.next()?;
+    let groups = process.cgroups().ok()?;
+    let mut groups = groups.0.iter();
+    groups.find(|it| it.pathname.split('/').any(|name| name == group))?;
+    let namespaces = process.namespaces().ok()?;
+    let network = namespaces.0.get(std::ffi::OsStr::new("net"))?;
+    Some((*end, network.identifier))
+}
+
+/// Where a pod is told that the API server is.
+fn api_server(process: &Process) -> Option<IpAddr> {
+    let given = process.environ().ok()?;
+    let host = given.get(std::ffi::OsStr::new("KUBERNETES_SERVICE_HOST"))?;
+    host.to_str()?.parse().ok()
+}
+
+impl Known {
+    /// The connections of one pod: who comes to a port on which it listens is answered, all else it dials.
+    fn note(&mut self, end: End, rows: &[Row]) {
+        let listening = rows.iter().filter(|row| row.there.is_none());
+        let listening: BTreeSet<u16> = listening.map(|row| row.here.port()).collect();
+        let connected = rows.iter().filter_map(|row| Some((row.here, row.there?)));
+        for (here, there) in connected {
+            let from = here.ip().to_canonical();
+            let to = SocketAddr::new(there.ip().to_canonical(), there.port());
+            if !from.is_loopback() && !is_link_local(from) {
+                self.ends.insert(from, end);
+            }
+            if !listening.contains(&here.port()) {
+                self.dialled.insert((end, to));
+            } else if !to.ip().is_loopback() {
+                self.answered.insert((end, to.ip(), here.port()));
+            }
+        }
+    }
+}
+
+/// The pod's side of its bridge, the same in each.
+fn is_link_local(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V4(ip) if ip.is_link_local())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(here: &str, there: &str) -> Row {
+        Row {
+            here: here.parse().expect("an address"),
+            there: there.parse().ok(),
+        }
+    }
+
+    #[test]
+    fn who_comes_to_an_open_port_is_answered_and_all_else_is_dialled() {
+        let known = Arc::<Mutex<Known>>::default();
+        let agent = [
+            row("0.0.0.0:9100", "-"),
+            row("10.0.0.2:9100", "10.0.0.1:4000"),
+            row("10.0.0.2:5000", "10.0.0.3:10301"),
+            row("[::ffff:127.0.0.1]:5001", "[::ffff:127.0.0.1]:7"),
+        ];
+        lock(&known).note(End::Agent, &agent);
+        let vm = [row("10.0.0.3:6000", "10.0.0.9:80")];
+        lock(&known).note(End::Vm, &vm);
+        let dials = Dials {
+            known,
+            ends: Arc::default(),
+            thread: None,
+        };
+        let other = |text: &str| End::Other(text.parse().expect("an address"));
+        let wanted = [
+            (other("10.0.0.1"), End::Agent, 9100),
+            (End::Agent, End::Vm, 10301),
+            (End::Agent, End::Agent, 7),
+            (End::Vm, other("10.0.0.9"), 80),
+        ];
+        let wanted = wanted.map(|(who, whom, port)| Dial { who, whom, port });
+        assert_eq!(dials.seen(), BTreeSet::from(wanted));
+    }
+}
