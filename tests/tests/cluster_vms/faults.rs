@@ -13,8 +13,10 @@ use super::{PATIENCE, World, minimal, moving};
 
 /// Kubernetes gives a node up after 50 s and its pods after another 30; then a guest boots.
 const GIVEN_UP: Duration = Duration::from_secs(480);
-/// Longer than the controller's Lease and than its calls are waited for.
+/// How long the API server is away, unless [`AWAY`] says: longer than the controller's Lease and than its calls are waited for.
 const AWAY_SECONDS: u64 = 20;
+/// Seconds that it is away instead.
+const AWAY: &str = "BELLOWS_API_AWAY_SECONDS";
 
 /// An image that no node has and no registry gives: the VM's status says so.
 pub(super) async fn image_that_is_not_there(world: &World) -> Result<()> {
@@ -97,12 +99,13 @@ pub(super) async fn api_server_away(world: &World) -> Result<()> {
     let vm = world.vm().await?;
     moving::load(world, &vm).await?;
     let (mut ssh, _key) = world.ssh(&vm)?;
+    let away = std::env::var(AWAY).map_or(Ok(AWAY_SECONDS), |text| text.parse())?;
     world.cluster.hold(Part::ApiServer, true)?;
     // Nothing is asked of the API meanwhile; the load goes on by the guest's own account.
     let watch = format!(
         "export PATH=$PATH:/usr/lib/postgresql/15/bin; \
          n() {{ psql -h /tmp -U postgres -Atc 'select count(*) from pgbench_history' bench; }}; \
-         before=$(n); sleep {AWAY_SECONDS}; after=$(n); test $after -gt $before && echo more"
+         before=$(n); sleep {away}; after=$(n); test $after -gt $before && echo more"
     );
     let seen = ssh.arg(watch).output();
     world.cluster.hold(Part::ApiServer, false)?;
