@@ -28,7 +28,7 @@ const ALWAYS: [(End, End, Option<u16>); 9] = [
     (End::Scheduler, End::Scheduler, Some(10298)),
 ];
 
-/// A line of the table; nobody dials when it is none of ours.
+/// A line of the table. `who` is empty for those who are none of ours.
 #[derive(Debug)]
 struct Line {
     who: Vec<End>,
