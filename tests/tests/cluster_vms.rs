@@ -219,6 +219,16 @@ impl World {
         self.that("neonvm", "pg", what, holds).await
     }
 
+    /// Waits until the VM has been brought to a size.
+    async fn vm_has(&self, cpus: &str, memory: &str) -> Result<()> {
+        let holds = |vm: &Value| {
+            let status = &vm["status"];
+            status["cpus"] == cpus && status["memorySize"] == memory && status["phase"] == "Running"
+        };
+        let what = format!("has {cpus} and {memory}");
+        self.vm_that(&what, holds).await.map(drop)
+    }
+
     /// Waits until an object is as it should be.
     async fn that(
         &self,
@@ -514,13 +524,7 @@ async fn patch_is_seen(world: &World) -> Result<()> {
     let size = |cpus: &str, slots: u32| json!({"spec": {"guest": {"cpus": {"use": cpus}, "memorySlots": {"use": slots}}}});
     for (cpus, whole, slots, memory) in [("1250m", 2, 3, "3Gi"), ("250m", 1, 1, "1Gi")] {
         world.patch(&size(cpus, slots))?;
-        let holds = |vm: &Value| {
-            let status = &vm["status"];
-            status["cpus"] == cpus && status["memorySize"] == memory && status["phase"] == "Running"
-        };
-        world
-            .vm_that(&format!("has {cpus} and {memory}"), holds)
-            .await?;
+        world.vm_has(cpus, memory).await?;
         world.guest_sees(&vm, whole, slots.into()).await?;
         let pod = vm["status"]["podName"].as_str().context("it has a pod")?;
         let requests = json!({"cpu": cpus, "memory": memory});

@@ -6,13 +6,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use procfs::net::TcpState;
 use procfs::process::{Process, all_processes};
+
+use super::nodes::is_in_group;
 
 /// Between two looks.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -76,25 +77,24 @@ struct Known {
 #[derive(Debug)]
 pub struct Dials {
     known: Arc<Mutex<Known>>,
-    ends: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    /// Whoever looks ends when this does.
+    _goes_on: Sender<()>,
 }
 
 impl Dials {
     /// Begins to look at what is in the control group of this name.
     pub(super) fn watch(group: String) -> Self {
-        let (known, ends) = (Arc::<Mutex<Known>>::default(), Arc::<AtomicBool>::default());
-        let (noted, is_over) = (Arc::clone(&known), Arc::clone(&ends));
-        let thread = std::thread::spawn(move || {
-            while !is_over.load(Ordering::Relaxed) {
+        let known = Arc::<Mutex<Known>>::default();
+        let (goes_on, ended) = channel();
+        let noted = Arc::clone(&known);
+        std::thread::spawn(move || {
+            while ended.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 look(&group, &noted);
-                std::thread::park_timeout(INTERVAL);
             }
         });
         Self {
             known,
-            ends,
-            thread: Some(thread),
+            _goes_on: goes_on,
         }
     }
 
@@ -102,7 +102,11 @@ impl Dials {
     #[must_use]
     pub fn seen(&self) -> BTreeSet<Dial> {
         let known = lock(&self.known);
-        let end_of = |ip: IpAddr| known.ends.get(&ip).copied().unwrap_or(End::Other(ip));
+        let end_of = |ip: IpAddr| match known.ends.get(&ip) {
+            Some(end) => *end,
+            None if ip == GUEST => End::Guest,
+            None => End::Other(ip),
+        };
         let dialled = known.dialled.iter().map(|(who, at)| Dial {
             who: *who,
             whom: if at.ip().is_loopback() {
@@ -121,17 +125,6 @@ impl Dials {
     }
 }
 
-impl Drop for Dials {
-    fn drop(&mut self) {
-        self.ends.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            thread.thread().unpark();
-            // One that panicked has seen too little, which whoever asks it finds out.
-            let _ = thread.join();
-        }
-    }
-}
-
 fn lock(known: &Mutex<Known>) -> MutexGuard<'_, Known> {
     known.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -146,7 +139,6 @@ fn look(group: &str, known: &Mutex<Known>) {
         if networks.insert(network) {
             let rows = rows_of(&process);
             let mut known = lock(known);
-            known.ends.insert(GUEST, End::Guest);
             if let Some(server) = api_server(&process) {
                 known.ends.insert(server, End::ApiServer);
             }
@@ -173,9 +165,9 @@ fn part(process: &Process, group: &str) -> Option<(End, u64)> {
     let names = words.iter().map(|word| word.rsplit('/').next());
     let mut found = names.filter_map(|name| PROGRAMS.iter().find(|(it, _)| Some(*it) == name));
     let (_, end) = found.next()?;
-    let groups = process.cgroups().ok()?;
-    let mut groups = groups.0.iter();
-    groups.find(|it| it.pathname.split('/').any(|name| name == group))?;
+    if !is_in_group(process, group) {
+        return None;
+    }
     let namespaces = process.namespaces().ok()?;
     let network = namespaces.0.get(std::ffi::OsStr::new("net"))?;
     Some((*end, network.identifier))
@@ -239,8 +231,7 @@ mod tests {
         lock(&known).note(End::Vm, &vm);
         let dials = Dials {
             known,
-            ends: Arc::default(),
-            thread: None,
+            _goes_on: channel().0,
         };
         let other = |text: &str| End::Other(text.parse().expect("an address"));
         let wanted = [

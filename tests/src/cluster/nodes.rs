@@ -23,6 +23,7 @@ use kube::Api;
 use nix::sched::{CloneFlags, setns};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use procfs::process::{Process, all_processes};
 
 use super::dials::Dials;
 use super::files::{private_dir, private_file};
@@ -156,15 +157,12 @@ impl Cluster {
     /// The QEMUs that run a guest of this cluster, as this machine numbers them.
     #[must_use]
     pub fn qemus(&self) -> BTreeSet<i32> {
-        let group = format!("/{}/", group(self.plane.dir()));
-        let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-        let all = entries.filter_map(|entry| {
-            let pid = entry.file_name().to_str()?.parse().ok()?;
-            let line = std::fs::read(entry.path().join("cmdline")).ok()?;
-            let mut words = line.split(|byte| *byte == 0);
-            let is_qemu = words.any(|word| word == QEMU_PID_FILE.as_bytes());
-            let groups = std::fs::read_to_string(entry.path().join("cgroup")).ok()?;
-            (is_qemu && groups.contains(&group)).then_some(pid)
+        let group = group(self.plane.dir());
+        let all = all_processes().into_iter().flatten().flatten();
+        let all = all.filter_map(|process| {
+            let words = process.cmdline().ok()?;
+            let is_qemu = words.iter().any(|word| word == QEMU_PID_FILE);
+            (is_qemu && is_in_group(&process, &group)).then_some(process.pid)
         });
         all.collect()
     }
@@ -432,6 +430,13 @@ pub(super) fn group(dir: &Path) -> String {
         hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     }
     format!("{GROUP}{hash:016x}")
+}
+
+/// Whether a process is in the control group of this name, or in one below it.
+pub(super) fn is_in_group(process: &Process, name: &str) -> bool {
+    let groups = process.cgroups().into_iter().flat_map(|groups| groups.0);
+    let mut paths = groups.map(|group| group.pathname);
+    paths.any(|path| path.split('/').any(|part| part == name))
 }
 
 const GROUP: &str = "bellows-cluster-";

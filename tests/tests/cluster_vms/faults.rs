@@ -62,13 +62,7 @@ pub(super) async fn schedulers_deleted(world: &World) -> Result<()> {
         plane.ask(&delete)?;
         let size = json!({"cpu": cpu, "mem": mem});
         bound(Some(json!({"min": size, "max": size}).to_string()))?;
-        let holds = |vm: &Value| {
-            let status = &vm["status"];
-            status["memorySize"] == mem && status["cpus"] == cpu && status["phase"] == "Running"
-        };
-        world
-            .vm_that(&format!("has {cpu} and {mem}"), holds)
-            .await?;
+        world.vm_has(cpu, mem).await?;
     }
     world.is_sized(false)?;
     bound(None)?;
@@ -99,7 +93,8 @@ pub(super) async fn api_server_away(world: &World) -> Result<()> {
     let vm = world.vm().await?;
     moving::load(world, &vm).await?;
     let (mut ssh, _key) = world.ssh(&vm)?;
-    let away = std::env::var(AWAY).map_or(Ok(AWAY_SECONDS), |text| text.parse())?;
+    let away = std::env::var(AWAY).map_or(Ok(AWAY_SECONDS), |text| text.parse());
+    let away: u64 = away.context(AWAY)?;
     world.cluster.hold(Part::ApiServer, true)?;
     // Nothing is asked of the API meanwhile; the load goes on by the guest's own account.
     let watch = format!(
