@@ -19,7 +19,7 @@ use crate::view::vm::{cores, memory};
 /// The scheduler's name on this machine: the agent takes on only VMs that name it.
 pub(crate) const SCHEDULER_NAME: &str = "autoscale-scheduler";
 /// How often a wait looks again.
-const LOOK_AGAIN: std::time::Duration = std::time::Duration::from_millis(300);
+pub(crate) const LOOK_AGAIN: std::time::Duration = std::time::Duration::from_millis(300);
 
 /// Create or delete a VM.
 #[derive(Debug, Subcommand)]

@@ -8,6 +8,7 @@ use bellows_tests::guest::Guest;
 use bellows_tests::guest_or_skip;
 use bellows_tests::patience::wait_for;
 use bellows_tests::site::{BOOT_PATIENCE, Site, postgres_vm};
+use protocol::annotations::LABEL_ENABLED;
 use protocol::runner::GuestState;
 use protocol::vm::{VirtualMachine, VmPhase};
 use serde_json::Value;
@@ -222,6 +223,37 @@ async fn the_journal_tells_the_resize(site: &Site, name: &str) {
         replayed.contains("different: 0; warm-up: 0"),
         "the recorded inputs give something else: {replayed}"
     );
+}
+
+/// Whoever asks why a VM has its size in the moment in which it is to be sized is answered with the first decision about it;
+/// one that does not run is not waited for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn why_waits_for_the_first_decision() {
+    if !guest_or_skip("why_waits_for_the_first_decision") {
+        return;
+    }
+    let site = Site::fresh().await.unwrap();
+    let size = ((250, 250, 1000), (1, 1, 4));
+    let mut nowhere = postgres_vm("nowhere", size.0, size.1, true);
+    nowhere["spec"]["schedulerName"] = "nobody".into();
+    site.create(&nowhere).await.unwrap();
+    site.create(&postgres_vm("early", size.0, size.1, false))
+        .await
+        .unwrap();
+    site.wait_vm("early", "phase Running", BOOT_PATIENCE, running)
+        .await
+        .unwrap();
+    let label = format!("{LABEL_ENABLED}=true");
+    site.kubectl(&["label", "neonvm", "early", &label])
+        .await
+        .unwrap();
+    let words = site.bellows(&["why", "early"]).await.unwrap();
+    assert!(words.contains("The agent wants"), "{words}");
+    let began = std::time::Instant::now();
+    let refused = site.bellows(&["why", "nowhere", "--timeout", "600"]).await;
+    let refused = format!("{:#}", refused.unwrap_err());
+    assert!(refused.contains("wait until it runs"), "{refused}");
+    assert!(began.elapsed() < PATIENCE, "it was waited for");
 }
 
 /// The whole loop: load in the guest makes the agent ask, the scheduler grant, the object change and the guest grow; pgbench

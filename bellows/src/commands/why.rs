@@ -6,19 +6,22 @@ use serde::Serialize;
 use serde_json::Value;
 use telemetry::clock::Clock;
 
-use crate::api::Kind;
+use crate::api::{Api, Kind};
 use crate::cli::VmArgs;
 use crate::cluster;
 use crate::context::Context;
 use crate::fail::{Fail, Outcome};
 use crate::get;
 use crate::output::{Format, print_value};
+use crate::progress::Progress;
 use crate::terminal::out;
 use crate::view::vm::VmView;
+use crate::vm::{LOOK_AGAIN, SCHEDULER_NAME};
 
 /// Why a VM has the size it has.
 ///
 /// Prints the agent's last decision about it: what each signal asked for, what bounded the answer, which permit is held.
+/// One that has just begun to run, or to be sized, is waited for until there is a decision.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct WhyArgs {
     #[command(flatten)]
@@ -26,6 +29,14 @@ pub(crate) struct WhyArgs {
     /// The decision in force at that time, from the journal (RFC 3339, such as 2026-11-21T20:00:00Z)
     #[arg(long, value_name = "TIME", value_parser = protocol::time::WallTime::parse)]
     at: Option<protocol::time::WallTime>,
+    /// Wait this many seconds for the first decision about a VM that runs; 0 does not wait
+    #[arg(
+        long,
+        default_value_t = 30,
+        value_name = "SECONDS",
+        conflicts_with = "at"
+    )]
+    timeout: u64,
     /// How to print it
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
     output: Format,
@@ -37,12 +48,51 @@ pub(crate) async fn run(context: &Context, args: &WhyArgs) -> Outcome {
         return super::history::why_at(context, (namespace, name), at, args.output);
     }
     let api = context.api().await?;
+    let answer = first_decision(context, &api, args).await?;
+    let view = &answer.view;
+    match args.output {
+        Format::Json | Format::Yaml => print_value(args.output, &answer)?,
+        Format::Table | Format::Wide => {
+            let refused = answer.refused.iter().flat_map(refusal);
+            for line in lines(view).into_iter().chain(refused) {
+                out(&line);
+            }
+        }
+    }
+    if view.decision.is_none() && view.autoscaled {
+        return Err(undecided(view));
+    }
+    Ok(())
+}
+
+/// What is known of the VM, as soon as something is decided about it.
+///
+/// The agent has its first metrics a moment after the VM runs or is labelled, and whoever asks then is told in a moment. What
+/// does not run is not waited for.
+async fn first_decision(context: &Context, api: &Api, args: &WhyArgs) -> Outcome<Answer> {
+    let (namespace, name) = args.vm.key();
+    let mut progress = Progress::new();
+    loop {
+        let answer = look(context, api, namespace, name).await?;
+        let view = &answer.view;
+        let is_awaited = view.autoscaled && view.alive && view.decision.is_none();
+        if !is_awaited || progress.elapsed().as_secs() >= args.timeout {
+            return Ok(answer);
+        }
+        progress.say(&format!(
+            "waiting for the agent's first decision about {namespace}/{name}"
+        ));
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+}
+
+async fn look(context: &Context, api: &Api, namespace: &str, name: &str) -> Outcome<Answer> {
     let object = api.get(Kind::Vm, namespace, name).await?;
     let pods = api.list(Kind::Pod, Some(namespace)).await?;
     // Without the agent there is no answer: this one must be there.
-    let scheduler = if context.asks_cluster() {
-        cluster::agents(&api, object["status"]["node"].as_str()).await?;
-        cluster::scheduler(&api).await
+    let mut scheduler = if context.asks_cluster() {
+        cluster::agents(api, object["status"]["node"].as_str()).await?;
+        cluster::scheduler(api).await
     } else {
         context.admin(Method::GET, "/v1/status", None).await?;
         let state = context.admin(Method::GET, "/v1/state", None).await;
@@ -51,40 +101,35 @@ pub(crate) async fn run(context: &Context, args: &WhyArgs) -> Outcome {
     let mut views = get::vms(context, &[object], &pods, Clock::new().wall()).await;
     let view = views.remove(0);
     // What the scheduler has to say is in addition: a VM that got what it asked for is not in it.
-    let refused = scheduler["refused"][view.key()].clone();
-    match args.output {
-        Format::Json | Format::Yaml => {
-            let answer = Answer {
-                view: &view,
-                refused: (!refused.is_null()).then_some(&refused),
-            };
-            print_value(args.output, &answer)?;
-        }
-        Format::Table | Format::Wide => {
-            for line in lines(&view).into_iter().chain(refusal(&refused)) {
-                out(&line);
-            }
-        }
-    }
-    if view.decision.is_none() && view.autoscaled {
-        return Err(Fail::not_so(format!(
-            "the agent has made no decision about {namespace}/{name} yet"
-        ))
-        .rule("the agent takes a VM on once it is Running and has an address")
-        .fix(format!(
-            "wait until it runs: bellows get vms {name} -n {namespace}"
-        )));
-    }
-    Ok(())
+    let refused = scheduler["refused"][view.key()].take();
+    Ok(Answer {
+        view,
+        refused: (!refused.is_null()).then_some(refused),
+    })
+}
+
+fn undecided(view: &VmView) -> Fail {
+    let (namespace, name) = (&view.namespace, &view.name);
+    let fail = Fail::not_so(format!(
+        "the agent has made no decision about {namespace}/{name} yet"
+    ))
+    .rule(format!(
+        "the agent takes a VM on once it is Running, has an address and names the scheduler {SCHEDULER_NAME}"
+    ));
+    fail.fix(if view.alive {
+        "see whether the agent is ready, and what it says: bellows status; in a cluster, kubectl bellows check".to_owned()
+    } else {
+        format!("wait until it runs: bellows get vms {name} -n {namespace}")
+    })
 }
 
 /// Shape of `-o json`: the view of the VM, and the scheduler's words on the last increase that it did not grant whole.
 #[derive(Serialize)]
-struct Answer<'a> {
+struct Answer {
     #[serde(flatten)]
-    view: &'a VmView,
-    #[serde(rename = "refused", skip_serializing_if = "Option::is_none")]
-    refused: Option<&'a Value>,
+    view: VmView,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refused: Option<Value>,
 }
 
 /// What kept the last increase that was asked for from being granted whole, by resource. Nothing if it was.

@@ -25,6 +25,9 @@ pub(crate) struct VmView {
     pub(crate) name: String,
     /// Phase of the object; `Unreadable` when the object could not be understood, see `problem`.
     pub(crate) phase: String,
+    /// Whether its guest is expected to run.
+    #[serde(skip)]
+    pub(crate) alive: bool,
     /// Node it runs on.
     pub(crate) node: Option<String>,
     /// Its runner pod.
@@ -125,6 +128,7 @@ impl VmView {
             namespace: vm.metadata.namespace.clone(),
             name: vm.metadata.name.clone(),
             phase: status.phase.as_str().to_owned(),
+            alive: status.phase.is_alive(),
             node: some(status.node),
             pod: some(status.pod_name),
             address: some(status.pod_ip),
@@ -186,6 +190,7 @@ impl VmView {
             namespace: text("namespace"),
             name: text("name"),
             phase: "Unreadable".into(),
+            alive: false,
             node: None,
             pod: None,
             address: None,
