@@ -19,7 +19,23 @@ pub mod site;
 pub mod unix_http;
 pub mod vms;
 
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
+
+/// Addresses that nobody listens at: ports of a loopback address that no other test uses, so that nobody who dials meanwhile is given one.
+///
+/// # Panics
+/// When the machine gives none.
+#[must_use]
+#[expect(clippy::expect_used, reason = "for tests")]
+pub fn free_addresses<const N: usize>() -> [SocketAddr; N] {
+    let [_, high, middle, low] = std::process::id().to_be_bytes();
+    let ip = Ipv4Addr::new(127, 64 | high, middle, low);
+    // All are held until the last is known.
+    let listeners = [(); N].map(|()| TcpListener::bind((ip, 0)).expect("a free port"));
+    let addresses = listeners.each_ref().map(TcpListener::local_addr);
+    addresses.map(|address| address.expect("its address"))
+}
 
 /// The checkout that tests run in. Not the one they were compiled in: checkouts share a target directory.
 #[must_use]

@@ -299,7 +299,8 @@ fn tail(state: &Path) -> String {
 }
 
 /// The last lines that the guests of a site wrote to their consoles. They go with the guests' directories.
-fn consoles(state: &Path) -> String {
+#[must_use]
+pub fn consoles(state: &Path) -> String {
     let runners = std::fs::read_dir(state.join("vms"));
     let consoles = runners.into_iter().flatten().flatten().map(|runner| {
         let console = runner.path().join("console.log");

@@ -347,7 +347,8 @@ impl World {
         command.arg("-i").arg(file.path());
         for option in [
             "BatchMode=yes",
-            "ConnectTimeout=5",
+            // A busy guest of a quarter of a CPU takes its time to greet.
+            "ConnectTimeout=60",
             // A guest that stands still in the middle ends the session, two minutes later.
             "ServerAliveInterval=30",
             "LogLevel=ERROR",

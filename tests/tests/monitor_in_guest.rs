@@ -11,11 +11,16 @@ use bellows_tests::guest::Guest;
 use bellows_tests::loads::{GROUP, IN_GUEST, put_program};
 use bellows_tests::patience::wait_for;
 use bellows_tests::site::{BOOT_PATIENCE, Site, postgres_vm};
-use bellows_tests::{bellows_bin, guest_or_skip};
+use bellows_tests::{bellows_bin, free_addresses, guest_or_skip};
 use protocol::monitor::{AgentBody, Allocation, MonitorBody};
 use protocol::vm::VmPhase;
 use serde_json::json;
 
+/// How long a busy guest may take to give up half of its memory.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// How long an estimate may take: the estimator rests for 300 s when tasks waited that it did not slow down, which others on the machine
+/// may be to blame for.
+const ESTIMATED: Duration = Duration::from_secs(700);
 const GIB: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;
 
@@ -170,14 +175,7 @@ async fn n28_the_file_cache_has_grown_when_the_growth_is_confirmed() {
     }
     let site = Site::fresh().await.unwrap();
     let guest = boot(&site, 1).await;
-    let port = std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap();
-    let metrics = std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap();
+    let [port, metrics] = free_addresses();
     let mut monitor = tokio::process::Command::new(bellows_bin().with_file_name("vm-monitor"))
         .args([
             "--addr",
@@ -257,13 +255,26 @@ async fn n27_memory_is_taken_gently_before_a_shrink_and_to_see_what_is_needed() 
     let full: u64 = full.trim().parse().unwrap();
     assert!(full > 1400 * MIB, "{full}");
     let target = Allocation { cpu: 1.0, mem: GIB };
-    let (ok, status) = may_shrink(address, target).await.unwrap();
+    // In a slow guest it may take more than one question's time; the next goes on from what is left.
+    wait_for("a shrink that is agreed to", PATIENCE, || async {
+        match may_shrink(address, target).await? {
+            (true, _) => Ok(()),
+            (false, status) => Err(status),
+        }
+    })
+    .await
+    .unwrap();
     let left: u64 = ssh(charged).await.trim().parse().unwrap();
-    assert!(ok && left < GIB, "{left} bytes are left: {status}");
+    assert!(left < GIB, "{left} bytes are left");
     let page = guest.page(metrics, "/metrics").await.unwrap();
     let done = "vm_monitor_squeezes_total{outcome=\"done\"} 1\n";
     assert!(page.contains(done), "{page}");
 
+    // What was taken is read again, so that all of it is there when it is first looked at.
+    ssh(format!(
+        "sh -c 'echo $$ > {GROUP}/cgroup.procs; cat /var/tmp/flood > /dev/null'"
+    ))
+    .await;
     // The VM keeps its size, and all of the file is read again and again. An agent has to be there, who could give back what
     // was missed.
     let mut link = AgentLink::dial(address).await.unwrap();
@@ -279,7 +290,7 @@ async fn n27_memory_is_taken_gently_before_a_shrink_and_to_see_what_is_needed() 
          > /dev/null 2>&1 < /dev/null &"
     ))
     .await;
-    let estimate = wait_for("an estimate", Duration::from_secs(240), || async {
+    let estimate = wait_for("an estimate", ESTIMATED, || async {
         let page = guest.page(metrics, "/metrics").await;
         let page = page.map_err(|error| format!("{error:#}"))?;
         let line = page

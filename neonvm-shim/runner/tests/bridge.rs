@@ -141,7 +141,11 @@ async fn n18_a_guest_behind_a_bridge_is_reached_at_its_pods_address() {
     assert!(own.contains("boot_id"), "{own}");
     // Nor does a neighbour that knows the guest's own address get through by it.
     wire.ip(&format!("route add {GUEST} via {ADDRESS}"));
-    assert!(pod.reaches(&GUEST.to_string()) && !wire.reaches(&GUEST.to_string()));
+    support::until("its pod reaches it", &vm, || {
+        pod.reaches(&GUEST.to_string())
+    })
+    .await;
+    assert!(!wire.reaches(&GUEST.to_string()));
 
     // A guest that asks is told the same address that ours has been told by its kernel's words.
     let script = vm.dir.path().join("tell");

@@ -69,6 +69,7 @@ struct Row {
 #[derive(Debug, Default)]
 struct Known {
     ends: BTreeMap<IpAddr, End>,
+    listened: BTreeSet<(End, u16)>,
     dialled: BTreeSet<(End, SocketAddr)>,
     answered: BTreeSet<(End, IpAddr, u16)>,
 }
@@ -182,9 +183,12 @@ fn api_server(process: &Process) -> Option<IpAddr> {
 
 impl Known {
     /// The connections of one pod: who comes to a port on which it listens is answered, all else it dials.
+    ///
+    /// A program that ends, or has just begun, still has connections of a port on which it listens no more, or not yet again.
     fn note(&mut self, end: End, rows: &[Row]) {
         let listening = rows.iter().filter(|row| row.there.is_none());
-        let listening: BTreeSet<u16> = listening.map(|row| row.here.port()).collect();
+        self.listened
+            .extend(listening.map(|row| (end, row.here.port())));
         let connected = rows.iter().filter_map(|row| Some((row.here, row.there?)));
         for (here, there) in connected {
             let from = here.ip().to_canonical();
@@ -192,7 +196,7 @@ impl Known {
             if !from.is_loopback() && !is_link_local(from) {
                 self.ends.insert(from, end);
             }
-            if !listening.contains(&here.port()) {
+            if !self.listened.contains(&(end, here.port())) {
                 self.dialled.insert((end, to));
             } else if !to.ip().is_loopback() {
                 self.answered.insert((end, to.ip(), here.port()));
@@ -227,6 +231,8 @@ mod tests {
             row("[::ffff:127.0.0.1]:5001", "[::ffff:127.0.0.1]:7"),
         ];
         lock(&known).note(End::Agent, &agent);
+        // It ends, and what came to its port is not closed yet.
+        lock(&known).note(End::Agent, &agent[1..]);
         let vm = [row("10.0.0.3:6000", "10.0.0.9:80")];
         lock(&known).note(End::Vm, &vm);
         let dials = Dials {

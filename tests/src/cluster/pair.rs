@@ -1,7 +1,7 @@
 //! The scheduler as it is deployed: kube-scheduler as it comes and our process beside it, both with the rights, the
 //! configuration and the Lease of `deploy/scheduler`.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -11,6 +11,7 @@ use serde_json::Value;
 use super::files::{fresh_file, private_file};
 use super::plane::ControlPlane;
 use super::record::Part;
+use crate::free_addresses;
 use crate::process::Process;
 
 /// The namespace of the deployment.
@@ -45,11 +46,7 @@ impl Pair {
         let token = plane.ask(&["create", "token", ACCOUNT, "-n", NAMESPACE])?;
         private_file(&kubeconfig, &plane.token_kubeconfig(token.trim()))?;
         // Kept over restarts, so that kube-scheduler's configuration holds.
-        let free = || -> Result<SocketAddr> {
-            let local = IpAddr::from(Ipv4Addr::LOCALHOST);
-            Ok(TcpListener::bind((local, 0))?.local_addr()?)
-        };
-        let (extender, permits, metrics) = (free()?, free()?, free()?);
+        let [extender, permits, metrics] = free_addresses();
         let shipped = std::fs::read_to_string(folder("kube-scheduler.yaml"))?;
         if !shipped.contains(SHIPPED) {
             bail!("the shipped configuration does not name {SHIPPED}");
