@@ -22,6 +22,16 @@ const VM_ROOT: &str = "/apis/vm.neon.tech/v1";
 pub(crate) struct Api {
     client: kube::Client,
     server: String,
+    asked: Asked,
+}
+
+/// Whose API server is asked. What to do about a failure depends on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// That of `bellows up` on this machine.
+    Up,
+    /// A cluster's.
+    Cluster,
 }
 
 /// What can be listed.
@@ -70,25 +80,30 @@ impl Api {
     /// A client from a kubeconfig file. Does not talk yet.
     ///
     /// # Errors
-    /// 75 when the file is not there (nothing was started), 64 when it is not a kubeconfig.
-    pub(crate) async fn connect(kubeconfig: &Path) -> Outcome<Self> {
+    /// When the file is not there: 75 (nothing was started), 64 where it is a cluster's; 64 when it is not a kubeconfig.
+    pub(crate) async fn connect(kubeconfig: &Path, asked: Asked) -> Outcome<Self> {
+        let shown = kubeconfig.display().to_string();
         if !kubeconfig.exists() {
-            return Err(Fail::try_again(format!("{} does not exist", kubeconfig.display()))
-                .rule("bellows up writes it when it starts")
-                .fix("start it: bellows up --detach; or name the right place: --state-dir DIR or --kubeconfig FILE"));
+            let what = format!("{shown} does not exist");
+            return Err(match asked {
+                Asked::Up => Fail::try_again(what)
+                    .rule("bellows up writes it when it starts")
+                    .fix("start it: bellows up --detach; or name the right place: --state-dir DIR or --kubeconfig FILE"),
+                Asked::Cluster => Fail::usage(what).fix("name the right one: --kubeconfig FILE"),
+            });
         }
-        let wrong = |error: &dyn std::error::Error| {
-            Fail::usage(format!(
-                "{}: {}",
-                kubeconfig.display(),
-                telemetry::chain(error)
-            ))
-            .rule("it must be a kubeconfig")
-        };
-        let file = Kubeconfig::read_from(kubeconfig).map_err(|error| wrong(&error))?;
+        let file = Kubeconfig::read_from(kubeconfig).map_err(|error| no_config(&shown, &error))?;
+        Self::by(file, &shown, asked).await
+    }
+
+    /// A client by what a kubeconfig says, which is in `shown`. Does not talk yet.
+    ///
+    /// # Errors
+    /// 64 when it says too little.
+    pub(crate) async fn by(file: Kubeconfig, shown: &str, asked: Asked) -> Outcome<Self> {
         let mut config = kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
             .await
-            .map_err(|error| wrong(&error))?;
+            .map_err(|error| no_config(shown, &error))?;
         config.connect_timeout = Some(CONNECT_TIMEOUT);
         config.read_timeout = Some(READ_TIMEOUT);
         // A person waits: a refused connection is to be said at once, not after retries.
@@ -101,8 +116,12 @@ impl Api {
             config.proxy_url = None;
         }
         let server = config.cluster_url.to_string();
-        let client = kube::Client::try_from(config).map_err(|error| wrong(&error))?;
-        Ok(Self { client, server })
+        let client = kube::Client::try_from(config).map_err(|error| no_config(shown, &error))?;
+        Ok(Self {
+            client,
+            server,
+            asked,
+        })
     }
 
     /// All objects of a kind; `None` as namespace is all of them.
@@ -202,15 +221,30 @@ impl Api {
 
     fn explain(&self, kind: Kind, name: &str, error: kube::Error) -> Fail {
         match error {
-            kube::Error::Api(status) => explain_status(kind, name, &status),
+            kube::Error::Api(status) => explain_status(kind, name, &status, self.asked),
             kube::Error::SerdeError(error) => {
                 Fail::bug(format!("{} did not answer JSON: {error}", self.server))
             }
-            other => Fail::try_again(format!("{} does not answer: {}", self.server, innermost(&other)))
-                .rule("the commands ask the API server that bellows up runs")
-                .fix("start it: bellows up --detach; see why it stopped: the end of up.log in the state directory"),
+            other => {
+                let what = format!("{} does not answer: {}", self.server, innermost(&other));
+                let (rule, fix) = match self.asked {
+                    Asked::Up => (
+                        "the commands ask the API server that bellows up runs",
+                        "start it: bellows up --detach; see why it stopped: the end of up.log in the state directory",
+                    ),
+                    Asked::Cluster => (
+                        "the commands ask the cluster's API server",
+                        "see whether kubectl reaches it: kubectl get nodes; or name another: --kubeconfig FILE",
+                    ),
+                };
+                Fail::try_again(what).rule(rule).fix(fix)
+            }
         }
     }
+}
+
+fn no_config(shown: &str, error: &dyn std::error::Error) -> Fail {
+    Fail::usage(format!("{shown}: {}", telemetry::chain(error))).rule("it must be a kubeconfig")
 }
 
 fn shown_name(kind: Kind, namespace: &str, name: &str) -> String {
@@ -221,7 +255,7 @@ fn shown_name(kind: Kind, namespace: &str, name: &str) -> String {
     }
 }
 
-fn explain_status(kind: Kind, name: &str, status: &kube::core::Status) -> Fail {
+fn explain_status(kind: Kind, name: &str, status: &kube::core::Status, asked: Asked) -> Fail {
     let thing = format!("{} {name}", kind.word());
     let thing = thing.trim_end();
     match status.code {
@@ -233,12 +267,11 @@ fn explain_status(kind: Kind, name: &str, status: &kube::core::Status) -> Fail {
             Fail::not_so(format!("{thing} does not exist"))
                 .fix(format!("see what there is: bellows {list} -A"))
         }
-        401 | 403 => Fail::usage(format!(
-            "{thing}: the API server refuses us: {}",
-            status.message
-        ))
-        .rule("the token in the kubeconfig must be the server's")
-        .fix("use the kubeconfig that bellows up wrote: bellows kubeconfig"),
+        // A server without the kind answers so to a list.
+        404 => Fail::missing(format!("the API server does not know {}s", kind.word()))
+            .rule("the kinds of vm.neon.tech/v1 must be installed")
+            .fix("install them: docs/install-cluster.md; then: kubectl bellows check"),
+        401 | 403 => refused(thing, &status.message, asked),
         409 => Fail::not_so(format!("{thing}: {}", status.message)),
         400 | 422 => {
             let causes: Vec<String> = status
@@ -259,6 +292,18 @@ fn explain_status(kind: Kind, name: &str, status: &kube::core::Status) -> Fail {
             "{thing}: the API server answered {code}: {}",
             status.message
         )),
+    }
+}
+
+fn refused(thing: &str, message: &str, asked: Asked) -> Fail {
+    let fail = Fail::usage(format!("{thing}: the API server refuses us: {message}"));
+    match asked {
+        Asked::Up => fail
+            .rule("the token in the kubeconfig must be the server's")
+            .fix("use the kubeconfig that bellows up wrote: bellows kubeconfig"),
+        Asked::Cluster => fail
+            .rule("whom the kubeconfig names needs the right")
+            .fix("see which you have: kubectl auth can-i --list; ask the cluster's administrator for the one that is missing"),
     }
 }
 
@@ -294,11 +339,15 @@ mod tests {
             (503, 75),
             (500, 70),
         ] {
-            let fail = explain_status(Kind::Vm, "default/pg", &status(code, "no"));
+            let fail = explain_status(Kind::Vm, "default/pg", &status(code, "no"), Asked::Up);
             assert_eq!(fail.exit() as u8, exit, "{code}: {fail}");
             assert!(fail.what().contains("VM default/pg"), "{fail}");
         }
-        let fail = explain_status(Kind::Vm, "default/pg", &status(422, "no"));
+        let fail = explain_status(Kind::Vm, "", &status(404, "no"), Asked::Cluster);
+        assert_eq!(fail.exit() as u8, 69, "a cluster without the kind: {fail}");
+        let fail = explain_status(Kind::Vm, "", &status(403, "no"), Asked::Cluster);
+        assert!(!fail.to_string().contains("bellows up"), "{fail}");
+        let fail = explain_status(Kind::Vm, "default/pg", &status(422, "no"), Asked::Up);
         assert!(
             fail.to_string()
                 .contains("rule: spec.guest.cpus.use: is above max"),
@@ -318,11 +367,14 @@ mod tests {
 
     #[tokio::test]
     async fn no_kubeconfig_says_to_start_first() {
-        let fail = Api::connect(Path::new("/nonexistent/kubeconfig"))
-            .await
-            .map(|_| ())
-            .unwrap_err();
-        assert_eq!(fail.exit() as u8, 75);
-        assert!(fail.to_string().contains("bellows up"), "{fail}");
+        for (asked, exit) in [(Asked::Up, 75), (Asked::Cluster, 64)] {
+            let fail = Api::connect(Path::new("/nonexistent/kubeconfig"), asked)
+                .await
+                .map(|_| ())
+                .unwrap_err();
+            assert_eq!(fail.exit() as u8, exit);
+            let to_start = fail.to_string().contains("bellows up");
+            assert_eq!(to_start, asked == Asked::Up, "{fail}");
+        }
     }
 }

@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::context::Context;
 use crate::fail::Outcome;
+use crate::plugin;
 use crate::terminal::ColourChoice;
 use crate::{check, commands, get, top, up, vm};
 
@@ -44,7 +45,7 @@ pub(crate) struct Global {
         hide_env = true
     )]
     pub(crate) state_dir: Option<PathBuf>,
-    /// Kubeconfig to ask with [default: the one in the state directory]
+    /// Kubeconfig to ask with [default: the one in the state directory; as kubectl's plugin, kubectl's]
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
     /// Colours
@@ -56,7 +57,7 @@ pub(crate) struct Global {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct NamespaceArgs {
     /// Namespace
-    #[arg(short, long, default_value = "default", value_name = "NAMESPACE")]
+    #[arg(short, long, default_value_t = plugin::namespace(), value_name = "NAMESPACE")]
     pub(crate) namespace: String,
     /// All namespaces
     #[arg(short = 'A', long, conflicts_with = "namespace")]
@@ -77,7 +78,7 @@ pub(crate) struct VmArgs {
     #[arg(value_name = "VM")]
     vm: String,
     /// Namespace of a VM given by its name alone
-    #[arg(short, long, default_value = "default", value_name = "NAMESPACE")]
+    #[arg(short, long, default_value_t = plugin::namespace(), value_name = "NAMESPACE")]
     namespace: String,
 }
 

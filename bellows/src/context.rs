@@ -1,19 +1,19 @@
 //! What every command has at hand: where the instance is, how to reach it, how to print.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::path::PathBuf;
 
 use hyper::http::Method;
 use serde_json::Value;
 
-use crate::api::Api;
+use crate::api::{Api, Asked};
 use crate::cli::Global;
 use crate::cluster;
 use crate::decision::{self, Decision};
 use crate::fail::{Fail, Outcome};
 use crate::instance::lock::{self, Holder};
 use crate::places::StateDir;
+use crate::plugin;
 use crate::terminal::Paint;
 use crate::unix_http::{self, UnixHttpError};
 
@@ -63,16 +63,19 @@ impl Context {
         Paint::stderr(self.global.color)
     }
 
-    /// The kubeconfig: the flag's, else the state directory's. As a plugin (`kubectl bellows`) the one kubectl uses comes
-    /// before the state directory's.
+    /// The kubeconfig: the flag's, else the state directory's. As a plugin (`kubectl bellows`) those that kubectl reads, as
+    /// `KUBECONFIG` names them.
     pub(crate) fn kubeconfig(&self) -> Outcome<PathBuf> {
         if let Some(path) = &self.global.kubeconfig {
             return Ok(path.clone());
         }
-        match as_plugin() {
-            Some(path) => Ok(path),
-            None => Ok(self.state()?.kubeconfig()),
+        if plugin::is_plugin() {
+            let files = std::env::join_paths(plugin::files());
+            return files
+                .map(PathBuf::from)
+                .map_err(|error| Fail::usage(error.to_string()));
         }
+        Ok(self.state()?.kubeconfig())
     }
 
     /// Whether a cluster is asked: by the plugin, or by a kubeconfig that is not the one of our own state directory. Then the
@@ -80,7 +83,7 @@ impl Context {
     pub(crate) fn asks_cluster(&self) -> bool {
         match &self.global.kubeconfig {
             Some(path) => !self.state().is_ok_and(|state| state.kubeconfig() == *path),
-            None => as_plugin().is_some(),
+            None => plugin::is_plugin(),
         }
     }
 
@@ -99,7 +102,15 @@ impl Context {
 
     /// A client of the API server.
     pub(crate) async fn api(&self) -> Outcome<Api> {
-        Api::connect(&self.kubeconfig()?).await
+        let asked = if self.asks_cluster() {
+            Asked::Cluster
+        } else {
+            Asked::Up
+        };
+        if self.global.kubeconfig.is_none() && asked == Asked::Cluster {
+            return Api::by(plugin::config()?, "kubectl's configuration", asked).await;
+        }
+        Api::connect(&self.kubeconfig()?, asked).await
     }
 
     /// Asks the admin API.
@@ -133,29 +144,6 @@ impl Context {
     }
 }
 
-/// The kubeconfig that kubectl uses, if kubectl started us.
-fn as_plugin() -> Option<PathBuf> {
-    is_plugin(std::env::args_os().next())
-        .then(|| kubectls_own(&|name| std::env::var_os(name)))
-        .flatten()
-}
-
-/// Whether this program was found by kubectl, which looks for `kubectl-NAME`.
-fn is_plugin(program: Option<OsString>) -> bool {
-    let name = program
-        .map(PathBuf::from)
-        .and_then(|path| path.file_name().map(OsString::from));
-    name.is_some_and(|name| name.to_string_lossy().starts_with("kubectl-"))
-}
-
-/// The file kubectl takes: the first of `KUBECONFIG`, else `~/.kube/config`, if it is there.
-fn kubectls_own(variable: &dyn Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
-    let named = variable("KUBECONFIG").and_then(|list| std::env::split_paths(&list).next());
-    let named = named.filter(|path| !path.as_os_str().is_empty());
-    let usual = || variable("HOME").map(|home| PathBuf::from(home).join(".kube/config"));
-    named.or_else(usual).filter(|path| path.is_file())
-}
-
 fn explain(state: &StateDir, error: &UnixHttpError) -> Fail {
     let place = state.path().display();
     match (error, lock::holder(state)) {
@@ -168,33 +156,5 @@ fn explain(state: &StateDir, error: &UnixHttpError) -> Fail {
                 .rule("bellows up opens its admin socket when it has started")
                 .fix("wait a moment; if it stays so, end that process and start it again: guests keep running")
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn kubectls_own_config_is_taken_by_the_plugin_only() {
-        assert!(is_plugin(Some("/usr/local/bin/kubectl-bellows".into())));
-        assert!(!is_plugin(Some("/kubectl-x/bellows".into())) && !is_plugin(None));
-        let home = tempfile::tempdir().unwrap();
-        let file = home.path().join("mine");
-        std::fs::write(&file, "").unwrap();
-        let list = format!("{}:/other", file.display());
-        let lookup = |name: &str| match name {
-            "KUBECONFIG" => Some(OsString::from(&list)),
-            _ => Some(home.path().into()),
-        };
-        assert_eq!(kubectls_own(&lookup), Some(file));
-        let lookup = |name: &str| (name == "HOME").then(|| home.path().into());
-        assert_eq!(kubectls_own(&lookup), None);
-        std::fs::create_dir(home.path().join(".kube")).unwrap();
-        std::fs::write(home.path().join(".kube/config"), "").unwrap();
-        assert_eq!(
-            kubectls_own(&lookup),
-            Some(home.path().join(".kube/config"))
-        );
     }
 }

@@ -16,6 +16,7 @@ mod guests;
 mod instance;
 mod output;
 mod places;
+mod plugin;
 mod progress;
 mod resize;
 mod terminal;

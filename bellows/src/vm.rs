@@ -12,6 +12,7 @@ use crate::cli::VmArgs;
 use crate::context::Context;
 use crate::fail::{Fail, Outcome};
 use crate::output::{Format, print_value};
+use crate::plugin;
 use crate::progress::Progress;
 use crate::terminal::{err, out};
 use crate::view::vm::{cores, memory};
@@ -39,7 +40,7 @@ pub(crate) struct CreateArgs {
     /// Name
     name: String,
     /// Namespace
-    #[arg(short, long, default_value = "default", value_name = "NAMESPACE")]
+    #[arg(short, long, default_value_t = plugin::namespace(), value_name = "NAMESPACE")]
     namespace: String,
     /// Image: see bellows image ls
     #[arg(long, default_value = "bellows/postgres:15", value_name = "IMAGE")]

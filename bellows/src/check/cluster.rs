@@ -59,9 +59,10 @@ pub(super) async fn all(api: &Api) -> Outcome<Vec<Finding>> {
         }
         findings.push(ready(part, &pods));
     }
-    findings.push(agent_on_each(&nodes, &agents));
-    findings.push(lease(api, "controller's Lease", &namespace, "a3b22509.neon.tech").await);
-    findings.push(lease(api, "scheduler's Lease", "kube-system", SCHEDULER.name).await);
+    findings.push(agent_on_each(&nodes, &agents, &agents_nodes(api).await));
+    let controllers = "a3b22509.neon.tech";
+    findings.push(lease(api, CONTROLLER, &namespace, controllers).await);
+    findings.push(lease(api, SCHEDULER, "kube-system", SCHEDULER.name).await);
     findings.push(modes(api).await);
     findings.push(metrics(api).await);
     Ok(findings)
@@ -417,29 +418,54 @@ fn ready(part: Part, pods: &[Value]) -> Finding {
     Finding::missing(name, found, "nothing works without it", fix)
 }
 
-fn agent_on_each(nodes: &[Value], agents: &[Value]) -> Finding {
+/// The labels of the nodes that are to have an agent: the DaemonSet's node selector. Null where it cannot be read: all nodes.
+async fn agents_nodes(api: &Api) -> Value {
+    let path = format!(
+        "/apis/apps/v1/daemonsets?fieldSelector=metadata.name%3D{}",
+        AGENT.name
+    );
+    let mut list = api.read(&path).await.unwrap_or_default();
+    list["items"][0]["spec"]["template"]["spec"]["nodeSelector"].take()
+}
+
+fn agent_on_each(nodes: &[Value], agents: &[Value], selector: &Value) -> Finding {
     let name = "agents";
+    let is_meant = |node: &Value| {
+        let mut words = selector.as_object().into_iter().flatten();
+        words.all(|(key, word)| node["metadata"]["labels"][key] == *word)
+    };
+    let meant = nodes.iter().filter(|node| is_meant(node)).count();
     let covered = |node: &Value| {
         let mut ready = agents.iter().filter(|pod| cluster::is_ready(pod));
         !cluster::is_ready(node)
+            || !is_meant(node)
             || ready.any(|pod| pod["spec"]["nodeName"].as_str() == Some(name_of(node)))
     };
     let without = offenders(nodes, covered);
     if without.is_empty() {
-        return Finding::ok(name, format!("ready on {} nodes", nodes.len()));
+        return Finding::ok(name, format!("ready on {meant} nodes"));
     }
     let found = format!("none is ready on {}", list(&without));
     let fix = "see why: kubectl describe pods -n kube-system -l name=autoscaler-agent";
     Finding::missing(name, found, "the VMs of a node are sized by its agent", fix)
 }
 
-async fn lease(api: &Api, name: &'static str, namespace: &str, lease: &str) -> Finding {
+async fn lease(api: &Api, part: Part, namespace: &str, lease: &str) -> Finding {
     let path = format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{lease}");
     let object = api.read(&path).await.unwrap_or_default();
-    judge_lease(name, &object, Clock::new().wall())
+    let name = if part == CONTROLLER {
+        "controller's Lease"
+    } else {
+        "scheduler's Lease"
+    };
+    let fix = format!(
+        "see why none does: kubectl logs -n {namespace} -l name={} --prefix --tail=50",
+        part.name
+    );
+    judge_lease(name, &object, Clock::new().wall(), &fix)
 }
 
-fn judge_lease(name: &'static str, lease: &Value, now: WallTime) -> Finding {
+fn judge_lease(name: &'static str, lease: &Value, now: WallTime, fix: &str) -> Finding {
     let spec = &lease["spec"];
     let holder = spec["holderIdentity"].as_str().unwrap_or_default();
     let renewed = spec["renewTime"]
@@ -448,7 +474,6 @@ fn judge_lease(name: &'static str, lease: &Value, now: WallTime) -> Finding {
     let lasts = spec["leaseDurationSeconds"].as_i64().unwrap_or(15) + SKEW_S;
     let age = renewed.map(|at| now.0.saturating_sub(at.0) / 1_000_000);
     let rule = "of several replicas the one that holds it works";
-    let fix = "see why none does: kubectl bellows check, then the logs of its pods";
     match age {
         _ if holder.is_empty() => Finding::missing(name, "nobody holds it", rule, fix),
         Some(age) if age <= lasts => Finding::ok(name, format!("held by {holder}")),
@@ -556,24 +581,31 @@ mod tests {
         assert_eq!(images(&nodes).verdict, Verdict::Ok);
         let pod = |name: &str| json!({"spec": {"nodeName": name}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
         assert_eq!(
-            agent_on_each(&nodes, &[pod("a"), pod("b")]).verdict,
+            agent_on_each(&nodes, &[pod("a"), pod("b")], &Value::Null).verdict,
             Verdict::Ok
         );
         assert_eq!(
-            agent_on_each(&nodes, &[pod("a")]).found,
+            agent_on_each(&nodes, &[pod("a")], &Value::Null).found,
             "none is ready on b"
         );
         assert_eq!(
-            agent_on_each(&[node("c", "6.1", "8Gi", false)], &[]).verdict,
+            agent_on_each(&[node("c", "6.1", "8Gi", false)], &[], &Value::Null).verdict,
             Verdict::Ok
         );
+        // An agent is looked for only where its DaemonSet has one.
+        let mut nodes = nodes;
+        nodes[0]["metadata"]["labels"] = json!({"for": "vms"});
+        let selected = agent_on_each(&nodes, &[pod("a")], &json!({"for": "vms"}));
+        assert_eq!(selected.found, "ready on 1 nodes");
+        let selected = agent_on_each(&nodes, &[pod("b")], &json!({"for": "vms"}));
+        assert_eq!(selected.found, "none is ready on a");
     }
 
     #[test]
     fn a_lease_is_held_while_it_is_renewed() {
         let now = WallTime::parse("2026-01-02T03:04:30Z").unwrap();
         let lease = |holder: &str, at: &str| json!({"spec": {"holderIdentity": holder, "renewTime": at, "leaseDurationSeconds": 15}});
-        let judge = |lease: &Value| judge_lease("lease", lease, now).verdict;
+        let judge = |lease: &Value| judge_lease("lease", lease, now, "").verdict;
         assert_eq!(
             judge(&lease("a", "2026-01-02T03:04:20.000000Z")),
             Verdict::Ok
