@@ -95,7 +95,7 @@ impl World {
             if let Some(vm) = self.vm_named(&name) {
                 self.tell_task(
                     vm,
-                    CoreEvent::PodGone {
+                    CoreEvent::PodUnseen {
                         name,
                         uid: Some(uid),
                     },
@@ -132,7 +132,7 @@ impl World {
                 );
                 let event = if change.gone {
                     self.controller.pods.remove(&name);
-                    CoreEvent::PodGone {
+                    CoreEvent::PodUnseen {
                         name,
                         uid: Some(uid),
                     }

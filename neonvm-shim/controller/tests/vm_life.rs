@@ -136,6 +136,52 @@ async fn stages_of_a_resize_are_recorded() {
     controller.stop().await;
 }
 
+/// The watch of pods goes by that label, and tells of a pod without it as of one that is gone.
+#[tokio::test]
+async fn a_pod_whose_label_is_taken_away_keeps_its_guest() {
+    let (api, dir) = (
+        FakeApi::start().await,
+        tempfile::tempdir().expect("a directory"),
+    );
+    api.create("virtualmachines", vm("one"));
+    let controller = Controller::start(&api, dir.path());
+    let (pod, runner) = running(&api, dir.path(), "one").await;
+    let key = "vm.neon.tech/name";
+    let name_of = |api: &FakeApi| {
+        api.get("pods", &pod)?["metadata"]["labels"][key]
+            .as_str()
+            .map(str::to_owned)
+    };
+    api.edit("pods", &pod, |pod| {
+        let labels = pod["metadata"]["labels"].as_object_mut();
+        labels.expect("labels").remove(key);
+    });
+    api.wait("the label", name_of).await;
+    // The same of one that is marked as another VM's.
+    api.edit("pods", &pod, |pod| {
+        pod["metadata"]["labels"][key] = json!("other")
+    });
+    api.wait("the label", |api| name_of(api).filter(|name| name == "one"))
+        .await;
+    ask(&api, "one", "500m", 1, 4);
+    runner.wait_order(1).await;
+    runner.finish();
+    let done = api
+        .wait_vm("the new size", "one", |vm| revision(vm) == Some(4))
+        .await;
+    assert_eq!(done["status"]["podName"], json!(pod));
+    assert_eq!(done["status"]["restartCount"], 0);
+    assert_eq!(api.list("pods").len(), 1);
+    // Its end is heard of as ever.
+    api.delete("pods", &pod, false);
+    let next = api.wait_vm("another pod", "one", |vm| {
+        let name = vm["status"]["podName"].as_str().unwrap_or_default();
+        !name.is_empty() && name != pod
+    });
+    assert_eq!(next.await["status"]["restartCount"], 1);
+    controller.stop().await;
+}
+
 #[tokio::test]
 async fn an_approval_written_on_the_vm_reaches_its_pod() {
     let (api, dir) = (

@@ -83,7 +83,7 @@ impl Moves {
             let event = match (change.kind, change.gone) {
                 (Kind::Vm, false) => read(&change.value).map(Event::Vm),
                 (Kind::Pod, false) => read(&change.value).map(Event::Pod),
-                (Kind::Pod, true) => Some(Event::PodGone {
+                (Kind::Pod, true) => Some(Event::PodUnseen {
                     name: name.clone(),
                     uid: Some(uid.clone()),
                 }),
@@ -97,7 +97,7 @@ impl Moves {
             let event = match (change.kind, change.gone) {
                 (Kind::Vm, false) => read(&change.value).map(migration::Event::Vm),
                 (Kind::Pod, false) => read(&change.value).map(migration::Event::Pod),
-                (Kind::Pod, true) => Some(migration::Event::PodGone {
+                (Kind::Pod, true) => Some(migration::Event::PodUnseen {
                     name,
                     uid: Some(uid),
                 }),

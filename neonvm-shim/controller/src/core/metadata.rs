@@ -139,6 +139,8 @@ fn networks(vm: &VirtualMachine, settings: &Settings) -> Option<String> {
 /// The sizes that others add up a node by. A change of them rests on what they were: one that arrives late, or again, does not undo a later
 /// one, unless that has brought back what they were.
 const COUNTED: [&str; 2] = [ANNOTATION_VM_USAGE, ANNOTATION_VM_RESOURCES];
+/// Where labels are.
+const LABELS: &str = "/metadata/labels";
 /// Where annotations are.
 const ANNOTATIONS: &str = "/metadata/annotations";
 
@@ -147,13 +149,7 @@ impl Expected {
     #[must_use]
     pub fn patch(&self, found: &ObjectMeta) -> Vec<PatchOp> {
         let mut ops = self.rests_on(found);
-        difference(
-            "/metadata/labels",
-            &found.labels,
-            &self.labels,
-            &[],
-            &mut ops,
-        );
+        difference(LABELS, &found.labels, &self.labels, &[], &mut ops);
         difference(
             ANNOTATIONS,
             &found.annotations,
@@ -187,6 +183,16 @@ fn annotation(key: &str) -> String {
 pub fn said(found: &ObjectMeta) -> Option<Resources> {
     let usage: VmUsage = serde_json::from_str(found.annotations.get(ANNOTATION_VM_USAGE)?).ok()?;
     usage.size()
+}
+
+/// The operations that give a pod the label by which the watch finds it, and leave all else; empty if it has it.
+#[must_use]
+pub fn mark(vm: &str, found: &ObjectMeta) -> Vec<PatchOp> {
+    let wanted = [(LABEL_VM_NAME.to_owned(), vm.to_owned())].into();
+    let others: Vec<&str> = found.labels.keys().map(String::as_str).collect();
+    let mut ops = Vec::new();
+    difference(LABELS, &found.labels, &wanted, &others, &mut ops);
+    ops
 }
 
 /// Whether the operations rest on other values of what is counted than a pod has. A server refuses those by the same code as what it

@@ -23,6 +23,8 @@
 //!   `growth_waits_for_the_pods_annotations`, `n41_a_growth_waits_for_what_its_pod_requests_alone`, `World::is_on_pod`
 //! * The restart count never falls. `plan_converges_and_never_has_two_pods`
 //! * A plan whose actions are carried out plans nothing more. `plan_converges_and_never_has_two_pods`
+//! * A pod is taken for gone by the word of the API server about this pod alone: a watch that shows it no more is a reason to read it.
+//!   `a_pod_that_loses_its_label_keeps_its_guest_and_gets_the_label_back`
 //! * Phases PreMigrating and Migrating are [`migration`]'s. `migrating_vms_are_left_alone`
 
 pub mod action;
@@ -46,6 +48,7 @@ pub mod requests;
 pub mod review;
 pub mod settings;
 pub mod stages;
+pub mod unseen;
 pub mod vm;
 pub mod volumes;
 

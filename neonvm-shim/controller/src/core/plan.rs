@@ -267,7 +267,7 @@ impl<'a> Draft<'a> {
                 self.delete_pod(pod);
             }
         }
-        if !waiting && self.input.pod == PodView::Unknown && !self.status.pod_name.is_empty() {
+        if self.input.pod == PodView::Unknown && !self.status.pod_name.is_empty() {
             self.actions.push(Action::ReadPod {
                 name: self.status.pod_name.clone(),
             });

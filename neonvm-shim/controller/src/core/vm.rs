@@ -32,6 +32,7 @@ use super::problem::Problem;
 use super::refusal::Refusal;
 use super::settings::Settings;
 use super::stages::StageWatch;
+use super::unseen::{Found, Unseen};
 
 /// Whatever happens or not, a VM is planned again after this long.
 pub const LOOK_AGAIN: Span = Span::from_secs(15);
@@ -58,11 +59,11 @@ pub enum Event {
     },
     /// A pod of the VM was seen.
     Pod(Box<Pod>),
-    /// A pod of the VM is gone.
-    PodGone {
+    /// The watch shows a pod of the VM no more: it is gone, or is not marked as the VM's any more.
+    PodUnseen {
         /// Its name.
         name: String,
-        /// The incarnation that went, if known.
+        /// The incarnation that was shown last, if known.
         uid: Option<String>,
     },
     /// The runner of a pod reported.
@@ -166,6 +167,8 @@ pub struct VmCore {
     vm: Option<VirtualMachine>,
     pods: BTreeMap<String, Pod>,
     absent: Option<String>,
+    /// The VM's pod, while it is only known that the watch does not show it.
+    unseen: Unseen,
     link: Link,
     busy: BTreeMap<Peer, Action>,
     pace: Pace<Kind>,
@@ -209,6 +212,7 @@ impl VmCore {
             vm: None,
             pods: BTreeMap::new(),
             absent: None,
+            unseen: Unseen::default(),
             link: Link::None,
             busy: BTreeMap::new(),
             pace: Pace::default(),
@@ -250,8 +254,11 @@ impl VmCore {
                     self.vm = None;
                 }
             }
-            Event::Pod(pod) => self.saw_pod(at, *pod),
-            Event::PodGone { name, uid } => self.lost_pod(&name, uid.as_deref()),
+            Event::Pod(pod) => {
+                self.unseen.remove(&pod.metadata.name);
+                self.saw_pod(at, *pod);
+            }
+            Event::PodUnseen { name, uid } => self.missed_pod(at, &name, uid.as_deref()),
             Event::Runner { pod, state } => self.heard(at, &pod, state),
             Event::RunnerSilent { pod, error } => {
                 let since = match &self.link {
@@ -425,9 +432,9 @@ impl VmCore {
             .as_ref()
             .map_or("", |status| status.pod_name.as_str());
         let pod = match self.pods.get(name) {
-            Some(pod) => PodView::Present(pod),
+            Some(pod) if !self.unseen.has(name) => PodView::Present(pod),
             None if self.absent.as_deref() == Some(name) => PodView::Absent,
-            None => PodView::Unknown,
+            _ => PodView::Unknown,
         };
         let runner = match &self.link {
             Link::Known { pod, state } if pod == name => RunnerView::Known(state),
@@ -559,20 +566,48 @@ impl VmCore {
         }
     }
 
-    fn lost_pod(&mut self, name: &str, uid: Option<&str>) {
-        let other = self
-            .pods
-            .get(name)
-            .is_some_and(|held| uid.is_some_and(|uid| held.metadata.uid != uid));
-        if other {
+    /// A watch shows a pod no more. The VM's own is read before anything else is done about it.
+    fn missed_pod(&mut self, at: Moment, name: &str, uid: Option<&str>) {
+        let Some(held) = self.pods.get(name) else {
+            return;
+        };
+        if uid.is_some_and(|uid| held.metadata.uid != uid) {
             return;
         }
+        if !self.is_its_pod(name) {
+            self.pods.remove(name);
+            return;
+        }
+        let busy = self.busy.get(&Peer::Api).map(Action::kind);
+        self.unseen.add(held, busy == Some(Kind::ReadPod));
+        self.pace.hurry_only(at.now, |kind| kind == Kind::ReadPod);
+    }
+
+    /// A pod was read.
+    fn read_pod(&mut self, at: Moment, pod: Pod) {
+        let owners = &pod.metadata.owner_references;
+        let uid = self.vm.as_ref().map(|vm| vm.metadata.uid.as_str());
+        let is_owned = owners.iter().any(|owner| uid == Some(&owner.uid));
+        if self.unseen.read(&pod) == Found::Another && !is_owned {
+            return self.lost_pod(&pod.metadata.name);
+        }
+        self.saw_pod(at, pod);
+    }
+
+    /// There is no such pod.
+    fn lost_pod(&mut self, name: &str) {
         self.pods.remove(name);
-        let status = self.vm.as_ref().and_then(|vm| vm.status.as_ref());
-        if status.is_some_and(|status| status.pod_name == name) {
+        self.unseen.remove(name);
+        if self.is_its_pod(name) {
             self.absent = Some(name.to_owned());
             self.link = Link::None;
         }
+    }
+
+    /// Whether it is the pod the VM says it has.
+    fn is_its_pod(&self, name: &str) -> bool {
+        let status = self.vm.as_ref().and_then(|vm| vm.status.as_ref());
+        status.is_some_and(|status| status.pod_name == name)
     }
 
     fn heard(&mut self, at: Moment, pod: &str, state: Box<RunnerState>) {

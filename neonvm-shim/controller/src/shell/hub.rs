@@ -221,12 +221,12 @@ impl Hub {
                     .cloned()
                     .collect();
                 for key in gone {
-                    self.lost_pod(&key);
+                    self.missed_pod(&key);
                 }
                 self.common.state.listed_pods();
             }
             watcher::Event::Apply(object) => self.saw_pod(object),
-            watcher::Event::Delete(object) => self.lost_pod(&key_of(&object)),
+            watcher::Event::Delete(object) => self.missed_pod(&key_of(&object)),
         }
     }
 
@@ -261,28 +261,34 @@ impl Hub {
         if let Some(running) = self.vms.get(&vm) {
             running.mailbox.put(received, seen.clone());
         }
-        self.pods.insert(
-            key,
-            KnownPod {
-                vm,
-                uid,
-                received,
-                seen,
-            },
-        );
+        let known = KnownPod {
+            vm: vm.clone(),
+            uid,
+            received,
+            seen,
+        };
+        let before = self.pods.insert(key.clone(), known);
+        if let Some(before) = before.filter(|before| before.vm != vm) {
+            // Marked as another VM's now, which its own cannot see.
+            self.is_unseen(&key, before);
+        }
     }
 
-    fn lost_pod(&mut self, key: &Key) {
-        let Some(pod) = self.pods.remove(key) else {
-            return;
-        };
-        self.moves.lost_pod(&pod.vm, &key.1, &pod.uid);
+    fn missed_pod(&mut self, key: &Key) {
+        if let Some(pod) = self.pods.remove(key) {
+            self.is_unseen(key, pod);
+        }
+    }
+
+    /// Tells the VM of a pod that the watch does not show it any more. Whether it is gone is for the VM's core to find out.
+    fn is_unseen(&self, key: &Key, pod: KnownPod) {
+        self.moves.missed_pod(&pod.vm, &key.1, &pod.uid);
         if let Some(running) = self.vms.get(&pod.vm) {
-            let gone = Event::PodGone {
+            let unseen = Event::PodUnseen {
                 name: key.1.clone(),
                 uid: Some(pod.uid),
             };
-            running.mailbox.put(moment(&self.common.clock), gone);
+            running.mailbox.put(moment(&self.common.clock), unseen);
         }
     }
 

@@ -32,7 +32,7 @@ impl News for Event {
         Some(match self {
             Self::Vm(_) | Self::VmGone { .. } => Subject::Vm,
             Self::Pod(pod) => Subject::Pod(pod.metadata.name.clone()),
-            Self::PodGone { name, .. } => Subject::Pod(name.clone()),
+            Self::PodUnseen { name, .. } => Subject::Pod(name.clone()),
             // Of one runner at a time.
             Self::Runner { .. } | Self::RunnerSilent { .. } => Subject::Runner(String::new()),
             // The worker hears of its own actions directly.
@@ -55,7 +55,7 @@ impl News for migration::Event {
             Self::Migration(migration) => Subject::Migration(migration.metadata.name.clone()),
             Self::MigrationGone { name, .. } => Subject::Migration(name.clone()),
             Self::Pod(pod) => Subject::Pod(pod.metadata.name.clone()),
-            Self::PodGone { name, .. } => Subject::Pod(name.clone()),
+            Self::PodUnseen { name, .. } => Subject::Pod(name.clone()),
             Self::Runner { pod, .. } | Self::RunnerSilent { pod, .. } => {
                 Subject::Runner(pod.clone())
             }
@@ -139,8 +139,8 @@ mod tests {
     use super::*;
     use protocol::object::Pod;
 
-    fn gone(name: &str) -> Event {
-        Event::PodGone {
+    fn unseen(name: &str) -> Event {
+        Event::PodUnseen {
             name: name.into(),
             uid: None,
         }
@@ -160,8 +160,8 @@ mod tests {
             },
         );
         mailbox.put(at, Event::Pod(Box::new(pod)));
-        mailbox.put(at, gone("a"));
-        mailbox.put(at, gone("b"));
+        mailbox.put(at, unseen("a"));
+        mailbox.put(at, unseen("b"));
         mailbox.put(at, Event::VmGone { uid: "u".into() });
         mailbox.changed().await;
         let events: Vec<Event> = mailbox.take().into_iter().map(|(_, event)| event).collect();
@@ -169,8 +169,8 @@ mod tests {
             events,
             [
                 Event::VmGone { uid: "u".into() },
-                gone("a"),
-                gone("b"),
+                unseen("a"),
+                unseen("b"),
                 Event::RunnerSilent {
                     pod: "a".into(),
                     error: "x".into()

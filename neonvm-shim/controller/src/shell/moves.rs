@@ -167,12 +167,12 @@ impl Moves {
         }
     }
 
-    pub(super) fn lost_pod(&self, vm: &Key, name: &str, uid: &str) {
-        let gone = Event::PodGone {
+    pub(super) fn missed_pod(&self, vm: &Key, name: &str, uid: &str) {
+        let unseen = Event::PodUnseen {
             name: name.to_owned(),
             uid: Some(uid.to_owned()),
         };
-        self.tell(vm, moment(&self.common.clock), gone);
+        self.tell(vm, moment(&self.common.clock), unseen);
     }
 
     fn tell(&self, vm: &Key, at: Moment, event: Event) {

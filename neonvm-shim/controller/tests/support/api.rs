@@ -283,6 +283,22 @@ impl Inner {
         object
     }
 
+    /// What a watch tells of a change. An object that comes to match its selector is new to it, one that no longer does is gone for it.
+    fn told(&self, call: &Call, change: usize) -> Option<Value> {
+        let (_, kind, place, object) = &self.history[change];
+        let mut before = self.history[..change].iter().rev();
+        let before = before.find(|(_, _, at, _)| at == place);
+        let was_shown =
+            before.is_some_and(|(_, kind, at, was)| *kind != "DELETED" && call.selects(at, was));
+        let kind = match (was_shown, call.selects(place, object)) {
+            (false, false) => return None,
+            (true, false) => "DELETED",
+            (false, true) if *kind == "MODIFIED" => "ADDED",
+            _ => kind,
+        };
+        Some(json!({"type": kind, "object": object}))
+    }
+
     fn create(
         &mut self,
         plural: &str,
@@ -593,12 +609,9 @@ fn watch_stream(
                 let inner = inner.lock().expect("no panic under the lock");
                 let from = after;
                 after = inner.revision;
-                let newer = inner
-                    .history
-                    .iter()
-                    .filter(|(at, _, place, object)| *at > from && call.selects(place, object));
-                newer
-                    .map(|(_, kind, _, object)| json!({"type": kind, "object": object}))
+                let all = 0..inner.history.len();
+                all.filter(|at| inner.history[*at].0 > from)
+                    .filter_map(|at| inner.told(&call, at))
                     .collect()
             };
             for event in news {

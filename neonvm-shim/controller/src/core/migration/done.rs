@@ -113,8 +113,9 @@ impl MoveCore {
                 }
                 self.saw_migration(*migration);
             }
+            (Action::ReadPod { .. }, Reply::Pod(pod)) => self.read_pod(*pod),
             (_, Reply::Pod(pod)) => self.saw_pod(*pod),
-            (_, Reply::PodGone(name)) => self.lost_pod(&name, None),
+            (_, Reply::PodGone(name)) => self.lost_pod(&name),
             (
                 Action::Send { pod, .. }
                 | Action::Recall { pod, .. }

@@ -42,6 +42,7 @@ use super::pace::Pace;
 use super::plan::Moment;
 use super::refusal::Refusal;
 use super::settings::Settings;
+use super::unseen::{Found, Unseen};
 use super::vm::{is_older, suffix};
 
 /// Whatever happens or not, the migrations of a VM are planned again after this long.
@@ -69,11 +70,11 @@ pub enum Event {
     VmGone,
     /// A pod of the VM was seen.
     Pod(Box<Pod>),
-    /// A pod of it is gone.
-    PodGone {
+    /// The watch shows a pod of it no more: it is gone, or is not marked as the VM's any more.
+    PodUnseen {
         /// Its name.
         name: String,
-        /// The incarnation that went, if known.
+        /// The incarnation that was shown last, if known.
         uid: Option<String>,
     },
     /// The runner of a pod reported.
@@ -116,6 +117,8 @@ pub struct MoveCore {
     migrations: BTreeMap<String, VirtualMachineMigration>,
     pods: BTreeMap<String, Pod>,
     absent: BTreeSet<String>,
+    /// Pods somebody asks for of which it is only known that the watch does not show them.
+    unseen: Unseen,
     /// The uids of the pods that went, by their names.
     gone: BTreeMap<String, String>,
     runners: BTreeMap<String, Heard>,
@@ -155,6 +158,7 @@ impl MoveCore {
             migrations: BTreeMap::new(),
             pods: BTreeMap::new(),
             absent: BTreeSet::new(),
+            unseen: Unseen::default(),
             gone: BTreeMap::new(),
             runners: BTreeMap::new(),
             busy: BTreeMap::new(),
@@ -198,10 +202,11 @@ impl MoveCore {
             }
             Event::VmGone => self.vm = KnownVm::Absent,
             Event::Pod(pod) => {
+                self.unseen.remove(&pod.metadata.name);
                 self.saw_pod(*pod);
                 self.pace.hurry(at.now);
             }
-            Event::PodGone { name, uid } => self.lost_pod(&name, uid.as_deref()),
+            Event::PodUnseen { name, uid } => self.missed_pod(at, &name, uid.as_deref()),
             Event::Runner { pod, state } => self.heard(pod, Heard::Known { state }),
             Event::RunnerSilent { pod, error } => self.heard(pod, Heard::Silent { error }),
             Event::Done { kind, result } => self.done(at, kind, result),
@@ -327,6 +332,12 @@ impl MoveCore {
         {
             return Some(Action::ReadMigration { name });
         }
+        if api_free
+            && let Some(name) = self.unseen.next().map(str::to_owned)
+            && self.may(Kind::ReadPod, at.now)
+        {
+            return Some(Action::ReadPod { name });
+        }
         let stale = self.stale_vm || self.stale_migration.is_some();
         let found = self.plan(at);
         if let Some(wake) = found.look_again {
@@ -368,6 +379,7 @@ impl MoveCore {
             migrations: &self.migrations,
             pods: &self.pods,
             absent: &self.absent,
+            unseen: &self.unseen,
             runners: &self.runners,
             failures: &self.failures,
             suffix: &self.suffix,
@@ -443,25 +455,52 @@ impl MoveCore {
         }
     }
 
-    fn lost_pod(&mut self, name: &str, uid: Option<&str>) {
-        let held = self.pods.get(name);
-        if held.is_some_and(|held| uid.is_some_and(|uid| held.metadata.uid != uid)) {
+    /// A watch shows a pod no more. One that somebody asks for is read before anything else is done about it.
+    fn missed_pod(&mut self, at: Moment, name: &str, uid: Option<&str>) {
+        let Some(held) = self.pods.get(name) else {
+            return;
+        };
+        if uid.is_some_and(|uid| held.metadata.uid != uid) {
             return;
         }
+        if !self.named().contains(name) {
+            self.pods.remove(name);
+            return;
+        }
+        let busy = self.busy.get(&Peer::Api).map(Action::kind);
+        self.unseen.add(held, busy == Some(Kind::ReadPod));
+        self.pace.hurry_only(at.now, |kind| kind == Kind::ReadPod);
+    }
+
+    /// A pod was read. Of its name there may be another by now.
+    fn read_pod(&mut self, pod: Pod) {
+        if self.unseen.read(&pod) == Found::Another {
+            self.lost_pod(&pod.metadata.name);
+        }
+        self.saw_pod(pod);
+    }
+
+    /// There is no such pod.
+    fn lost_pod(&mut self, name: &str) {
+        self.unseen.remove(name);
         if let Some(pod) = self.pods.remove(name) {
             self.gone.insert(name.to_owned(), pod.metadata.uid);
         }
         self.runners.remove(name);
         self.absent.insert(name.to_owned());
-        let named: BTreeSet<&String> = self
-            .migrations
-            .values()
-            .filter_map(|migration| migration.status.as_ref())
-            .flat_map(|status| [&status.source_pod_name, &status.target_pod_name])
-            .collect();
+        let named = self.named();
         // Only of pods somebody asks for is it remembered that they are gone.
         self.absent.retain(|name| named.contains(name));
         self.gone.retain(|name, _| named.contains(name));
+    }
+
+    /// The pods that migrations name.
+    fn named(&self) -> BTreeSet<String> {
+        let all = self.migrations.values();
+        let all = all.filter_map(|migration| migration.status.as_ref());
+        all.flat_map(|status| [&status.source_pod_name, &status.target_pod_name])
+            .cloned()
+            .collect()
     }
 
     fn heard(&mut self, pod: String, news: Heard) {

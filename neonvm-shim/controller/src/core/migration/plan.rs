@@ -18,11 +18,13 @@ use super::objects;
 use super::reason::Wait;
 use crate::core::action::merge_difference;
 use crate::core::conditions;
+use crate::core::metadata;
 use crate::core::note::Note;
 use crate::core::observe::{PodState, end_of, pod_state};
 use crate::core::plan::Moment;
 use crate::core::problem::peer_text;
 use crate::core::settings::Settings;
+use crate::core::unseen::Unseen;
 
 /// Phases of a migration (spec/neonvm.md §1.7); the first one is no word at all.
 pub const PENDING: &str = "Pending";
@@ -73,6 +75,8 @@ pub struct Input<'a> {
     pub pods: &'a BTreeMap<String, Pod>,
     /// Pods that the API server said do not exist.
     pub absent: &'a BTreeSet<String>,
+    /// Pods of which it is only known that the watch does not show them.
+    pub unseen: &'a Unseen,
     /// Runners, by pod.
     pub runners: &'a BTreeMap<String, Heard>,
     /// Actions that keep failing, and the peer's words.
@@ -200,7 +204,29 @@ impl<'a> Draft<'a> {
             RUNNING => self.running(),
             _ => self.fresh(before),
         }
+        self.mark();
         self.conclude();
+    }
+
+    /// Meanwhile nobody else sees that the watch finds the pods it moves between.
+    fn mark(&mut self) {
+        let is_under_way = matches!(self.stored.phase.as_str(), PENDING | RUNNING);
+        let Some(vm) = self.vm.filter(|_| is_under_way) else {
+            return;
+        };
+        let edits = |action: &Action| action.kind() == Kind::PatchPod;
+        if self.actions.iter().any(edits) {
+            return;
+        }
+        for pod in [self.source(), self.target()] {
+            let PodView::Present(pod) = pod else { continue };
+            if objects::is_of(pod, &self.migration.metadata) {
+                let ops = metadata::mark(&vm.metadata.name, &pod.metadata);
+                let name = pod.metadata.name.clone();
+                let edit = (!ops.is_empty()).then_some(Action::PatchPod { name, ops });
+                self.actions.extend(edit);
+            }
+        }
     }
 
     fn release(&mut self) {
@@ -245,9 +271,9 @@ impl<'a> Draft<'a> {
 
     pub(super) fn pod(&self, name: &str) -> PodView<'a> {
         match self.input.pods.get(name) {
-            Some(pod) => PodView::Present(pod),
+            Some(pod) if !self.input.unseen.has(name) => PodView::Present(pod),
             None if self.input.absent.contains(name) => PodView::Absent,
-            None => PodView::Unknown,
+            _ => PodView::Unknown,
         }
     }
 

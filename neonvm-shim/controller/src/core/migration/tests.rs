@@ -3,11 +3,12 @@
 mod between_nodes;
 mod world;
 
+use protocol::annotations::LABEL_VM_NAME;
 use protocol::time::Span;
 use protocol::vm::VmPhase;
 use serde_json::{Value, json};
 
-use super::{Event, FAILED, Kind, SUCCEEDED};
+use super::{Event, FAILED, Kind, RUNNING, SUCCEEDED};
 use crate::core::refusal::Refusal;
 use world::{MOVE, SOURCE, World, has_finalizer};
 
@@ -250,6 +251,44 @@ fn n44_a_source_that_dies_at_any_step_leaves_one_guest_or_its_vm_to_restart() {
         lost > 5 && kept > 3,
         "{lost} lost, {kept} kept: both are met"
     );
+}
+
+/// At each step: pods that lose the label by which the watch finds them are not taken for gone, and get it back.
+#[test]
+fn n44_pods_that_lose_their_label_at_any_step_still_move_their_guest() {
+    for count in 0..steps() {
+        let mut world = after(count);
+        for name in world.pods.keys().cloned().collect::<Vec<_>>() {
+            world.take_label(&name);
+        }
+        world.settle();
+        let log = &world.log;
+        assert_eq!(world.phase(MOVE), SUCCEEDED, "step {count}: {log:#?}");
+        assert_eq!(world.running(), [world.home()], "step {count}");
+        assert_ne!(world.home(), SOURCE, "step {count}");
+        world.assert_tidy();
+    }
+}
+
+/// The VM's own core leaves its pod to the migration meanwhile.
+#[test]
+fn n44_both_pods_have_their_label_back_while_the_guest_is_on_its_way() {
+    let mut world = world();
+    while world.phase(MOVE) != RUNNING {
+        assert!(world.step(), "it begins to move");
+    }
+    let target = world.target().expect("a target");
+    for name in [SOURCE, &target] {
+        world.take_label(name);
+    }
+    let labelled = |world: &World, name: &str| {
+        let labels = world.pod(name).metadata.labels;
+        labels.contains_key(LABEL_VM_NAME)
+    };
+    while !(labelled(&world, SOURCE) && labelled(&world, &target)) {
+        assert!(world.step(), "they get it back: {:#?}", world.log);
+        assert!(world.target().is_some() && world.pods.contains_key(SOURCE));
+    }
 }
 
 /// At each step: called off, the guest runs on where it was, or where it has gone, and nothing is left of the rest.

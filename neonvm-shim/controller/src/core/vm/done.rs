@@ -119,14 +119,17 @@ impl VmCore {
                         self.resized_at = at.now;
                         self.resize_unsure = None;
                     }
-                    Kind::ReadPod => self.resize_unsure = None,
+                    Kind::ReadPod => {
+                        self.resize_unsure = None;
+                        return self.read_pod(at, *pod);
+                    }
                     _ => {}
                 }
                 self.saw_pod(at, *pod);
             }
             (_, Reply::PodGone(name)) => {
                 self.resize_unsure = None;
-                self.lost_pod(&name, None);
+                self.lost_pod(&name);
             }
             (Action::ReadTaker { uid, .. }, Reply::Taker(found)) => {
                 self.taker.found(uid, found.as_deref(), at.now);

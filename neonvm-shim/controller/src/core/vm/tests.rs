@@ -9,4 +9,5 @@ mod quick;
 mod requests;
 mod resizing;
 mod taken;
+mod unseen;
 mod world;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use protocol::annotations::FINALIZER;
+use protocol::annotations::{FINALIZER, LABEL_VM_NAME};
 use protocol::migration::{
     Destination, DiskTravel, IncomingReport, IncomingStage, OutgoingReport, OutgoingStage, Progress,
 };
@@ -300,12 +300,23 @@ impl World {
         self.show();
     }
 
+    /// Somebody takes away the label by which the watch finds a pod, which shows it no more.
+    pub(super) fn take_label(&mut self, name: &str) {
+        let pod = self.pods.get_mut(name).expect("it is there");
+        let labels = pod["metadata"]["labels"].as_object_mut();
+        labels.expect("it has labels").remove(LABEL_VM_NAME);
+        self.touch_pod(name);
+        let name = name.to_owned();
+        self.core
+            .handle(self.at, Event::PodUnseen { name, uid: None });
+    }
+
     pub(super) fn remove_pod(&mut self, name: &str) {
         self.pods.remove(name);
         self.qemus.remove(name);
         let name = name.to_owned();
         self.core
-            .handle(self.at, Event::PodGone { name, uid: None });
+            .handle(self.at, Event::PodUnseen { name, uid: None });
     }
 
     /// The VM has failed, and its own core has begun it anew in a pod of this name.
@@ -381,7 +392,10 @@ impl World {
             self.core.handle(at, event);
         }
         for name in self.pods.keys().cloned().collect::<Vec<_>>() {
-            self.core.handle(at, Event::Pod(Box::new(self.pod(&name))));
+            let pod = self.pod(&name);
+            if pod.metadata.labels.contains_key(LABEL_VM_NAME) {
+                self.core.handle(at, Event::Pod(Box::new(pod)));
+            }
         }
         for pod in self.core.link_targets() {
             let event = match self.qemus.get(&pod) {
@@ -460,6 +474,7 @@ impl World {
                     match op {
                         PatchOp::Add { path, value } => {
                             let (parent, key) = path.rsplit_once('/').expect("a pointer");
+                            let key = key.replace("~1", "/");
                             pod.pointer_mut(parent).expect("a parent")[key] = value;
                         }
                         PatchOp::Test { path, value } => {

@@ -522,7 +522,7 @@ fn an_older_state_of_the_vm_or_a_pod_changes_nothing() {
     world.core.handle(world.at, Event::Pod(Box::new(old_pod)));
     world.core.handle(
         world.at,
-        Event::PodGone {
+        Event::PodUnseen {
             name: pod,
             uid: Some("another".into()),
         },

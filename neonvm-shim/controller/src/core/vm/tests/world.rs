@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use protocol::annotations::{ANNOTATION_VM_USAGE, FINALIZER, VmUsage};
+use protocol::annotations::{ANNOTATION_VM_USAGE, FINALIZER, LABEL_VM_NAME, VmUsage};
 use protocol::object::{ContainerStatus, Pod, Terminated};
 use protocol::overtaken;
 use protocol::quantity::Quantity;
@@ -154,13 +154,28 @@ impl World {
         self.runners.remove(name);
         self.core.handle(
             self.at,
-            Event::PodGone {
+            Event::PodUnseen {
                 name: name.into(),
                 uid: None,
             },
         );
         self.show();
         self.collect();
+    }
+
+    /// Somebody takes away the label by which the watch finds a pod, which shows it no more.
+    pub(super) fn take_label(&mut self, name: &str) {
+        let pod = self.pods.get_mut(name).expect("the pod is there");
+        let labels = pod["metadata"]["labels"].as_object_mut();
+        labels.expect("it has labels").remove(LABEL_VM_NAME);
+        self.touch_pod(name);
+        self.hide_pod(name);
+    }
+
+    /// The watch shows a pod no more.
+    pub(super) fn hide_pod(&mut self, name: &str) {
+        let (name, uid) = (name.to_owned(), Some(format!("uid-{name}")));
+        self.core.handle(self.at, Event::PodUnseen { name, uid });
     }
 
     /// The runner has carried out what it was told.
@@ -362,11 +377,14 @@ impl World {
         }
     }
 
+    /// The watches tell of all there is: of pods, those that are marked as a VM's.
     pub(super) fn show(&mut self) {
         self.show_vm();
         for pod in self.pods.values() {
             let pod: Pod = serde_json::from_value(pod.clone()).expect("a pod");
-            self.core.handle(self.at, Event::Pod(Box::new(pod)));
+            if pod.metadata.labels.contains_key(LABEL_VM_NAME) {
+                self.core.handle(self.at, Event::Pod(Box::new(pod)));
+            }
         }
         self.show_runner();
     }
