@@ -85,9 +85,9 @@ struct Driver {
 impl Driver {
     async fn follow(&mut self, cancel: &CancellationToken) {
         let pods: Api<ApiPod> = Api::all(self.params.client.clone());
-        let config = watcher::Config::default()
-            .fields(&format!("spec.nodeName={}", self.params.node_name))
-            .labels(LABEL_VM_NAME);
+        // Not by the label: a watch tells of a pod that loses it as of one that is gone, and its guest would be stopped for that.
+        let node = format!("spec.nodeName={}", self.params.node_name);
+        let config = watcher::Config::default().fields(&node);
         let mut events = watcher(pods, config).default_backoff().boxed();
         loop {
             tokio::select! {
@@ -110,6 +110,9 @@ impl Driver {
         match event {
             watcher::Event::Init => self.listed = Some(BTreeSet::new()),
             watcher::Event::InitApply(pod) => {
+                if !self.is_ours(&pod) {
+                    return;
+                }
                 if let (Some(listed), Some(key)) = (&mut self.listed, key_of(&pod)) {
                     listed.insert(key);
                 }
@@ -120,7 +123,11 @@ impl Driver {
                     self.miss(&listed);
                 }
             }
-            watcher::Event::Apply(pod) => self.apply(&pod),
+            watcher::Event::Apply(pod) => {
+                if self.is_ours(&pod) {
+                    self.apply(&pod);
+                }
+            }
             watcher::Event::Delete(pod) => {
                 if let Some(key) = key_of(&pod) {
                     self.queued.remove(&key);
@@ -128,6 +135,23 @@ impl Driver {
                 }
             }
         }
+    }
+
+    /// Whether a pod is to be run here: it has the label of VMs' pods, or had it when it was begun.
+    fn is_ours(&self, pod: &ApiPod) -> bool {
+        let labels = pod.metadata.labels.as_ref();
+        if labels.is_some_and(|labels| labels.contains_key(LABEL_VM_NAME)) {
+            return true;
+        }
+        let Some(id) = id_of(pod) else { return false };
+        let known = self.workers.get(&id.key());
+        known.is_some_and(|known| known.uid == id.uid)
+            || self.record(&id).is_some_and(|record| record.uid == id.uid)
+    }
+
+    /// What the directory of a pod's name says whose it is.
+    fn record(&self, id: &PodId) -> Option<PodRecord> {
+        PodRecord::read(&self.params.vms_dir().join(id.dir_name()))
     }
 
     fn apply(&mut self, pod: &ApiPod) {
@@ -152,8 +176,7 @@ impl Driver {
             self.gone(&key);
             return;
         }
-        let dir = self.params.vms_dir().join(id.dir_name());
-        if let Some(record) = PodRecord::read(&dir).filter(|record| record.uid != id.uid) {
+        if let Some(record) = self.record(&id).filter(|record| record.uid != id.uid) {
             self.queued.insert(key, (id, wish));
             self.start_gone(&record);
             return;
@@ -258,6 +281,15 @@ fn key_of(pod: &ApiPod) -> Option<String> {
     Some(format!("{}/{name}", pod.metadata.namespace.as_deref()?))
 }
 
+fn id_of(pod: &ApiPod) -> Option<PodId> {
+    let meta = &pod.metadata;
+    Some(PodId {
+        namespace: meta.namespace.clone()?,
+        name: meta.name.clone()?,
+        uid: meta.uid.clone()?,
+    })
+}
+
 fn wish(pod: &ApiPod) -> Option<(PodId, Wish)> {
     let value = without_nulls(serde_json::to_value(pod).ok()?);
     let status = value.get("status").cloned().unwrap_or_default();
@@ -287,3 +319,6 @@ fn wish(pod: &ApiPod) -> Option<(PodId, Wish)> {
         },
     ))
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,322 @@
+//! The node driver between an API of one pod, which filters as a real one does, and a runner that is there already.
+
+use std::convert::Infallible;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::http::{Method, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use protocol::runner::{RunnerPhase, RunnerState};
+use protocol::units::{Bytes as Size, MilliCpu};
+use serde_json::json;
+use telemetry::clock::Clock;
+use tokio::sync::mpsc;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::*;
+use crate::config::AccelChoice;
+use crate::core::args::Paths;
+use crate::node::Allocatable;
+use crate::shell::record::write_json;
+
+/// Nothing that is waited for takes longer.
+const DEADLINE: Duration = Duration::from_secs(60);
+/// More writes and orders than a test here brings about.
+const HEARD: usize = 64;
+
+/// The pod, and who is told of what.
+struct Rig {
+    pod: watch::Sender<Value>,
+    /// Statuses that the driver writes.
+    written: mpsc::Receiver<Value>,
+    /// Orders to stop that the runner gets.
+    stops: mpsc::Receiver<()>,
+    dir: tempfile::TempDir,
+    tasks: Vec<AbortOnDropHandle<()>>,
+}
+
+impl Rig {
+    /// A pod whose guest runs.
+    async fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let vm = dir.path().join("vms/default_one");
+        std::fs::create_dir_all(&vm).unwrap();
+        let record = PodRecord {
+            namespace: "default".into(),
+            name: "one".into(),
+            uid: "uid-one".into(),
+            ip: [127, 9, 1, 1].into(),
+            grace_ms: 5000,
+        };
+        write_json(&vm.join("pod.json"), &record).unwrap();
+        std::fs::write(Paths::new(&vm).config(), "{}").unwrap();
+        let (stopped, stops) = mpsc::channel(HEARD);
+        let runner = serve_runner(Paths::new(&vm).control(), stopped);
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": "one", "namespace": "default", "uid": "uid-one", "resourceVersion": "1",
+                "labels": {LABEL_VM_NAME: "vm"}},
+            "spec": {"nodeName": "here", "containers": [{"name": "neonvm-runner", "image": "x"}]},
+            "status": {"phase": "Pending"},
+        });
+        Self {
+            pod: watch::Sender::new(pod),
+            written: mpsc::channel(HEARD).1,
+            stops,
+            dir,
+            tasks: vec![runner],
+        }
+    }
+
+    /// Starts the driver.
+    async fn drive(&mut self) {
+        let _ = tokio_rustls::rustls::crypto::ring::default_provider().install_default();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let (wrote, written) = mpsc::channel(HEARD);
+        self.written = written;
+        let pod = self.pod.clone();
+        let api = Router::new().fallback(move |method: Method, uri: Uri, body: Bytes| {
+            let answer = answer(&pod, &wrote, &method, &uri, &body);
+            std::future::ready(answer)
+        });
+        self.run(async move { axum::serve(listener, api).await.unwrap() });
+        let client = kube::Client::try_from(kube::Config::new(url.parse().unwrap())).unwrap();
+        let params = params(client, self.dir.path().to_owned());
+        self.run(async move { run(params, CancellationToken::new()).await.unwrap() });
+    }
+
+    fn run(&mut self, task: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.push(AbortOnDropHandle::new(tokio::spawn(task)));
+    }
+
+    /// Somebody changes the pod.
+    fn edit(&self, edit: impl FnOnce(&mut Value)) {
+        self.pod.send_modify(|pod| {
+            edit(pod);
+            touch(pod);
+        });
+    }
+
+    fn take_label(&self) {
+        self.edit(|pod| pod["metadata"]["labels"] = json!({}));
+    }
+
+    /// Somebody writes over the pod's status, and the driver sets it right.
+    async fn is_kept(&mut self) {
+        self.edit(|pod| pod["status"] = json!({"phase": "Unknown"}));
+        let pod = self.pod.clone();
+        self.wrote("the status", |written| {
+            written["phase"] == "Running" && pod.borrow()["status"]["phase"] == "Running"
+        })
+        .await;
+    }
+
+    async fn wrote(&mut self, what: &str, holds: impl Fn(&Value) -> bool) {
+        let written =
+            async { while !holds(&self.written.recv().await.expect("the API stands")) {} };
+        let written = tokio::time::timeout(DEADLINE, written).await;
+        written.unwrap_or_else(|_| panic!("{what} is not written"));
+    }
+
+    async fn is_stopped(&mut self) {
+        let stopped = tokio::time::timeout(DEADLINE, self.stops.recv()).await;
+        stopped.expect("in time").expect("the runner stands");
+    }
+
+    fn was_stopped(&mut self) -> bool {
+        self.stops.try_recv().is_ok()
+    }
+}
+
+fn touch(pod: &mut Value) {
+    let version = pod["metadata"]["resourceVersion"].as_str().unwrap();
+    let version = version.parse::<u64>().unwrap() + 1;
+    pod["metadata"]["resourceVersion"] = json!(version.to_string());
+}
+
+fn params(client: kube::Client, state_dir: PathBuf) -> NodeParams {
+    NodeParams {
+        client,
+        node_name: "here".into(),
+        store_dir: state_dir.join("store"),
+        state_dir,
+        loopback: [127, 9],
+        runner_command: vec![OsString::from("false")],
+        programs: None,
+        accel: AccelChoice::Tcg,
+        cpu_quota_percent: 100,
+        cgroup_parent: None,
+        ssh_public_key: None,
+        allocatable: Allocatable {
+            cpu: MilliCpu(1000),
+            memory: Size::gib(1),
+            pods: 1,
+        },
+        clock: Clock::new(),
+    }
+}
+
+/// A runner whose guest runs, at its socket.
+fn serve_runner(socket: PathBuf, stopped: mpsc::Sender<()>) -> AbortOnDropHandle<()> {
+    let state = RunnerState {
+        generation: 1,
+        phase: RunnerPhase::Running,
+        qemu_pid: None,
+        qemu_version: None,
+        accel: "tcg".into(),
+        boot_id: None,
+        guest_kernel: None,
+        boot_ms: None,
+        cpus: protocol::runner::CpuState {
+            limit: MilliCpu(1000),
+            plugged: 1,
+            guest_online: None,
+            ahead: None,
+        },
+        memory: protocol::runner::MemoryState::default(),
+        resize: None,
+        orders: None,
+        exit: None,
+        quota: protocol::runner::QuotaState::default(),
+        outgoing: None,
+        incoming: None,
+        guest_silent: None,
+    };
+    let told = move |uri: Uri| {
+        let state = axum::Json(state.clone());
+        let waits = uri.query().is_some();
+        async move {
+            if waits {
+                // Nothing changes any more.
+                std::future::pending::<()>().await;
+            }
+            state
+        }
+    };
+    let stop = move || {
+        let _ = stopped.try_send(());
+        std::future::ready(StatusCode::ACCEPTED)
+    };
+    let router = Router::new()
+        .route("/v1/state", get(told))
+        .route("/v1/stop", post(stop));
+    let listener = tokio::net::UnixListener::bind(socket).unwrap();
+    AbortOnDropHandle::new(tokio::spawn(async move {
+        axum::serve(listener, router).await.unwrap();
+    }))
+}
+
+fn answer(
+    pod: &watch::Sender<Value>,
+    wrote: &mpsc::Sender<Value>,
+    method: &Method,
+    uri: &Uri,
+    body: &Bytes,
+) -> Response {
+    let query = uri.query().unwrap_or_default();
+    let by_label = query.contains("labelSelector=");
+    match (method, uri.path()) {
+        (&Method::GET, "/api/v1/pods") if query.contains("watch=") => {
+            watch_stream(pod.subscribe(), query, by_label)
+        }
+        (&Method::GET, "/api/v1/pods") => {
+            let pod = pod.borrow().clone();
+            let version = pod["metadata"]["resourceVersion"].clone();
+            let items: Vec<Value> = [pod]
+                .into_iter()
+                .filter(|pod| !by_label || is_marked(pod))
+                .collect();
+            axum::Json(json!({
+                "kind": "PodList", "apiVersion": "v1",
+                "metadata": {"resourceVersion": version}, "items": items,
+            }))
+            .into_response()
+        }
+        (&Method::PATCH, "/api/v1/namespaces/default/pods/one/status") => {
+            let patch: Value = serde_json::from_slice(body).unwrap();
+            let status = patch["status"].clone();
+            pod.send_modify(|pod| {
+                pod["status"] = status.clone();
+                touch(pod);
+            });
+            let _ = wrote.try_send(status);
+            axum::Json(pod.borrow().clone()).into_response()
+        }
+        _ => {
+            let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+                "reason": "NotFound", "message": "not here", "code": 404});
+            (StatusCode::NOT_FOUND, axum::Json(status)).into_response()
+        }
+    }
+}
+
+fn is_marked(pod: &Value) -> bool {
+    pod["metadata"]["labels"].get(LABEL_VM_NAME).is_some()
+}
+
+/// Tells of each change; an object that no longer matches a selector is gone for its watcher.
+fn watch_stream(mut pod: watch::Receiver<Value>, query: &str, by_label: bool) -> Response {
+    let version = pod.borrow()["metadata"]["resourceVersion"]
+        .as_str()
+        .map(|version| format!("resourceVersion={version}"));
+    let is_news = !query
+        .split('&')
+        .any(|pair| Some(pair) == version.as_deref());
+    if is_news {
+        // It has changed since it was listed.
+        pod.mark_changed();
+    }
+    let shown = !by_label || is_news || is_marked(&pod.borrow());
+    let lines = futures::stream::unfold((pod, shown), async move |(mut pod, was_shown)| {
+        pod.changed().await.ok()?;
+        let object = pod.borrow_and_update().clone();
+        let shown = !by_label || is_marked(&object);
+        let line = match (was_shown, shown) {
+            (false, false) => String::new(),
+            (_, true) => format!("{}\n", json!({"type": "MODIFIED", "object": object})),
+            (true, false) => format!("{}\n", json!({"type": "DELETED", "object": object})),
+        };
+        Some((Ok::<_, Infallible>(line), (pod, shown)))
+    });
+    Body::from_stream(lines).into_response()
+}
+
+#[tokio::test]
+async fn a_pod_that_loses_its_label_is_not_stopped_and_its_status_is_kept() {
+    let mut rig = Rig::new().await;
+    rig.drive().await;
+    rig.wrote("that it runs", |status| status["phase"] == "Running")
+        .await;
+    rig.take_label();
+    rig.is_kept().await;
+    assert!(!rig.was_stopped());
+    rig.edit(|pod| pod["metadata"]["deletionTimestamp"] = json!("2026-11-21T10:00:09Z"));
+    rig.is_stopped().await;
+}
+
+#[tokio::test]
+async fn a_driver_that_begins_anew_leaves_the_guest_of_a_pod_that_has_lost_its_label() {
+    let mut rig = Rig::new().await;
+    rig.take_label();
+    rig.drive().await;
+    rig.wrote("that it runs", |status| status["phase"] == "Running")
+        .await;
+    rig.is_kept().await;
+    assert!(!rig.was_stopped());
+}
+
+#[tokio::test]
+async fn a_pod_without_the_label_is_nobodys_guest() {
+    let mut rig = Rig::new().await;
+    // Another one of the name of what runs here.
+    rig.take_label();
+    rig.edit(|pod| pod["metadata"]["uid"] = json!("uid-other"));
+    rig.drive().await;
+    rig.is_stopped().await;
+    assert!(rig.written.try_recv().is_err());
+}
