@@ -249,7 +249,9 @@ impl World {
                 }
                 Operation::CreatePod(pod)
             }
-            Action::PatchPodMetadata { name, ops } => Operation::SyncPod(name, ops),
+            Action::PatchPodMetadata { name, ops } | Action::PatchPodCounted { name, ops } => {
+                Operation::SyncPod(name, ops)
+            }
             Action::ResizePod { name, ops } => Operation::ResizePod(name, ops),
             Action::DeletePod { name, uid, .. } => Operation::DeletePod(name, uid),
             Action::OrphanPod { name, uid } => {

@@ -181,7 +181,9 @@ impl Moves {
                 pod = name;
                 Operation::Create(Kind::Pod, object)
             }
-            Action::PatchPodMetadata { name, ops } | Action::ResizePod { name, ops } => {
+            Action::PatchPodMetadata { name, ops }
+            | Action::PatchPodCounted { name, ops }
+            | Action::ResizePod { name, ops } => {
                 pod.clone_from(&name);
                 Operation::Patch(Kind::Pod, name, json!(ops))
             }

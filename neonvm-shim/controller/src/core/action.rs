@@ -91,6 +91,13 @@ pub enum Action {
         /// The operations.
         ops: Vec<PatchOp>,
     },
+    /// JSON-patch that part of them by which others count the pod, where all together is refused.
+    PatchPodCounted {
+        /// Its name.
+        name: String,
+        /// The operations.
+        ops: Vec<PatchOp>,
+    },
     /// JSON-patch what the pod requests, by its subresource.
     ResizePod {
         /// Its name.
@@ -175,6 +182,7 @@ pub enum Kind {
     EnsureRunnerSecret,
     CreatePod,
     PatchPodMetadata,
+    PatchPodCounted,
     ResizePod,
     DeletePod,
     OrphanPod,
@@ -205,6 +213,7 @@ impl Action {
             Self::EnsureRunnerSecret { .. } => Kind::EnsureRunnerSecret,
             Self::CreatePod { .. } => Kind::CreatePod,
             Self::PatchPodMetadata { .. } => Kind::PatchPodMetadata,
+            Self::PatchPodCounted { .. } => Kind::PatchPodCounted,
             Self::ResizePod { .. } => Kind::ResizePod,
             Self::DeletePod { .. } => Kind::DeletePod,
             Self::OrphanPod { .. } => Kind::OrphanPod,
@@ -256,6 +265,7 @@ impl fmt::Display for Kind {
             Self::EnsureRunnerSecret => "create the runner's secret",
             Self::CreatePod => "create the pod",
             Self::PatchPodMetadata => "sync the pod's labels and annotations",
+            Self::PatchPodCounted => "say in the pod what its VM has",
             Self::ResizePod => "resize what the pod requests",
             Self::DeletePod => "delete the pod",
             Self::OrphanPod => "release the pod",

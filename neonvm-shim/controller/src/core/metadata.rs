@@ -4,15 +4,16 @@
 use std::collections::BTreeMap;
 
 use protocol::annotations::{
-    ANNOTATION_VM_OVERCOMMIT, ANNOTATION_VM_RESOURCES, ANNOTATION_VM_USAGE, LABEL_VM_NAME,
-    VmResources, VmUsage, pointer_escape,
+    ANNOTATION_APPROVED, ANNOTATION_REQUESTED, ANNOTATION_SCALING_UNIT, ANNOTATION_VM_OVERCOMMIT,
+    ANNOTATION_VM_RESOURCES, ANNOTATION_VM_USAGE, LABEL_VM_NAME, VmResources, VmUsage,
+    pointer_escape,
 };
 use protocol::object::ObjectMeta;
 use protocol::quantity::Quantity;
 use protocol::units::Resources;
 use protocol::vm::VirtualMachine;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::settings::Settings;
 
@@ -63,6 +64,16 @@ pub enum PatchOp {
         /// Wanted value.
         value: Value,
     },
+}
+
+impl PatchOp {
+    /// What it is about, a JSON pointer.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        match self {
+            Self::Add { path, .. } | Self::Remove { path } | Self::Test { path, .. } => path,
+        }
+    }
 }
 
 /// What the pod of `vm` must carry once its guest has what the spec wants.
@@ -138,7 +149,16 @@ fn networks(vm: &VirtualMachine, settings: &Settings) -> Option<String> {
 
 /// The sizes that others add up a node by. A change of them rests on what they were: one that arrives late, or again, does not undo a later
 /// one, unless that has brought back what they were.
-const COUNTED: [&str; 2] = [ANNOTATION_VM_USAGE, ANNOTATION_VM_RESOURCES];
+const SIZES: [&str; 2] = [ANNOTATION_VM_USAGE, ANNOTATION_VM_RESOURCES];
+/// All by which others know how much to count for a pod: what a cluster-autoscaler reads of its annotations, and what the scheduler does.
+const COUNTED: [&str; 6] = [
+    ANNOTATION_VM_USAGE,
+    ANNOTATION_VM_RESOURCES,
+    ANNOTATION_VM_OVERCOMMIT,
+    ANNOTATION_APPROVED,
+    ANNOTATION_REQUESTED,
+    ANNOTATION_SCALING_UNIT,
+];
 /// Where labels are.
 const LABELS: &str = "/metadata/labels";
 /// Where annotations are.
@@ -169,7 +189,7 @@ impl Expected {
                 value: Value::String(was.clone()),
             })
         };
-        let all = COUNTED.into_iter().filter(changes);
+        let all = SIZES.into_iter().filter(changes);
         all.filter_map(tested).collect()
     }
 }
@@ -183,6 +203,56 @@ fn annotation(key: &str) -> String {
 pub fn said(found: &ObjectMeta) -> Option<Resources> {
     let usage: VmUsage = serde_json::from_str(found.annotations.get(ANNOTATION_VM_USAGE)?).ok()?;
     usage.size()
+}
+
+/// Of a pod's sync, what others count it by. A guest grows once this is so, whatever becomes of the rest.
+#[must_use]
+pub fn counted(ops: &[PatchOp]) -> Vec<PatchOp> {
+    let is_counted = |path: &str| COUNTED.iter().any(|key| annotation(key) == path);
+    let part = |op: &PatchOp| match op {
+        // All annotations of a pod that has none.
+        PatchOp::Add {
+            path,
+            value: Value::Object(all),
+        } if path == ANNOTATIONS => {
+            let mut all = all.clone();
+            all.retain(|key, _| COUNTED.contains(&key.as_str()));
+            let (path, value) = (path.clone(), Value::Object(all));
+            Some(PatchOp::Add { path, value })
+        }
+        op => is_counted(op.path()).then(|| op.clone()),
+    };
+    ops.iter().filter_map(part).collect()
+}
+
+/// Where a pod has not the labels and annotations that it was to have by these operations, by the answer to them: a server may change
+/// in the same request what it was asked for.
+#[must_use]
+pub fn unmet<'a>(ops: &'a [PatchOp], found: &ObjectMeta) -> Option<&'a str> {
+    let found = json!({"metadata": found});
+    let is_met = |op: &PatchOp| {
+        let has = found.pointer(op.path());
+        match op {
+            PatchOp::Add {
+                value: Value::Object(all),
+                ..
+            } => all
+                .iter()
+                .all(|(key, value)| has.and_then(|has| has.get(key)) == Some(value)),
+            PatchOp::Add { value, .. } => has == Some(value),
+            PatchOp::Remove { .. } => has.is_none(),
+            PatchOp::Test { .. } => true,
+        }
+    };
+    let is_ours = |path: &str| path.starts_with(LABELS) || path.starts_with(ANNOTATIONS);
+    let mut paths = ops.iter().filter(|op| !is_met(op)).map(PatchOp::path);
+    paths.find(|path| is_ours(path))
+}
+
+/// The same in words.
+#[must_use]
+pub fn unmet_text(path: &str) -> String {
+    format!("the API server takes the patch and leaves {path} otherwise")
 }
 
 /// The operations that give a pod the label by which the watch finds it, and leave all else; empty if it has it.
@@ -199,7 +269,7 @@ pub fn mark(vm: &str, found: &ObjectMeta) -> Vec<PatchOp> {
 /// would never take.
 #[must_use]
 pub fn rest_on_others(ops: &[PatchOp], found: &ObjectMeta) -> bool {
-    COUNTED.iter().any(|key| {
+    SIZES.iter().any(|key| {
         let path_of_key = annotation(key);
         let has = found.annotations.get(*key).map(String::as_str);
         ops.iter().any(|op| match op {
@@ -306,6 +376,87 @@ mod tests {
         assert_eq!((label.len(), tests(&label)), (1, 0));
         let first = expected(&vm, &settings).patch(&ObjectMeta::default());
         assert_eq!(tests(&first), 0);
+    }
+
+    fn add(path: &str, value: &Value) -> PatchOp {
+        let (path, value) = (path.to_owned(), value.clone());
+        PatchOp::Add { path, value }
+    }
+
+    #[test]
+    fn what_is_counted_is_the_sizes_and_what_the_scheduler_reads() {
+        let mut vm = sample_vm();
+        let settings = Settings::one_machine();
+        for key in [ANNOTATION_APPROVED, "note"] {
+            vm.metadata.annotations.insert(key.into(), "{}".into());
+        }
+        let wanted = expected(&vm, &settings);
+        let all = counted(&wanted.patch(&ObjectMeta::default()));
+        let keys = [
+            ANNOTATION_APPROVED,
+            ANNOTATION_VM_RESOURCES,
+            ANNOTATION_VM_USAGE,
+        ];
+        let keys = keys.map(|key| (key, &wanted.annotations[key]));
+        let keys: BTreeMap<_, _> = keys.into();
+        assert_eq!(all, [add(ANNOTATIONS, &json!(keys))]);
+        let mut found = ObjectMeta {
+            annotations: wanted.annotations.clone(),
+            ..ObjectMeta::default()
+        };
+        found.annotations.insert("foreign".into(), "x".into());
+        found
+            .annotations
+            .insert(ANNOTATION_VM_USAGE.into(), "{}".into());
+        found.annotations.remove("note");
+        let (path, value) = (annotation(ANNOTATION_VM_USAGE), json!("{}"));
+        let usage = json!(wanted.annotations[ANNOTATION_VM_USAGE]);
+        let part = [
+            PatchOp::Test {
+                path: path.clone(),
+                value,
+            },
+            add(&path, &usage),
+        ];
+        assert_eq!(
+            counted(&wanted.patch(&found)),
+            part,
+            "with what it rests on"
+        );
+    }
+
+    #[test]
+    fn an_answer_is_held_against_what_was_asked() {
+        let gone = PatchOp::Remove {
+            path: "/metadata/labels/a~1b".into(),
+        };
+        let set = add("/metadata/annotations/x~0y", &json!("1"));
+        let owners = add("/metadata/ownerReferences", &json!([{"kind": "x"}]));
+        let ops = [owners, gone, set];
+        let mut found = ObjectMeta::default();
+        found.annotations.insert("x~y".into(), "1".into());
+        assert_eq!(unmet(&ops, &found), None);
+        found.annotations.insert("x~y".into(), "2".into());
+        assert_eq!(unmet(&ops, &found), Some("/metadata/annotations/x~0y"));
+        found.labels.insert("a/b".into(), String::new());
+        assert_eq!(unmet(&ops, &found), Some("/metadata/labels/a~1b"));
+        let all = [add(LABELS, &json!({"a/b": ""}))];
+        assert_eq!(unmet(&all, &found), None);
+        assert_eq!(unmet(&all, &ObjectMeta::default()), Some(LABELS));
+    }
+
+    #[test]
+    fn the_label_by_which_a_pod_is_found_is_put_back_alone() {
+        let label = "/metadata/labels/vm.neon.tech~1name";
+        let mut found = ObjectMeta::default();
+        let whole = json!({ LABEL_VM_NAME: "vm" });
+        assert_eq!(mark("vm", &found), [add(LABELS, &whole)]);
+        found.labels.insert("foreign".into(), "x".into());
+        assert_eq!(mark("vm", &found), [add(label, &json!("vm"))]);
+        found.labels.insert(LABEL_VM_NAME.into(), "other".into());
+        assert_eq!(mark("vm", &found), [add(label, &json!("vm"))]);
+        found.labels.insert(LABEL_VM_NAME.into(), "vm".into());
+        assert!(mark("vm", &found).is_empty());
     }
 
     #[test]

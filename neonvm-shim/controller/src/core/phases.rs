@@ -20,6 +20,7 @@ use serde_json::Value;
 
 use super::action::{Action, Kind};
 use super::conditions::whole_seconds;
+use super::metadata::PatchOp;
 use super::note::Note;
 use super::observe::{
     DELETED_COUNTS_AS_FAILED_US, Fit, PodState, deletion_age_us, end_of, fit, grows, held_up,
@@ -286,7 +287,7 @@ impl Draft<'_> {
     /// The pod first, then the order: whoever adds up a node by its pods must never see a guest grow before its pod
     /// says so. Growth therefore waits for the sync, and so does what is less than a guest booted with and more than its pod says by
     /// now; everything else goes out beside it. A pod says so by its requests, where they tell all of its VM, and its metadata may
-    /// follow the guest then; else by its metadata.
+    /// follow the guest then; else by that part of its metadata by which others count it.
     fn sync_and_size(&mut self, pod: &Pod) {
         if pod.metadata.deletion_timestamp.is_some() {
             return;
@@ -303,7 +304,8 @@ impl Draft<'_> {
         let by_requests = self.is_told_by_requests(pod);
         let may_be_less = self.input.resizing;
         let may_be_less = may_be_less.is_some_and(|ops| requests::undercuts(self.vm, ops));
-        let in_sync = (by_requests || ops.is_empty())
+        let counted = metadata::counted(&ops);
+        let in_sync = (by_requests || counted.is_empty())
             && !may_be_less
             && !resize.as_ref().is_some_and(|resize| resize.grows);
         let is_unsaid = !by_requests && said.is_none_or(|said| wanted.has_field_above(said));
@@ -318,20 +320,31 @@ impl Draft<'_> {
         let is_said = matches!(self.input.runner, RunnerView::Known(state)
             if self.fit(state) != Fit::Reached && (by_requests || !waits(state)));
         let can_wait = is_said && self.may_be_quick();
-        let name = || pod.metadata.name.clone();
-        if !ops.is_empty() && !can_wait {
-            self.actions
-                .push(Action::PatchPodMetadata { name: name(), ops });
-        }
+        self.sync(pod, ops, counted, can_wait);
         if let Some(resize) = resize
             && (resize.grows || !self.has_yet_to_shrink())
             && !(resize.grows && self.has_a_head_start(wanted))
         {
-            let ops = resize.ops;
-            self.actions.push(Action::ResizePod { name: name(), ops });
+            let (name, ops) = (pod.metadata.name.clone(), resize.ops);
+            self.actions.push(Action::ResizePod { name, ops });
         }
         if self.overlay_is_wanted() && self.input.settings.network_attachment.is_none() {
             self.problems.push(Problem::NoOverlay);
+        }
+    }
+
+    /// All in one write; but where that is refused or undone, what is counted goes by itself and first.
+    fn sync(&mut self, pod: &Pod, ops: Vec<PatchOp>, counted: Vec<PatchOp>, can_wait: bool) {
+        let is_refused = self.input.failures.contains_key(&Kind::PatchPodMetadata);
+        let name = || pod.metadata.name.clone();
+        if is_refused && !counted.is_empty() && !can_wait {
+            let (name, ops) = (name(), counted);
+            self.actions.push(Action::PatchPodCounted { name, ops });
+        }
+        // What is refused stays planned, or it would not be known any more that it is.
+        if !ops.is_empty() && (is_refused || !can_wait) {
+            let name = name();
+            self.actions.push(Action::PatchPodMetadata { name, ops });
         }
     }
 

@@ -255,8 +255,10 @@ impl VmCore {
                 }
             }
             Event::Pod(pod) => {
-                self.unseen.remove(&pod.metadata.name);
-                self.saw_pod(at, *pod);
+                let name = pod.metadata.name.clone();
+                if self.saw_pod(at, *pod) {
+                    self.unseen.remove(&name);
+                }
             }
             Event::PodUnseen { name, uid } => self.missed_pod(at, &name, uid.as_deref()),
             Event::Runner { pod, state } => self.heard(at, &pod, state),
@@ -543,7 +545,8 @@ impl VmCore {
         }
     }
 
-    fn saw_pod(&mut self, at: Moment, pod: Pod) {
+    /// Whether it is not older than what is known.
+    fn saw_pod(&mut self, at: Moment, pod: Pod) -> bool {
         let name = pod.metadata.name.clone();
         // Versions go on from one pod to the next of its name: what is known of the next is not undone by old news.
         let older = self.pods.get(&name).is_some_and(|held| {
@@ -553,7 +556,7 @@ impl VmCore {
             )
         });
         if older {
-            return;
+            return false;
         }
         if self.absent.as_ref() == Some(&name) {
             self.absent = None;
@@ -564,6 +567,7 @@ impl VmCore {
         if is_news {
             self.pace.hurry(at.now);
         }
+        true
     }
 
     /// A watch shows a pod no more. The VM's own is read before anything else is done about it.

@@ -155,7 +155,7 @@ impl KubeApi {
             Action::CreatePod { name, pod } => {
                 reply(self.create_pod(namespace, &name, &pod).await, name)
             }
-            Action::PatchPodMetadata { name, ops } => {
+            Action::PatchPodMetadata { name, ops } | Action::PatchPodCounted { name, ops } => {
                 reply(self.sync_pod(namespace, &name, &ops).await, name)
             }
             Action::ResizePod { name, ops } => {

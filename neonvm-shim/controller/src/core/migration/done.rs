@@ -7,6 +7,7 @@ use protocol::vm::{VirtualMachine, VirtualMachineMigration};
 use super::action::{Action, Kind};
 use super::plan::Heard;
 use super::{KnownVm, MoveCore};
+use crate::core::metadata;
 use crate::core::pace::TOLD_FROM;
 use crate::core::plan::Moment;
 use crate::core::problem::peer_text;
@@ -38,9 +39,22 @@ impl MoveCore {
         };
         match result {
             Ok(reply) => {
-                self.pace.worked(kind);
-                self.failures.remove(&kind);
+                let unmet = match (&action, &reply) {
+                    (Action::PatchPod { ops, .. }, Reply::Pod(pod)) => {
+                        metadata::unmet(ops, &pod.metadata).map(metadata::unmet_text)
+                    }
+                    _ => None,
+                };
                 self.worked(action, reply);
+                let Some(message) = unmet else {
+                    self.pace.worked(kind);
+                    self.failures.remove(&kind);
+                    return;
+                };
+                // Tried again at once, it might for ever.
+                if self.pace.failed(kind, at.now) >= TOLD_FROM {
+                    self.failures.insert(kind, peer_text(&message));
+                }
             }
             Err(Refusal::Conflict) => {
                 self.pace.failed(kind, at.now);
@@ -114,7 +128,9 @@ impl MoveCore {
                 self.saw_migration(*migration);
             }
             (Action::ReadPod { .. }, Reply::Pod(pod)) => self.read_pod(*pod),
-            (_, Reply::Pod(pod)) => self.saw_pod(*pod),
+            (_, Reply::Pod(pod)) => {
+                self.saw_pod(*pod);
+            }
             (_, Reply::PodGone(name)) => self.lost_pod(&name),
             (
                 Action::Send { pod, .. }

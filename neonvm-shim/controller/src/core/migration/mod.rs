@@ -202,9 +202,15 @@ impl MoveCore {
             }
             Event::VmGone => self.vm = KnownVm::Absent,
             Event::Pod(pod) => {
-                self.unseen.remove(&pod.metadata.name);
-                self.saw_pod(*pod);
-                self.pace.hurry(at.now);
+                let name = pod.metadata.name.clone();
+                // What our own write has made of it was in the answer, and is no reason to write again.
+                let is_news = self.pods.get(&name) != Some(&*pod);
+                if self.saw_pod(*pod) {
+                    self.unseen.remove(&name);
+                }
+                if is_news {
+                    self.pace.hurry(at.now);
+                }
             }
             Event::PodUnseen { name, uid } => self.missed_pod(at, &name, uid.as_deref()),
             Event::Runner { pod, state } => self.heard(pod, Heard::Known { state }),
@@ -437,11 +443,12 @@ impl MoveCore {
         }
     }
 
-    fn saw_pod(&mut self, pod: Pod) {
+    /// Whether it is not older than what is known.
+    fn saw_pod(&mut self, pod: Pod) -> bool {
         let name = pod.metadata.name.clone();
         // The answer to a call may come after the watch has told of the end of the pod it was about.
         if self.gone.get(&name) == Some(&pod.metadata.uid) {
-            return;
+            return false;
         }
         let old = self.pods.get(&name).is_some_and(|held| {
             is_older(
@@ -453,6 +460,7 @@ impl MoveCore {
             self.absent.remove(&name);
             self.pods.insert(name, pod);
         }
+        !old
     }
 
     /// A watch shows a pod no more. One that somebody asks for is read before anything else is done about it.

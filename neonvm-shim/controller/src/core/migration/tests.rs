@@ -270,6 +270,31 @@ fn n44_pods_that_lose_their_label_at_any_step_still_move_their_guest() {
     }
 }
 
+/// Its every answer is news to the watch.
+#[test]
+fn n44_a_label_that_a_webhook_takes_off_is_not_set_again_at_once() {
+    let mut world = world();
+    world.full = true;
+    world.settle();
+    let target = world.target().expect("a target");
+    world.strips = Some("a");
+    let vm = world.vm.as_mut().expect("it is there");
+    vm["metadata"]["labels"] = json!({"a": "b"});
+    world.touch_vm();
+    world.show();
+    let mut edits = 0;
+    while let Some(action) = world.core.poll_action(world.at) {
+        let kind = action.kind();
+        edits += usize::from(kind == Kind::PatchPod);
+        assert!(edits < 10, "{action:?}");
+        let result = world.carry_out(action);
+        world.core.handle(world.at, Event::Done { kind, result });
+        let pod = Box::new(world.pod(&target));
+        world.core.handle(world.at, Event::Pod(pod));
+    }
+    assert_eq!(edits, 1);
+}
+
 /// The VM's own core leaves its pod to the migration meanwhile.
 #[test]
 fn n44_both_pods_have_their_label_back_while_the_guest_is_on_its_way() {

@@ -5,6 +5,7 @@ use protocol::runner::RunnerState;
 use protocol::vm::{VirtualMachine, VmPhase, VmStatus};
 
 use crate::core::action::{Action, Kind};
+use crate::core::metadata;
 use crate::core::note::Note;
 use crate::core::observe::{ordered, size_of};
 use crate::core::pace::TOLD_FROM;
@@ -13,6 +14,17 @@ use crate::core::problem::{Problem, peer_text};
 use crate::core::refusal::Refusal;
 
 use super::{Link, Reply, VmCore};
+
+/// Where the answer to a sync is not what was asked for, in words.
+fn unmet(action: &Action, reply: &Reply) -> Option<String> {
+    match (action, reply) {
+        (
+            Action::PatchPodMetadata { ops, .. } | Action::PatchPodCounted { ops, .. },
+            Reply::Pod(pod),
+        ) => metadata::unmet(ops, &pod.metadata).map(metadata::unmet_text),
+        _ => None,
+    }
+}
 
 impl VmCore {
     pub(super) fn done(
@@ -32,9 +44,16 @@ impl VmCore {
         };
         match result {
             Ok(reply) => {
-                self.pace.worked(kind);
-                self.failures.remove(&kind);
+                let unmet = unmet(&action, &reply);
                 self.worked(at, began, &action, reply);
+                match unmet {
+                    None => {
+                        self.pace.worked(kind);
+                        self.failures.remove(&kind);
+                    }
+                    // After the news, which would hurry it.
+                    Some(message) => self.not_as_asked(at, kind, &message),
+                }
             }
             Err(Refusal::Conflict) => {
                 self.pace.failed(kind, at.now);
@@ -60,6 +79,7 @@ impl VmCore {
                     Kind::PatchVm | Kind::WriteStatus => self.must_read_vm = true,
                     // A patch or deletion that does not apply may rest on an old view of the pod.
                     Kind::PatchPodMetadata
+                    | Kind::PatchPodCounted
                     | Kind::ResizePod
                     | Kind::DeletePod
                     | Kind::OrphanPod => {
@@ -68,6 +88,13 @@ impl VmCore {
                     _ => {}
                 }
             }
+        }
+    }
+
+    /// It was taken, and has not led to what was asked for: tried again at once, it might for ever.
+    fn not_as_asked(&mut self, at: Moment, kind: Kind, message: &str) {
+        if self.pace.failed(kind, at.now) >= TOLD_FROM {
+            self.failed(kind, message);
         }
     }
 

@@ -3,6 +3,7 @@
 mod ahead;
 mod certificate;
 mod convergence;
+mod metadata;
 mod overlay;
 mod phases;
 mod quick;

@@ -272,17 +272,22 @@ fn watch_stream(mut pod: watch::Receiver<Value>, query: &str, by_label: bool) ->
         pod.mark_changed();
     }
     let shown = !by_label || is_news || is_marked(&pod.borrow());
-    let lines = futures::stream::unfold((pod, shown), async move |(mut pod, was_shown)| {
-        pod.changed().await.ok()?;
-        let object = pod.borrow_and_update().clone();
-        let shown = !by_label || is_marked(&object);
-        let line = match (was_shown, shown) {
-            (false, false) => String::new(),
-            (_, true) => format!("{}\n", json!({"type": "MODIFIED", "object": object})),
-            (true, false) => format!("{}\n", json!({"type": "DELETED", "object": object})),
-        };
-        Some((Ok::<_, Infallible>(line), (pod, shown)))
-    });
+    let lines = futures::stream::unfold(
+        (pod, shown),
+        move |(mut pod, was_shown): (watch::Receiver<Value>, bool)| async move {
+            pod.changed().await.ok()?;
+            let object = pod.borrow_and_update().clone();
+            let shown = !by_label || is_marked(&object);
+            let line = match (was_shown, shown) {
+                (false, false) => String::new(),
+                (_, true) => format!("{}\n", json!({"type": "MODIFIED", "object": object})),
+                (true, false) => format!("{}\n", json!({"type": "DELETED", "object": object})),
+            };
+            Some((Ok::<_, Infallible>(line), (pod, shown)))
+        },
+    );
+    let lines =
+        lines.filter(|line| std::future::ready(line.as_ref().is_ok_and(|line| !line.is_empty())));
     Body::from_stream(lines).into_response()
 }
 

@@ -47,6 +47,8 @@ pub(super) struct World {
     pub(super) full: bool,
     /// Writes that are refused as resting on an old version.
     pub(super) conflicts: u32,
+    /// A label that a webhook takes off each pod whose metadata are written.
+    pub(super) strips: Option<&'static str>,
     /// Why the target's runner cannot take the guest.
     pub(super) refuses: Option<String>,
     /// How the target was told that the disk comes.
@@ -78,6 +80,7 @@ impl World {
             log: Vec::new(),
             full: false,
             conflicts: 0,
+            strips: None,
             refuses: None,
             travel: None,
             version: 100,
@@ -482,6 +485,10 @@ impl World {
                         }
                         PatchOp::Remove { .. } => panic!("nothing is removed here"),
                     }
+                }
+                if let Some(key) = self.strips {
+                    let labels = pod["metadata"]["labels"].as_object_mut();
+                    labels.expect("labels").remove(key);
                 }
                 self.touch_pod(&name);
                 Ok(self.pod_reply(&name))

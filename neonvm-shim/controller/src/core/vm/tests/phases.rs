@@ -455,7 +455,7 @@ fn deletion_takes_the_pod_first_and_the_finalizer_last() {
     assert_eq!(world.settle(), ["DeletePod"]);
     assert!(world.has_finalizer());
     world.remove_pod(&pod);
-    assert_eq!(world.settle(), ["PatchVm"]);
+    assert_eq!(world.settle(), ["ReadPod", "PatchVm"]);
     assert!(!world.has_finalizer());
 }
 

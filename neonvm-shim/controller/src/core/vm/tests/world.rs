@@ -38,6 +38,10 @@ pub(super) struct World {
     pub(super) created: Vec<String>,
     /// The size that a pod's runner is told to boot with: the spec's when the pod was made.
     boots: BTreeMap<String, Resources>,
+    /// What the API server refuses to have done to a pod's metadata.
+    pub(super) forbids: Option<fn(&PatchOp) -> bool>,
+    /// What a webhook makes of a pod whose metadata are written; it gets a number that grows.
+    pub(super) changes: Option<fn(&mut Value, usize)>,
     /// The most pods alive at once.
     pub(super) most_pods: usize,
     version: u64,
@@ -69,6 +73,8 @@ impl World {
             ca: Ca::default(),
             created: Vec::new(),
             boots: BTreeMap::new(),
+            forbids: None,
+            changes: None,
             most_pods: 0,
             version: 100,
         };
@@ -448,9 +454,16 @@ impl World {
                 self.create_pod(name, pod);
                 Ok(self.pod_reply(name))
             }
-            Action::PatchPodMetadata { name, ops } | Action::ResizePod { name, ops } => {
-                Ok(self.change_pod(name, |pod| apply(pod, ops)))
+            Action::PatchPodMetadata { name, ops } | Action::PatchPodCounted { name, ops } => {
+                if self.forbids.is_some_and(|forbids| ops.iter().any(forbids)) {
+                    return Err(Refusal::Failed {
+                        message: "a policy forbids it (403)".into(),
+                        permanent: true,
+                    });
+                }
+                Ok(self.sync_pod(name, ops))
             }
+            Action::ResizePod { name, ops } => Ok(self.change_pod(name, |pod| apply(pod, ops))),
             Action::DeletePod { name, .. } => {
                 let at = self.at.wall;
                 Ok(self.change_pod(name, |pod| pod["metadata"]["deletionTimestamp"] = json!(at)))
@@ -521,6 +534,23 @@ impl World {
         self.most_pods = self.most_pods.max(alive);
     }
 
+    /// As a server that lets somebody have a say does it. What changes nothing makes no new version.
+    fn sync_pod(&mut self, name: &str, ops: &[PatchOp]) -> Reply {
+        let Some(before) = self.pods.get(name).cloned() else {
+            return self.pod_reply(name);
+        };
+        let mut after = before.clone();
+        apply(&mut after, ops);
+        if let Some(changes) = self.changes {
+            changes(&mut after, self.log.len());
+        }
+        if after != before {
+            self.pods.insert(name.to_owned(), after);
+            self.touch_pod(name);
+        }
+        self.pod_reply(name)
+    }
+
     fn change_pod(&mut self, name: &str, change: impl FnOnce(&mut Value)) -> Reply {
         if let Some(pod) = self.pods.get_mut(name) {
             change(pod);
@@ -577,12 +607,7 @@ fn merge(target: &mut Value, patch: &Value) {
 
 fn apply(pod: &mut Value, ops: &[PatchOp]) {
     for op in ops {
-        let path = match op {
-            PatchOp::Add { path, .. } | PatchOp::Remove { path } | PatchOp::Test { path, .. } => {
-                path
-            }
-        };
-        let (parent, key) = path.rsplit_once('/').expect("a pointer");
+        let (parent, key) = op.path().rsplit_once('/').expect("a pointer");
         let key = key.replace("~1", "/").replace("~0", "~");
         let parent = pod
             .pointer_mut(parent)
