@@ -504,6 +504,42 @@ fn every_alert_is_explained() {
     }
 }
 
+/// What NeonVM gives people, under NeonVM's names: who has bound somebody to one of its roles goes on.
+#[test]
+fn whoever_may_view_or_edit_a_namespace_may_so_with_its_vms() {
+    let kinds = chart().join("parts/crds");
+    let applied = yaml(&read(&kinds.join("kustomization.yaml")));
+    let mut files = applied["resources"].as_array().into_iter().flatten();
+    assert!(files.any(|file| file == "roles.yaml"));
+    let made = objects(&read(&kinds.join("roles.yaml")));
+    assert_eq!(made.len(), 4);
+    let read_only = json!(["get", "list", "watch"]);
+    let all = json!([
+        "get", "list", "watch", "create", "update", "patch", "delete"
+    ]);
+    let label = |to: &str| format!("rbac.authorization.k8s.io/aggregate-to-{to}");
+    for kind in ["virtualmachine", "virtualmachinemigration"] {
+        for (person, verbs, into) in [
+            ("editor", &all, &["edit", "admin"][..]),
+            ("viewer", &read_only, &["view"]),
+        ] {
+            let role = &made[&key("ClusterRole", "", &format!("neonvm-{kind}-{person}-role"))];
+            let labels: BTreeMap<String, &str> =
+                into.iter().map(|to| (label(to), "true")).collect();
+            assert_eq!(role["metadata"]["labels"], json!(labels), "{kind} {person}");
+            let rule = |resource: String, verbs: &Value| json!({"apiGroups": ["vm.neon.tech"], "resources": [resource], "verbs": verbs});
+            assert_eq!(
+                role["rules"],
+                json!([
+                    rule(format!("{kind}s"), verbs),
+                    rule(format!("{kind}s/status"), &json!(["get"])),
+                ]),
+                "{kind} {person}"
+            );
+        }
+    }
+}
+
 #[test]
 fn metrics_are_found_in_expressions() {
     let found = metrics_of(r#"sum by (a) (rate(x_total[5m])) > 0 or absent(y:z{b="c"})"#);

@@ -14,7 +14,7 @@ use clap::{Args, Subcommand};
 use crate::{build, setup, shell};
 
 /// The tests that start a cluster of their own.
-const TESTS: [&str; 9] = [
+const TESTS: [&str; 10] = [
     "api_contract",
     "cluster",
     "cluster_vms",
@@ -24,6 +24,7 @@ const TESTS: [&str; 9] = [
     "install_cluster",
     "kube_scheduler",
     "overlay_network",
+    "rights",
 ];
 
 /// Options of `cluster`.

@@ -1,0 +1,106 @@
+//! What people may do with VMs: those who may view or edit a namespace, by the roles that Kubernetes has for that. Its controllers put
+//! ours into them (`deploy/crds`).
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::time::Duration;
+
+use bellows_tests::cluster::{ControlPlane, Life, Tier, cluster_or_skip};
+use bellows_tests::patience::wait_for;
+
+/// How long the controllers may take to put roles together on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+const SPACE: &str = "team";
+const KINDS: [&str; 2] = ["virtualmachines", "virtualmachinemigrations"];
+const READ: [&str; 3] = ["get", "list", "watch"];
+const WRITE: [&str; 4] = ["create", "update", "patch", "delete"];
+
+/// Somebody with a role of Kubernetes' own in one namespace.
+struct Person<'a> {
+    plane: &'a ControlPlane,
+    name: &'a str,
+}
+
+impl<'a> Person<'a> {
+    fn with(plane: &'a ControlPlane, name: &'a str) -> Self {
+        let (role, account) = (
+            format!("--clusterrole={name}"),
+            format!("--serviceaccount={SPACE}:{name}"),
+        );
+        let within = ["--namespace", SPACE];
+        let make = |words: &[&str]| {
+            let words = [words, &within].concat();
+            plane.ask(&words).unwrap();
+        };
+        make(&["create", "serviceaccount", name]);
+        make(&["create", "rolebinding", name, &role, &account]);
+        Self { plane, name }
+    }
+
+    /// What `kubectl auth can-i` says, which fails where it says no.
+    fn may(&self, namespace: &str, verb: &str, kind: &str, more: &[&str]) -> bool {
+        let who = format!("--as=system:serviceaccount:{SPACE}:{}", self.name);
+        let kind = format!("{kind}.vm.neon.tech");
+        let mut ask = self.plane.kubectl();
+        ask.args(["auth", "can-i", verb, &kind, &who, "--namespace", namespace])
+            .args(more);
+        let output = ask.output().unwrap();
+        match String::from_utf8_lossy(&output.stdout).trim() {
+            "yes" => true,
+            "no" => false,
+            _ => panic!("{output:?}"),
+        }
+    }
+
+    async fn comes_to(&self, verb: &str, kind: &str, more: &[&str]) {
+        let what = format!("that {} may {verb} {kind} {more:?}", self.name);
+        wait_for(&what, PATIENCE, || async {
+            if self.may(SPACE, verb, kind, more) {
+                Ok(())
+            } else {
+                Err("no".to_owned())
+            }
+        })
+        .await
+        .unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn n47_who_may_view_or_edit_a_namespace_may_so_with_its_vms() {
+    let test = "n47_who_may_view_or_edit_a_namespace_may_so_with_its_vms";
+    let Some(programs) = cluster_or_skip(test) else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let started = ControlPlane::start(programs, dir.path(), Tier::Full, Life::WithUs);
+    let plane = started.await.unwrap();
+    plane.install_kinds().unwrap();
+    plane.namespace(SPACE).await.unwrap();
+    let status: &[&str] = &["--subresource=status"];
+    let people = ["view", "edit", "admin"].map(|name| Person::with(&plane, name));
+    for (person, kind) in people.iter().flat_map(|it| KINDS.map(|kind| (it, kind))) {
+        let writes = person.name != "view";
+        let wanted = READ.iter().chain(WRITE.iter().filter(|_| writes));
+        for verb in wanted {
+            person.comes_to(verb, kind, &[]).await;
+        }
+        person.comes_to("get", kind, status).await;
+    }
+    // Now that the roles are whole: no more than that, and nowhere else.
+    for (person, kind) in people.iter().flat_map(|it| KINDS.map(|kind| (it, kind))) {
+        let may = |verb: &str, more: &[&str]| person.may(SPACE, verb, kind, more);
+        let who = person.name;
+        for verb in WRITE {
+            assert_eq!(may(verb, &[]), who != "view", "{who} {verb} {kind}");
+            assert!(!may(verb, status), "{who} {verb} {kind}/status");
+        }
+        assert!(!person.may("default", "get", kind, &[]), "{who} {kind}");
+    }
+    // Whom that is told to is also who is served.
+    for (who, namespace, is_served) in [("view", SPACE, true), ("view", "default", false)] {
+        let who = format!("--as=system:serviceaccount:{SPACE}:{who}");
+        let asked = plane.ask(&["get", "neonvm,neonvmm", &who, "--namespace", namespace]);
+        assert_eq!(asked.is_ok(), is_served, "{asked:?}");
+    }
+}
