@@ -10,7 +10,8 @@ pub const SSH_PUBLIC: &str = "ssh-publickey";
 /// Volume that holds the SSH private key, for people in the runner's container.
 pub const SSH_PRIVATE: &str = "ssh-privatekey";
 /// Volume that holds what a runner shares with others: the token by which it knows its controller, the certificate by which that
-/// knows it, and the key by which it moves its guest to another one; and where that appears.
+/// knows it, and the key by which it moves its guest to another one; and where that appears. It gives way to a disk of that name
+/// ([`token_volume`]).
 pub const RUNNER_TOKEN: &str = "runner-token";
 /// The key of the token in its secret, and the file it appears as.
 pub const TOKEN: &str = "token";
@@ -51,7 +52,7 @@ pub(super) fn volumes(vm: &VirtualMachine, status: &VmStatus, settings: &Setting
         }));
     }
     if settings.runners_at_pods {
-        all.push(json!({"name": RUNNER_TOKEN, "secret": {
+        all.push(json!({"name": token_volume(vm), "secret": {
             "secretName": runner_secret(&vm.metadata.name),
             // Not by their names: a pod whose secret is older than the key would wait for it.
             "defaultMode": 0o400,
@@ -94,7 +95,8 @@ pub(super) fn mounts(vm: &VirtualMachine, settings: &Settings) -> Vec<Value> {
         all.push(json!({"name": SSH_PUBLIC, "mountPath": "/vm/ssh"}));
     }
     if settings.runners_at_pods {
-        all.push(json!({"name": RUNNER_TOKEN, "mountPath": TOKEN_PATH, "readOnly": true}));
+        let name = token_volume(vm);
+        all.push(json!({"name": name, "mountPath": TOKEN_PATH, "readOnly": true}));
     }
     if vm
         .spec
@@ -128,6 +130,17 @@ pub(super) fn mounts(vm: &VirtualMachine, settings: &Settings) -> Vec<Value> {
     all
 }
 
+/// What the token's volume is called: of all our own names it alone is none that admission keeps from disks, as the deployed system
+/// takes such a disk.
+fn token_volume(vm: &VirtualMachine) -> String {
+    let is_free = |name: &String| vm.spec.disks.iter().all(|disk| disk.name != *name);
+    let others = (2_usize..).map(|count| format!("{RUNNER_TOKEN}-{count}"));
+    let mut names = std::iter::once(RUNNER_TOKEN.to_owned()).chain(others);
+    names
+        .find(is_free)
+        .expect("there are more names than disks")
+}
+
 /// The pod volume of a disk; tmpfs has none. An empty disk wins over the others, as in the deployed order.
 fn disk_source(disk: &Disk) -> Option<(&'static str, Value)> {
     let carried = |source: &Value, name: &str| {
@@ -152,4 +165,56 @@ fn disk_source(disk: &Disk) -> Option<(&'static str, Value)> {
     disk.secret
         .as_ref()
         .map(|secret| ("secret", carried(secret, "secretName")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use protocol::admission::RESERVED_DISK_NAMES;
+
+    use super::*;
+    use crate::core::testing::sample_vm;
+
+    /// A VM that has everything there is, with disks of these names.
+    fn full_vm(disks: &[&str]) -> VirtualMachine {
+        let mut vm = sample_vm();
+        vm.spec.guest.settings = serde_json::from_value(json!({"swap": "1Gi"})).ok();
+        vm.spec.tls = Some(json!({}));
+        let disk =
+            |name: &&str| json!({"name": name, "mountPath": "/d", "secret": {"secretName": "s"}});
+        let disks = disks.iter().map(disk).collect();
+        vm.spec.disks = serde_json::from_value(disks).expect("disks");
+        vm
+    }
+
+    fn names(of: &[Value]) -> Vec<&str> {
+        of.iter().filter_map(|one| one["name"].as_str()).collect()
+    }
+
+    #[test]
+    fn a_disk_may_have_any_name_that_is_not_reserved() {
+        let settings = Settings::cluster("r:1");
+        let own = volumes(&full_vm(&[]), &VmStatus::default(), &settings);
+        let free = names(&own);
+        let free = free
+            .iter()
+            .filter(|name| !RESERVED_DISK_NAMES.contains(name));
+        let free: Vec<&str> = free.copied().collect();
+        assert_eq!(free, [RUNNER_TOKEN]);
+        let also = [&free[..], &["runner-token-2"]].concat();
+        for disks in [&free, &also] {
+            let vm = full_vm(disks);
+            let all = volumes(&vm, &VmStatus::default(), &settings);
+            let different: BTreeSet<&str> = names(&all).into_iter().collect();
+            assert_eq!(different.len(), own.len() + disks.len(), "{all:?}");
+            let mounts = mounts(&vm, &settings);
+            assert_eq!(names(&mounts), names(&all));
+            let token = |one: &&Value| one["secret"]["secretName"] == "runner-neonvm-example";
+            let token = all.iter().find(token).expect("the token's");
+            let mount = mounts.iter().find(|one| one["name"] == token["name"]);
+            assert_eq!(mount.expect("is mounted")["mountPath"], TOKEN_PATH);
+            assert!(!disks.iter().any(|name| token["name"] == *name));
+        }
+    }
 }
