@@ -3,6 +3,9 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+#[path = "api_contract/kinds.rs"]
+mod kinds;
+
 use std::time::Duration;
 
 use bellows_tests::api::{Api, Flavour};
@@ -16,6 +19,12 @@ use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Pos
 use kube::runtime::watcher;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+
+use kinds::{
+    every_fixed_member_is_refused_by_field, every_name_of_the_vms_own_is_refused_for_a_disk,
+    migrations_are_held_to_their_form, pools_are_held_to_their_form,
+    what_is_left_empty_is_no_change,
+};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -45,6 +54,11 @@ contract!(
     what_no_schema_can_say_is_refused_by_field,
     what_is_hardly_meant_is_told_of,
     what_is_fixed_stays,
+    every_fixed_member_is_refused_by_field,
+    every_name_of_the_vms_own_is_refused_for_a_disk,
+    what_is_left_empty_is_no_change,
+    migrations_are_held_to_their_form,
+    pools_are_held_to_their_form,
     amounts_are_kept_in_one_form,
     a_size_is_judged_in_every_form,
     status_and_spec_are_written_apart,
