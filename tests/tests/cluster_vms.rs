@@ -46,7 +46,7 @@ type Run = for<'a> fn(&'a World) -> Pin<Box<dyn Future<Output = Result<()>> + Se
 
 /// In this order: first those with a guest of their own; and a QEMU without KVM that has unplugged a CPU seldom sends its guest, so
 /// what moves comes before what shrinks.
-const CASES: [(&str, Run); 21] = [
+const CASES: [(&str, Run); 22] = [
     ("n17_a_guest_with_swap_has_it_to_the_page", |world| {
         Box::pin(rows::swap(world))
     }),
@@ -76,6 +76,9 @@ const CASES: [(&str, Run); 21] = [
         "a_guest_has_the_files_and_settings_of_its_vm_and_follows_a_secret",
         |world| Box::pin(given::check(world)),
     ),
+    ("what_a_guest_says_is_in_the_log_of_its_pod", |world| {
+        Box::pin(given::is_told(world))
+    }),
     (
         "n44_a_guest_with_a_database_moves_to_the_other_node",
         |world| Box::pin(moving::between_nodes(world)),

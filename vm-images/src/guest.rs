@@ -32,6 +32,10 @@ pub(crate) const SCRIPTS: &[(&str, &str)] = &[
         "usr/lib/bellows/console",
         include_str!("../guest/console.sh"),
     ),
+    (
+        "usr/lib/bellows/log-port",
+        include_str!("../guest/log-port.sh"),
+    ),
     ("usr/lib/bellows/ready", include_str!("../guest/ready.sh")),
     ("usr/lib/bellows/say", include_str!("../guest/say.sh")),
     (
@@ -239,7 +243,8 @@ fn inittab(guest: &GuestRecipe, services: &[ServiceRecipe]) -> String {
         text += &format!("::respawn:/usr/lib/bellows/service {}\n", service.name);
     }
     text += &format!("::once:/usr/lib/bellows/ready {}\n", guest.ready_line);
-    text += "::respawn:/sbin/acpid -f -l /dev/null\n\
+    text += "::respawn:/usr/lib/bellows/log-port\n\
+             ::respawn:/sbin/acpid -f -l /dev/null\n\
              ttyS0::respawn:/sbin/getty -n -L -l /usr/lib/bellows/console 115200 ttyS0 vt100\n\
              ::ctrlaltdel:/sbin/poweroff\n\
              ::shutdown:/usr/lib/bellows/shutdown\n";

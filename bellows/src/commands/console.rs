@@ -29,13 +29,19 @@ pub(crate) struct ConsoleArgs {
     /// Print what the console said so far, and end
     #[arg(long)]
     log: bool,
+    /// Print what the guest's programs wrote to their log so far, and end
+    #[arg(long, conflicts_with = "log")]
+    guest_log: bool,
 }
 
 pub(crate) async fn run(context: &Context, args: &ConsoleArgs) -> Outcome {
     let (namespace, name) = args.vm.key();
     let dir = rundir(context, namespace, name).await?;
     if args.log {
-        return print_log(&dir);
+        return print_log(&dir, "console.log");
+    }
+    if args.guest_log {
+        return print_log(&dir, "guest.log");
     }
     if !std::io::stdin().is_terminal() || !std::io::stdout().is_terminal() {
         return Err(
@@ -71,10 +77,10 @@ pub(crate) async fn rundir(context: &Context, namespace: &str, name: &str) -> Ou
     Ok(context.state()?.vms().join(format!("{namespace}_{pod}")))
 }
 
-fn print_log(dir: &Path) -> Outcome {
+fn print_log(dir: &Path, log: &str) -> Outcome {
     let mut found = false;
     // The older half first, if the log was turned over.
-    for name in ["console.log.1", "console.log"] {
+    for name in [format!("{log}.1"), log.to_owned()] {
         let path = dir.join(name);
         let mut file = match std::fs::File::open(&path) {
             Ok(file) => file,
@@ -88,10 +94,8 @@ fn print_log(dir: &Path) -> Outcome {
     if found {
         Ok(())
     } else {
-        Err(
-            Fail::not_so(format!("{} holds no console log", dir.display()))
-                .rule("the runner writes it from the guest's first output on"),
-        )
+        Err(Fail::not_so(format!("{} holds no {log}", dir.display()))
+            .rule("it is written from the guest's first output on"))
     }
 }
 
@@ -175,8 +179,13 @@ mod tests {
     #[test]
     fn a_missing_log_is_not_so_and_a_turned_one_is_printed_oldest_first() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(print_log(dir.path()).unwrap_err().exit() as u8, 1);
+        assert_eq!(
+            print_log(dir.path(), "console.log").unwrap_err().exit() as u8,
+            1
+        );
         std::fs::write(dir.path().join("console.log"), "x").unwrap();
-        print_log(dir.path()).unwrap();
+        print_log(dir.path(), "console.log").unwrap();
+        // Of the other log nothing is there yet.
+        assert!(print_log(dir.path(), "guest.log").is_err());
     }
 }

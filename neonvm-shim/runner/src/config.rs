@@ -40,6 +40,9 @@ pub struct RunnerConfig {
     /// QEMU gets a cgroup in the one the runner is in, as its container shows it; `cgroup_parent` is not looked at then.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cgroup_in_own: bool,
+    /// What the guest writes to its console and its log goes to our standard output, too, which is the log of a pod.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub tells_guest: bool,
     /// Number of the guest's vsock device; none without.
     #[serde(default)]
     pub vsock_cid: Option<u32>,

@@ -218,6 +218,7 @@ pub fn config(
         // The kubelet has put us into the container's own group, and its limits hold for QEMU too.
         cgroup_parent: None,
         cgroup_in_own: quota.is_some(),
+        tells_guest: true,
         // Connections of the guest's own kind would need a device of the node.
         vsock_cid: None,
         overlay,

@@ -71,6 +71,28 @@ pub(super) async fn check(world: &World) -> Result<()> {
     Ok(())
 }
 
+/// What the guest's kernel and its services say is in the log of its pod.
+pub(super) async fn is_told(world: &World) -> Result<()> {
+    let vm = world.vm().await?;
+    let pod = vm["status"]["podName"].as_str().context("it has a pod")?;
+    world.guest(&vm, "logger -t teller the services speak")?;
+    world.guest(&vm, "echo the console speaks > /dev/console")?;
+    wait_for("the guest's words in its pod's log", PATIENCE, || async {
+        let log = world
+            .cluster
+            .plane()
+            .ask(&["logs", pod, "-c", "neonvm-runner"]);
+        let log = log.map_err(|error| format!("{error:#}"))?;
+        let has = |words: &str| log.lines().any(|line| line.contains(words));
+        if has("teller: the services speak") && has("the console speaks") {
+            Ok(())
+        } else {
+            Err(log)
+        }
+    })
+    .await
+}
+
 /// Waits until the secret's word is in pod and guest.
 async fn is_everywhere(world: &World, vm: &Value, pod: &Path, word: &str) -> Result<()> {
     let file = pod.join("vm/mounts/var/sync/example/foo");

@@ -500,6 +500,7 @@ fn scripts(guest: &GuestRecipe) -> BTreeMap<String, String> {
     let known = [
         "etc/acpi/PWRF/00000080",
         "console",
+        "log-port",
         "ready",
         "say",
         "resize-swap",
@@ -573,7 +574,8 @@ fn texts(guest: &GuestRecipe, spec: &ImageSpec) -> BTreeMap<String, String> {
 /// What busybox's init does. A line's command is cut at 256 bytes, so commands keep theirs in files.
 fn inittab(guest: &GuestRecipe, spec: &ImageSpec) -> String {
     let mut text = String::from(
-        "::sysinit:/neonvm/lib/sysinit\n::wait:/neonvm/bin/touch /neonvm/vmstart.allowed\n",
+        "::sysinit:/neonvm/lib/sysinit\n::wait:/neonvm/lib/log-port\n\
+         ::wait:/neonvm/bin/touch /neonvm/vmstart.allowed\n",
     );
     for command in &spec.commands {
         text += &format!(

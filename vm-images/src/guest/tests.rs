@@ -1,3 +1,4 @@
+use std::path::PathBuf;
 use std::process::Command;
 
 use super::*;
@@ -17,6 +18,7 @@ fn n46_inittab_starts_everything_and_ends_it_in_order() {
 ::respawn:/usr/lib/bellows/service sshd
 ::respawn:/usr/lib/bellows/service swap
 ::once:/usr/lib/bellows/ready POSTGRES READY
+::respawn:/usr/lib/bellows/log-port
 ::respawn:/sbin/acpid -f -l /dev/null
 ttyS0::respawn:/sbin/getty -n -L -l /usr/lib/bellows/console 115200 ttyS0 vt100
 ::ctrlaltdel:/sbin/poweroff
@@ -125,6 +127,50 @@ fn n46_memory_is_made_movable_before_the_driver_is_loaded() {
     assert!(script.contains("memhp_default_state=*"));
     let modules = guest("bellows/postgres:15").kernel.modules;
     assert!(modules.contains(&"virtio_mem".to_owned()) && modules.contains(&"button".to_owned()));
+}
+
+/// Runs the script of the log's port in a guest with these ports, of which the second is the log's; returns what it put there.
+fn log_port(names: &[&str], container: bool) -> (String, Option<PathBuf>, u32) {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    let at = |path: &str| dir.path().join(path);
+    fs::create_dir_all(at("dev")).unwrap();
+    fs::create_dir_all(at("sys/fs/cgroup/system")).unwrap();
+    fs::create_dir_all(at("etc/bellows")).unwrap();
+    if container {
+        fs::write(at("etc/bellows/container"), "").unwrap();
+    }
+    for (place, name) in names.iter().enumerate() {
+        let port = format!("vport0p{place}");
+        fs::create_dir_all(at("sys/class/virtio-ports").join(&port)).unwrap();
+        let told = at("sys/class/virtio-ports").join(&port).join("name");
+        fs::write(told, format!("{name}\n")).unwrap();
+        fs::write(at("dev").join(&port), "").unwrap();
+    }
+    let root = dir.path().display();
+    let script = include_str!("../../guest/log-port.sh")
+        .replace("/sys/", &format!("{root}/sys/"))
+        .replace("=/dev\n", &format!("={root}/dev\n"))
+        .replace("/etc/bellows", &format!("{root}/etc/bellows"))
+        .replace("exec logread -F", "exec echo of the services")
+        .replace("exec sleep 2147483647", "exec true");
+    let output = Command::new("sh").arg("-c").arg(script).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.is_empty(), "{said}");
+    let link = fs::read_link(at("dev/virtio-ports/tech.neon.log.0")).ok();
+    let port = at("dev/vport0p1");
+    let mode = fs::metadata(&port).map_or(0, |file| file.permissions().mode() & 0o777);
+    (fs::read_to_string(port).unwrap_or_default(), link, mode)
+}
+
+#[test]
+fn n46_the_services_log_goes_to_the_hosts_port_which_an_image_of_a_container_has_for_itself() {
+    let link = Some(PathBuf::from("../vport0p1"));
+    let ports = ["another", "tech.neon.log.0"];
+    let of_services = "of the services\n".to_owned();
+    assert_eq!(log_port(&ports, false), (of_services, link.clone(), 0o666));
+    assert_eq!(log_port(&ports, true), (String::new(), link, 0o666));
+    assert_eq!(log_port(&[], false), (String::new(), None, 0));
 }
 
 #[test]

@@ -16,6 +16,8 @@ use crate::config::{Accel, RunnerConfig};
 pub const ALWAYS_PORTS: [u16; 3] = [22, 9100, 10301];
 /// Id of the virtio-mem device.
 pub const MEMORY_DEVICE: &str = "vm0";
+/// What the guest calls the port of its log (spec/neonvm.md §3.2).
+pub const LOG_PORT: &str = "tech.neon.log.0";
 /// What QEMU forbids itself: a guest that breaks out of it can start no program and change no identity.
 const SANDBOX: &str = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny";
 /// Type of a CPU of `-cpu max`.
@@ -57,6 +59,12 @@ impl Paths {
     #[must_use]
     pub fn console_log(&self) -> PathBuf {
         self.dir.join("console.log")
+    }
+
+    /// What its programs wrote to their log.
+    #[must_use]
+    pub fn guest_log(&self) -> PathBuf {
+        self.dir.join("guest.log")
     }
 
     /// QEMU's own messages.
@@ -187,6 +195,9 @@ pub fn qemu_args(
     args.one("-device", "pvpanic");
     args.one("-object", "rng-builtin,id=rng0");
     args.one("-device", "virtio-rng-pci,rng=rng0");
+    if shape.log_port {
+        log_port(&mut args, paths);
+    }
     boot(&mut args, config, shape, accel, arrival);
     args.one(
         "-drive",
@@ -227,6 +238,22 @@ pub fn qemu_args(
         );
     }
     args.0
+}
+
+/// The port that a guest's programs write their log to. QEMU puts what comes into a file itself, and forgets it otherwise: a port whose
+/// other end is nobody's, or is read slowly, would hold up whoever writes to it.
+fn log_port(args: &mut Args, paths: &Paths) {
+    let log = escaped(&paths.guest_log());
+    args.one(
+        "-chardev",
+        format!("ringbuf,id=log,size=4096,logfile={log},logappend=on"),
+    );
+    // The first port of two is a console's, whether there is one or not.
+    args.one("-device", "virtio-serial-pci,max_ports=2");
+    args.one(
+        "-device",
+        format!("virtserialport,chardev=log,name={LOG_PORT}"),
+    );
 }
 
 fn network(
@@ -427,6 +454,7 @@ pub(crate) mod tests {
             cpu_quota_percent: 100,
             cgroup_parent: Some("bellows".into()),
             cgroup_in_own: false,
+            tells_guest: false,
             vsock_cid: None,
             overlay: None,
             network: GuestNetwork::default(),
@@ -583,6 +611,19 @@ pub(crate) mod tests {
             args.contains("-m size=1024M -") && !args.contains("virtio-mem"),
             "{args}"
         );
+    }
+
+    #[test]
+    fn a_guest_of_an_older_runner_is_built_without_the_port_it_has_not_got() {
+        let config = config();
+        let built = shape(&config.spec.guest, CpuControl::Plug, Accel::Tcg).expect("sound");
+        let mut old = serde_json::to_value(&built).expect("encodes");
+        old.as_object_mut().expect("members").remove("log_port");
+        let old: Shape = serde_json::from_value(old).expect("as it was written");
+        let paths = Paths::new("/run/vm");
+        let args = |shape| qemu_args(&config, shape, Accel::Tcg, &paths, &[], None).join(" ");
+        assert!(args(&built).contains(LOG_PORT));
+        assert!(!args(&old).contains("virtio-serial") && !args(&old).contains("virtserialport"));
     }
 
     #[test]

@@ -60,6 +60,9 @@ pub struct Shape {
     pub initial: Resources,
     /// The largest CPU limit.
     pub max_cpu: MilliCpu,
+    /// There is a port that the guest's programs write their log to. A QEMU that an older runner started has none.
+    #[serde(default)]
+    pub log_port: bool,
 }
 
 /// A spec no QEMU can be built for.
@@ -134,6 +137,7 @@ pub fn shape(guest: &Guest, control: CpuControl, accel: Accel) -> Result<Shape, 
         early_memory: Bytes(initial.mem.0 - smallest.mem.0),
         initial,
         max_cpu: cpus.max,
+        log_port: true,
     })
 }
 

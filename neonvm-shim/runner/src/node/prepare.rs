@@ -195,6 +195,7 @@ pub(super) async fn prepare(
         cpu_quota_percent: params.cpu_quota_percent,
         cgroup_parent: params.cgroup_parent.clone(),
         cgroup_in_own: false,
+        tells_guest: false,
         vsock_cid,
         // There is no network plugin that would give a pod a second interface here.
         overlay: None,

@@ -441,6 +441,8 @@ fn keep_logs(state_dir: &Path, dir: &Path, end: Option<&ExitReport>) {
     for file in [
         "console.log",
         "console.log.1",
+        "guest.log",
+        "guest.log.1",
         "qemu.log",
         "runner.log",
         "exit.json",

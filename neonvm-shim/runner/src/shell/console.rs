@@ -5,13 +5,115 @@
 
 use std::fs::{self, OpenOptions};
 use std::io;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Longest console log; with the copy there are at most two of this.
-pub const CONSOLE_LOG_BYTES: u64 = 4 << 20;
+use crate::core::args::Paths;
+
+/// Longest log of a guest, of its console or its programs; with the copy there are at most two of this.
+pub const GUEST_LOG_BYTES: u64 = 4 << 20;
 /// Longest log of QEMU's own messages.
 pub const QEMU_LOG_BYTES: u64 = 1 << 20;
+
+/// A log file within its bound, which may be read while it grows.
+#[derive(Debug)]
+pub struct KeptLog {
+    path: PathBuf,
+    bound: u64,
+    reader: Mutex<Reader>,
+}
+
+/// How far a log was read.
+#[derive(Debug, Default)]
+struct Reader {
+    at: u64,
+    /// Bytes that were cut off before they were read.
+    lost: u64,
+}
+
+/// What was read of a log.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Bytes in the buffer; none at the present end.
+    pub bytes: usize,
+    /// Bytes before them that nobody can read any more.
+    pub lost: u64,
+}
+
+/// All logs of a runner's directory; those that tell of the guest first.
+#[must_use]
+pub fn logs(paths: &Paths) -> Vec<Arc<KeptLog>> {
+    let logs = [
+        (paths.console_log(), GUEST_LOG_BYTES),
+        (paths.guest_log(), GUEST_LOG_BYTES),
+        (paths.qemu_log(), QEMU_LOG_BYTES),
+        (paths.runner_log(), QEMU_LOG_BYTES),
+    ];
+    let kept = logs.map(|(path, bound)| Arc::new(KeptLog::new(path, bound)));
+    kept.into()
+}
+
+impl KeptLog {
+    /// The log at `path`, not read yet.
+    #[must_use]
+    pub fn new(path: PathBuf, bound: u64) -> Self {
+        Self {
+            path,
+            bound,
+            reader: Mutex::default(),
+        }
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn reader(&self) -> MutexGuard<'_, Reader> {
+        self.reader.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts what is there as read.
+    pub fn skip(&self) {
+        let length = fs::metadata(&self.path).map_or(0, |file| file.len());
+        self.reader().at = length;
+    }
+
+    /// Reads on. A file that is not there has nothing in it.
+    ///
+    /// # Errors
+    /// As the file system says.
+    pub fn read(&self, buffer: &mut [u8]) -> io::Result<Piece> {
+        // Held while reading: nothing is cut meanwhile.
+        let mut reader = self.reader();
+        let bytes = match fs::File::open(&self.path) {
+            Ok(file) => file.read_at(buffer, reader.at)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
+            Err(error) => return Err(error),
+        };
+        reader.at += bytes as u64;
+        Ok(Piece {
+            bytes,
+            lost: std::mem::take(&mut reader.lost),
+        })
+    }
+
+    /// Turns it over if it is longer than it may be.
+    ///
+    /// # Errors
+    /// As the file system says; the file is then still whole.
+    pub fn rotate(&self) -> io::Result<()> {
+        let mut reader = self.reader();
+        let cut = rotate(&self.path, self.bound)?;
+        if cut > 0 {
+            reader.lost += cut.saturating_sub(reader.at);
+            reader.at = 0;
+        }
+        Ok(())
+    }
+}
 
 /// Where the older part goes.
 #[must_use]
@@ -21,22 +123,21 @@ pub fn older(path: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Rotates a file if it is longer than `bound`; returns whether it was.
-///
-/// # Errors
-/// As the file system says; the file is then still whole.
-pub fn rotate(path: &Path, bound: u64) -> io::Result<bool> {
+/// Rotates a file if it is longer than `bound`; returns how long it was then, else nothing.
+fn rotate(path: &Path, bound: u64) -> io::Result<u64> {
     let length = match fs::metadata(path) {
         Ok(metadata) => metadata.len(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
         Err(error) => return Err(error),
     };
     if length <= bound {
-        return Ok(false);
+        return Ok(0);
     }
     let mut from = fs::File::open(path)?;
     // Only the newest part of a file that grew while nobody watched.
     io::Seek::seek(&mut from, io::SeekFrom::Start(length.saturating_sub(bound)))?;
+    // And no more than that, however fast it grows meanwhile.
+    let mut from = io::Read::take(from, bound.saturating_mul(2));
     let mut options = OpenOptions::new();
     let mut to = options
         .create(true)
@@ -45,8 +146,10 @@ pub fn rotate(path: &Path, bound: u64) -> io::Result<bool> {
         .mode(0o600)
         .open(older(path))?;
     io::copy(&mut from, &mut to)?;
-    OpenOptions::new().write(true).open(path)?.set_len(0)?;
-    Ok(true)
+    let file = OpenOptions::new().write(true).open(path)?;
+    let length = file.metadata()?.len();
+    file.set_len(0)?;
+    Ok(length)
 }
 
 /// Makes a log file private before QEMU opens it.
@@ -62,19 +165,46 @@ mod tests {
     use super::*;
     use std::io::Write;
 
+    fn read(log: &KeptLog) -> (String, u64) {
+        let mut buffer = [0; 64];
+        let piece = log.read(&mut buffer).unwrap();
+        let text = String::from_utf8(buffer[..piece.bytes].to_vec());
+        (text.unwrap(), piece.lost)
+    }
+
     #[test]
     fn an_appender_goes_on_after_the_cut_and_two_parts_are_the_bound() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("console.log");
-        assert!(!rotate(&path, 10).unwrap(), "no file is no failure");
+        assert_eq!(rotate(&path, 10).unwrap(), 0, "no file is no failure");
         prepare(&path).unwrap();
         let mut appender = OpenOptions::new().append(true).open(&path).unwrap();
         appender.write_all(b"0123456789").unwrap();
-        assert!(!rotate(&path, 10).unwrap());
+        assert_eq!(rotate(&path, 10).unwrap(), 0);
         appender.write_all(b"abcdef").unwrap();
-        assert!(rotate(&path, 10).unwrap());
+        assert_eq!(rotate(&path, 10).unwrap(), 16);
         appender.write_all(b"new").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "new");
         assert_eq!(fs::read_to_string(older(&path)).unwrap(), "6789abcdef");
+    }
+
+    #[test]
+    fn a_reader_goes_on_behind_a_cut_and_learns_what_it_missed() {
+        let temp = tempfile::tempdir().unwrap();
+        let log = KeptLog::new(temp.path().join("guest.log"), 10);
+        assert_eq!(read(&log), (String::new(), 0), "no file is no failure");
+        let mut appender = super::super::process::append_file(log.path()).unwrap();
+        appender.write_all(b"old").unwrap();
+        log.skip();
+        appender.write_all(b"12345678").unwrap();
+        assert_eq!(read(&log), ("12345678".to_owned(), 0));
+        log.rotate().unwrap();
+        appender.write_all(b"abc").unwrap();
+        assert_eq!(read(&log), ("abc".to_owned(), 0), "all before was read");
+        appender.write_all(b"0123456789").unwrap();
+        log.rotate().unwrap();
+        appender.write_all(b"new").unwrap();
+        assert_eq!(read(&log), ("new".to_owned(), 10));
+        assert_eq!(read(&log), (String::new(), 0));
     }
 }

@@ -8,6 +8,7 @@ pub mod disk;
 mod door;
 pub mod drives;
 mod follow;
+mod forward;
 pub mod guest;
 mod hearing;
 pub mod http;

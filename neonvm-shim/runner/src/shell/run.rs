@@ -24,8 +24,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::bridge::{self, BridgeError};
+use super::console::KeptLog;
 use super::control::{Handle, Token, bind_private, serve_pod, serve_private};
 use super::drives::{self, DriveError};
+use super::forward::Forwarder;
 use super::metrics::Metrics;
 use super::overlay::{self, OverlayError};
 use super::owed::Owed;
@@ -317,7 +319,8 @@ impl Runner {
         mut record: Record,
         from: Option<&Manifest>,
     ) -> Result<(Record, Option<Child>), RunError> {
-        for log in [self.paths.console_log(), self.paths.qemu_log()] {
+        let (console, guest) = (self.paths.console_log(), self.paths.guest_log());
+        for log in [console, guest, self.paths.qemu_log()] {
             console::prepare(&log).map_err(|error| RunError::Dir(log, error))?;
         }
         // Before QEMU: whatever happens next, the next runner knows what kind of QEMU it may find.
@@ -504,10 +507,13 @@ impl Runner {
             .map(Incoming::id)
             .or(outgoing.as_ref().map(Outgoing::id));
         sizer.handle(now, Event::Hold(held.map(str::to_owned)));
+        let logs = console::logs(&self.paths);
+        let forwarder = self.forwarder(&logs, child.is_none());
         let supervisor = Supervisor {
             sizer,
             config: self.config.clone(),
             paths: self.paths.clone(),
+            logs,
             clock: self.clock,
             silence: Silence::new(now, self.clock.wall(), before),
             seen: Seen::new(child.is_none()),
@@ -537,11 +543,30 @@ impl Runner {
             stop.clone(),
         ));
         let end = supervisor.run(taken, cancel).await;
+        if let Some(forwarder) = forwarder {
+            forwarder.finish().await;
+        }
         if end.is_some() {
             tokio::time::sleep(LINGER).await;
         }
         stop.cancel();
         end.map_or(End::Left, End::Exited)
+    }
+
+    /// Tells what the guest says from now on, where that is wanted: of a guest that runs already, an earlier runner has told the rest.
+    fn forwarder(&self, logs: &[Arc<KeptLog>], runs_already: bool) -> Option<Forwarder> {
+        let ours = [self.paths.console_log(), self.paths.guest_log()];
+        let of_guest = logs
+            .iter()
+            .filter(|log| ours.iter().any(|path| path == log.path()));
+        let of_guest: Vec<_> = of_guest.cloned().collect();
+        if !self.config.tells_guest {
+            return None;
+        }
+        if runs_already {
+            of_guest.iter().for_each(|log| log.skip());
+        }
+        Some(Forwarder::start(self.clock, of_guest, std::io::stdout()))
     }
 
     fn sizer(&self, record: &Record, booting: Option<Timestamp>, now: Timestamp) -> Sizer {

@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
-use super::console::{CONSOLE_LOG_BYTES, QEMU_LOG_BYTES, rotate};
+use super::console::KeptLog;
 use super::guest::News;
 use super::lanes::{Means, carry_out};
 use super::metrics::Metrics;
@@ -93,6 +93,8 @@ pub enum OnCancel {
 pub struct Supervisor {
     pub(super) config: Arc<RunnerConfig>,
     pub(super) paths: Paths,
+    /// The files that are kept from growing.
+    pub(super) logs: Vec<Arc<KeptLog>>,
     pub(super) clock: Clock,
     pub(super) record: Record,
     pub(super) sizer: Sizer,
@@ -451,14 +453,9 @@ impl Supervisor {
     }
 
     fn rotate_logs(&self) {
-        let logs = [
-            (self.paths.console_log(), CONSOLE_LOG_BYTES),
-            (self.paths.qemu_log(), QEMU_LOG_BYTES),
-            (self.paths.runner_log(), QEMU_LOG_BYTES),
-        ];
-        for (path, bound) in logs {
-            if let Err(error) = rotate(&path, bound) {
-                warn!(path = %path.display(), %error, "log not rotated");
+        for log in &self.logs {
+            if let Err(error) = log.rotate() {
+                warn!(path = %log.path().display(), %error, "log not rotated");
             }
         }
     }

@@ -113,15 +113,15 @@ fn unreadable(error: &FilesError) -> SyncProblem {
 }
 
 /// Waits for a notice; for ever where there are none.
-async fn changed(notices: Option<&Notices>) {
+pub(super) async fn changed(notices: Option<&Notices>) {
     match notices {
         Some(notices) => notices.next().await,
         None => std::future::pending().await,
     }
 }
 
-/// The kernel's notices of directories whose `..data` was replaced.
-struct Notices {
+/// The kernel's notices of directories whose `..data` was replaced, or of files that were written to.
+pub(super) struct Notices {
     fd: AsyncFd<Registered<OwnedFd>>,
     watched: BTreeMap<PathBuf, i32>,
     warned: BTreeSet<PathBuf>,
@@ -135,6 +135,15 @@ impl Notices {
             watched: BTreeMap::new(),
             warned: BTreeSet::new(),
         })
+    }
+
+    /// Of files that are there.
+    pub(super) fn of_files<'a>(files: impl Iterator<Item = &'a Path>) -> io::Result<Self> {
+        let notices = Self::open()?;
+        for file in files {
+            inotify::add_watch(notices.fd.get_ref().get(), file, WatchFlags::MODIFY)?;
+        }
+        Ok(notices)
     }
 
     /// Watches a directory; one that is watched already, or made anew, is no error.

@@ -148,6 +148,7 @@ impl Vm {
             cpu_quota_percent: 100,
             cgroup_parent: Some("bellows-test".into()),
             cgroup_in_own: false,
+            tells_guest: false,
             vsock_cid: None,
             overlay: None,
             network: GuestNetwork::default(),
@@ -176,6 +177,11 @@ impl Vm {
         Paths::new(self.dir.path())
     }
 
+    /// What its runners' standard output goes to.
+    pub fn said(&self) -> PathBuf {
+        self.dir.path().join("said")
+    }
+
     /// Starts a runner process, which serves its control socket a moment later.
     pub async fn start(&mut self) {
         let log = std::fs::File::options()
@@ -183,6 +189,11 @@ impl Vm {
             .append(true)
             .open(self.paths().runner_log())
             .expect("a log");
+        let said = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.said())
+            .expect("a file");
         let program = env!("CARGO_BIN_EXE_neonvm-runner");
         let mut words = self.under.iter().map(String::as_str).chain([program]);
         let mut command = Command::new(words.next().expect("a program"));
@@ -191,7 +202,7 @@ impl Vm {
             .args(["run", "--rundir"])
             .arg(self.dir.path())
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
+            .stdout(said)
             .stderr(log)
             .spawn()
             .expect("a runner");

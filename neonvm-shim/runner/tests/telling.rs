@@ -1,0 +1,51 @@
+//! What a guest says is told on the runner's standard output, by every runner of its QEMU.
+
+mod support;
+
+use support::{Bounds, Vm, kit, until};
+
+const SMALL: Bounds = Bounds {
+    cpus: [250, 250, 1000],
+    slots: [2, 2, 2],
+};
+
+/// How many lines of the runners' standard output hold these words.
+fn lines(vm: &Vm, words: &str) -> usize {
+    let said = std::fs::read(vm.said()).unwrap_or_default();
+    let said = String::from_utf8_lossy(&said);
+    said.lines().filter(|line| line.contains(words)).count()
+}
+
+#[tokio::test]
+async fn a_guests_console_is_told_once_whichever_runner_has_it() {
+    let test = "a_guests_console_is_told_once_whichever_runner_has_it";
+    let Some(kit) = kit(test).await else {
+        return;
+    };
+    let mut vm = Vm::new(&kit, &SMALL, |config| config.tells_guest = true);
+    vm.start().await;
+    vm.running().await;
+    until("the boot is told", &vm, || lines(&vm, "] INIT") > 0).await;
+    assert!(vm.paths().guest_log().exists(), "the port's file is there");
+    vm.kill_runner().await;
+    vm.start().await;
+    vm.running().await;
+    vm.stop(120_000).await;
+    vm.ended().await;
+    let shutdown = ["] INIT", "] SHUTDOWN"].map(|words| lines(&vm, words));
+    assert_eq!(shutdown, [1, 1], "{}", vm.logs());
+}
+
+#[tokio::test]
+async fn a_guest_on_one_machine_is_not_told() {
+    let Some(kit) = kit("a_guest_on_one_machine_is_not_told").await else {
+        return;
+    };
+    let mut vm = Vm::new(&kit, &SMALL, |_| ());
+    vm.start().await;
+    vm.running().await;
+    vm.stop(0).await;
+    vm.ended().await;
+    let said = std::fs::read_to_string(vm.said()).expect("a file");
+    assert_eq!(said, "");
+}
