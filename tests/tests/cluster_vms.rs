@@ -46,7 +46,7 @@ type Run = for<'a> fn(&'a World) -> Pin<Box<dyn Future<Output = Result<()>> + Se
 
 /// In this order: first those with a guest of their own; and a QEMU without KVM that has unplugged a CPU seldom sends its guest, so
 /// what moves comes before what shrinks.
-const CASES: [(&str, Run); 22] = [
+const CASES: [(&str, Run); 23] = [
     ("n17_a_guest_with_swap_has_it_to_the_page", |world| {
         Box::pin(rows::swap(world))
     }),
@@ -78,6 +78,9 @@ const CASES: [(&str, Run); 22] = [
     ),
     ("what_a_guest_says_is_in_the_log_of_its_pod", |world| {
         Box::pin(given::is_told(world))
+    }),
+    ("a_guests_qemu_has_no_privilege_of_its_container", |world| {
+        Box::pin(given::is_confined(world))
     }),
     (
         "n44_a_guest_with_a_database_moves_to_the_other_node",

@@ -15,9 +15,10 @@
 //! The guest's ports appear at the pod's address by a bridge and the kernel's translation, or, where the controller says so, by QEMU's user
 //! network, as they do on one machine.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{self, Read as _};
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -56,6 +57,8 @@ const QCOW2_MAGIC: [u8; 4] = *b"QFI\xfb";
 /// What a controller of NeonVM's says where runners are to leave cgroups alone, and the quota it means where it does not.
 const SKIP_CGROUP: &str = "skip-cgroup-management";
 const THEIR_QUOTA_PERCENT: u32 = 400;
+/// Mode of a file that is nobody's secret.
+const EVERYBODY_READS: u32 = 0o444;
 /// Of the grace a pod gets, this much is kept for our own end.
 const OWN_END_MS: u64 = 500;
 
@@ -167,6 +170,7 @@ pub async fn run(args: &[String], cancel: CancellationToken) -> ExitCode {
         let dir = root.join("vm/images/run");
         private_dir(&dir).map_err(|error| RecordError::Write(dir.display().to_string(), error))?;
         write_json(&Paths::new(&dir).config(), &config)?;
+        let_read(&config.image);
         Ok((dir, config))
     });
     match prepared {
@@ -179,6 +183,24 @@ pub async fn run(args: &[String], cancel: CancellationToken) -> ExitCode {
         Err(problem) => {
             tracing::error!(error = telemetry::chain(&problem), "cannot run");
             Exit::Config.into()
+        }
+    }
+}
+
+/// Lets QEMU, which has no privileges, read what init containers have put there as somebody else.
+fn let_read(image: &BootImage) {
+    for file in [&image.root_disk, &image.kernel] {
+        let mode = std::fs::metadata(file).map(|file| file.permissions().mode());
+        let Some(mode) = mode
+            .ok()
+            .filter(|mode| mode & EVERYBODY_READS != EVERYBODY_READS)
+        else {
+            continue;
+        };
+        let mode = Permissions::from_mode(mode | EVERYBODY_READS);
+        if let Err(error) = std::fs::set_permissions(file, mode) {
+            // It may belong to us, and QEMU says if it does not.
+            tracing::warn!(file = %file.display(), %error, "not made readable");
         }
     }
 }

@@ -147,6 +147,10 @@ async fn n18_a_guest_behind_a_bridge_is_reached_at_its_pods_address() {
     .await;
     assert!(!wire.reaches(&GUEST.to_string()));
 
+    // Its QEMU has the pod's interface and may do nothing to any other.
+    let pid = before.qemu_pid.expect("it runs");
+    assert_eq!(support::privileges(pid), [0, 0, 0, 0, 0, 1]);
+
     // A guest that asks is told the same address that ours has been told by its kernel's words.
     let script = vm.dir.path().join("tell");
     std::fs::write(&script, TELL).expect("a script");

@@ -160,3 +160,30 @@ async fn a_qemu_that_dies_is_a_failure() {
     let (report, code) = vm.ended().await;
     assert_eq!((report.reason, code), (ExitReason::QemuDied, 1));
 }
+
+#[tokio::test]
+async fn qemu_has_none_of_its_runners_privileges_but_to_serve_on_low_ports() {
+    /// `CAP_NET_BIND_SERVICE`.
+    const LOW_PORTS: u64 = 1 << 10;
+    let test = "qemu_has_none_of_its_runners_privileges_but_to_serve_on_low_ports";
+    let Some(kit) = kit(test).await else {
+        return;
+    };
+    let mut vm = Vm::new(&kit, &SMALL, |_| ());
+    vm.start().await;
+    let state = vm.running().await;
+    let [effective, permitted, inheritable, bounding, ambient, no_new] =
+        support::privileges(state.qemu_pid.expect("it runs"));
+    // Whoever is not root has nothing to limit.
+    if rustix::process::geteuid().is_root() {
+        assert_eq!(bounding & !LOW_PORTS, 0, "{bounding:x}");
+    }
+    assert_eq!(
+        (effective | permitted) & !LOW_PORTS,
+        0,
+        "{effective:x} {permitted:x}"
+    );
+    assert_eq!((inheritable, ambient, no_new), (0, 0, 1));
+    vm.stop(0).await;
+    vm.ended().await;
+}

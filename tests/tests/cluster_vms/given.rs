@@ -93,6 +93,23 @@ pub(super) async fn is_told(world: &World) -> Result<()> {
     .await
 }
 
+/// Its QEMU has no privilege of its container's.
+pub(super) async fn is_confined(world: &World) -> Result<()> {
+    world.guests_are(1).await?;
+    let qemu = world.cluster.qemus().into_iter().next();
+    let qemu = qemu.context("it has a QEMU")?;
+    let status = std::fs::read_to_string(format!("/proc/{qemu}/status"))?;
+    for line in [
+        "CapEff:\t0000000000000000",
+        "CapPrm:\t0000000000000000",
+        "CapBnd:\t0000000000000000",
+        "NoNewPrivs:\t1",
+    ] {
+        ensure!(status.lines().any(|told| told == line), "{line}\n{status}");
+    }
+    Ok(())
+}
+
 /// Waits until the secret's word is in pod and guest.
 async fn is_everywhere(world: &World, vm: &Value, pod: &Path, word: &str) -> Result<()> {
     let file = pod.join("vm/mounts/var/sync/example/foo");

@@ -239,3 +239,14 @@ fn n18_what_is_missing_or_wrong_is_named() {
     fs::write(root.path().join("vm/kernel/manifest.json"), "{}").unwrap();
     assert!(why(&args(&[])).contains("manifest.json does not describe a guest"));
 }
+
+#[test]
+fn a_disk_that_belongs_to_somebody_else_can_be_read_by_a_qemu_without_privileges() {
+    let root = files();
+    let disk = root.path().join("vm/images/rootdisk.qcow2");
+    fs::set_permissions(&disk, Permissions::from_mode(0o600)).unwrap();
+    let config = config(root.path(), &args(&[]), &pod()).unwrap();
+    let_read(&config.image);
+    let mode = fs::metadata(&disk).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o644);
+}

@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use protocol::runner::{GUESTD_FORWARD, GUESTD_PORT, pods_own_ports};
 
 use super::args::ALWAYS_PORTS;
+use super::bridge;
+use super::transfer::Manifest;
 use crate::config::RunnerConfig;
 
 /// What a port is of.
@@ -54,6 +56,20 @@ pub fn public(config: &RunnerConfig) -> BTreeSet<(Protocol, u16)> {
         .collect()
 }
 
+/// Whether QEMU serves on a port that not everybody may serve on: only its user network serves on the guest's.
+#[must_use]
+pub fn needs_privilege(
+    config: &RunnerConfig,
+    arrival: Option<&Manifest>,
+    first_free_port: u16,
+) -> bool {
+    let serves = !bridge::connects(config, arrival);
+    serves
+        && public(config)
+            .iter()
+            .any(|(_, port)| *port < first_free_port)
+}
+
 /// QEMU's user network with one forward per port.
 #[must_use]
 pub fn user_network(config: &RunnerConfig) -> String {
@@ -70,4 +86,19 @@ pub fn user_network(config: &RunnerConfig) -> String {
         text.push_str(&format!(",hostfwd={protocol}:{ip}:{host}-:{guest}"));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::args::tests::config;
+
+    #[test]
+    fn only_a_user_network_on_low_ports_needs_a_privilege() {
+        let mut config = config();
+        assert!(needs_privilege(&config, None, 1024), "ssh");
+        assert!(!needs_privilege(&config, None, 0), "the kernel lets all");
+        config.network.bridged = true;
+        assert!(!needs_privilege(&config, None, 1024));
+    }
 }

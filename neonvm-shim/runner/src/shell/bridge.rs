@@ -1,7 +1,8 @@
 //! The bridge between the pod and its guest's first device: see [`crate::core::bridge`].
 //!
-//! Bridge and rules are made before QEMU starts, so that a pod that cannot have them fails at once and says why. QEMU's end, and the
-//! answers to a guest that asks for its address, are seen to by every runner that starts or adopts a QEMU.
+//! Bridge, rules and QEMU's end are made before QEMU starts, which may make nothing, so that a pod that cannot have them fails at once
+//! and says why. That the end is plugged in, and that a guest that asks for its address is answered, is seen to by every runner that
+//! starts or adopts a QEMU.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};
@@ -49,7 +50,7 @@ pub enum BridgeError {
     /// The bridge is gone again.
     #[error("somebody has removed the bridge {BRIDGE}")]
     Gone,
-    /// The device file.
+    /// QEMU's end.
     #[error(transparent)]
     Tun(#[from] TunError),
     /// Packets end here.
@@ -70,11 +71,16 @@ pub enum BridgeError {
     Hosts(PathBuf, #[source] io::Error),
 }
 
-/// Makes bridge and rules; nothing for a guest that is connected otherwise. Doing it again does no harm.
+/// Makes bridge, rules and QEMU's end, with so many queues; nothing for a guest that is connected otherwise. Doing it again before there
+/// is a QEMU does no harm.
 ///
 /// # Errors
 /// [`BridgeError`].
-pub async fn prepare(config: &RunnerConfig, arrival: Option<&Manifest>) -> Result<(), BridgeError> {
+pub async fn prepare(
+    config: &RunnerConfig,
+    arrival: Option<&Manifest>,
+    queues: u32,
+) -> Result<(), BridgeError> {
     if !bridge::connects(config, arrival) {
         return Ok(());
     }
@@ -83,7 +89,7 @@ pub async fn prepare(config: &RunnerConfig, arrival: Option<&Manifest>) -> Resul
     let made = made.ok_or(BridgeError::Gone)?;
     links.add_address(made, POD, BITS).await?;
     links.raise(made).await?;
-    cable::make_tun()?;
+    cable::make_tap(&links, TAP, queues).await?;
     set(FORWARD, "1").map_err(BridgeError::Forward)?;
     if let Err(error) = set(ROUTE_LOCALNET, "1") {
         // The one thing that needs it: connections to the pod's own loopback address, as kubectl port-forward makes them.
@@ -99,6 +105,13 @@ pub async fn prepare(config: &RunnerConfig, arrival: Option<&Manifest>) -> Resul
     match &config.network.hosts {
         Some(hosts) => name_guest(hosts).map_err(|error| BridgeError::Hosts(hosts.clone(), error)),
         None => Ok(()),
+    }
+}
+
+/// Removes QEMU's end, when QEMU has ended.
+pub async fn clear(config: &RunnerConfig, from: Option<&Manifest>) {
+    if bridge::connects(config, from) {
+        cable::clear(TAP).await;
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::process::Command;
 
+use super::confined;
 use crate::config::RunnerConfig;
 
 /// Such a program writes a few megabytes; this much time means that the disk hangs.
@@ -77,11 +78,19 @@ pub async fn run(program: &Path, words: &[String]) -> Result<(), DiskError> {
         name.to_string_lossy().into_owned()
     };
     let mut command = Command::new(program);
-    command.args(words).stdin(Stdio::null()).kill_on_drop(true);
-    let output = tokio::time::timeout(TIMEOUT, command.output())
+    command
+        .args(words)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true);
+    let executed = |error| DiskError::Execute(program.to_owned(), error);
+    // It reads an image that somebody else has made.
+    let child = confined::spawn(&mut command, false).map_err(executed)?;
+    let output = tokio::time::timeout(TIMEOUT, child.wait_with_output())
         .await
         .map_err(|_| DiskError::Hung(name()))?
-        .map_err(|error| DiskError::Execute(program.to_owned(), error))?;
+        .map_err(executed)?;
     if output.status.success() {
         return Ok(());
     }

@@ -2,6 +2,7 @@
 
 pub mod bridge;
 mod cable;
+mod confined;
 pub mod console;
 pub mod control;
 pub mod disk;
@@ -24,4 +25,5 @@ pub mod run;
 mod shown;
 pub mod supervisor;
 pub mod sync;
+mod sys;
 pub mod transfer;

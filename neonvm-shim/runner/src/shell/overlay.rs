@@ -1,7 +1,7 @@
 //! The cable between the pod's interface in the overlay network and the guest's: see [`crate::core::overlay`].
 //!
-//! The bridge is made before QEMU starts, so that a pod without the interface fails at once and says why. QEMU makes its own end, which
-//! goes with it, and every runner that starts or adopts a QEMU plugs that in, so that nothing depends on who lived through what.
+//! Bridge and QEMU's end are made before QEMU starts, which may make nothing, so that a pod without the interface fails at once and says
+//! why. Every runner that starts or adopts a QEMU plugs its end in, so that nothing depends on who lived through what.
 
 use neonvm_links::{Links, LinksError};
 
@@ -26,30 +26,37 @@ pub enum OverlayError {
         "cannot connect the guest to the overlay network: the pod's container needs the capability NET_ADMIN for it"
     )]
     Links(#[from] LinksError),
-    /// The device file.
+    /// QEMU's end.
     #[error(transparent)]
     Tun(#[from] TunError),
 }
 
-/// Makes a bridge and puts the pod's interface into it, without addresses of its own; nothing for a guest that has no place in the
-/// overlay. Doing it again does no harm.
+/// Makes a bridge and puts the pod's interface into it, without addresses of its own, and QEMU's end with so many queues; nothing for a
+/// guest that has no place in the overlay. Doing it again before there is a QEMU does no harm.
 ///
 /// # Errors
 /// [`OverlayError`].
-pub async fn prepare(nic: Option<&OverlayNic>) -> Result<(), OverlayError> {
+pub async fn prepare(nic: Option<&OverlayNic>, queues: u32) -> Result<(), OverlayError> {
     let Some(nic) = nic else {
         return Ok(());
     };
     let links = Links::open()?;
     let interface = links.find(&nic.interface).await?;
     let interface = interface.ok_or_else(|| OverlayError::NoInterface(nic.interface.clone()))?;
-    cable::make_tun()?;
+    cable::make_tap(&links, TAP, queues).await?;
     let gone = || OverlayError::NoInterface(BRIDGE.to_owned());
     let bridge = cable::bridge(&links, BRIDGE, None).await?;
     let bridge = bridge.ok_or_else(gone)?;
     links.strip(interface.index).await?;
     cable::plug(&links, interface.index, bridge).await?;
     Ok(links.raise(bridge).await?)
+}
+
+/// Removes QEMU's end, when QEMU has ended.
+pub async fn clear(nic: Option<&OverlayNic>) {
+    if nic.is_some() {
+        cable::clear(TAP).await;
+    }
 }
 
 /// Sees to it that a guest with a device in the overlay network, from elsewhere or booted here, is connected, whoever started its QEMU.

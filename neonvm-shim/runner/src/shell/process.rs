@@ -11,6 +11,8 @@ use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 use tokio::process::{Child, Command};
 
+use super::confined;
+
 /// A process that is not mistaken for another one that got its number later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessId {
@@ -72,22 +74,38 @@ pub fn append_file(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
+/// The first port that anybody may serve on; by the kernel's own choice where it does not say.
+#[must_use]
+pub fn first_free_port() -> u16 {
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
+    text.ok()
+        .and_then(|text| text.trim().parse().ok())
+        .unwrap_or(1024)
+}
+
 /// Starts QEMU in a process group of its own, with its messages going to `log`. Nothing ties it to us: no pipe, no
-/// kill on drop.
+/// kill on drop, no privilege but that to serve on low ports, where it is needed.
 ///
 /// # Errors
 /// When the program cannot be executed or the log not opened.
-pub fn start(program: &Path, args: &[String], dir: &Path, log: &Path) -> io::Result<Child> {
+pub fn start(
+    program: &Path,
+    args: &[String],
+    dir: &Path,
+    log: &Path,
+    low_ports: bool,
+) -> io::Result<Child> {
     let (out, err) = (append_file(log)?, append_file(log)?);
-    Command::new(program)
+    let mut command = Command::new(program);
+    command
         .args(args)
         .current_dir(dir)
         .stdin(Stdio::null())
         .stdout(Stdio::from(out))
         .stderr(Stdio::from(err))
         .process_group(0)
-        .kill_on_drop(false)
-        .spawn()
+        .kill_on_drop(false);
+    confined::spawn(&mut command, low_ports)
 }
 
 /// The last bytes of a file as text; empty if it cannot be read.
@@ -125,7 +143,7 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let log = temp.path().join("log");
         let args = ["60".to_owned()];
-        let mut child = start(Path::new("sleep"), &args, temp.path(), &log).unwrap();
+        let mut child = start(Path::new("sleep"), &args, temp.path(), &log, false).unwrap();
         let id = ProcessId::of(child.id().unwrap()).expect("it runs");
         assert!(id.is_alive());
         assert!(

@@ -43,6 +43,8 @@ use crate::core::args::{Paths, qemu_args};
 use crate::core::budget::PlugBudget;
 use crate::core::disks::{self, DiskProblem, Drive};
 use crate::core::exit::{Evidence, classify};
+use crate::core::forwards;
+use crate::core::nic;
 use crate::core::shape::{self, Shape, ShapeError};
 use crate::core::silence::Silence;
 use crate::core::sizer::{Event, Sizer};
@@ -269,8 +271,9 @@ impl Runner {
         let control = shape::control(config.spec.cpu_scaling_mode, blind);
         let shape = shape::shape(&config.spec.guest, control, accel)?;
         let plan = disks::plan(&config.spec, config.ssh_public_key.as_deref())?;
-        bridge::prepare(config, None).await?;
-        overlay::prepare(config.overlay.as_ref()).await?;
+        let queues = nic::queues(&shape, None);
+        bridge::prepare(config, None, queues).await?;
+        overlay::prepare(config.overlay.as_ref(), queues).await?;
         disk::make_overlay(config, &self.paths.overlay()).await?;
         let drives = drives::make_all(config, &self.paths, &plan).await?;
         self.launch(self.new_record(accel, shape, drives), None)
@@ -329,7 +332,9 @@ impl Runner {
         let (config, shape) = (&self.config, &record.shape);
         let args = qemu_args(config, shape, accel, &self.paths, &record.drives, from);
         let program = &self.config.programs.qemu_system;
-        let child = process::start(program, &args, &self.paths.dir, &self.paths.qemu_log())
+        let low_ports = forwards::needs_privilege(config, from, process::first_free_port());
+        let (dir, log) = (&self.paths.dir, self.paths.qemu_log());
+        let child = process::start(program, &args, dir, &log, low_ports)
             .map_err(|error| RunError::Qemu(program.clone(), error))?;
         record.qemu = child.id().and_then(ProcessId::of);
         write_json(&self.paths.record(), &record)?;
@@ -420,8 +425,9 @@ impl Runner {
             Ok(drives) => drives,
             Err(unfit) => return Ok(Err(unfit)),
         };
-        bridge::prepare(&self.config, Some(&from)).await?;
-        overlay::prepare(self.config.overlay.as_ref()).await?;
+        let queues = nic::queues(&from.shape, Some(&from));
+        bridge::prepare(&self.config, Some(&from), queues).await?;
+        overlay::prepare(self.config.overlay.as_ref(), queues).await?;
         info!(
             migration = order.id,
             shares_disk, "building a QEMU like the guest's"
@@ -474,10 +480,10 @@ impl Runner {
                 ..first_state(&record)
             };
         });
+        let origin = transfer::origin(&self.config, &record);
         if let Some(qemu) = record.qemu {
-            let from = transfer::origin(&self.config, &record);
-            bridge::keep_connected(&self.config, qemu, from.as_ref());
-            overlay::keep_connected(&self.config, qemu, from.as_ref());
+            bridge::keep_connected(&self.config, qemu, origin.as_ref());
+            overlay::keep_connected(&self.config, qemu, origin.as_ref());
         }
         let (group, quota) = self.join_group(&record);
         let now = self.clock.now();
@@ -547,6 +553,8 @@ impl Runner {
             forwarder.finish().await;
         }
         if end.is_some() {
+            bridge::clear(&self.config, origin.as_ref()).await;
+            overlay::clear(self.config.overlay.as_ref()).await;
             tokio::time::sleep(LINGER).await;
         }
         stop.cancel();

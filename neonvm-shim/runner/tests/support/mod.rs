@@ -378,6 +378,21 @@ where
     }
 }
 
+/// The members of `/proc/PID/status` that say what a process may do.
+pub fn privileges(pid: u32) -> [u64; 6] {
+    let pid = i32::try_from(pid).expect("a process");
+    let process = procfs::process::Process::new(pid).expect("it runs");
+    let status = process.status().expect("its status");
+    [
+        status.capeff,
+        status.capprm,
+        status.capinh,
+        status.capbnd.expect("of every kernel"),
+        status.capamb.expect("of every kernel"),
+        status.nonewprivs.expect("of every kernel"),
+    ]
+}
+
 /// Sysfs scaling, for a `change`.
 pub fn sysfs(config: &mut RunnerConfig) {
     config.spec.cpu_scaling_mode = Some(CpuScalingMode::SysfsScaling);

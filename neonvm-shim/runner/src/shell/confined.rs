@@ -1,0 +1,122 @@
+//! Starts a program that is to have none of our privileges: a guest that breaks out of its QEMU is a process that may do what the
+//! owner of QEMU's files may, and no more.
+//!
+//! Privileges are a thread's, and a child gets those of the thread that starts it. So a thread gives up its own, starts the program and
+//! ends; there is no moment in which the program has them.
+
+use std::io;
+
+use rustix::io::Errno;
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, capability_is_in_bounding_set,
+    clear_ambient_capability_set, remove_capability_from_bounding_set, set_capabilities,
+    set_no_new_privs,
+};
+use tokio::process::{Child, Command};
+use tokio::runtime::Handle;
+
+/// Starts `command` without any privilege but to serve on ports below those that anybody may, where `low_ports` says so.
+///
+/// # Errors
+/// When it cannot be executed, or a privilege not be given up: then nothing was started.
+pub(super) fn spawn(command: &mut Command, low_ports: bool) -> io::Result<Child> {
+    let keep = if low_ports {
+        CapabilitySet::NET_BIND_SERVICE
+    } else {
+        CapabilitySet::empty()
+    };
+    let runtime = Handle::current();
+    let start = || {
+        give_up(keep)?;
+        let _entered = runtime.enter();
+        command.spawn()
+    };
+    std::thread::scope(|scope| match scope.spawn(start).join() {
+        Ok(started) => started,
+        Err(panic) => std::panic::resume_unwind(panic),
+    })
+}
+
+/// Gives up all privileges of this thread, and of what it starts, but those to keep.
+pub(super) fn give_up(keep: CapabilitySet) -> io::Result<()> {
+    // First: from here on no program gives more than its starter has.
+    set_no_new_privs(true)?;
+    clear_ambient_capability_set()?;
+    for bit in 0..u64::BITS {
+        let one = CapabilitySet::from_bits_retain(1 << bit);
+        match capability_is_in_bounding_set(one) {
+            Ok(true) if !keep.contains(one) => limit(one)?,
+            Ok(_) => {}
+            // The kernel knows no more of them.
+            Err(Errno::INVAL) => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let keep = capabilities(None)?.permitted & keep;
+    let none = CapabilitySet::empty();
+    Ok(set_capabilities(
+        None,
+        CapabilitySets {
+            effective: keep,
+            permitted: keep,
+            inheritable: none,
+        },
+    )?)
+}
+
+/// Takes a privilege out of those that can be had at all.
+fn limit(one: CapabilitySet) -> io::Result<()> {
+    match remove_capability_from_bounding_set(one) {
+        // Who may not has no others either, or keeps to what no program can give any more.
+        Ok(()) | Err(Errno::PERM) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use procfs::process::Process;
+    use std::process::Stdio;
+
+    async fn status_of(low_ports: bool) -> procfs::process::Status {
+        let mut command = Command::new("sleep");
+        command.arg("60").stdin(Stdio::null()).kill_on_drop(true);
+        let child = spawn(&mut command, low_ports).unwrap();
+        let pid = i32::try_from(child.id().unwrap()).unwrap();
+        let process = Process::new(pid).unwrap();
+        // The file is the program's once it is executed, which spawning waits for.
+        process.status().unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_program_is_started_without_privileges_and_its_starter_keeps_them() {
+        let before = capabilities(None).unwrap();
+        let status = status_of(false).await;
+        assert_eq!(
+            (status.capeff, status.capprm, status.capinh, status.capamb),
+            (0, 0, 0, Some(0))
+        );
+        let may_limit = before.effective.contains(CapabilitySet::SETPCAP);
+        assert!(!may_limit || status.capbnd == Some(0), "{status:?}");
+        assert_eq!(status.nonewprivs, Some(1));
+        assert_eq!(capabilities(None).unwrap(), before);
+    }
+
+    #[tokio::test]
+    async fn low_ports_are_all_that_a_program_may_keep() {
+        let low_ports = CapabilitySet::NET_BIND_SERVICE;
+        let has = capabilities(None).unwrap().permitted & low_ports;
+        let status = status_of(true).await;
+        let is_root = rustix::process::geteuid().is_root();
+        let kept = if is_root { has.bits() } else { 0 };
+        assert_eq!((status.capeff, status.capprm), (kept, kept));
+        assert!(
+            !is_root
+                || status
+                    .capbnd
+                    .is_none_or(|bits| bits & !low_ports.bits() == 0)
+        );
+        assert_eq!(status.nonewprivs, Some(1));
+    }
+}

@@ -1,0 +1,52 @@
+//! The one place with `unsafe`: making an interface whose other end is a file.
+#![expect(
+    unsafe_code,
+    reason = "such interfaces are made by ioctl alone, which has no safe form"
+)]
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+use rustix::ioctl::{IntegerSetter, Opcode, Updater, ioctl};
+
+/// `TUNSETIFF`, which takes and gives a [`Request`].
+const SET_INTERFACE: Opcode = 0x4004_54ca;
+/// `TUNSETPERSIST`, which takes a number.
+const SET_PERSIST: Opcode = 0x4004_54cb;
+/// `IFF_TAP`, `IFF_NO_PI`, `IFF_VNET_HDR`: frames, with nothing before them but what virtio puts there.
+const FRAMES: u16 = 0x0002 | 0x1000 | 0x4000;
+/// `IFF_MULTI_QUEUE`.
+const QUEUES: u16 = 0x0100;
+
+/// `struct ifreq`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct Request {
+    name: [u8; 16],
+    flags: u16,
+    rest: [u8; 22],
+}
+
+/// Makes an interface of this name that stays when nobody has its other end, which anybody may take then who may open the device file
+/// `tun`; by several queues, if it is to be.
+///
+/// # Errors
+/// As the kernel says.
+pub(super) fn make_tap(tun: &Path, name: &str, has_queues: bool) -> io::Result<()> {
+    let mut request = Request {
+        name: [0; 16],
+        flags: if has_queues { FRAMES | QUEUES } else { FRAMES },
+        rest: [0; 22],
+    };
+    // The last byte stays zero.
+    for (to, from) in request.name.iter_mut().take(15).zip(name.bytes()) {
+        *to = from;
+    }
+    let file = File::options().read(true).write(true).open(tun)?;
+    // SAFETY: the kernel reads and writes one `struct ifreq`, which `Request` is in size and layout.
+    unsafe { ioctl(&file, Updater::<SET_INTERFACE, Request>::new(&mut request)) }?;
+    // SAFETY: the kernel takes a number, and touches no memory of ours.
+    unsafe { ioctl(&file, IntegerSetter::<SET_PERSIST>::new_usize(1)) }?;
+    Ok(())
+}
