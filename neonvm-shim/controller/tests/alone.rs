@@ -96,10 +96,10 @@ async fn n01_it_starts_alone_and_says_when_it_is_ready() {
     );
     for path in ["/", "/debug/state"] {
         let state = get(&address, path).await;
-        assert!(
-            state.contains(r#""controllerName":"virtualmachine""#),
-            "{state}"
-        );
+        for name in ["virtualmachine", "virtualmachinemigration"] {
+            let entry = format!(r#""controllerName":"{name}""#);
+            assert!(state.contains(&entry), "{state}");
+        }
     }
     end(child).await;
 }

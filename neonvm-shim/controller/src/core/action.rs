@@ -251,6 +251,12 @@ impl Kind {
             _ => Peer::Api,
         }
     }
+
+    /// Whether its VM lacks something as long as it fails. CPUs that do not come ahead of their order come with it.
+    #[must_use]
+    pub fn is_needed(self) -> bool {
+        self != Self::PlugAhead
+    }
 }
 
 impl fmt::Display for Kind {

@@ -5,6 +5,14 @@ use std::collections::BTreeMap;
 use protocol::time::{Span, Timestamp};
 use serde::Serialize;
 
+use super::vm::READ_AGAIN;
+
+/// An object counts as degraded once something about it has had only failures for this long.
+pub const PENDING: Span = Span::from_secs(60);
+/// Failures are over when no new one has come for this long. What is still to be done is tried again within [`READ_AGAIN`] at the
+/// latest, and a try takes less than that; so nobody asks any more for what has not failed again.
+pub const OVER: Span = Span(3 * READ_AGAIN.0);
+
 /// How one attempt ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -17,20 +25,29 @@ pub enum Outcome {
     Failure,
 }
 
-/// Failures of one object since its last success.
+/// Failures of one kind of action since its last success.
 #[derive(Debug, Clone, Copy)]
 struct Streak {
     first: Timestamp,
     last: Timestamp,
 }
 
-/// An object counts as degraded once it has had only failures for `pending`; it is actively retried as long as the
-/// newest failure is younger than `pending`. Conflicts are kept apart; a failure of another kind clears them.
+impl Streak {
+    fn is_over(&self, now: Timestamp) -> bool {
+        now.since(self.last) >= OVER
+    }
+}
+
+/// By object and kind of action: that a pod can be read says nothing of whether one can be made.
+type Streaks<K> = BTreeMap<(String, K), Streak>;
+
+/// Follows the failures of objects by the kind `K` of what was tried. An object is degraded as long as one kind has had failures
+/// for [`PENDING`] and nothing else; it is actively retried while the newest of these is younger than that. A single failure
+/// that nothing follows degrades nobody. Conflicts are kept apart; a failure of another sort clears those of its kind.
 #[derive(Debug, Clone)]
-pub struct FailureLag {
-    pending: Span,
-    failing: BTreeMap<String, Streak>,
-    conflicting: BTreeMap<String, Streak>,
+pub struct FailureLag<K> {
+    failing: Streaks<K>,
+    conflicting: Streaks<K>,
 }
 
 /// Which objects are degraded.
@@ -42,106 +59,187 @@ pub struct Degraded {
     pub idle: Vec<String>,
 }
 
-impl FailureLag {
-    /// A tracker with the period that must pass before an object counts.
-    #[must_use]
-    pub fn new(pending: Span) -> Self {
+impl Degraded {
+    /// These and those.
+    pub fn append(&mut self, mut others: Self) {
+        self.active.append(&mut others.active);
+        self.idle.append(&mut others.idle);
+    }
+}
+
+impl<K: Ord> Default for FailureLag<K> {
+    fn default() -> Self {
         Self {
-            pending,
             failing: BTreeMap::new(),
             conflicting: BTreeMap::new(),
         }
     }
+}
 
-    /// Notes an attempt for an object.
-    pub fn note(&mut self, key: &str, outcome: Outcome, now: Timestamp) {
+impl<K: Ord + Copy> FailureLag<K> {
+    /// Notes an attempt of a kind for an object.
+    pub fn note(&mut self, object: &str, kind: K, outcome: Outcome, now: Timestamp) {
+        // No more is kept than what fails now.
+        for streaks in [&mut self.failing, &mut self.conflicting] {
+            streaks.retain(|_, streak| !streak.is_over(now));
+        }
+        let place = (object.to_owned(), kind);
+        if outcome != Outcome::Conflict {
+            self.conflicting.remove(&place);
+        }
         let streaks = match outcome {
-            Outcome::Success => return self.forget(key),
-            Outcome::Conflict => &mut self.conflicting,
-            Outcome::Failure => {
-                self.conflicting.remove(key);
-                &mut self.failing
+            Outcome::Success => {
+                self.failing.remove(&place);
+                return;
             }
+            Outcome::Conflict => &mut self.conflicting,
+            Outcome::Failure => &mut self.failing,
         };
-        let streak = streaks.entry(key.to_owned()).or_insert(Streak {
+        let streak = streaks.entry(place).or_insert(Streak {
             first: now,
             last: now,
         });
         streak.last = now;
     }
 
-    /// The object is well, or gone.
-    pub fn forget(&mut self, key: &str) {
-        self.failing.remove(key);
-        self.conflicting.remove(key);
+    /// The object is gone.
+    pub fn forget(&mut self, object: &str) {
+        for streaks in [&mut self.failing, &mut self.conflicting] {
+            streaks.retain(|(of, _), _| of != object);
+        }
     }
 
     /// Objects that fail.
     #[must_use]
     pub fn failing(&self, now: Timestamp) -> Degraded {
-        self.degraded(&self.failing, now)
+        degraded(&self.failing, now)
     }
 
     /// Objects that only meet conflicts.
     #[must_use]
     pub fn conflicting(&self, now: Timestamp) -> Degraded {
-        self.degraded(&self.conflicting, now)
+        degraded(&self.conflicting, now)
     }
+}
 
-    fn degraded(&self, streaks: &BTreeMap<String, Streak>, now: Timestamp) -> Degraded {
-        let mut out = Degraded::default();
-        for (key, streak) in streaks {
-            if now.since(streak.first) < self.pending {
-                continue;
-            }
-            let active = now.since(streak.last) < self.pending;
-            let list = if active {
-                &mut out.active
-            } else {
-                &mut out.idle
-            };
-            list.push(key.clone());
+fn degraded<K>(streaks: &Streaks<K>, now: Timestamp) -> Degraded {
+    let mut is_active: BTreeMap<&str, bool> = BTreeMap::new();
+    for ((object, _), streak) in streaks {
+        if !streak.is_over(now) && streak.last.since(streak.first) >= PENDING {
+            *is_active.entry(object).or_default() |= now.since(streak.last) < PENDING;
         }
-        out
     }
+    let mut out = Degraded::default();
+    for (object, is_active) in is_active {
+        let list = if is_active {
+            &mut out.active
+        } else {
+            &mut out.idle
+        };
+        list.push(object.to_owned());
+    }
+    out
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::Kind;
 
-    const MINUTE: Span = Span::from_secs(60);
+    const START: Timestamp = Timestamp(1_000_000);
+
+    fn at(seconds: u64) -> Timestamp {
+        START + Span::from_secs(seconds)
+    }
+
+    fn noted(notes: &[(&str, Kind, Outcome, u64)]) -> FailureLag<Kind> {
+        let mut lag = FailureLag::default();
+        for (object, kind, outcome, seconds) in notes {
+            lag.note(object, *kind, *outcome, at(*seconds));
+        }
+        lag
+    }
 
     #[test]
     fn an_object_is_degraded_after_a_minute_of_failures_only() {
-        let mut lag = FailureLag::new(MINUTE);
-        let start = Timestamp(1_000_000);
-        lag.note("default/a", Outcome::Failure, start);
-        assert_eq!(
-            lag.failing(start + Span::from_secs(59)),
-            Degraded::default()
-        );
-        lag.note("default/a", Outcome::Failure, start + Span::from_secs(50));
-        assert_eq!(lag.failing(start + MINUTE).active, ["default/a"]);
-        let later = start + Span::from_secs(110);
-        assert_eq!(
-            lag.failing(later).idle,
-            ["default/a"],
-            "not tried for a minute"
-        );
-        lag.note("default/a", Outcome::Success, later);
+        let mut lag = noted(&[
+            ("default/a", Kind::CreatePod, Outcome::Failure, 0),
+            ("default/a", Kind::CreatePod, Outcome::Failure, 59),
+        ]);
+        assert_eq!(lag.failing(at(59)), Degraded::default());
+        lag.note("default/a", Kind::CreatePod, Outcome::Failure, at(74));
+        assert_eq!(lag.failing(at(74)).active, ["default/a"]);
+        let later = at(74) + PENDING;
+        let idle = lag.failing(later).idle;
+        assert_eq!(idle, ["default/a"], "not tried for a minute");
+        lag.note("default/a", Kind::CreatePod, Outcome::Success, later);
         assert_eq!(lag.failing(later), Degraded::default());
     }
 
     #[test]
+    fn a_success_ends_the_failures_of_its_own_kind_alone() {
+        let mut lag = noted(&[
+            ("default/a", Kind::CreatePod, Outcome::Failure, 0),
+            ("default/a", Kind::WriteStatus, Outcome::Failure, 0),
+            ("default/a", Kind::ReadVm, Outcome::Success, 30),
+            ("default/a", Kind::CreatePod, Outcome::Failure, 60),
+            ("default/a", Kind::WriteStatus, Outcome::Failure, 60),
+            ("default/a", Kind::ReadVm, Outcome::Success, 61),
+        ]);
+        assert_eq!(lag.failing(at(61)).active, ["default/a"], "listed once");
+        lag.note("default/a", Kind::WriteStatus, Outcome::Success, at(62));
+        assert_eq!(lag.failing(at(62)).active, ["default/a"]);
+        lag.note("default/a", Kind::CreatePod, Outcome::Success, at(63));
+        assert_eq!(lag.failing(at(63)), Degraded::default());
+    }
+
+    #[test]
+    fn what_is_not_tried_any_more_does_not_fail_for_ever() {
+        let mut lag = noted(&[
+            ("default/a", Kind::CreatePod, Outcome::Failure, 0),
+            ("default/a", Kind::CreatePod, Outcome::Failure, 70),
+            ("default/b", Kind::SetSize, Outcome::Failure, 0),
+        ]);
+        let over = at(70) + OVER;
+        assert_eq!(lag.failing(over), Degraded::default());
+        // A new failure after that begins anew.
+        lag.note("default/a", Kind::CreatePod, Outcome::Failure, over);
+        assert_eq!(lag.failing(over), Degraded::default());
+    }
+
+    #[test]
+    fn a_single_failure_degrades_nobody() {
+        let lag = noted(&[
+            ("default/a", Kind::SetSize, Outcome::Failure, 0),
+            ("default/a", Kind::WriteStatus, Outcome::Conflict, 0),
+        ]);
+        for seconds in [0, 60, 90] {
+            assert_eq!(lag.failing(at(seconds)), Degraded::default());
+            assert_eq!(lag.conflicting(at(seconds)), Degraded::default());
+        }
+    }
+
+    #[test]
     fn conflicts_are_kept_apart_and_a_failure_clears_them() {
-        let mut lag = FailureLag::new(MINUTE);
-        let start = Timestamp(1_000_000);
-        lag.note("default/a", Outcome::Conflict, start);
-        lag.note("default/a", Outcome::Conflict, start + MINUTE);
-        assert_eq!(lag.conflicting(start + MINUTE).active, ["default/a"]);
-        assert_eq!(lag.failing(start + MINUTE), Degraded::default());
-        lag.note("default/a", Outcome::Failure, start + MINUTE);
-        assert_eq!(lag.conflicting(start + MINUTE), Degraded::default());
+        let mut lag = noted(&[
+            ("default/a", Kind::PatchVm, Outcome::Conflict, 0),
+            ("default/a", Kind::PatchVm, Outcome::Conflict, 60),
+        ]);
+        assert_eq!(lag.conflicting(at(60)).active, ["default/a"]);
+        assert_eq!(lag.failing(at(60)), Degraded::default());
+        lag.note("default/a", Kind::PatchVm, Outcome::Failure, at(60));
+        assert_eq!(lag.conflicting(at(60)), Degraded::default());
+    }
+
+    #[test]
+    fn an_object_that_is_gone_does_not_fail() {
+        let mut lag = noted(&[
+            ("default/a", Kind::PatchVm, Outcome::Failure, 0),
+            ("default/a", Kind::PatchVm, Outcome::Failure, 60),
+            ("default/b", Kind::PatchVm, Outcome::Failure, 0),
+            ("default/b", Kind::PatchVm, Outcome::Failure, 60),
+        ]);
+        lag.forget("default/a");
+        assert_eq!(lag.failing(at(60)).active, ["default/b"]);
     }
 }

@@ -306,6 +306,7 @@ impl Hub {
             core: VmCore::new(self.settings.clone(), rand::rng().random()),
             mailbox: mailbox.clone(),
             common: self.common.clone(),
+            place: self.common.state.place(&text_of(&key)),
             announcer: Announcer::default(),
             key: Arc::new(RunnerKey::new(Arc::clone(&self.common.api), &key.0, &key.1)),
         };
@@ -360,11 +361,13 @@ impl Hub {
     }
 
     fn count_failing(&self) {
-        let (failing, conflicting) = self.common.state.degraded();
-        for vm in failing.active.iter().chain(&failing.idle) {
-            tracing::warn!(vm, "has had only failures for a while");
+        for standing in self.common.state.degraded(self.common.clock.now()) {
+            let (controller, failing) = (standing.controller, &standing.failing);
+            for object in failing.active.iter().chain(&failing.idle) {
+                tracing::warn!(controller, object, "has had only failures for a while");
+            }
+            self.common.metrics.degraded(&standing);
         }
-        self.common.metrics.degraded(&failing, &conflicting);
     }
 }
 

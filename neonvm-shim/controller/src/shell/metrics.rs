@@ -7,8 +7,9 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use protocol::time::Span;
 
+use super::state::Standing;
 use crate::core::Note;
-use crate::core::failing::{Degraded, Outcome};
+use crate::core::failing::Outcome;
 
 /// Bounds of `reconcile_duration_seconds` and `vm_creation_to_runner_creation_duration_seconds`.
 const SHORT_BUCKETS: [f64; 13] = [
@@ -220,15 +221,15 @@ impl Metrics {
         }
     }
 
-    /// The lists of degraded objects as they are now.
-    pub(super) fn degraded(&self, failing: &Degraded, conflicting: &Degraded) {
+    /// A controller's lists of degraded objects as they are now.
+    pub(super) fn degraded(&self, standing: &Standing) {
         for (outcome, lists) in [
-            (OutcomeLabel::failure, failing),
-            (OutcomeLabel::conflict, conflicting),
+            (OutcomeLabel::failure, &standing.failing),
+            (OutcomeLabel::conflict, &standing.conflicting),
         ] {
             for (actively_retried, list) in [("true", &lists.active), ("false", &lists.idle)] {
                 let labels = FailingLabels {
-                    controller: super::CONTROLLER,
+                    controller: standing.controller,
                     outcome,
                     actively_retried,
                 };
@@ -258,6 +259,7 @@ fn label(outcome: Outcome) -> OutcomeLabel {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::failing::Degraded;
 
     #[test]
     fn names_are_those_dashboards_ask_for() {
@@ -277,11 +279,14 @@ mod tests {
             pod: "p".into(),
             since_vm: Some(Span::from_secs(1)),
         });
-        let degraded = Degraded {
-            active: vec!["default/a".into()],
-            idle: vec![],
-        };
-        metrics.degraded(&degraded, &Degraded::default());
+        metrics.degraded(&Standing {
+            controller: super::super::CONTROLLER,
+            failing: Degraded {
+                active: vec!["default/a".into()],
+                idle: vec![],
+            },
+            conflicting: Degraded::default(),
+        });
         let ongoing = metrics.ipam.begins(IpamAction::acquire);
         drop(metrics.ipam.begins(IpamAction::release));
         metrics

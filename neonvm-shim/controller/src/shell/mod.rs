@@ -26,6 +26,8 @@ mod owners;
 mod runner_key;
 mod secret;
 mod state;
+#[cfg(test)]
+mod testing;
 mod webhook;
 mod worker;
 
@@ -58,8 +60,10 @@ pub use webhook::{Names as WebhookNames, Webhook};
 
 use crate::core::{Moment, Settings};
 
-/// Name of the one controller in metrics and dumps.
+/// Name in metrics and dumps of what cares for VMs.
 const CONTROLLER: &str = "virtualmachine";
+/// The same of what cares for migrations.
+const CONTROLLER_OF_MOVES: &str = "virtualmachinemigration";
 /// First and longest pause before a broken watch is taken up again.
 const WATCH_RETRY_FIRST: Duration = Duration::from_millis(50);
 const WATCH_RETRY_CAP: Duration = Duration::from_secs(5);

@@ -18,11 +18,12 @@ use super::held::Held;
 use super::link::{LinkError, RunnerLink};
 use super::mailbox::Mailbox;
 use super::runner_key::RunnerKey;
+use super::state::MovePlace;
 use super::worker::Common;
 use super::{decode, moment, pause_until};
-use crate::core::Refusal;
 use crate::core::announce::{About, Announcer};
 use crate::core::migration::{Action, Event, MoveCore, Reply};
+use crate::core::{Moment, Refusal};
 
 /// The mover of the VM `namespace/name`.
 pub(super) struct Mover {
@@ -31,6 +32,7 @@ pub(super) struct Mover {
     pub(super) core: MoveCore,
     pub(super) mailbox: Mailbox<Event>,
     pub(super) common: Common,
+    pub(super) place: MovePlace,
     pub(super) announcer: Announcer,
     pub(super) key: Arc<RunnerKey>,
 }
@@ -53,24 +55,25 @@ impl Mover {
                 under_way.push(self.begin(action, &links));
             }
             self.tell();
-            if !cancel.is_cancelled() {
-                self.common.state.publish_moves(&key, self.core.snapshot());
-            }
+            self.place.publish(self.core.snapshot());
             tokio::select! {
                 () = cancel.cancelled() => return,
                 () = self.mailbox.changed() => {}
-                Some(event) = under_way.next() => self.ended(&key, event),
+                Some(event) = under_way.next() => {
+                    self.ended(&key, moment(&self.common.clock), event);
+                }
                 () = pause_until(&self.common.clock, self.core.poll_deadline()) => {}
             }
         }
     }
 
-    fn ended(&mut self, key: &str, event: Event) {
-        let now = moment(&self.common.clock);
+    fn ended(&mut self, key: &str, now: Moment, event: Event) {
         if let Event::Done { kind, result } = &event {
             let outcome = Refusal::outcome(result);
-            let failing = format!("{key} (migrations)");
-            self.common.state.ended(&failing, outcome, now.now);
+            if let Some(migration) = self.core.migration_of(*kind) {
+                let object = format!("{}/{migration}", self.namespace);
+                self.place.note(&object, *kind, outcome, now.now);
+            }
             if let Err(Refusal::Failed { message, permanent }) = result {
                 tracing::warn!(vm = key, action = ?kind, permanent, error = message, "a step of a migration failed");
             } else {
@@ -227,3 +230,6 @@ async fn create_target(
 fn reply(found: Found, name: String) -> Result<Reply, Refusal> {
     Ok(found?.map_or_else(|| Reply::PodGone(name), Reply::Pod))
 }
+
+#[cfg(test)]
+mod tests;

@@ -143,11 +143,13 @@ impl Moves {
             uid,
         };
         self.tell(&vm, moment(&self.common.clock), gone);
+        let (of, migration) = (text_of(&vm), text_of(key));
+        self.common.state.forget_move(&of, &migration);
         if !self.migrations.values().any(|(of, ..)| *of == vm) {
             if let Some(running) = self.running.remove(&vm) {
                 running.cancel.cancel();
             }
-            self.common.state.forget_moves(&text_of(&vm));
+            self.common.state.forget_moves(&of);
         }
     }
 
@@ -203,6 +205,7 @@ impl Moves {
             core: MoveCore::new(self.settings.clone(), rand::rng().random()),
             mailbox: mailbox.clone(),
             common: self.common.clone(),
+            place: self.common.state.place_of_moves(&text_of(&key)),
             announcer: Announcer::default(),
             key: Arc::new(RunnerKey::new(Arc::clone(&self.common.api), &key.0, &key.1)),
         };

@@ -19,7 +19,7 @@ use super::link::{RunnerAddress, RunnerLink};
 use super::mailbox::Mailbox;
 use super::metrics::Metrics;
 use super::runner_key::RunnerKey;
-use super::state::StateHandle;
+use super::state::{StateHandle, VmPlace};
 use super::{moment, pause_until};
 use crate::core::announce::{About, Announcer};
 use crate::core::observe::PodRunner;
@@ -44,6 +44,7 @@ pub(super) struct Worker {
     pub(super) core: VmCore,
     pub(super) mailbox: Mailbox<Event>,
     pub(super) common: Common,
+    pub(super) place: VmPlace,
     pub(super) announcer: Announcer,
     pub(super) key: Arc<RunnerKey>,
 }
@@ -92,22 +93,23 @@ impl Worker {
             }
             // Requests go out before anybody is told of them.
             if let Some(Some(event)) = under_way.next().now_or_never() {
-                self.ended(&key, event);
+                self.ended(&key, moment(&self.common.clock), event);
                 continue;
             }
             self.tell();
-            self.common.state.publish(&key, self.core.snapshot());
+            self.place.publish(self.core.snapshot());
             tokio::select! {
                 () = cancel.cancelled() => return,
                 () = self.mailbox.changed() => {}
-                Some(event) = under_way.next() => self.ended(&key, event),
+                Some(event) = under_way.next() => {
+                    self.ended(&key, moment(&self.common.clock), event);
+                }
                 () = pause_until(&self.common.clock, self.core.poll_deadline()) => {}
             }
         }
     }
 
-    fn ended(&mut self, key: &str, event: Event) {
-        let now = moment(&self.common.clock);
+    fn ended(&mut self, key: &str, now: Moment, event: Event) {
         if let Event::Done {
             kind,
             began,
@@ -116,7 +118,9 @@ impl Worker {
         {
             let outcome = Refusal::outcome(result);
             self.common.metrics.ended(outcome, now.now.since(began.now));
-            self.common.state.ended(key, outcome, now.now);
+            if kind.is_needed() {
+                self.place.note(key, *kind, outcome, now.now);
+            }
             if let Err(Refusal::Failed { message, permanent }) = result {
                 tracing::warn!(vm = key, action = ?kind, permanent, error = message, "action failed");
             } else {
@@ -235,3 +239,6 @@ async fn give(
     };
     (began, result)
 }
+
+#[cfg(test)]
+mod tests;

@@ -162,6 +162,17 @@ impl Action {
             Self::Begin { .. } => Kind::Begin,
         }
     }
+
+    /// The migration it is about, if it names it.
+    #[must_use]
+    pub fn migration(&self) -> Option<&str> {
+        match self {
+            Self::PatchMigration { name, .. }
+            | Self::WriteMigration { name, .. }
+            | Self::ReadMigration { name } => Some(name),
+            _ => None,
+        }
+    }
 }
 
 impl Kind {

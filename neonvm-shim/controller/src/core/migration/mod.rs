@@ -126,6 +126,8 @@ pub struct MoveCore {
     pace: Pace<Kind>,
     failures: BTreeMap<Kind, String>,
     suffix: String,
+    /// Whose turn it was when there was a plan last.
+    turn: Option<String>,
     /// Objects that have moved on: they are read before anything else is written.
     stale_vm: bool,
     stale_migration: Option<String>,
@@ -165,6 +167,7 @@ impl MoveCore {
             pace: Pace::default(),
             failures: BTreeMap::new(),
             suffix: String::new(),
+            turn: None,
             stale_vm: false,
             stale_migration: None,
             read_at: Timestamp(0),
@@ -262,6 +265,15 @@ impl MoveCore {
             KnownVm::Present(vm) => Some(vm),
             KnownVm::Unknown | KnownVm::Absent => None,
         }
+    }
+
+    /// The migration that the action of this kind is for that is under way: the one it names, else the one whose turn it is.
+    #[must_use]
+    pub fn migration_of(&self, kind: Kind) -> Option<&str> {
+        let action = self.busy.get(&kind.peer());
+        let named = action.filter(|action| action.kind() == kind)?.migration();
+        let name = named.or(self.turn.as_deref())?;
+        self.migrations.contains_key(name).then_some(name)
     }
 
     /// The pods to whose runners links should be held.
@@ -367,11 +379,13 @@ impl MoveCore {
         let before = self.failures.len();
         self.failures
             .retain(|kind, _| wanted.contains(kind) || busy.contains(kind));
-        if self.failures.len() == before {
+        let plan = if self.failures.len() == before {
             first
         } else {
             self.look(at)
-        }
+        };
+        self.turn.clone_from(&plan.turn);
+        plan
     }
 
     fn look(&self, at: Moment) -> Plan {

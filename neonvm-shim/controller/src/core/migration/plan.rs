@@ -94,6 +94,8 @@ pub struct Plan {
     pub actions: Vec<Action>,
     /// When to plan again though nothing happens.
     pub look_again: Option<Timestamp>,
+    /// The migration whose turn it is. Of the others nothing is written but what names them.
+    pub turn: Option<String>,
 }
 
 /// Plans.
@@ -113,6 +115,7 @@ pub fn plan(input: &Input<'_>) -> Plan {
             before = Some(&migration.metadata.name);
         }
     }
+    plan.turn = before.map(str::to_owned);
     plan
 }
 

@@ -1,0 +1,50 @@
+//! What tests of workers and movers begin with.
+
+use std::sync::Arc;
+
+use kube::Client;
+use prometheus_client::registry::Registry;
+use telemetry::StageLog;
+use telemetry::clock::Clock;
+use tokio_util::sync::CancellationToken;
+
+use super::api::KubeApi;
+use super::events;
+use super::metrics::Metrics;
+use super::runner_key::RunnerKey;
+use super::state::StateHandle;
+use super::worker::Common;
+
+/// The VM of all of them.
+pub(super) const VM: &str = "default/example";
+
+/// What workers share, with an API server that nobody can ask.
+pub(super) fn common() -> Common {
+    let url = "http://127.0.0.1:1".parse().expect("an address");
+    let client = Client::try_from(kube::Config::new(url)).expect("a client");
+    let api = Arc::new(KubeApi::new(client));
+    let clock = Clock::new();
+    let (events, _) = events::start(Arc::clone(&api), CancellationToken::new());
+    Common {
+        api,
+        events,
+        metrics: Metrics::register(&mut Registry::default()),
+        stages: StageLog::new(16),
+        state: StateHandle::new(clock),
+        state_dir: "/nowhere".into(),
+        clock,
+    }
+}
+
+/// The key of its runners.
+pub(super) fn key(common: &Common) -> Arc<RunnerKey> {
+    let api = Arc::clone(&common.api);
+    Arc::new(RunnerKey::new(api, "default", "example"))
+}
+
+/// One that is cancelled.
+pub(super) fn cancelled() -> CancellationToken {
+    let cancel = CancellationToken::new();
+    cancel.cancel();
+    cancel
+}

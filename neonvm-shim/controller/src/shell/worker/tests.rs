@@ -1,0 +1,212 @@
+use protocol::object::Pod;
+use protocol::time::{Span, Timestamp};
+use protocol::vm::VirtualMachine;
+
+use super::*;
+use crate::core::failing::{Degraded, OVER};
+use crate::core::testing::sample_vm;
+use crate::core::{Kind, Settings};
+use crate::shell::testing::{VM, cancelled, common, key};
+
+fn worker(common: &Common) -> Worker {
+    Worker {
+        namespace: "default".into(),
+        name: "example".into(),
+        core: VmCore::new(Settings::one_machine(), 7),
+        mailbox: Mailbox::default(),
+        common: common.clone(),
+        place: common.state.place(VM),
+        announcer: Announcer::default(),
+        key: key(common),
+    }
+}
+
+fn refused() -> Result<Reply, Refusal> {
+    Err(Refusal::Failed {
+        message: "exceeded quota (403)".into(),
+        permanent: true,
+    })
+}
+
+/// A worker, and an API server that carries out what it asks but for one kind of action. No time passes but by [`Scene::live`].
+struct Scene {
+    worker: Worker,
+    vm: VirtualMachine,
+    refuses: Option<Kind>,
+    carried_out: Vec<Kind>,
+    at: Moment,
+}
+
+impl Scene {
+    fn new(refuses: Kind) -> Self {
+        let common = common();
+        let mut scene = Self {
+            at: moment(&common.clock),
+            worker: worker(&common),
+            vm: sample_vm(),
+            refuses: Some(refuses),
+            carried_out: Vec::new(),
+        };
+        scene.show();
+        scene
+    }
+
+    fn show(&mut self) {
+        let version: u64 = self.vm.metadata.resource_version.parse().expect("a number");
+        self.vm.metadata.resource_version = (version + 1).to_string();
+        let vm = Event::Vm(Box::new(self.vm.clone()));
+        self.worker.core.handle(self.at, vm);
+    }
+
+    fn live(&mut self, time: Span) {
+        let end = self.at.now + time;
+        while self.at.now < end {
+            while let Some(action) = self.worker.core.poll_action(self.at) {
+                let kind = action.kind();
+                let result = if self.refuses == Some(kind) {
+                    refused()
+                } else {
+                    self.carried_out.push(kind);
+                    Ok(self.carry_out(action))
+                };
+                let began = self.at;
+                let done = Event::Done {
+                    kind,
+                    began,
+                    result,
+                };
+                self.worker.ended(VM, self.at, done);
+            }
+            self.at.now = self.at.now + Span::from_secs(1);
+        }
+    }
+
+    fn carry_out(&mut self, action: Action) -> Reply {
+        match action {
+            Action::WriteStatus { status, .. } => {
+                self.vm.status = Some(*status);
+                self.show();
+                Reply::Vm(Box::new(self.vm.clone()))
+            }
+            Action::ReadVm => Reply::Vm(Box::new(self.vm.clone())),
+            Action::ReadPod { name } => Reply::PodGone(name),
+            Action::EnsureSshSecret { .. } | Action::EnsureRunnerSecret { .. } => {
+                Reply::SecretReady
+            }
+            Action::CreatePod { pod, .. } => {
+                let pod: Pod = serde_json::from_value(pod).expect("a pod");
+                Reply::Pod(Box::new(pod))
+            }
+            other => panic!("nobody asked for {other:?}"),
+        }
+    }
+
+    fn failing(&self) -> Degraded {
+        let [of_vms, _] = self.worker.common.state.degraded(self.at.now);
+        of_vms.failing
+    }
+}
+
+#[tokio::test]
+async fn a_vm_whose_pod_is_refused_is_failing_while_all_else_works() {
+    let mut scene = Scene::new(Kind::CreatePod);
+    scene.live(Span::from_secs(90));
+    for _ in 0..600 {
+        assert_eq!(scene.failing().active, [VM]);
+        scene.live(Span::from_secs(1));
+    }
+    for worked in [Kind::ReadVm, Kind::ReadPod, Kind::WriteStatus] {
+        assert!(scene.carried_out.contains(&worked), "{worked:?}");
+    }
+    scene.refuses = None;
+    scene.live(Span::from_secs(30));
+    assert_eq!(scene.failing(), Degraded::default());
+}
+
+#[tokio::test]
+async fn a_vm_that_does_not_need_any_more_what_was_refused_is_well() {
+    let mut scene = Scene::new(Kind::EnsureSshSecret);
+    scene.vm.spec.enable_ssh = true;
+    scene.show();
+    scene.live(Span::from_secs(120));
+    assert_eq!(scene.failing().active, [VM]);
+    scene.vm.spec.enable_ssh = false;
+    scene.show();
+    scene.live(OVER);
+    assert!(scene.carried_out.contains(&Kind::CreatePod));
+    assert_eq!(scene.failing(), Degraded::default());
+}
+
+#[tokio::test]
+async fn cpus_that_do_not_come_ahead_of_their_order_are_no_failure() {
+    let mut scene = Scene::new(Kind::PlugAhead);
+    for _ in 0..3 {
+        let done = Event::Done {
+            kind: Kind::PlugAhead,
+            began: scene.at,
+            result: refused(),
+        };
+        scene.worker.ended(VM, scene.at, done);
+        scene.at.now = scene.at.now + Span::from_secs(60);
+    }
+    assert_eq!(scene.failing(), Degraded::default());
+}
+
+/// Both answers to the end of a VM are under way at once: that of its last write to the worker, that of the watch to the hub.
+#[tokio::test]
+async fn what_a_worker_says_of_a_vm_that_is_gone_is_not_kept() {
+    let common = common();
+    let mut late = worker(&common);
+    common.state.forget(VM);
+    let minute_later = fail_for_a_minute(&mut late);
+    late.run(cancelled()).await;
+    assert!(!common.state.knows(VM));
+    assert_eq!(common.state.dump()[0]["vms"], serde_json::json!({}));
+    let [of_vms, _] = common.state.degraded(minute_later);
+    assert_eq!(of_vms.failing, Degraded::default());
+}
+
+#[tokio::test]
+async fn a_vm_made_anew_keeps_its_own_entry_whatever_the_last_ones_worker_says() {
+    let common = common();
+    let mut late = worker(&common);
+    common.state.forget(VM);
+    let mut next = worker(&common);
+    let vm = Event::Vm(Box::new(sample_vm()));
+    next.core.handle(moment(&common.clock), vm);
+    next.place.publish(next.core.snapshot());
+    let minute_later = fail_for_a_minute(&mut late);
+    late.run(cancelled()).await;
+    assert_eq!(common.state.dump()[0]["vms"][VM]["uid"], "uid-1");
+    let [of_vms, _] = common.state.degraded(minute_later);
+    assert_eq!(of_vms.failing, Degraded::default());
+}
+
+#[tokio::test]
+async fn a_worker_that_starts_again_is_shown_as_it_was_until_it_speaks() {
+    let common = common();
+    let mut died = worker(&common);
+    let vm = Event::Vm(Box::new(sample_vm()));
+    died.core.handle(moment(&common.clock), vm);
+    died.place.publish(died.core.snapshot());
+    let minute_later = fail_for_a_minute(&mut died);
+    let _next = worker(&common);
+    assert_eq!(common.state.dump()[0]["vms"][VM]["uid"], "uid-1");
+    let [of_vms, _] = common.state.degraded(minute_later);
+    assert_eq!(of_vms.failing.active, [VM]);
+}
+
+/// Returns when the minute is over.
+fn fail_for_a_minute(worker: &mut Worker) -> Timestamp {
+    let mut at = moment(&worker.common.clock);
+    for _ in 0..=4 {
+        let done = Event::Done {
+            kind: Kind::PatchVm,
+            began: at,
+            result: refused(),
+        };
+        worker.ended(VM, at, done);
+        at.now = at.now + Span::from_secs(15);
+    }
+    at.now
+}
