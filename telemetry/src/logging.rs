@@ -67,14 +67,20 @@ pub fn init(service: &str) -> Result<LogHandle, LogError> {
         .find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
         .unwrap_or_else(|| DEFAULT_FILTER.to_owned());
     let (filter, reload) = reload::Layer::new(parse(&filter)?);
+    // That a line could not be written is not told on stderr, which it was to be written to: whoever cannot print there panics, and a
+    // program whose log is on a full disk has to go on.
     let output = if std::io::stderr().is_terminal() {
-        fmt::layer().with_writer(std::io::stderr).boxed()
+        fmt::layer()
+            .log_internal_errors(false)
+            .with_writer(std::io::stderr)
+            .boxed()
     } else {
         fmt::layer()
             .json()
             .flatten_event(true)
             // `spans` holds it as well.
             .with_current_span(false)
+            .log_internal_errors(false)
             .with_writer(std::io::stderr)
             .boxed()
     };
@@ -85,4 +91,29 @@ pub fn init(service: &str) -> Result<LogHandle, LogError> {
         .map_err(|_| LogError::AlreadySet)?;
     tracing::debug!(service, "logging is set up");
     Ok(LogHandle { reload })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Run by the next test in a process of its own.
+    #[test]
+    #[ignore = "its stderr has to be on a full disk"]
+    fn a_line_that_cannot_be_written() {
+        let _handle = init("test").expect("set up once in this process");
+        tracing::error!("nowhere");
+    }
+
+    #[test]
+    fn a_program_whose_log_is_on_a_full_disk_goes_on() {
+        let full = std::fs::File::options().write(true).open("/dev/full");
+        let status = std::process::Command::new(std::env::current_exe().expect("this program"))
+            .args(["--ignored", "--exact", "--nocapture"])
+            .arg("logging::tests::a_line_that_cannot_be_written")
+            .stdout(std::process::Stdio::null())
+            .stderr(full.expect("a device of every Linux"))
+            .status();
+        assert!(status.expect("it runs").success());
+    }
 }
