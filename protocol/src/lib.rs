@@ -9,6 +9,7 @@
 pub mod admission;
 pub mod annotations;
 pub mod crds;
+pub mod disk_cache;
 pub mod exposition;
 pub mod extender;
 #[cfg(any(test, feature = "fuzzing"))]

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::Parser;
 use leases::LeaseName;
 use leases::core::elect::{ElectRule, MIN_LEASE};
+use protocol::disk_cache::DiskCache;
 use protocol::time::{Span, WallTime};
 use protocol::vm::CpuScalingMode;
 
@@ -67,9 +68,10 @@ pub struct Args {
     /// Restart a VM only once its old pod is gone.
     #[arg(long)]
     pub at_most_one_pod: bool,
-    /// Drive options of runners.
-    #[arg(long)]
-    pub qemu_disk_cache_settings: Option<String>,
+    /// How QEMU caches what guests write to their disks: `cache.writeback=`, `cache.direct=` and `cache.no-flush=` with on or off, or one
+    /// of QEMU's words, as `cache=none`. A guest that runs stays as it is.
+    #[arg(long, default_value_t = DiskCache::OURS, value_name = "OPTIONS")]
+    pub qemu_disk_cache_settings: DiskCache,
     /// Share of movable memory among hot-plugged memory.
     #[arg(long)]
     pub memhp_auto_movable_ratio: Option<String>,
@@ -148,9 +150,7 @@ impl Args {
         settings.true_requests = self.true_requests == TrueRequests::On;
         settings.keep_field_owners = self.keep_field_owners;
         settings.at_most_one_pod |= self.at_most_one_pod;
-        if let Some(cache) = &self.qemu_disk_cache_settings {
-            settings.qemu_disk_cache_settings.clone_from(cache);
-        }
+        settings.qemu_disk_cache = self.qemu_disk_cache_settings;
         if let Some(ratio) = &self.memhp_auto_movable_ratio {
             settings.memhp_auto_movable_ratio.clone_from(ratio);
         }
@@ -239,6 +239,20 @@ mod tests {
         let option = "--runner-cpu-quota-percent=400";
         assert_eq!(percent(&[image, option]), Some(400));
         assert_eq!(percent(&[image, option, "--disable-runner-cgroup"]), None);
+    }
+
+    #[test]
+    fn the_cache_of_disks_is_what_qemu_knows_or_nothing_starts() {
+        let cache = |options: &[&str]| args(options).map(|args| args.settings().qemu_disk_cache);
+        assert_eq!(cache(&[]).expect("parses"), DiskCache::OURS);
+        let deployed =
+            "--qemu-disk-cache-settings=cache.writeback=on,cache.direct=on,cache.no-flush=on";
+        assert!(cache(&[deployed]).expect("parses").direct);
+        let error = cache(&["--qemu-disk-cache-settings=cache=none,file=x"]).expect_err("refused");
+        assert!(
+            error.to_string().contains("\"file=x\" is not one of"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
+use protocol::disk_cache::DiskCache;
 use protocol::vm::VmSpec;
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +32,9 @@ pub struct RunnerConfig {
     pub image: BootImage,
     /// Which accelerator.
     pub accel: AccelChoice,
+    /// How QEMU caches what the guest writes.
+    #[serde(default, skip_serializing_if = "is_ours")]
+    pub disk_cache: DiskCache,
     /// What this machine learned about KVM and about guest kernels is kept in this directory.
     pub knowledge_dir: PathBuf,
     /// CPU quota of QEMU in per cent of the VM's milli-CPU: 100 is strict, 400 is what NeonVM's runner uses.
@@ -68,6 +72,11 @@ pub struct RunnerConfig {
     /// Boot nothing: wait for a guest that runs elsewhere.
     #[serde(default)]
     pub receive: bool,
+}
+
+/// For the file alone: older runners do not know the member.
+fn is_ours(cache: &DiskCache) -> bool {
+    *cache == DiskCache::OURS
 }
 
 /// How a guest's first device is connected to its pod.

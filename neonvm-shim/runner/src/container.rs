@@ -22,6 +22,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use protocol::disk_cache::DiskCacheError;
 use protocol::image::{ImageContent, ImageManifest, MANIFEST_FILE, MANIFEST_FORMAT};
 use protocol::migration::{PSK_FILE, RECEIVE_MIGRATION};
 use protocol::runner::{CPU_QUOTA_PERCENT, GUEST_NETWORK, GUEST_NETWORKS};
@@ -36,7 +37,9 @@ use crate::config::{
 };
 use crate::core::args::Paths;
 use crate::core::overlay::{self, OverlayProblem};
-use crate::core::packed::{PackedError, argument, is_set, vm_spec, vm_status};
+use crate::core::packed::{
+    DISK_CACHE, PackedError, argument, disk_cache, is_set, vm_spec, vm_status,
+};
 use crate::node::images;
 use crate::shell::record::{RecordError, private_dir, write_json};
 use crate::shell::supervisor::OnCancel;
@@ -74,6 +77,9 @@ pub enum ContainerError {
     /// An argument.
     #[error("-cpu-scaling-mode is {0:?}, not QmpScaling or SysfsScaling")]
     Mode(String),
+    /// The cache of disks.
+    #[error("-{DISK_CACHE} is not understood")]
+    DiskCache(#[from] DiskCacheError),
     /// The quota.
     #[error("{CPU_QUOTA_PERCENT} is {0:?}, not a number of per cent, or 0 for none")]
     Quota(String),
@@ -219,6 +225,7 @@ pub fn config(
     let overlay = overlay_nic(&spec, args)?;
     let image = boot_image(root, args)?;
     let quota = quota_percent(args, pod.quota.as_deref())?;
+    let disk_cache = disk_cache(args)?;
     let network = guest_network(root, pod.network.as_deref())?;
     let keys = root.join("vm/ssh/authorized_keys");
     let program = |name: &str| root.join("opt/qemu/bin").join(name);
@@ -235,6 +242,7 @@ pub fn config(
         },
         image,
         accel: AccelChoice::Auto,
+        disk_cache,
         knowledge_dir: root.join("vm/images/known"),
         cpu_quota_percent: quota.unwrap_or(100),
         // The kubelet has put us into the container's own group, and its limits hold for QEMU too.

@@ -258,11 +258,9 @@ fn arguments(vm: &VirtualMachine, status: &VmStatus, settings: &Settings) -> Vec
     if settings.use_virtio_console {
         args.push("-use-virtio-console".into());
     }
+    let cache = settings.qemu_disk_cache.to_string();
     for (flag, value) in [
-        (
-            "-qemu-disk-cache-settings",
-            settings.qemu_disk_cache_settings.as_str(),
-        ),
+        ("-qemu-disk-cache-settings", cache.as_str()),
         ("-memhp-auto-movable-ratio", ratio),
         ("-cpu-scaling-mode", mode),
     ] {

@@ -1,5 +1,6 @@
 //! What an operator may choose about pods and phases.
 
+use protocol::disk_cache::DiskCache;
 use protocol::runner::GUEST_NETWORKS;
 use protocol::time::Span;
 use protocol::vm::CpuScalingMode;
@@ -58,7 +59,7 @@ pub struct Settings {
     /// `-memhp-auto-movable-ratio` of runners.
     pub memhp_auto_movable_ratio: String,
     /// `-qemu-disk-cache-settings` of runners.
-    pub qemu_disk_cache_settings: String,
+    pub qemu_disk_cache: DiskCache,
     /// Passes `-skip-cgroup-management` and leaves the cgroup mount out.
     pub skip_cgroup_management: bool,
     /// What QEMU may use of the node's CPU time, in per cent of the VM's milli-CPU, enforced by a runner of ours in the pod's own
@@ -103,7 +104,7 @@ impl Settings {
             default_cpu_scaling_mode: CpuScalingMode::QmpScaling,
             runner_image: "bellows/runner".into(),
             memhp_auto_movable_ratio: "401".into(),
-            qemu_disk_cache_settings: "cache.writeback=on,cache.direct=on,cache.no-flush=on".into(),
+            qemu_disk_cache: DiskCache::OURS,
             skip_cgroup_management: false,
             cpu_quota_percent: None,
             guest_network: None,

@@ -202,8 +202,9 @@ pub fn qemu_args(
     args.one(
         "-drive",
         format!(
-            "if=none,id=root,file={},format=qcow2,cache=unsafe",
-            escaped(&paths.overlay())
+            "if=none,id=root,file={},format=qcow2,{}",
+            escaped(&paths.overlay()),
+            config.disk_cache
         ),
     );
     args.one("-device", "virtio-blk-pci,drive=root");
@@ -214,7 +215,7 @@ pub fn qemu_args(
                 "if=none,id={},file={},{}",
                 drive.id,
                 escaped(&paths.drive(drive)),
-                drive.options()
+                drive.options(config.disk_cache)
             ),
         );
         args.one("-device", format!("virtio-blk-pci,drive={}", drive.id));
@@ -408,6 +409,7 @@ pub(crate) mod tests {
     };
     use crate::core::disks::DriveKind;
     use crate::core::shape::{shape, tests::guest};
+    use protocol::disk_cache::DiskCache;
     use protocol::vm::{Port, VmSpec};
 
     pub(crate) fn config() -> RunnerConfig {
@@ -450,6 +452,7 @@ pub(crate) mod tests {
                 ports: vec![5432, 22],
             },
             accel: AccelChoice::Auto,
+            disk_cache: DiskCache::OURS,
             knowledge_dir: "/s".into(),
             cpu_quota_percent: 100,
             cgroup_parent: Some("bellows".into()),
@@ -587,6 +590,20 @@ pub(crate) mod tests {
         let shape = shape(&config.spec.guest, CpuControl::Plug, Accel::Tcg).expect("sound");
         let paths = Paths::new("/run/vm");
         qemu_args(config, &shape, Accel::Tcg, &paths, &[], None).join(" ")
+    }
+
+    #[test]
+    fn what_is_written_is_cached_as_the_configuration_says() {
+        let mut config = config();
+        config.disk_cache = "cache=none".parse().expect("QEMU's");
+        let shape = shape(&config.spec.guest, CpuControl::Plug, Accel::Kvm).expect("sound");
+        let paths = Paths::new("/run/vm");
+        let args = qemu_args(&config, &shape, Accel::Kvm, &paths, &drives(), None);
+        let drives: Vec<&String> = args.iter().filter(|it| it.starts_with("if=none")).collect();
+        let none = "cache.writeback=on,cache.direct=on,cache.no-flush=off";
+        let cached: Vec<bool> = drives.iter().map(|it| it.contains(none)).collect();
+        // The files of the runtime are read alone.
+        assert_eq!(cached, [true, false, true, true], "{drives:#?}");
     }
 
     #[test]

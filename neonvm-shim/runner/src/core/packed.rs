@@ -5,6 +5,7 @@ use std::io::Read;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use flate2::read::GzDecoder;
+use protocol::disk_cache::{DiskCache, DiskCacheError};
 use protocol::vm::{VmSpec, VmStatus};
 use serde::de::DeserializeOwned;
 
@@ -12,6 +13,8 @@ use serde::de::DeserializeOwned;
 const SPEC: &str = "vmspec";
 /// The argument with the status.
 const STATUS: &str = "vmstatus";
+/// The argument with the cache of disks.
+pub const DISK_CACHE: &str = "qemu-disk-cache-settings";
 /// Longest spec unpacked. A spec of every member is a few kilobytes; a bomb is more.
 const MAX_SPEC_BYTES: u64 = 4 << 20;
 
@@ -64,6 +67,14 @@ fn unpack<T: DeserializeOwned>(args: &[String], name: &'static str) -> Result<T,
         return Err(PackedError::TooLong(name));
     }
     serde_json::from_slice(&json).map_err(|error| PackedError::Json(name, error))
+}
+
+/// How the disks of the guest are to be cached; ours where the arguments say nothing.
+///
+/// # Errors
+/// [`DiskCacheError`].
+pub fn disk_cache(args: &[String]) -> Result<DiskCache, DiskCacheError> {
+    argument(args, DISK_CACHE).unwrap_or_default().parse()
 }
 
 /// The value of a flag in any of Go's spellings: one dash or two, `=` or the next argument.
@@ -134,6 +145,17 @@ mod tests {
         assert_eq!(status.extra_net_ip, "10.100.128.1");
         let missing = vm_status(&args(&["-vmspec", &packed])).unwrap_err();
         assert!(missing.to_string().contains("-vmstatus"), "{missing}");
+    }
+
+    #[test]
+    fn disks_are_cached_as_the_arguments_say_or_as_ours() {
+        let said = "cache.writeback=on,cache.direct=on,cache.no-flush=on";
+        let cache = disk_cache(&args(&["-qemu-disk-cache-settings", said, "-x"])).unwrap();
+        assert_eq!(cache.to_string(), said);
+        assert_eq!(disk_cache(&args(&["-x"])), Ok(DiskCache::OURS));
+        let options = args(&["-qemu-disk-cache-settings=cache=none,file=/x"]);
+        let error = disk_cache(&options).unwrap_err();
+        assert!(error.to_string().contains("\"file=/x\""), "{error}");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use protocol::annotations::{ANNOTATION_VSOCK_CID, VsockCidError, vsock_cid};
+use protocol::disk_cache::DiskCacheError;
 use protocol::migration::RECEIVE_MIGRATION;
 use protocol::object::Pod;
 use protocol::vm::VmSpec;
@@ -19,7 +20,7 @@ use crate::config::{CONFIG_FORMAT, GuestNetwork, RunnerConfig};
 use crate::core::addresses::Addresses;
 use crate::core::args::Paths;
 use crate::core::disks::{self, DiskProblem};
-use crate::core::packed::{PackedError, vm_spec};
+use crate::core::packed::{DISK_CACHE, PackedError, disk_cache, vm_spec};
 use crate::core::pod::CONTAINER;
 use crate::shell::record::{RecordError, private_dir, read_json, write_json};
 
@@ -158,7 +159,8 @@ pub(super) async fn prepare(
         .get(protocol::annotations::LABEL_VM_NAME);
     let vm = label.ok_or(PrepareError::NoVm)?.clone();
     let spec: VmSpec = vm_spec(&container.args)?;
-    disks::plan(&spec, None)?;
+    let disk_cache = disk_cache(&container.args)?;
+    check(&spec)?;
     let vsock_cid = vsock_cid(&pod.metadata.annotations)?;
     if vsock_cid.is_some() && !Path::new(VHOST_VSOCK).exists() {
         return Err(PrepareError::NoVsock);
@@ -191,6 +193,7 @@ pub(super) async fn prepare(
         programs,
         image,
         accel: params.accel,
+        disk_cache,
         knowledge_dir: params.state_dir.clone(),
         cpu_quota_percent: params.cpu_quota_percent,
         cgroup_parent: params.cgroup_parent.clone(),

@@ -15,6 +15,7 @@ pub mod sync;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use protocol::disk_cache::DiskCache;
 use protocol::quantity::Quantity;
 use protocol::vm::{Disk, VmSpec};
 use serde::{Deserialize, Serialize};
@@ -95,12 +96,12 @@ impl Drive {
 
     /// How QEMU opens it.
     #[must_use]
-    pub fn options(&self) -> &'static str {
+    pub fn options(&self, cache: DiskCache) -> String {
         match self.kind {
-            DriveKind::Files => "format=raw,readonly=on",
+            DriveKind::Files => "format=raw,readonly=on".to_owned(),
             // As durable as the root disk beside it: neither outlives the pod.
-            DriveKind::Blocks => "format=qcow2,cache=unsafe",
-            DriveKind::FreedBlocks => "format=qcow2,cache=unsafe,discard=unmap",
+            DriveKind::Blocks => format!("format=qcow2,{cache}"),
+            DriveKind::FreedBlocks => format!("format=qcow2,{cache},discard=unmap"),
         }
     }
 }

@@ -36,15 +36,15 @@ fn drives_are_attached_in_neonvms_order() {
     });
     let plan = plan(&spec, Some("ssh-ed25519 AAAA")).unwrap();
     let drives = plan.drives.iter().map(|one| {
-        let options = one.drive.options();
+        let options = one.drive.options(DiskCache::OURS);
         format!("{} {} {options}", one.drive.file(), one.label)
     });
     let expected = [
         "runtime.iso vmruntime format=raw,readonly=on",
         "ssh-authorized-keys.iso ssh-authorized-keys format=raw,readonly=on",
-        "swapdisk.qcow2 swapdisk format=qcow2,cache=unsafe,discard=unmap",
-        "disk-cache.qcow2 cache format=qcow2,cache=unsafe,discard=unmap",
-        "disk-1st.qcow2 1st format=qcow2,cache=unsafe",
+        "swapdisk.qcow2 swapdisk format=qcow2,cache.writeback=on,cache.direct=off,cache.no-flush=on,discard=unmap",
+        "disk-cache.qcow2 cache format=qcow2,cache.writeback=on,cache.direct=off,cache.no-flush=on,discard=unmap",
+        "disk-1st.qcow2 1st format=qcow2,cache.writeback=on,cache.direct=off,cache.no-flush=on",
         "disk-map.iso map format=raw,readonly=on",
     ];
     assert_eq!(drives.collect::<Vec<_>>(), expected);
