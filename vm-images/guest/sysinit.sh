@@ -39,6 +39,8 @@ for word in $(cat /proc/cmdline); do
     esac
 done
 hostname "$hostname"
+# Who asks for the address of this host gets one.
+grep -qw -- "$hostname" /etc/hosts || echo "127.0.0.1 $hostname" >> /etc/hosts
 
 # Memory plugged later must land in the movable zone, or it can never be unplugged again. Before virtio_mem is loaded.
 [ -n "$memory" ] || echo online_movable > /sys/devices/system/memory/auto_online_blocks

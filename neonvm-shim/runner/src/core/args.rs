@@ -9,7 +9,7 @@ use protocol::vm::MEMORY_BLOCK_BYTES;
 use super::disks::Drive;
 use super::shape::{CpuControl, Shape};
 use super::transfer::Manifest;
-use super::{bridge, forwards, nic, overlay};
+use super::{bridge, forwards, host_name, nic, overlay};
 use crate::config::{Accel, RunnerConfig};
 
 /// Guest ports that are always reachable at the pod's address: ssh, host metrics, the monitor.
@@ -353,6 +353,7 @@ pub fn cmdline(config: &RunnerConfig, shape: &Shape, accel: Accel) -> String {
     if let Some(nic) = &config.overlay {
         add(&overlay::kernel_word(nic, &config.pod));
     }
+    add(&host_name::kernel_words(&config.pod));
     add(config
         .spec
         .guest
@@ -523,7 +524,7 @@ pub(crate) mod tests {
         let second = "-netdev tap,id=overlay,ifname=tap-overlay,queues=4,script=no,downscript=no \
                       -device virtio-net-pci,netdev=overlay,mac=52:54:0a:64:80:01,mq=on,romfile=";
         assert!(args.find(second).expect("the second") > first, "{args}");
-        let word = " ip=10.100.128.1:::255.255.0.0:pg-x7k2p:eth1:off extra=1";
+        let word = " ip=10.100.128.1:::255.255.0.0:pg-x7k2p:eth1:off hostname=vm-pg-x7k2p bellows.hostname=vm-pg-x7k2p extra=1";
         assert!(args.contains(word), "{args}");
     }
 
@@ -541,7 +542,7 @@ pub(crate) mod tests {
                       -device virtio-net-pci,netdev=net0,mac=52:54:00:4d:01:02,mq=on,romfile=";
         assert!(line.contains(device), "{line}");
         let words = " bellows.net=169.254.254.254/30,169.254.254.253 bellows.dns=10.96.0.10 \
-                     bellows.search=a.b,c extra=1";
+                     bellows.search=a.b,c hostname=vm-pg-x7k2p ";
         assert!(line.contains(words), "{line}");
         let shape = shape(&config.spec.guest, CpuControl::Plug, Accel::Kvm).expect("sound");
         let paths = Paths::new("/run/vm");

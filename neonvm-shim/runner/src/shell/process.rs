@@ -55,6 +55,17 @@ fn start_ticks(stat: &str) -> Option<u64> {
     fields.nth(18)?.parse().ok()
 }
 
+/// What follows a flag on the command line of a process.
+#[must_use]
+pub fn argument_of(process: ProcessId, flag: &str) -> Option<String> {
+    let words = std::fs::read(format!("/proc/{}/cmdline", process.pid)).ok()?;
+    // Read before it is looked at again: the number may be another process's by now.
+    let words = words.strip_suffix(&[0]).filter(|_| process.is_alive())?;
+    let mut words = words.split(|byte| *byte == 0);
+    words.find(|word| *word == flag.as_bytes())?;
+    String::from_utf8(words.next()?.to_vec()).ok()
+}
+
 /// The id of the machine's boot: process ids and start times mean something only within one.
 #[must_use]
 pub fn host_boot_id() -> String {
@@ -136,6 +147,20 @@ mod tests {
             None
         );
         assert_eq!(start_ticks("garbage"), None);
+    }
+
+    #[test]
+    fn an_argument_is_read_off_a_process() {
+        let us = ProcessId::of(std::process::id()).expect("it runs");
+        let program = std::env::args().next().expect("a program");
+        let mut words = std::env::args().skip(1);
+        assert_eq!(argument_of(us, &program), words.next());
+        assert_eq!(argument_of(us, "--no-such-flag"), None);
+        let other = ProcessId {
+            start_ticks: us.start_ticks + 1,
+            ..us
+        };
+        assert_eq!(argument_of(other, &program), None);
     }
 
     #[tokio::test]

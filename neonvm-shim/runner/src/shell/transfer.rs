@@ -239,7 +239,11 @@ async fn describe(
     let path = paths.overlay();
     let file = std::fs::metadata(&path).map_err(|error| format!("{}: {error}", path.display()))?;
     let queues = nic::queues(&record.shape, origin.as_ref());
-    let own_cmdline = cmdline(&config, &record.shape, record.accel);
+    // That of its start: the runner that wrote it may have been an older one, which told guests less.
+    let booted_with = record
+        .qemu
+        .and_then(|qemu| process::argument_of(qemu, "-append"));
+    let own_cmdline = booted_with.unwrap_or_else(|| cmdline(&config, &record.shape, record.accel));
     Ok(Box::new(Manifest {
         qemu: qmp.version.clone(),
         machine: qmp.machine_type().await.map_err(told)?,
