@@ -69,6 +69,9 @@ pub struct RunnerConfig {
     /// encrypted by it. Without one, or with a peer without one, it is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub migration_keys: Option<PathBuf>,
+    /// `spec.initScript` is run here before anything else. Only in a pod's container: elsewhere it would be run as who runs the node.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub runs_init_script: bool,
     /// Boot nothing: wait for a guest that runs elsewhere.
     #[serde(default)]
     pub receive: bool,

@@ -16,7 +16,7 @@
 //! network, as they do on one machine.
 
 use std::fs::{File, Permissions};
-use std::io::{self, Read as _};
+use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ use std::process::ExitCode;
 use protocol::disk_cache::DiskCacheError;
 use protocol::image::{ImageContent, ImageManifest, MANIFEST_FILE, MANIFEST_FORMAT};
 use protocol::migration::{PSK_FILE, RECEIVE_MIGRATION};
-use protocol::runner::{CPU_QUOTA_PERCENT, GUEST_NETWORK, GUEST_NETWORKS};
+use protocol::runner::{CPU_QUOTA_PERCENT, ExitReport, GUEST_NETWORK, GUEST_NETWORKS};
 use protocol::vm::{CpuScalingMode, VmSpec};
 use telemetry::exit::Exit;
 use tokio_util::sync::CancellationToken;
@@ -41,13 +41,15 @@ use crate::core::packed::{
     DISK_CACHE, PackedError, argument, disk_cache, is_set, vm_spec, vm_status,
 };
 use crate::node::images;
-use crate::shell::record::{RecordError, private_dir, write_json};
+use crate::shell::record::{RecordError, private_dir, read_json, write_json};
 use crate::shell::supervisor::OnCancel;
 
 /// Where the kernel lies unless an argument says otherwise.
 const KERNEL: &str = "vm/kernel";
 /// Where the pod's volumes are.
 const MOUNTS: &str = "vm/mounts";
+/// Where the kubelet looks for a container's last words, unless its pod says otherwise.
+const TERMINATION: &str = "dev/termination-log";
 /// Where the controller puts the token it is known by.
 const TOKEN: &str = "vm/control/token";
 /// Where it puts the key of the VM's runners.
@@ -184,7 +186,9 @@ pub async fn run(args: &[String], cancel: CancellationToken) -> ExitCode {
             let grace = config.spec.termination_grace_period_seconds;
             let grace = u64::try_from(grace).unwrap_or(0).saturating_mul(1000);
             let grace_ms = grace.saturating_sub(OWN_END_MS);
-            run_detached(&dir, OnCancel::Stop { grace_ms }, cancel).await
+            let code = run_detached(&dir, OnCancel::Stop { grace_ms }, cancel).await;
+            say_why(&dir, &root.join(TERMINATION));
+            code
         }
         Err(problem) => {
             tracing::error!(error = telemetry::chain(&problem), "cannot run");
@@ -208,6 +212,20 @@ fn let_read(image: &BootImage) {
             // It may belong to us, and QEMU says if it does not.
             tracing::warn!(file = %file.display(), %error, "not made readable");
         }
+    }
+}
+
+/// Tells the kubelet why the VM has failed, for who looks at the pod and for the controller.
+fn say_why(dir: &Path, termination: &Path) {
+    let report: Option<ExitReport> = read_json(&Paths::new(dir).exit()).ok().flatten();
+    let Some(report) = report.filter(|report| !report.success) else {
+        return;
+    };
+    // Without that file nobody listens; it is made by the kubelet's runtime alone.
+    let file = File::options().write(true).truncate(true).open(termination);
+    let told = file.and_then(|mut file| file.write_all(report.message.as_bytes()));
+    if let Err(error) = told {
+        tracing::debug!(%error, "the kubelet is not told why");
     }
 }
 
@@ -257,6 +275,7 @@ pub fn config(
         mounts: Some(root.join(MOUNTS)),
         control_token: Some(root.join(TOKEN)).filter(|file| file.exists()),
         migration_keys: Some(root.join(KEYS)).filter(|dir| dir.join(PSK_FILE).exists()),
+        runs_init_script: true,
         receive: pod.receives,
     })
 }

@@ -115,6 +115,29 @@ fn n18_arguments_and_files_become_a_configuration() {
     assert_eq!(config.ssh_public_key.as_deref(), Some("ssh-ed25519 A\n"));
     assert_eq!((config.cgroup_parent, config.cgroup_in_own), (None, false));
     assert_eq!(config.control_token, None);
+    assert!(config.runs_init_script, "it has a container around it");
+}
+
+#[test]
+fn the_kubelet_is_told_why_a_vm_failed() {
+    let (dir, end) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let file = end.path().join("termination-log");
+    let ends = |success, message: &str| {
+        let report = ExitReport {
+            success,
+            reason: protocol::runner::ExitReason::StartFailed,
+            code: None,
+            message: message.to_owned(),
+        };
+        write_json(&Paths::new(dir.path()).exit(), &report).unwrap();
+        say_why(dir.path(), &file);
+        fs::read_to_string(&file).ok()
+    };
+    assert_eq!(ends(false, "no"), None, "nobody has made it");
+    fs::write(&file, "before").unwrap();
+    assert_eq!(ends(true, "yes").as_deref(), Some("before"));
+    let why = "spec.initScript failed: exit status: 3";
+    assert_eq!(ends(false, why).as_deref(), Some(why));
 }
 
 #[test]

@@ -466,6 +466,7 @@ pub(crate) mod tests {
             mounts: None,
             control_token: None,
             migration_keys: None,
+            runs_init_script: false,
             receive: false,
         }
     }

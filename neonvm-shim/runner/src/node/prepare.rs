@@ -39,6 +39,15 @@ pub(super) enum PrepareError {
     /// No spec.
     #[error(transparent)]
     Spec(#[from] PackedError),
+    /// A script that nothing would hold.
+    #[error(
+        "spec.initScript is run in a pod's container, and on one machine there is none around it: it would be run as who runs this node. \
+         Make the VM without it, and do by hand, or in the image, what it does"
+    )]
+    InitScript,
+    /// The cache of disks.
+    #[error("-{DISK_CACHE} is not understood")]
+    DiskCache(#[from] DiskCacheError),
     /// No image.
     #[error(transparent)]
     Image(#[from] ImageError),
@@ -70,9 +79,13 @@ impl PrepareError {
         match self {
             Self::Image(ImageError::Missing(_) | ImageError::Name(_)) => "ErrImageNeverPull",
             Self::Image(_) => "ImageInspectError",
-            Self::NoContainer | Self::NoVm | Self::Spec(_) | Self::Vsock(_) | Self::Disks(_) => {
-                "CreateContainerConfigError"
-            }
+            Self::NoContainer
+            | Self::NoVm
+            | Self::Spec(_)
+            | Self::InitScript
+            | Self::DiskCache(_)
+            | Self::Vsock(_)
+            | Self::Disks(_) => "CreateContainerConfigError",
             Self::Volume(_) => "FailedMount",
             Self::NoVsock | Self::NoAddress | Self::Directory(_) => "CreateContainerError",
         }
@@ -208,9 +221,19 @@ pub(super) async fn prepare(
         control_token: None,
         // Guests move over this machine's loopback.
         migration_keys: None,
+        runs_init_script: false,
         receive: receives(container),
     };
     write_json(&Paths::new(dir).config(), &config)?;
+    Ok(())
+}
+
+/// Whether a spec can be carried out on one machine.
+fn check(spec: &VmSpec) -> Result<(), PrepareError> {
+    if !spec.init_script.is_empty() {
+        return Err(PrepareError::InitScript);
+    }
+    disks::plan(spec, None)?;
     Ok(())
 }
 
@@ -243,4 +266,24 @@ async fn authorized_keys(
 pub(super) fn grace_ms(pod: &Pod) -> u64 {
     let seconds = pod.spec.termination_grace_period_seconds.unwrap_or(5);
     u64::try_from(seconds).unwrap_or(0).saturating_mul(1000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_script_of_the_spec_is_not_run_as_who_runs_the_machine() {
+        let mut spec = VmSpec::default();
+        assert!(check(&spec).is_ok());
+        spec.init_script = "true".into();
+        let refused = check(&spec).expect_err("there is no container");
+        assert_eq!(refused.reason(), "CreateContainerConfigError");
+        let said = refused.to_string();
+        let fix = "Make the VM without it, and do by hand, or in the image, what it does";
+        assert!(
+            said.starts_with("spec.initScript is run in a pod's container") && said.ends_with(fix),
+            "{said}"
+        );
+    }
 }

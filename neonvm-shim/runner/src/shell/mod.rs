@@ -13,6 +13,7 @@ mod forward;
 pub mod guest;
 mod hearing;
 pub mod http;
+pub mod init_script;
 pub mod lanes;
 pub mod metrics;
 pub mod overlay;

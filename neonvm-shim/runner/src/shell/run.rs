@@ -28,6 +28,7 @@ use super::console::KeptLog;
 use super::control::{Handle, Token, bind_private, serve_pod, serve_private};
 use super::drives::{self, DriveError};
 use super::forward::Forwarder;
+use super::init_script::InitError;
 use super::metrics::Metrics;
 use super::overlay::{self, OverlayError};
 use super::owed::Owed;
@@ -36,7 +37,7 @@ use super::record::{Record, RecordError, private_dir, read_json, write_json};
 use super::shown::Shown;
 use super::supervisor::{INPUT_BACKLOG, Input, OnCancel, Seen, Supervisor};
 use super::transfer::{self, Ask};
-use super::{console, disk, follow};
+use super::{console, disk, follow, init_script};
 use crate::accel::{self, knowledge};
 use crate::config::{Accel, AccelChoice, RunnerConfig};
 use crate::core::args::{Paths, qemu_args};
@@ -93,6 +94,9 @@ pub enum RunError {
     /// The drives beside it.
     #[error("cannot make the VM's drives")]
     Drives(#[from] DriveError),
+    /// The spec's own script.
+    #[error(transparent)]
+    InitScript(#[from] InitError),
     /// The pod's network.
     #[error("the guest cannot be connected to its pod")]
     Bridge(#[from] BridgeError),
@@ -174,7 +178,14 @@ pub async fn run(
     };
     tokio::spawn(serve_private(control, handle.clone(), desk.stop.clone()));
     let ended = desk.stop.clone();
-    tokio::spawn(serve_pod(pod, handle, token, registry, ended));
+    tokio::spawn(serve_pod(pod, handle, token, shown, ended));
+    if !matches!(found, Found::Running(_)) {
+        let script = init_script::run(&runner.config, &runner.paths.dir);
+        tokio::select! {
+            () = cancel.cancelled() => return Ok(End::Left),
+            done = script => done?,
+        }
+    }
     let (record, child) = match found {
         Found::Running(record) => (*record, None),
         Found::Nothing if runner.config.receive => {

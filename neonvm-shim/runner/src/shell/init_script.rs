@@ -1,0 +1,198 @@
+//! `spec.initScript`: what the runner of a pod runs before anything else (spec/neonvm.md §1.2, §3.1).
+
+use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, BufReader};
+use tokio::process::Command;
+use tokio::task::JoinHandle;
+use tracing::info;
+
+use crate::config::RunnerConfig;
+
+/// Who runs it.
+const SHELL: &str = "/bin/sh";
+/// Its file in the runner's directory.
+const FILE: &str = "init-script";
+/// Longest line that is logged as one, bytes.
+const MAX_LINE_BYTES: u64 = 4096;
+/// How long its last words may take once it has ended. Whoever it leaves behind may hold its output open for ever.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// Why a VM is not started.
+#[derive(Debug, thiserror::Error)]
+pub enum InitError {
+    /// The script's file.
+    #[error("spec.initScript: cannot write {0}")]
+    Write(PathBuf, #[source] io::Error),
+    /// The shell.
+    #[error("spec.initScript: cannot execute {SHELL}")]
+    Execute(#[source] io::Error),
+    /// It failed.
+    #[error("spec.initScript failed: {status}{}", last_line(.said))]
+    Failed {
+        /// How it ended.
+        status: ExitStatus,
+        /// The last line of its output; empty if it said nothing.
+        said: String,
+    },
+}
+
+fn last_line(said: &str) -> String {
+    if said.is_empty() {
+        return String::new();
+    }
+    format!("; its last words: {said}")
+}
+
+/// Runs the script of a VM's spec, where there is one and it is to be run here.
+///
+/// # Errors
+/// [`InitError`].
+pub async fn run(config: &RunnerConfig, dir: &Path) -> Result<(), InitError> {
+    let script = &config.spec.init_script;
+    if !config.runs_init_script || script.is_empty() {
+        return Ok(());
+    }
+    to_end(script, dir).await
+}
+
+/// Runs a script to its end, its output in our log. It has all the time it takes, as there. Dropped, it is ended.
+async fn to_end(script: &str, dir: &Path) -> Result<(), InitError> {
+    let path = dir.join(FILE);
+    // As a file: what it reads from its input is not itself, and no length is too long for it.
+    write(&path, script).map_err(|error| InitError::Write(path.clone(), error))?;
+    info!("spec.initScript begins");
+    let mut child = Command::new(SHELL)
+        .arg(&path)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(InitError::Execute)?;
+    let out = child.stdout.take().map(|out| tokio::spawn(log(out)));
+    let err = child.stderr.take().map(|err| tokio::spawn(log(err)));
+    let status = child.wait().await.map_err(InitError::Execute)?;
+    let (out, err) = tokio::join!(last_words(out), last_words(err));
+    if status.success() {
+        info!("spec.initScript is done");
+        return Ok(());
+    }
+    // What went wrong is said on stderr, if anywhere.
+    let said = if err.is_empty() { out } else { err };
+    Err(InitError::Failed { status, said })
+}
+
+fn write(path: &Path, script: &str) -> io::Result<()> {
+    use std::io::Write as _;
+    let _ = std::fs::remove_file(path);
+    let mut options = std::fs::File::options();
+    let mut file = options
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)?;
+    file.write_all(script.as_bytes())
+}
+
+/// Logs what is said, line by line. The last line.
+async fn log(output: impl AsyncRead + Unpin) -> String {
+    let mut output = BufReader::new(output);
+    let (mut line, mut last) = (Vec::new(), String::new());
+    loop {
+        line.clear();
+        let mut part = (&mut output).take(MAX_LINE_BYTES);
+        // Whatever ends it, there is no more.
+        if !matches!(part.read_until(b'\n', &mut line).await, Ok(1..)) {
+            return last;
+        }
+        let text = String::from_utf8_lossy(&line);
+        let text = text.trim_end();
+        if !text.is_empty() {
+            info!(target: "init_script", "{text}");
+            text.clone_into(&mut last);
+        }
+    }
+}
+
+/// What a log came to, if it came to an end.
+async fn last_words(log: Option<JoinHandle<String>>) -> String {
+    let Some(log) = log else {
+        return String::new();
+    };
+    // One that goes on is left to: it is still logged.
+    let ended = tokio::time::timeout(LAST_WORDS, log).await;
+    ended.ok().and_then(Result::ok).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::args::tests::config;
+
+    async fn said(script: &str) -> Result<(), String> {
+        let dir = tempfile::tempdir().unwrap();
+        let ended = to_end(script, dir.path()).await;
+        ended.map_err(|error| telemetry::chain(&error))
+    }
+
+    #[tokio::test]
+    async fn a_script_runs_to_its_end_and_fails_with_its_status_and_its_last_words() {
+        let dir = tempfile::tempdir().unwrap();
+        let mark = dir.path().join("mark");
+        let script = format!(
+            "set -e\nread line || true\necho \"[$line]\" > {}",
+            mark.display()
+        );
+        assert_eq!(said(&script).await, Ok(()));
+        assert_eq!(std::fs::read_to_string(&mark).unwrap(), "[]\n");
+
+        let failed = said("echo fine\necho no such key >&2\n\nexit 3\n").await;
+        let why = "spec.initScript failed: exit status: 3; its last words: no such key";
+        assert_eq!(failed, Err(why.to_owned()));
+        let failed = said("echo gone; kill -9 $$").await.unwrap_err();
+        assert!(failed.contains("signal: 9"), "{failed}");
+        assert!(failed.ends_with("its last words: gone"), "{failed}");
+        let silent = said("exit 1").await;
+        assert_eq!(silent, Err("spec.initScript failed: exit status: 1".into()));
+    }
+
+    #[tokio::test]
+    async fn a_script_is_run_in_a_container_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = config();
+        config.spec.init_script = "exit 7".into();
+        assert!(run(&config, dir.path()).await.is_ok(), "nothing is run");
+        config.runs_init_script = true;
+        let failed = run(&config, dir.path()).await.unwrap_err();
+        assert!(failed.to_string().contains("exit status: 7"), "{failed}");
+        config.spec.init_script.clear();
+        assert!(run(&config, dir.path()).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn whoever_a_script_leaves_behind_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let pid = dir.path().join("pid");
+        let script = format!("sleep 1000 & echo $! > {}", pid.display());
+        assert_eq!(said(&script).await, Ok(()));
+        let pid = std::fs::read_to_string(pid).unwrap();
+        let left = crate::shell::process::ProcessId::of(pid.trim().parse().unwrap());
+        let left = left.expect("it is still there");
+        left.kill();
+    }
+
+    #[tokio::test]
+    async fn a_line_without_end_is_logged_in_parts() {
+        let long = format!(
+            "head -c {} /dev/zero | tr '\\0' x; exit 4",
+            MAX_LINE_BYTES * 3 + 5
+        );
+        let failed = said(&long).await.unwrap_err();
+        assert!(failed.ends_with("its last words: xxxxx"), "{failed}");
+    }
+}
