@@ -30,6 +30,7 @@ const TELL: &str = "#!/bin/sh\necho \"$1 $ip $subnet $router $dns $search $lease
 fn vm(kit: &Kit, pod: &Network, key: &str) -> Vm {
     let mut vm = Vm::new(kit, &BOUNDS, |config| {
         config.pod_ip = ADDRESS;
+        config.spec.enable_network_monitoring = true;
         config.ssh_public_key = Some(key.to_owned());
         config.network = GuestNetwork {
             bridged: true,
@@ -123,6 +124,15 @@ async fn n18_a_guest_behind_a_bridge_is_reached_at_its_pods_address() {
         &format!(" {GUEST}/30 "),
     ] {
         assert!(seen.contains(part), "{seen}");
+    }
+    // It is named after its pod.
+    let name = format!("vm-{}\n", vm.config.pod);
+    assert_eq!(in_guest(&wire, &key, "hostname"), name);
+    // Nobody of the world was there until now.
+    let metrics = wire.fetches((IpAddr::from(ADDRESS), RUNNER).into(), "/metrics");
+    for metric in ["ingress_bytes", "egress_bytes", "network_fetch_errors"] {
+        let line = format!("\nrunner_vm_{metric}_total 0\n");
+        assert!(metrics.contains(&line), "{line} {metrics}");
     }
     in_guest(&wire, &key, &format!("ping -c 1 -W 5 {NEIGHBOUR}"));
     // A queue of its device for each CPU that it may have.

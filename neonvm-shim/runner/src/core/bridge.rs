@@ -17,6 +17,7 @@ use std::net::Ipv4Addr;
 use protocol::runner::{GUESTD_FORWARD, GUESTD_PORT};
 
 use super::forwards;
+use super::traffic;
 use super::transfer::Manifest;
 use crate::config::{Resolver, RunnerConfig};
 
@@ -105,6 +106,11 @@ pub fn rules(config: &RunnerConfig) -> String {
             "    {protocol} dport {port} dnat to {GUEST}:{port}\n"
         ));
     }
+    let counted = if config.spec.enable_network_monitoring {
+        traffic::rules()
+    } else {
+        String::new()
+    };
     format!(
         "\
 table ip bellows
@@ -147,7 +153,7 @@ table inet bellows {{
     iifname \"{BRIDGE}\" icmp type echo-request accept
     iifname \"{BRIDGE}\" drop
   }}
-}}
+{counted}}}
 "
     )
 }

@@ -19,4 +19,5 @@ pub mod shape;
 pub mod silence;
 pub mod sizer;
 pub mod stop;
+pub mod traffic;
 pub mod transfer;

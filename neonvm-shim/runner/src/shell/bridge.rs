@@ -26,7 +26,7 @@ use crate::core::dhcp::{CLIENT_PORT, Lease, SERVER_PORT};
 use crate::core::transfer::Manifest;
 
 /// The program that gives rules to the kernel.
-const NFT: &str = "nft";
+pub(super) const NFT: &str = "nft";
 /// Whether the pod passes packets on.
 const FORWARD: &str = "/proc/sys/net/ipv4/ip_forward";
 /// Whether what comes from loopback may leave by the bridge.

@@ -2,7 +2,6 @@
 //! pod's address (spec/neonvm.md §3.6).
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Path as UrlPath, Query, Request, State};
@@ -11,13 +10,11 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, delete, get, post, put};
 use axum::{Json, Router};
-use prometheus_client::registry::Registry;
 use protocol::migration::{IncomingOrder, OutgoingOrder};
 use protocol::runner::{CpuState, CpusAhead, RunnerPhase, RunnerState, SizeOrder, StopOrder};
 use protocol::units::MilliCpu;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use telemetry::admin::metrics_route;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -120,7 +117,7 @@ pub async fn serve_pod(
     listener: TcpListener,
     handle: Handle,
     token: Option<Token>,
-    registry: Arc<Registry>,
+    metrics: Router,
     cancel: CancellationToken,
 ) {
     let is_loopback = listener
@@ -128,7 +125,7 @@ pub async fn serve_pod(
         .is_ok_and(|address| address.ip().is_loopback());
     let door = Door::new(listener, token.as_ref().map(|token| token.0.as_path()));
     let routes = pod(token, is_loopback).with_state(handle);
-    let routes = routes.merge(metrics_route(registry));
+    let routes = routes.merge(metrics);
     tokio::select! {
         () = cancel.cancelled_owned() => {}
         _ = axum::serve(door, routes) => {}
@@ -305,6 +302,7 @@ async fn ready(State(handle): State<Handle>) -> StatusCode {
 mod tests {
     use super::*;
     use crate::shell::metrics::Metrics;
+    use telemetry::admin::metrics_route;
 
     #[test]
     fn the_members_name_is_the_peers() {
@@ -360,7 +358,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let at = listener.local_addr().unwrap();
         let routes = pod(token, false).with_state(handle);
-        let routes = routes.merge(metrics_route(Metrics::new().1));
+        let routes = routes.merge(metrics_route(Metrics::new(false).1));
         tokio::spawn(async move {
             let _held = sender;
             axum::serve(listener, routes).await

@@ -1,7 +1,8 @@
 //! What a runner counts, for `/metrics` at its pod's address. NeonVM's runner has metrics of its guest's network there, named
-//! `runner_vm_…`; these are named like them.
+//! `runner_vm_…`, and so has ours; the others are named like them.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -10,6 +11,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use crate::core::disks::sync::SyncProblem;
+use crate::core::traffic::Traffic;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Failed {
@@ -25,18 +27,52 @@ pub struct Metrics {
     unheld: Gauge,
     silent: Gauge,
     ahead: Counter,
+    traffic: Option<TrafficMetrics>,
+}
+
+/// What the guest says to the world and hears from it, named as NeonVM's runner has it.
+#[derive(Debug, Clone, Default)]
+struct TrafficMetrics {
+    ingress: Counter,
+    egress: Counter,
+    errors: Counter,
+}
+
+impl TrafficMetrics {
+    fn register(&self, registry: &mut Registry) {
+        for (name, help, counter) in [
+            (
+                "runner_vm_ingress_bytes",
+                "Bytes of TCP that came to the guest from addresses that are not private",
+                &self.ingress,
+            ),
+            (
+                "runner_vm_egress_bytes",
+                "Bytes of TCP that the guest sent to addresses that are not private",
+                &self.egress,
+            ),
+            (
+                "runner_vm_network_fetch_errors",
+                "Times that the kernel did not tell these",
+                &self.errors,
+            ),
+        ] {
+            registry.register(name, help, counter.clone());
+        }
+    }
 }
 
 impl Metrics {
-    /// Nothing yet, and the registry that shows it.
+    /// Nothing yet, and the registry that shows it; the guest's traffic only where it is counted.
     #[must_use]
-    pub fn new() -> (Self, Arc<Registry>) {
+    pub fn new(counts_traffic: bool) -> (Self, Arc<Registry>) {
         let metrics = Self {
             failures: Family::default(),
             stale: Gauge::default(),
             unheld: Gauge::default(),
             silent: Gauge::default(),
             ahead: Counter::default(),
+            traffic: counts_traffic.then(TrafficMetrics::default),
         };
         // Shown before the first: a rate needs the zero.
         for reason in SyncProblem::KINDS {
@@ -68,6 +104,9 @@ impl Metrics {
             "Times that CPUs were plugged ahead of an order",
             metrics.ahead.clone(),
         );
+        if let Some(traffic) = &metrics.traffic {
+            traffic.register(&mut registry);
+        }
         (metrics, Arc::new(registry))
     }
 
@@ -75,6 +114,28 @@ impl Metrics {
     pub fn failed(&self, problem: &SyncProblem) {
         let reason = problem.kind();
         self.failures.get_or_create_owned(&Failed { reason }).inc();
+    }
+
+    /// Whether the guest's traffic is counted.
+    #[must_use]
+    pub fn counts_traffic(&self) -> bool {
+        self.traffic.is_some()
+    }
+
+    /// What the kernel has counted until now.
+    pub fn traffic(&self, counted: Traffic) {
+        if let Some(traffic) = &self.traffic {
+            // The kernel's counters are the truth, and only grow.
+            traffic.ingress.inner().store(counted.ingress, Relaxed);
+            traffic.egress.inner().store(counted.egress, Relaxed);
+        }
+    }
+
+    /// The kernel did not tell.
+    pub fn traffic_unread(&self) {
+        if let Some(traffic) = &self.traffic {
+            traffic.errors.inc();
+        }
     }
 
     /// Whether the quota that is asked for is missing.
@@ -96,5 +157,36 @@ impl Metrics {
     pub fn stale(&self, directories: usize) {
         self.stale
             .set(i64::try_from(directories).unwrap_or(i64::MAX));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(registry: &Registry) -> String {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, registry).expect("encodes");
+        text
+    }
+
+    #[test]
+    fn traffic_is_shown_by_the_names_of_neonvms_runner_where_it_is_counted() {
+        let (metrics, registry) = Metrics::new(true);
+        metrics.traffic(Traffic {
+            ingress: 60,
+            egress: 120,
+        });
+        metrics.traffic_unread();
+        let text = shown(&registry);
+        for line in [
+            "\nrunner_vm_ingress_bytes_total 60\n",
+            "\nrunner_vm_egress_bytes_total 120\n",
+            "\nrunner_vm_network_fetch_errors_total 1\n",
+        ] {
+            assert!(text.contains(line), "{text}");
+        }
+        let text = shown(&Metrics::new(false).1);
+        assert!(!text.contains("gress") && !text.contains("fetch"), "{text}");
     }
 }

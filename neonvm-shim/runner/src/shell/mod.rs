@@ -27,4 +27,5 @@ mod shown;
 pub mod supervisor;
 pub mod sync;
 mod sys;
+mod traffic;
 pub mod transfer;

@@ -36,6 +36,7 @@ use super::process::{self, ProcessId};
 use super::record::{Record, RecordError, private_dir, read_json, write_json};
 use super::shown::Shown;
 use super::supervisor::{INPUT_BACKLOG, Input, OnCancel, Seen, Supervisor};
+use super::traffic;
 use super::transfer::{self, Ask};
 use super::{console, disk, follow, init_script};
 use crate::accel::{self, knowledge};
@@ -162,7 +163,8 @@ pub async fn run(
         return Ok(End::Exited(report));
     }
     let (inputs, taken) = mpsc::channel(INPUT_BACKLOG);
-    let (metrics, registry) = Metrics::new();
+    let (metrics, registry) = Metrics::new(traffic::is_counted(&runner.config));
+    let shown = traffic::route(registry, metrics.clone(), clock);
     let mut desk = Desk {
         inputs,
         taken,

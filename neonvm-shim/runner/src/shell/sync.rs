@@ -209,7 +209,7 @@ mod tests {
     async fn what_is_not_in_the_guest_is_counted_by_its_reason() {
         let temp = tempfile::tempdir().unwrap();
         let nobody = SocketAddrV4::new([127, 0, 0, 1].into(), 1);
-        let (metrics, registry) = Metrics::new();
+        let (metrics, registry) = Metrics::new(false);
         let page = || {
             let mut text = String::new();
             prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();

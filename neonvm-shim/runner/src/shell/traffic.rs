@@ -1,0 +1,115 @@
+//! The runner's `/metrics`, for which the kernel is asked what it has counted of the guest's traffic: see [`crate::core::traffic`].
+
+use std::io;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::middleware::{self, Next};
+use axum::response::Response;
+use prometheus_client::registry::Registry;
+use protocol::time::{Span, Timestamp};
+use telemetry::admin::metrics_route;
+use telemetry::clock::Clock;
+use tokio::process::Command;
+use tokio::sync::Mutex;
+use tracing::{debug, warn};
+
+use super::bridge::NFT;
+use super::metrics::Metrics;
+use crate::config::RunnerConfig;
+use crate::core::traffic::{READ, Traffic, TrafficError, parse};
+
+/// What was read is good for this long: whoever reaches the pod's address may ask as often as it likes, and reading starts a program.
+const FRESH: Span = Span::from_secs(1);
+/// The program answers in milliseconds.
+const LIMIT: Duration = Duration::from_secs(2);
+
+/// Why nothing was read.
+#[derive(Debug, thiserror::Error)]
+enum ReadError {
+    #[error("cannot execute {NFT}")]
+    Execute(#[source] io::Error),
+    #[error("{NFT} did not end within {} s", LIMIT.as_secs())]
+    Late,
+    #[error("{NFT} refused: {0}")]
+    Refused(String),
+    #[error(transparent)]
+    Answer(#[from] TrafficError),
+}
+
+/// Who reads, and when it was last done.
+#[derive(Clone)]
+struct Reader {
+    metrics: Metrics,
+    clock: Clock,
+    last: Arc<Mutex<Option<Timestamp>>>,
+}
+
+/// Whether the guest's traffic is counted: asked for, and by the kernel, which QEMU's user network passes by.
+pub(super) fn is_counted(config: &RunnerConfig) -> bool {
+    let is_asked_for = config.spec.enable_network_monitoring;
+    if is_asked_for && !config.network.bridged {
+        warn!(
+            "spec.enableNetworkMonitoring: the traffic of a guest in QEMU's user network is not counted"
+        );
+    }
+    is_asked_for && config.network.bridged
+}
+
+/// The route; where traffic is counted, it is read before the answer.
+pub(super) fn route(registry: Arc<Registry>, metrics: Metrics, clock: Clock) -> Router {
+    let route = metrics_route(registry);
+    if !metrics.counts_traffic() {
+        return route;
+    }
+    let reader = Reader {
+        metrics,
+        clock,
+        last: Arc::default(),
+    };
+    route.layer(middleware::from_fn_with_state(reader, read_first))
+}
+
+async fn read_first(State(reader): State<Reader>, request: Request, next: Next) -> Response {
+    reader.refresh().await;
+    next.run(request).await
+}
+
+impl Reader {
+    async fn refresh(&self) {
+        // Who comes meanwhile waits for the one that reads, and shows what that one has read.
+        let mut last = self.last.lock().await;
+        if last.is_some_and(|last| self.clock.now() < last + FRESH) {
+            return;
+        }
+        match read().await {
+            Ok(traffic) => self.metrics.traffic(traffic),
+            Err(error) => {
+                debug!(
+                    error = telemetry::chain(&error),
+                    "the guest's traffic is not read"
+                );
+                self.metrics.traffic_unread();
+            }
+        }
+        *last = Some(self.clock.now());
+    }
+}
+
+async fn read() -> Result<Traffic, ReadError> {
+    let mut nft = Command::new(NFT);
+    nft.args(READ).stdin(Stdio::null()).kill_on_drop(true);
+    let output = tokio::time::timeout(LIMIT, nft.output())
+        .await
+        .map_err(|_| ReadError::Late)?
+        .map_err(ReadError::Execute)?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        let line = said.lines().next().unwrap_or_default();
+        return Err(ReadError::Refused(line.to_owned()));
+    }
+    Ok(parse(&output.stdout)?)
+}

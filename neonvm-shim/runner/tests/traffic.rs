@@ -1,0 +1,112 @@
+//! What is counted of a guest's traffic, by the kernel's own rules. The guest is a network behind the pod's bridge here.
+
+mod support;
+
+use std::io::Write as _;
+use std::net::{IpAddr, Ipv4Addr};
+use std::process::{Child, Stdio};
+
+use neonvm_runner::core::bridge::{self, GUEST, POD};
+use neonvm_runner::core::traffic::{READ, Traffic, parse};
+use support::config_of_nothing;
+use test_network::Network;
+
+/// The pod's address, and those of two neighbours: one as pods have them, one of the world's, kept for documentation.
+const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 2);
+const PRIVATE: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 1);
+const PUBLIC: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 7);
+/// A port of the guest's, and of neighbours.
+const PORT: u16 = 22;
+
+/// Ends a program when it is dropped.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Greets everybody who comes to a network, by whichever of its addresses.
+fn greeter(network: &Network) -> Server {
+    let mut nc = network.command("busybox");
+    nc.args(["nc", "-ll", "-p", &PORT.to_string(), "-e", "echo", "hello"]);
+    Server(nc.spawn().expect("busybox runs"))
+}
+
+/// A pod with a guest behind its bridge, and the wire at which its neighbours are.
+fn pod() -> Option<[Network; 3]> {
+    let [pod, wire, guest] = [(); 3].map(|()| Network::new().expect("a network"));
+    let (pod, wire, guest) = (pod?, wire?, guest?);
+    pod.cable("eth0", &wire, "others");
+    pod.ip(&format!("address add {ADDRESS}/24 dev eth0"));
+    pod.ip(&format!("route add default via {PRIVATE}"));
+    wire.ip(&format!("address add {PRIVATE}/24 dev others"));
+    wire.ip(&format!("address add {PUBLIC}/32 dev lo"));
+    pod.ip("link add br-def type bridge");
+    pod.ip(&format!("address add {POD}/30 dev br-def"));
+    pod.ip("link set br-def up");
+    pod.cable("tap-def", &guest, "eth0");
+    pod.ip("link set tap-def master br-def");
+    guest.ip(&format!("address add {GUEST}/30 dev eth0"));
+    guest.ip(&format!("route add default via {POD}"));
+    pod.says("sysctl", "-w net.ipv4.ip_forward=1");
+    Some([pod, wire, guest])
+}
+
+fn give(pod: &Network, rules: &str) {
+    let mut nft = pod.command("nft");
+    nft.args(["-f", "-"]).stdin(Stdio::piped());
+    let mut nft = nft.spawn().expect("nft runs");
+    let mut input = nft.stdin.take().expect("its input");
+    input.write_all(rules.as_bytes()).expect("it reads");
+    drop(input);
+    assert!(nft.wait().expect("it ends").success(), "{rules}");
+}
+
+fn counted(pod: &Network) -> Traffic {
+    parse(pod.says("nft", &READ.join(" ")).as_bytes()).expect("counters")
+}
+
+/// Somebody in a network is greeted by somebody elsewhere.
+async fn greeted(from: &Network, at: Ipv4Addr) {
+    let address = (IpAddr::from(at), PORT).into();
+    let patience = std::time::Instant::now();
+    while from.greeting(address) != "hello\n" {
+        assert!(
+            patience.elapsed() < support::PATIENCE,
+            "{at} does not greet"
+        );
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test]
+async fn what_a_guest_says_to_the_world_is_counted_and_what_stays_in_the_cluster_is_not() {
+    let test = "what_a_guest_says_to_the_world_is_counted_and_what_stays_in_the_cluster_is_not";
+    let Some([pod, wire, guest]) = pod() else {
+        return println!("SKIP(missing: root): {test}");
+    };
+    let mut config = config_of_nothing();
+    config.pod_ip = ADDRESS;
+    config.network.bridged = true;
+    assert!(!bridge::rules(&config).contains("counter"), "not asked for");
+    config.spec.enable_network_monitoring = true;
+    give(&pod, &bridge::rules(&config));
+    let _servers = [greeter(&guest), greeter(&wire)];
+
+    // A neighbour of the cluster, both ways.
+    greeted(&wire, ADDRESS).await;
+    greeted(&guest, PRIVATE).await;
+    assert_eq!(counted(&pod), Traffic::default());
+    // Pings to the world are no TCP.
+    assert!(guest.reaches(&PUBLIC.to_string()));
+    assert_eq!(counted(&pod), Traffic::default());
+    greeted(&guest, PUBLIC).await;
+    let Traffic { ingress, egress } = counted(&pod);
+    assert!(ingress > 100 && egress > 100, "{ingress} {egress}");
+    // What the rules keep out is not let in by being counted.
+    wire.ip(&format!("route add {GUEST} via {ADDRESS} src {PUBLIC}"));
+    assert!(!wire.reaches(&GUEST.to_string()));
+}
