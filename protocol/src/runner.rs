@@ -267,6 +267,19 @@ pub struct RunnerState {
     /// That the daemon in the guest has not answered for long, if it has not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guest_silent: Option<GuestSilence>,
+    /// That QEMU has stopped the guest because a disk of its host has no room for what it writes, if it has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_full: Option<DiskFull>,
+}
+
+/// A guest that stands still until its host's disk has room. Its runner lets it go on as soon as there is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiskFull {
+    /// Microseconds since 1970: when this was first seen.
+    pub since_unix_us: i64,
+    /// The disks whose writes found no room: names of the spec's disks, `rootdisk`, `swapdisk`. QEMU may not say.
+    #[serde(default)]
+    pub disks: Vec<String>,
 }
 
 /// A guest whose daemon has not answered for long. Nothing is done about it: it may be at work all the same.

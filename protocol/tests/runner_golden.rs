@@ -95,6 +95,7 @@ fn booting() -> RunnerState {
         outgoing: None,
         incoming: None,
         guest_silent: None,
+        disk_full: None,
     }
 }
 
@@ -143,6 +144,7 @@ fn resizing() -> RunnerState {
         outgoing: None,
         incoming: None,
         guest_silent: None,
+        disk_full: None,
     }
 }
 

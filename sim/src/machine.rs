@@ -119,6 +119,7 @@ impl Machine {
             outgoing: None,
             incoming: None,
             guest_silent: None,
+            disk_full: None,
         };
         Self {
             id,

@@ -108,6 +108,7 @@ impl Machine {
             outgoing: self.outgoing.as_ref().map(Outgoing::report),
             incoming,
             guest_silent: None,
+            disk_full: None,
         })
     }
 

@@ -560,11 +560,19 @@ impl Draft<'_> {
         }
     }
 
-    /// A guest that hangs is told of, and left alone: it may be at work all the same.
+    /// A guest that hangs is told of, and left alone: it may be at work all the same. So is one that its node's disk keeps from it.
     fn guest_answers(&mut self, pod: &Pod) {
-        if let RunnerView::Known(state) = self.input.runner
-            && let Some(silence) = state.guest_silent
-        {
+        let RunnerView::Known(state) = self.input.runner else {
+            return;
+        };
+        if let Some(full) = &state.disk_full {
+            self.problems.push(Problem::DiskFull {
+                pod: pod.metadata.name.clone(),
+                node: pod.spec.node_name.clone(),
+                full: full.clone(),
+            });
+        }
+        if let Some(silence) = state.guest_silent {
             self.problems.push(Problem::GuestSilent {
                 pod: pod.metadata.name.clone(),
                 silence,

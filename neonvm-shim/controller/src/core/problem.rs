@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use protocol::runner::{BeforeSilence, GuestSilence, ResizeProblem};
+use protocol::runner::{BeforeSilence, DiskFull, GuestSilence, ResizeProblem};
 use protocol::time::WallTime;
 use serde::Serialize;
 
@@ -70,6 +70,15 @@ pub enum Problem {
         /// Since when, and after what.
         silence: GuestSilence,
     },
+    /// The guest stands still because the disk of its node has no room for what it writes.
+    DiskFull {
+        /// Name of its pod.
+        pod: String,
+        /// Its node.
+        node: String,
+        /// Since when, and for which disks.
+        full: DiskFull,
+    },
     /// The runner of the pod is on another machine.
     RunnerElsewhere {
         /// The node of the pod.
@@ -127,6 +136,7 @@ impl Problem {
             Self::Runner { .. } => "runner",
             Self::RunnerSilent { .. } => "runner_silent",
             Self::GuestSilent { .. } => "guest_silent",
+            Self::DiskFull { .. } => "disk_full",
             Self::RunnerElsewhere { .. } => "runner_elsewhere",
             Self::PodGone { .. } => "pod_gone",
             Self::PodFailed { .. } => "pod_failed",
@@ -179,6 +189,7 @@ impl fmt::Display for Problem {
                 write!(f, "runner of pod {pod} does not answer: {message}")
             }
             Self::GuestSilent { pod, silence } => guest_silent(f, pod, silence),
+            Self::DiskFull { pod, node, full } => disk_full(f, pod, node, full),
             Self::RunnerElsewhere { node } => write!(
                 f,
                 "the pod runs on node {node}, whose runners cannot be reached from here"
@@ -212,6 +223,18 @@ fn guest_silent(f: &mut fmt::Formatter<'_>, pod: &str, silence: &GuestSilence) -
         }
         BeforeSilence::Answer => write!(f, "{since}: it hangs, or its neonvmd has ended"),
     }
+}
+
+fn disk_full(f: &mut fmt::Formatter<'_>, pod: &str, node: &str, full: &DiskFull) -> fmt::Result {
+    let since = WallTime(full.since_unix_us);
+    write!(
+        f,
+        "the guest of pod {pod} stands still since {since}: the disk of node {node} has no room for what it writes"
+    )?;
+    if !full.disks.is_empty() {
+        write!(f, " to {}", peer_text(&full.disks.join(", ")))?;
+    }
+    f.write_str("; it goes on by itself as soon as there is room")
 }
 
 fn resize(f: &mut fmt::Formatter<'_>, problem: &ResizeProblem) -> fmt::Result {

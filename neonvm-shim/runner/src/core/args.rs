@@ -207,6 +207,7 @@ pub fn qemu_args(
             config.disk_cache
         ),
     );
+    // What is not said of errors: a write that finds no room stops the guest ([`super::room`]), any other error is the guest's.
     args.one("-device", "virtio-blk-pci,drive=root");
     for drive in drives {
         args.one(

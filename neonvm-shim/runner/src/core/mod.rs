@@ -15,6 +15,7 @@ pub mod overlay;
 pub mod packed;
 pub mod pod;
 pub mod quota;
+pub mod room;
 pub mod shape;
 pub mod silence;
 pub mod sizer;

@@ -35,6 +35,11 @@ impl Silence {
         *self = Self::new(now, wall, BeforeSilence::Answer);
     }
 
+    /// It could not answer until now: whether it does is awaited anew.
+    pub fn resumed(&mut self, now: Timestamp) {
+        self.since = now;
+    }
+
     /// It, if it is long.
     #[must_use]
     pub fn long(&self, now: Timestamp) -> Option<GuestSilence> {
@@ -87,6 +92,16 @@ mod tests {
             assert_eq!(silence.long(at(69)), None);
             assert_eq!(silence.long(at(70)), told(after));
         }
+    }
+
+    #[test]
+    fn a_guest_that_could_not_answer_gets_its_time_anew() {
+        let mut silence = Silence::new(at(0), WALL, BeforeSilence::Answer);
+        silence.resumed(at(500));
+        assert_eq!(silence.long(at(559)), None);
+        assert_eq!(silence.poll_deadline(at(559)), Some(at(560)));
+        let told = told(BeforeSilence::Answer);
+        assert_eq!(silence.long(at(560)), told, "since it last answered");
     }
 
     #[test]

@@ -123,7 +123,9 @@ impl Supervisor {
     pub(super) fn guest_silent(&self, now: Timestamp) -> Option<GuestSilence> {
         let ends = self.seen.ended.is_some() || self.seen.stopping.is_some();
         let silence = self.silence.long(now);
-        silence.filter(|_| !ends && !self.is_away())
+        // One that QEMU keeps from answering does not hang.
+        let is_kept = self.room.full().is_some();
+        silence.filter(|_| !ends && !is_kept && !self.is_away())
     }
 
     /// Whether the guest is not here yet, or not any more.

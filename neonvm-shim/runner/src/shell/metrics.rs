@@ -26,6 +26,7 @@ pub struct Metrics {
     stale: Gauge,
     unheld: Gauge,
     silent: Gauge,
+    full: Gauge,
     ahead: Counter,
     traffic: Option<TrafficMetrics>,
 }
@@ -71,6 +72,7 @@ impl Metrics {
             stale: Gauge::default(),
             unheld: Gauge::default(),
             silent: Gauge::default(),
+            full: Gauge::default(),
             ahead: Counter::default(),
             traffic: counts_traffic.then(TrafficMetrics::default),
         };
@@ -98,6 +100,11 @@ impl Metrics {
             "runner_vm_guest_silent",
             "1 while the guest has not answered for a minute, or for five of its boot",
             metrics.silent.clone(),
+        );
+        registry.register(
+            "runner_vm_disk_full",
+            "1 while the guest stands still because the node's disk has no room for what it writes",
+            metrics.full.clone(),
         );
         registry.register(
             "runner_vm_cpus_ahead",
@@ -151,6 +158,11 @@ impl Metrics {
     /// Whether the guest has not answered for long.
     pub fn guest_silent(&self, is_silent: bool) {
         self.silent.set(i64::from(is_silent));
+    }
+
+    /// Whether the guest stands still for want of room on the node's disk.
+    pub fn disk_full(&self, is_full: bool) {
+        self.full.set(i64::from(is_full));
     }
 
     /// So many directories are not in the guest as they are here.

@@ -46,6 +46,8 @@ pub enum QmpEvent {
     Stopped(i64),
     /// It runs on.
     Resumed(i64),
+    /// QEMU stops the guest because a disk's file cannot be written or read: the drive's id, and why.
+    DiskStopped(String, String),
     /// A migration or a copy of a disk got further.
     Transfer,
     /// Something was lost or not understood: look at everything.
@@ -135,6 +137,9 @@ fn translate(event: &qmp::Event) -> Option<QmpEvent> {
         E::GUEST_PANICKED { .. } => QmpEvent::Panicked,
         E::STOP { timestamp, .. } => QmpEvent::Stopped(unix_us(timestamp)),
         E::RESUME { timestamp, .. } => QmpEvent::Resumed(unix_us(timestamp)),
+        E::BLOCK_IO_ERROR { data, .. } if matches!(data.action, qmp::BlockErrorAction::stop) => {
+            QmpEvent::DiskStopped(data.device.clone(), data.reason.clone())
+        }
         E::MIGRATION { .. }
         | E::BLOCK_JOB_READY { .. }
         | E::BLOCK_JOB_COMPLETED { .. }

@@ -54,7 +54,7 @@ macro_rules! command {
     ($type:ident, $name:literal) => {
         #[derive(Debug, Serialize)]
         #[serde(transparent)]
-        struct $type(Value);
+        pub(super) struct $type(pub(super) Value);
 
         impl qapi::qmp::QmpCommand for $type {}
         impl qapi::Command for $type {

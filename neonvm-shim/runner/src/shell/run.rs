@@ -47,6 +47,7 @@ use crate::core::disks::{self, DiskProblem, Drive};
 use crate::core::exit::{Evidence, classify};
 use crate::core::forwards;
 use crate::core::nic;
+use crate::core::room::Room;
 use crate::core::shape::{self, Shape, ShapeError};
 use crate::core::silence::Silence;
 use crate::core::sizer::{Event, Sizer};
@@ -244,8 +245,15 @@ impl Runner {
             .filter(|_| this_boot);
         if let Some(process) = process.filter(|process| process.is_alive()) {
             info!(pid = process.pid, "adopting the QEMU that is there");
-            record.qemu = Some(process);
-            write_json(&self.paths.record(), &record)?;
+            if record.qemu.replace(process).is_none()
+                && let Err(error) = write_json(&self.paths.record(), &record)
+            {
+                // As on a full disk. What QEMU's own pid file says now it says to the next runner too.
+                warn!(
+                    error = telemetry::chain(&error),
+                    "QEMU's process is not written down"
+                );
+            }
             return Ok(Found::Running(Box::new(record)));
         }
         if record.qemu.is_none() {
@@ -535,6 +543,7 @@ impl Runner {
             logs,
             clock: self.clock,
             silence: Silence::new(now, self.clock.wall(), before),
+            room: Room::default(),
             seen: Seen::new(child.is_none()),
             owed: Owed::default(),
             record,
@@ -669,6 +678,7 @@ pub(super) fn waiting_state() -> RunnerState {
             began_unix_us: None,
         }),
         guest_silent: None,
+        disk_full: None,
     }
 }
 

@@ -24,11 +24,13 @@ use super::owed::Owed;
 use super::process::file_tail;
 use super::qmp::{Qmp, QmpEvent};
 use super::record::{Record, write_json};
+use super::room::RoomNews;
 use super::shown::Shown;
 use super::transfer::{Answer, Ask, Transfer};
 use crate::config::RunnerConfig;
 use crate::core::args::Paths;
 use crate::core::exit::{Evidence, ShutdownReason, classify};
+use crate::core::room::Room;
 use crate::core::silence::Silence;
 use crate::core::sizer::{Action, Event, Sizer};
 use crate::core::stop::{StopAction, Stopping};
@@ -72,6 +74,8 @@ pub enum Input {
     Ask(Ask, Answer),
     /// What came of a step of one.
     Transfer(Transfer),
+    /// What came of a step about a full disk.
+    Room(RoomNews),
     /// QEMU is gone; its exit status, if it was our child.
     Ended(Option<i32>),
 }
@@ -107,6 +111,8 @@ pub struct Supervisor {
     pub(super) owed: Owed,
     /// Since when the guest has not answered.
     pub(super) silence: Silence,
+    /// Whether its disks find room.
+    pub(super) room: Room,
     /// The migration the guest leaves by.
     pub(super) outgoing: Option<Outgoing>,
     /// The one it came, or is to come, by.
@@ -205,7 +211,11 @@ impl Supervisor {
     pub(super) fn turn(&mut self) {
         let now = self.clock.now();
         if self.seen.qmp.is_some() && self.seen.ended.is_none() {
-            self.turn_transfer(now);
+            // A guest that is just let go on is not moved before that is done.
+            if !self.room.is_going_on() {
+                self.turn_transfer(now);
+            }
+            self.turn_room(now);
         }
         for _ in 0..MAX_ACTIONS_A_TURN {
             let Some(action) = self.sizer.poll_action(now) else {
@@ -243,6 +253,7 @@ impl Supervisor {
                 .into_iter()
                 .flatten()
                 .fold(at, |at, due| at.min(due.max(soon)));
+            at = at.min(self.room.poll_deadline());
         }
         if let Some(stop) = &self.seen.stopping {
             at = at.min(stop.poll_deadline());
@@ -313,6 +324,7 @@ impl Supervisor {
                 if let Some(at) = &mut self.incoming {
                     at.disconnected();
                 }
+                self.room.disconnected();
             }
             Input::QmpUnreached(why) => self.sizer.handle(now, Event::QmpUnreached(why)),
             Input::Qmp(event) => self.take_qmp(now, event),
@@ -334,6 +346,7 @@ impl Supervisor {
             Input::Stop(order) => self.stop(&order),
             Input::Ask(ask, answer) => self.take_ask(now, ask, answer),
             Input::Transfer(what) => self.take_transfer(now, what),
+            Input::Room(news) => self.take_room(now, news),
             Input::Ended(code) => {
                 info!(code, "QEMU has ended");
                 self.seen.ended = Some((code, now));
@@ -376,7 +389,9 @@ impl Supervisor {
                 warn!("the guest refused an unplug");
                 self.sizer.handle(now, Event::CpuHint);
             }
+            QmpEvent::DiskStopped(drive, reason) => self.disk_stopped(now, &drive, &reason),
             QmpEvent::Stopped(unix_us) => {
+                self.room.hint(now);
                 if let Some(at) = &mut self.outgoing {
                     at.stopped(unix_us);
                     at.hint(now);
@@ -390,6 +405,7 @@ impl Supervisor {
             }
             QmpEvent::Transfer => self.hint_transfer(now),
             QmpEvent::Unclear => {
+                self.room.hint(now);
                 self.hint_transfer(now);
                 self.sizer.handle(now, Event::CpuHint);
                 self.sizer.handle(now, Event::MemoryHint);
@@ -533,6 +549,8 @@ impl Supervisor {
         };
         let guest_silent = self.guest_silent(now);
         self.metrics.guest_silent(guest_silent.is_some());
+        let disk_full = self.room.full().filter(|_| seen.ended.is_none()).cloned();
+        self.metrics.disk_full(disk_full.is_some());
         // The wall clock may be set; each state is right by the clock of its own moment.
         let offset = self.clock.wall().0.saturating_sub_unsigned(now.0);
         let next = RunnerState {
@@ -559,6 +577,7 @@ impl Supervisor {
             outgoing: self.outgoing.as_ref().map(Outgoing::report),
             incoming: self.incoming.as_ref().map(Incoming::report),
             guest_silent,
+            disk_full,
         };
         self.state.show(now, next);
     }

@@ -25,6 +25,7 @@ use neonvm_runner::core::args::Paths;
 use neonvm_runner::node::Store;
 use neonvm_runner::shell::http::{HttpError, over_unix};
 use neonvm_runner::shell::record::write_json;
+use protocol::disk_cache::DiskCache;
 use protocol::quantity::Quantity;
 use protocol::runner::{ExitReport, RunnerPhase, RunnerState, SizeOrder};
 use protocol::trace::TraceId;
@@ -123,41 +124,72 @@ pub struct Bounds {
 
 pub const SLOT: u64 = 256 << 20;
 
+/// What a runner is told to run.
+fn config(programs: Programs, image: BootImage, bounds: &Bounds) -> RunnerConfig {
+    let [min, r#use, max] = bounds.cpus.map(MilliCpu);
+    let mut spec = VmSpec::default();
+    spec.guest.cpus = CpuBounds { min, r#use, max };
+    let [min, r#use, max] = bounds.slots;
+    spec.guest.memory_slots = MemorySlots { min, r#use, max };
+    spec.guest.memory_slot_size = Quantity::from_bytes(SLOT);
+    RunnerConfig {
+        format: CONFIG_FORMAT,
+        namespace: "test".into(),
+        vm: "vm".into(),
+        pod: format!("vm-{}", std::process::id()),
+        spec,
+        pod_ip: address(),
+        programs,
+        image,
+        accel: AccelChoice::Auto,
+        disk_cache: DiskCache::OURS,
+        // Shared by all tests, so that one probe serves them.
+        knowledge_dir: std::env::temp_dir().join("bellows-test-knowledge"),
+        cpu_quota_percent: 100,
+        cgroup_parent: Some("bellows-test".into()),
+        cgroup_in_own: false,
+        tells_guest: false,
+        vsock_cid: None,
+        overlay: None,
+        network: GuestNetwork::default(),
+        mounts: None,
+        ssh_public_key: None,
+        control_token: None,
+        migration_keys: None,
+        runs_init_script: false,
+        receive: false,
+    }
+}
+
+/// The same of a VM that nobody runs.
+pub fn config_of_nothing() -> RunnerConfig {
+    let programs = Programs {
+        qemu_system: PathBuf::new(),
+        qemu_img: PathBuf::new(),
+    };
+    let image = BootImage {
+        kernel: PathBuf::new(),
+        kernel_version: String::new(),
+        initrd: None,
+        root_disk: PathBuf::new(),
+        root_disk_format: "raw".into(),
+        root_disk_bytes: 0,
+        cmdline: String::new(),
+        cmdline_tcg: String::new(),
+        ports: Vec::new(),
+    };
+    let bounds = Bounds {
+        cpus: [1000; 3],
+        slots: [1; 3],
+    };
+    config(programs, image, &bounds)
+}
+
 impl Vm {
     /// A directory with a configuration; nothing runs yet.
     pub fn new(kit: &Kit, bounds: &Bounds, change: impl FnOnce(&mut RunnerConfig)) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
-        let [min, r#use, max] = bounds.cpus.map(MilliCpu);
-        let mut spec = VmSpec::default();
-        spec.guest.cpus = CpuBounds { min, r#use, max };
-        let [min, r#use, max] = bounds.slots;
-        spec.guest.memory_slots = MemorySlots { min, r#use, max };
-        spec.guest.memory_slot_size = Quantity::from_bytes(SLOT);
-        let mut config = RunnerConfig {
-            format: CONFIG_FORMAT,
-            namespace: "test".into(),
-            vm: "vm".into(),
-            pod: format!("vm-{}", std::process::id()),
-            spec,
-            pod_ip: address(),
-            programs: kit.programs.clone(),
-            image: kit.image.clone(),
-            accel: AccelChoice::Auto,
-            // Shared by all tests, so that one probe serves them.
-            knowledge_dir: std::env::temp_dir().join("bellows-test-knowledge"),
-            cpu_quota_percent: 100,
-            cgroup_parent: Some("bellows-test".into()),
-            cgroup_in_own: false,
-            tells_guest: false,
-            vsock_cid: None,
-            overlay: None,
-            network: GuestNetwork::default(),
-            mounts: None,
-            ssh_public_key: None,
-            control_token: None,
-            migration_keys: None,
-            receive: false,
-        };
+        let mut config = config(kit.programs.clone(), kit.image.clone(), bounds);
         change(&mut config);
         write_json(&Paths::new(dir.path()).config(), &config).expect("a configuration");
         Self {

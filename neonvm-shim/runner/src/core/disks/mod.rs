@@ -84,6 +84,12 @@ impl Drive {
         format!("{}.{ending}", self.id)
     }
 
+    /// The name that the spec has for a drive of this id, or that is reserved for it there.
+    #[must_use]
+    pub fn name_of(id: &str) -> &str {
+        id.strip_prefix(DISK_ID).unwrap_or(id)
+    }
+
     /// What it is to whoever wrote the spec.
     #[must_use]
     pub fn spoken(&self) -> String {

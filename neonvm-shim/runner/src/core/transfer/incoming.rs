@@ -69,6 +69,12 @@ impl Incoming {
         self.arrival.begun
     }
 
+    /// Whether it has run since: the arrival is over, and nobody waits for it.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.arrival.ran
+    }
+
     /// Whether the guest may be told to run: all that it needs is here.
     #[must_use]
     pub fn is_loaded(&self) -> bool {

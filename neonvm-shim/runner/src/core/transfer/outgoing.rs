@@ -10,9 +10,15 @@ use protocol::time::{Span, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::{LOOK_EVERY, LOOK_IDLE, Manifest, Pacer, View};
+use crate::core::room;
 
 /// `query-status` of a guest that runs.
 const RUNS: &str = "running";
+
+/// Whether the guest is where no migration has stopped it: it runs, or QEMU has stopped it because its host's disk is full.
+fn is_here(view: &View) -> bool {
+    view.run == RUNS || view.run == room::STOPPED
+}
 
 /// `query-migrate` of a QEMU that connects and has sent nothing.
 const SETUP: &str = "setup";
@@ -232,7 +238,7 @@ impl Outgoing {
         let Some(view) = self.view.as_ref().filter(|_| self.pacer.fresh) else {
             return Some(OutgoingAction::Look);
         };
-        let runs = view.run == RUNS;
+        let is_here = is_here(view);
         let is_active = !matches!(
             view.migration.as_str(),
             "none" | "completed" | "failed" | "cancelled"
@@ -242,7 +248,7 @@ impl Outgoing {
                 "postcopy-active" | "postcopy-paused" => Some(OutgoingAction::Abandon),
                 "cancelling" => self.look(now),
                 _ if is_active || view.copy.is_some() => Some(OutgoingAction::Cancel),
-                _ if runs => {
+                _ if is_here => {
                     self.over = true;
                     None
                 }
@@ -294,7 +300,7 @@ impl Outgoing {
             // It was written down, and not done: a look came between, or the runner was another.
             "none" if self.told != Some(OutgoingAction::Send) => Some(OutgoingAction::Send),
             // Of an earlier one that was recalled at its very end.
-            "completed" if view.run == RUNS => Some(OutgoingAction::Send),
+            "completed" if is_here(&view) => Some(OutgoingAction::Send),
             "failed" | "cancelled"
                 if self.told == Some(OutgoingAction::Send)
                     || (with_disk && view.copy != Some(true)) =>
@@ -336,8 +342,8 @@ impl Outgoing {
     }
 
     fn stage(&self) -> OutgoingStage {
-        // A guest that runs here has not left, whatever QEMU says of the last migration: it may be an earlier one.
-        let stopped = self.view.as_ref().filter(|view| view.run != RUNS);
+        // A guest that is here has not left, whatever QEMU says of the last migration: it may be an earlier one.
+        let stopped = self.view.as_ref().filter(|view| !is_here(view));
         let status = stopped.map(|view| view.migration.as_str());
         match (&self.problem, status) {
             _ if self.leaving.recalled => OutgoingStage::Recalling,

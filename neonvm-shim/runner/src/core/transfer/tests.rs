@@ -1,11 +1,14 @@
 use serde_json::json;
 
-use super::{Manifest, Unfit};
+use super::{Manifest, Outgoing, OutgoingAction, Unfit, View};
 use crate::config::Accel;
 use crate::core::bridge;
 use crate::core::disks;
 use crate::core::nic;
 use crate::core::shape::{CpuControl, shape};
+use protocol::migration::{OutgoingOrder, StreamOptions};
+use protocol::time::Timestamp;
+use protocol::units::Bytes;
 use protocol::vm::VmSpec;
 
 /// The description of a guest with what its spec gives it.
@@ -79,6 +82,45 @@ fn a_guest_that_writes_to_other_disks_does_not_leave_its_machine() {
                  end the VM there and start it here"
             )
         );
+    }
+}
+
+/// A recalled departure that sees this of QEMU: what it does.
+fn recalled(run: &str, migration: &str) -> Outgoing {
+    let how = StreamOptions {
+        post_copy: false,
+        auto_converge: true,
+        max_bandwidth: Bytes(0),
+    };
+    let mut leaving = Outgoing::new(OutgoingOrder {
+        id: "m".into(),
+        to: None,
+        how,
+    });
+    let now = Timestamp(1);
+    leaving.recall(now);
+    while let Some(OutgoingAction::Save(_)) = leaving.poll_action(now, true) {}
+    let view = View {
+        run: run.to_owned(),
+        migration: migration.to_owned(),
+        ..View::default()
+    };
+    leaving.viewed(now, Ok(view));
+    leaving
+}
+
+#[test]
+fn a_guest_that_its_disk_has_stopped_stays_as_one_that_runs() {
+    for (run, action, over) in [
+        ("running", None, true),
+        // It is let go on by whoever waits for room, not again and again by the migration that is over.
+        ("io-error", None, true),
+        ("postmigrate", Some(OutgoingAction::Continue), false),
+        ("paused", Some(OutgoingAction::Continue), false),
+    ] {
+        let mut leaving = recalled(run, "cancelled");
+        assert_eq!(leaving.poll_action(Timestamp(1), true), action, "{run}");
+        assert_eq!(leaving.is_over(), over, "{run}");
     }
 }
 

@@ -186,6 +186,7 @@ fn serve_runner(socket: PathBuf, stopped: mpsc::Sender<()>) -> AbortOnDropHandle
         outgoing: None,
         incoming: None,
         guest_silent: None,
+        disk_full: None,
     };
     let told = move |uri: Uri| {
         let state = axum::Json(state.clone());

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
-use protocol::runner::{BeforeSilence, GuestSilence, MemoryState, RunnerPhase};
+use protocol::runner::{BeforeSilence, DiskFull, GuestSilence, MemoryState, RunnerPhase};
 use protocol::time::Span;
 use protocol::units::{Bytes, MilliCpu};
 use protocol::vm::{RestartPolicy, VirtualMachine, VmPhase, VmStatus};
@@ -416,6 +416,37 @@ fn less_than_before_is_not_told_of_a_guest_that_is_on_its_way_to_more() {
     has(&mut world, &pod, 2560);
     world.settle();
     assert_eq!(told(&world), 2560, "it was told the wanted size");
+}
+
+#[test]
+fn a_guest_whose_nodes_disk_is_full_is_told_of_by_disk_and_node_until_it_goes_on() {
+    let (mut world, pod) = running(&sample_vm());
+    let mut says = |full: Option<DiskFull>| {
+        let state = world.runners.get_mut(&pod).expect("the runner is there");
+        state.generation += 1;
+        state.disk_full = full;
+        world.show_runner();
+        world.settle();
+        let status = world.status();
+        assert_eq!(status.phase, VmPhase::Running);
+        let mut conditions = status.conditions.into_iter();
+        let degraded = conditions.find(|it| it.kind == "Degraded" && it.status == "True");
+        degraded.map(|it| it.message)
+    };
+    assert_eq!(says(None), None);
+    let full = |disks: &[&str]| {
+        Some(DiskFull {
+            since_unix_us: 1_700_000_000_000_000,
+            disks: disks.iter().map(|disk| (*disk).to_owned()).collect(),
+        })
+    };
+    let told = says(full(&["rootdisk", "data"])).expect("told");
+    let words = "stands still since 2023-11-14T22:13:20Z: the disk of node here has no room for what it \
+                 writes to rootdisk, data; it goes on by itself as soon as there is room";
+    assert!(told.contains(words), "{told}");
+    let told = says(full(&[])).expect("told");
+    assert!(told.contains("for what it writes; it goes on"), "{told}");
+    assert_eq!(says(None), None);
 }
 
 #[test]

@@ -1,0 +1,138 @@
+//! A guest whose disk's file finds no room on the host.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::net::SocketAddrV4;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use neonvm_runner::shell::guest::{checksum, put_files};
+use neonvm_runner::shell::record::write_json;
+use protocol::runner::{GUESTD_FORWARD, RunnerPhase, RunnerState};
+use support::{Bounds, Kit, Vm, kit};
+
+const SMALL: Bounds = Bounds {
+    cpus: [1000, 1000, 1000],
+    slots: [2, 2, 2],
+};
+/// Size of the host's disk: room enough to boot.
+const DISK: &str = "256m";
+/// A directory of the guest's disk.
+const WRITTEN: &str = "/var/lib/room";
+
+/// A disk of the host's of its own.
+struct SmallDisk {
+    dir: tempfile::TempDir,
+}
+
+impl SmallDisk {
+    /// None where nothing may be mounted.
+    fn new() -> Option<Self> {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o"])
+            .arg(format!("size={DISK},mode=700"))
+            .arg("bellows-test")
+            .arg(dir.path())
+            .status();
+        let is_there = mounted.is_ok_and(|status| status.success());
+        is_there.then_some(Self { dir })
+    }
+
+    /// A VM that has its directory on it.
+    fn vm(&self, kit: &Kit) -> Vm {
+        let mut vm = Vm::new(kit, &SMALL, |_| ());
+        vm.dir = tempfile::tempdir_in(self.dir.path()).expect("a directory on it");
+        write_json(&vm.paths().config(), &vm.config).expect("a configuration");
+        vm
+    }
+
+    /// Takes all the room there is.
+    fn fill(&self) -> PathBuf {
+        let path = self.dir.path().join("filler");
+        let mut file = File::create(&path).expect("a file");
+        for part in [1 << 20, 4 << 10, 1] {
+            let bytes = vec![1; part];
+            while file.write_all(&bytes).is_ok() {}
+        }
+        path
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        // Whoever used it is gone: it is dropped last.
+        let _ = Command::new("umount")
+            .arg("-l")
+            .arg(self.dir.path())
+            .status();
+    }
+}
+
+/// Has the guest write more to its disk than a few clusters hold, and asks for nothing back.
+fn write_much(at: SocketAddrV4) {
+    let files = BTreeMap::from([("much".to_owned(), noise(2 << 20))]);
+    // The guest may stop before it answers.
+    tokio::spawn(async move { put_files(at, WRITTEN, &files).await.is_ok() });
+}
+
+/// Bytes that are not zeros, which would need no room.
+fn noise(count: usize) -> Vec<u8> {
+    let mut state = 1_u32;
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        state.to_be_bytes()[0]
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+fn is_full(state: &RunnerState) -> bool {
+    let full = state.disk_full.as_ref();
+    full.is_some_and(|full| full.disks == ["rootdisk"])
+}
+
+fn remove(filler: &Path) {
+    fs::remove_file(filler).expect("it is there");
+}
+
+#[tokio::test]
+async fn a_guest_whose_hosts_disk_is_full_is_told_of_and_goes_on_once_there_is_room() {
+    let test = "a_guest_whose_hosts_disk_is_full_is_told_of_and_goes_on_once_there_is_room";
+    let Some(disk) = SmallDisk::new() else {
+        return println!("SKIP(missing: root): {test}");
+    };
+    let Some(kit) = kit(test).await else { return };
+    let mut vm = disk.vm(&kit);
+    vm.start().await;
+    let before = vm.running().await;
+    assert_eq!(before.disk_full, None);
+    let at = SocketAddrV4::new(vm.config.pod_ip, GUESTD_FORWARD);
+
+    let filler = disk.fill();
+    write_much(at);
+    let state = vm.wait("the full disk is told of", is_full).await;
+    assert_eq!(state.phase, RunnerPhase::Running);
+
+    // A runner that begins anew sees it too, and is the one that lets the guest go on.
+    vm.kill_runner().await;
+    vm.start().await;
+    let state = vm.wait("the next runner tells of it", is_full).await;
+    assert_eq!(state.qemu_pid, before.qemu_pid);
+    assert_eq!(
+        state.guest_silent, None,
+        "it is known why it does not answer"
+    );
+
+    remove(&filler);
+    let goes_on =
+        |state: &RunnerState| state.disk_full.is_none() && state.phase == RunnerPhase::Running;
+    let after = vm.wait("the guest goes on", goes_on).await;
+    assert_eq!(after.boot_id, before.boot_id, "it is the same guest");
+    // It writes as if nothing had been.
+    let files = BTreeMap::from([("more".to_owned(), noise(1 << 16))]);
+    put_files(at, WRITTEN, &files).await.expect("it writes");
+    checksum(at, WRITTEN).await.expect("it reads what it wrote");
+}
