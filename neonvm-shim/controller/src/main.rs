@@ -58,39 +58,50 @@ async fn run(args: Args) -> anyhow::Result<()> {
     let election = args
         .election(client.default_namespace(), SETTLE, clock.wall())
         .context("no name for this replica")?;
-    // Every replica serves it, whoever leads.
-    let webhook = match args.webhook_listen {
-        Some(address) => {
-            let excused = args.skip_update_validation_for.iter();
-            let excused = Excused::of(excused.map(String::as_str));
-            let webhook = Webhook::listen(address, &client, excused, clock).await;
-            Some(webhook.with_context(|| format!("could not listen on {address}"))?)
-        }
-        None => None,
-    };
+    let webhook = webhook(&args, &client, clock).await?;
     let waits = Waits {
-        for_lead: Arc::new(AtomicBool::new(election.is_some())),
+        for_lead: Arc::default(),
         is_asked: webhook.as_ref().map(|webhook| Arc::clone(&webhook.ready)),
     };
     let admin = waits.admin(Admin::new(Arc::new(registry)).log(log), &state);
     let server = serve_admin(args.listen, admin, &state, &cancel).await;
     let server = server.with_context(|| format!("could not listen on {}", args.listen))?;
     let webhook = webhook.map(|webhook| tokio::spawn(webhook.serve(cancel.clone())));
-    let params = Params {
-        settings: settings(&args, &client).await?,
-        client,
-        state_dir: args.state_dir,
-        clock,
-        stages: StageLog::new(STAGES_KEPT),
-        metrics,
-        state,
-    };
-    work(params, election, &waits.for_lead, &cancel).await?;
+    // `None`: it was told to end while the API server was away.
+    let known = cancel.run_until_cancelled(settings(&args, &client)).await;
+    if let Some(settings) = known.transpose()? {
+        let params = Params {
+            settings,
+            client,
+            state_dir: args.state_dir,
+            clock,
+            stages: StageLog::new(STAGES_KEPT),
+            metrics,
+            state,
+        };
+        work(params, election, &waits.for_lead, &cancel).await?;
+    }
     server.await??;
     if let Some(webhook) = webhook {
         webhook.await??;
     }
     Ok(())
+}
+
+/// The webhook, if it is wanted. Every replica serves it, whoever leads.
+async fn webhook(
+    args: &Args,
+    client: &kube::Client,
+    clock: Clock,
+) -> anyhow::Result<Option<Webhook>> {
+    let Some(address) = args.webhook_listen else {
+        return Ok(None);
+    };
+    let excused = args.skip_update_validation_for.iter();
+    let excused = Excused::of(excused.map(String::as_str));
+    let webhook = Webhook::listen(address, client, excused, clock).await;
+    let webhook = webhook.with_context(|| format!("could not listen on {address}"))?;
+    Ok(Some(webhook))
 }
 
 /// Works, if there is an election while this replica leads.
@@ -112,6 +123,7 @@ async fn work(
         writer: "neonvm-controller".into(),
     };
     let on_turn = |leads: bool| waits.store(!leads, Ordering::Relaxed);
+    on_turn(false);
     let work = async |stop: CancellationToken| neonvm_controller::run(params, stop).await;
     let done = while_leading(led, cancel.clone(), on_turn, work).await;
     cancel.cancel();

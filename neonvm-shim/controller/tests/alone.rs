@@ -7,7 +7,7 @@ use std::process::Stdio;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use serde_json::Value;
+use serde_json::{Value, json};
 use support::DEADLINE;
 use support::api::FakeApi;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -15,8 +15,8 @@ use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
-/// A running controller and the address of its admin server, read from its log.
-async fn start(dir: &Path, server: &str) -> (Child, String) {
+/// The program, for an API server.
+fn program(dir: &Path, server: &str, args: &[String]) -> Command {
     let kubeconfig = dir.join("kubeconfig");
     let text = format!(
         "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
@@ -25,7 +25,9 @@ async fn start(dir: &Path, server: &str) -> (Child, String) {
          contexts: [{{name: c, context: {{cluster: c, user: u}}}}]\n"
     );
     std::fs::write(&kubeconfig, text).expect("writes");
-    let mut child = Command::new(env!("CARGO_BIN_EXE_neonvm-controller"))
+    let mut command = Command::new(env!("CARGO_BIN_EXE_neonvm-controller"));
+    command
+        .args(args)
         .args(["--listen", "127.0.0.1:0", "--state-dir"])
         .arg(dir)
         .env("KUBECONFIG", kubeconfig)
@@ -33,9 +35,13 @@ async fn start(dir: &Path, server: &str) -> (Child, String) {
         .env_remove("BELLOWS_LOG")
         .env_remove("VM_RUNNER_IMAGE")
         .stderr(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .expect("starts");
+        .kill_on_drop(true);
+    command
+}
+
+/// A running controller and the address of its admin server, read from its log.
+async fn start(dir: &Path, server: &str, args: &[String]) -> (Child, String) {
+    let mut child = program(dir, server, args).spawn().expect("starts");
     let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
     let address = timeout(DEADLINE, async {
         loop {
@@ -46,7 +52,8 @@ async fn start(dir: &Path, server: &str) -> (Child, String) {
                 .expect("a line before the end");
             assert!(!line.contains("secret-token"), "a token in the log: {line}");
             let entry: Value = serde_json::from_str(&line).expect("JSON lines");
-            if let Some(address) = entry["address"].as_str() {
+            let address = entry["address"].as_str();
+            if let Some(address) = address.filter(|_| line.contains("admin server listens")) {
                 return address.to_owned();
             }
         }
@@ -54,6 +61,53 @@ async fn start(dir: &Path, server: &str) -> (Child, String) {
     let address = address.await.expect("an address in time");
     tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
     (child, address)
+}
+
+/// The arguments of the shipped manifest, at ports that are free here.
+fn shipped() -> Vec<String> {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../deploy/chart/bellows/parts/controller/deployment.yaml");
+    let manifest = std::fs::read_to_string(manifest).expect("reads");
+    let lines = manifest.lines().map(str::trim);
+    let args: Vec<String> = lines
+        .filter_map(|line| line.strip_prefix("- --"))
+        .filter(|arg| !arg.starts_with("listen="))
+        .map(|arg| format!("--{}", arg.replace("0.0.0.0:9443", "127.0.0.1:0")))
+        .collect();
+    for one in ["--true-requests=auto", "--webhook-listen=127.0.0.1:0"] {
+        assert!(args.iter().any(|arg| arg == one), "{args:?}");
+    }
+    args
+}
+
+/// Arguments that have the overlay's addresses read.
+fn with_overlay() -> Vec<String> {
+    let args = [
+        "--leader-elect",
+        "--nad-ipam-name=overlay",
+        "--nad-ipam-namespace=default",
+    ];
+    args.map(str::to_owned).to_vec()
+}
+
+async fn is_ready(address: &str) {
+    let ready = timeout(DEADLINE, async {
+        while !get(address, "/readyz").await.starts_with("HTTP/1.1 200") {
+            tokio::task::yield_now().await;
+        }
+    });
+    ready.await.expect("ready in time");
+}
+
+/// Waits until a path was asked for so often.
+async fn is_asked(api: &FakeApi, line: &str, times: usize) {
+    loop {
+        let requests = api.requests();
+        if requests.iter().filter(|asked| *asked == line).count() >= times {
+            return;
+        }
+        api.wait_requests(requests.len() + 1).await;
+    }
 }
 
 async fn get(address: &str, path: &str) -> String {
@@ -81,14 +135,8 @@ async fn n01_it_starts_alone_and_says_when_it_is_ready() {
         FakeApi::start().await,
         tempfile::tempdir().expect("a directory"),
     );
-    let (child, address) = start(dir.path(), api.url()).await;
-    timeout(DEADLINE, async {
-        while !get(&address, "/readyz").await.starts_with("HTTP/1.1 200") {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await
-    .expect("ready in time");
+    let (child, address) = start(dir.path(), api.url(), &[]).await;
+    is_ready(&address).await;
     assert!(
         get(&address, "/metrics")
             .await
@@ -106,19 +154,80 @@ async fn n01_it_starts_alone_and_says_when_it_is_ready() {
 
 #[tokio::test]
 async fn n01_it_waits_for_an_api_server_that_is_not_there() {
-    let dir = tempfile::tempdir().expect("a directory");
-    // Bound and closed again: nobody listens here now.
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").expect("binds");
-    let server = format!("http://{}", nobody.local_addr().expect("an address"));
-    drop(nobody);
-    let (child, address) = start(dir.path(), &server).await;
-    assert!(get(&address, "/healthz").await.starts_with("HTTP/1.1 200"));
-    let ready = get(&address, "/readyz").await;
-    assert!(
-        ready.starts_with("HTTP/1.1 503") && ready.contains("lists are not synced"),
-        "{ready}"
+    for args in [vec![], shipped(), with_overlay()] {
+        let dir = tempfile::tempdir().expect("a directory");
+        // Bound and closed again: nobody listens here now.
+        let nobody = std::net::TcpListener::bind("127.0.0.1:0").expect("binds");
+        let server = format!("http://{}", nobody.local_addr().expect("an address"));
+        drop(nobody);
+        let (child, address) = start(dir.path(), &server, &args).await;
+        assert!(get(&address, "/healthz").await.starts_with("HTTP/1.1 200"));
+        let ready = get(&address, "/readyz").await;
+        assert!(ready.starts_with("HTTP/1.1 503"), "{ready}");
+        let why = ["lists are not synced", "the webhook does not serve yet"];
+        assert!(why.iter().any(|why| ready.contains(why)), "{ready}");
+        end(child).await;
+    }
+}
+
+/// What it is asked at the start too: by the shipped arguments, whether it resizes pods; else, where the overlay's addresses are.
+#[tokio::test]
+async fn n01_an_api_server_that_comes_late_is_asked_again() {
+    let overlay = json!({
+        "apiVersion": "k8s.cni.cncf.io/v1",
+        "kind": "NetworkAttachmentDefinition",
+        "metadata": {"name": "overlay", "namespace": "default"},
+        "spec": {"config": r#"{"ipam": {"ipRanges": [{"range": "10.100.0.0/16"}]}}"#},
+    });
+    let definitions = "network-attachment-definitions";
+    let path = format!("/apis/k8s.cni.cncf.io/v1/namespaces/default/{definitions}/overlay");
+    for (args, path) in [(shipped(), "/api/v1"), (with_overlay(), &path)] {
+        let (api, dir) = (
+            FakeApi::start().await,
+            tempfile::tempdir().expect("a directory"),
+        );
+        for kind in ["Mutating", "Validating"] {
+            let lower = kind.to_lowercase();
+            api.create(
+                &format!("{lower}webhookconfigurations"),
+                json!({
+                    "apiVersion": "admissionregistration.k8s.io/v1",
+                    "kind": format!("{kind}WebhookConfiguration"),
+                    "metadata": {"name": format!("neonvm-{lower}-webhook-configuration")},
+                    "webhooks": [],
+                }),
+            );
+        }
+        api.create(definitions, overlay.clone());
+        api.refuse("", u32::MAX, 500);
+        let (child, address) = start(dir.path(), api.url(), &args).await;
+        is_asked(&api, &format!("GET {path}"), 3).await;
+        let ready = get(&address, "/readyz").await;
+        assert!(ready.starts_with("HTTP/1.1 503"), "{ready}");
+        api.refuse_nothing();
+        is_ready(&address).await;
+        end(child).await;
+    }
+}
+
+#[tokio::test]
+async fn what_asking_again_does_not_mend_ends_it_and_is_said() {
+    let (api, dir) = (
+        FakeApi::start().await,
+        tempfile::tempdir().expect("a directory"),
     );
-    end(child).await;
+    api.refuse("GET /api/v1", u32::MAX, 403);
+    let output = program(dir.path(), api.url(), &shipped()).output();
+    let output = timeout(DEADLINE, output)
+        .await
+        .expect("ends in time")
+        .expect("runs");
+    assert_eq!(output.status.code(), Some(69));
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        text.contains("whether the API server resizes pods"),
+        "{text}"
+    );
 }
 
 #[tokio::test]

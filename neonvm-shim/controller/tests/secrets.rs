@@ -3,11 +3,23 @@
 mod support;
 
 use neonvm_controller::Settings;
-use serde_json::json;
+use serde_json::{Value, json};
 use support::api::FakeApi;
 use support::{Controller, vm};
 
 const SECRET: &str = "runner-neonvm-example";
+const KEYS: &str = "ssh-neonvm-example";
+
+/// A key pair for the VM's guest, which is owned by these.
+fn keys(owners: Value) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": KEYS, "namespace": "default", "ownerReferences": owners},
+        "type": "kubernetes.io/ssh-auth",
+        "data": {"ssh-publickey": "cHVi", "ssh-privatekey": "cHJpdg=="},
+    })
+}
 
 /// The token of a secret that is older than certificates stays: running pods know the controller by it.
 #[tokio::test]
@@ -57,5 +69,76 @@ async fn b48_a_secret_of_before_gets_a_certificate_and_keeps_its_token() {
         at("POST /api/v1/namespaces/default/pods"),
     );
     assert!(patched.is_some() && patched < made, "{requests:?}");
+    controller.stop().await;
+}
+
+/// It goes with the VM whose it is, and a pod that mounts it would wait for it for ever.
+#[tokio::test]
+async fn the_key_pair_of_an_earlier_vm_of_the_name_is_not_used_and_one_is_made_once_it_is_gone() {
+    let (api, dir) = (
+        FakeApi::start().await,
+        tempfile::tempdir().expect("a directory"),
+    );
+    let earlier = json!([{"kind": "VirtualMachine", "name": "example", "uid": "earlier"}]);
+    api.create("secrets", keys(earlier));
+    api.create("virtualmachines", vm("example"));
+    let controller = Controller::start(&api, dir.path());
+    let told = api.wait("a refusal, or a pod", |api| {
+        let vm = api.get("virtualmachines", "example")?;
+        let mut conditions = vm["status"]["conditions"].as_array()?.iter();
+        let degraded = conditions.find(|one| one["type"] == "Degraded");
+        let is_made = !api.list("pods").is_empty();
+        is_made.then_some(Value::Null).or(degraded.cloned())
+    });
+    let told = told.await;
+    let message = told["message"].as_str().expect("no pod was made");
+    assert!(message.contains("not this VM's"), "{message}");
+    assert_eq!(api.list("pods"), Vec::<Value>::new());
+    api.delete("secrets", KEYS, true);
+    api.wait_pod("example").await;
+    let (secret, vm) = (
+        api.get("secrets", KEYS).expect("it was made"),
+        api.get("virtualmachines", "example").expect("it stays"),
+    );
+    let owner = &secret["metadata"]["ownerReferences"][0];
+    assert_eq!(owner["uid"], vm["metadata"]["uid"]);
+    controller.stop().await;
+}
+
+#[tokio::test]
+async fn a_key_pair_that_somebody_put_there_is_used_as_it_is() {
+    let theirs = json!([{"kind": "ExternalSecret", "name": "example", "uid": "theirs"}]);
+    for owners in [json!([]), theirs] {
+        let (api, dir) = (
+            FakeApi::start().await,
+            tempfile::tempdir().expect("a directory"),
+        );
+        api.create("secrets", keys(owners));
+        let before = api.get("secrets", KEYS);
+        api.create("virtualmachines", vm("example"));
+        let controller = Controller::start(&api, dir.path());
+        api.wait_pod("example").await;
+        assert_eq!(api.get("secrets", KEYS), before);
+        controller.stop().await;
+    }
+}
+
+/// Deleted by hand, say, before the kubelet has mounted it.
+#[tokio::test]
+async fn a_key_pair_that_a_pod_still_waits_for_is_made_again() {
+    let (api, dir) = (
+        FakeApi::start().await,
+        tempfile::tempdir().expect("a directory"),
+    );
+    api.create("virtualmachines", vm("example"));
+    let controller = Controller::start(&api, dir.path());
+    let pod = api.wait_pod("example").await;
+    controller.stop().await;
+    api.delete("secrets", KEYS, true);
+    assert_eq!(api.get("secrets", KEYS), None);
+    let controller = Controller::start(&api, dir.path());
+    api.wait("the key pair", |api| api.get("secrets", KEYS))
+        .await;
+    assert_eq!(api.wait_pod("example").await, pod);
     controller.stop().await;
 }

@@ -98,15 +98,8 @@ impl Draft<'_> {
         if !self.spec_allows_a_pod() {
             return;
         }
-        if self.vm.spec.enable_ssh && !self.input.ssh_secret_ready {
-            self.actions.push(Action::EnsureSshSecret {
-                name: self.status.ssh_secret_name.clone(),
-                owner: pod::owner(self.vm),
-            });
-            return;
-        }
-        // The pod mounts the certificate: without one it would not start.
-        if !self.has_runner_secret() || !self.certified || !self.has_address() {
+        // The pod mounts the secrets: without one it would not start.
+        if !self.has_secrets() || !self.certified || !self.has_address() {
             return;
         }
         if self.status.extra_net_ip != self.stored.extra_net_ip {
@@ -117,6 +110,18 @@ impl Draft<'_> {
             name: self.status.pod_name.clone(),
             pod: pod::build(self.vm, &self.status, self.input.settings),
         });
+    }
+
+    /// Whether the secrets that its pod mounts, and that are ours to make, are known to be there.
+    fn has_secrets(&mut self) -> bool {
+        if self.vm.spec.enable_ssh && !self.input.ssh_secret_ready {
+            self.actions.push(Action::EnsureSshSecret {
+                name: self.status.ssh_secret_name.clone(),
+                owner: pod::owner(self.vm),
+            });
+            return false;
+        }
+        self.has_runner_secret()
     }
 
     /// Whether runners of the VM find the token by which they know us. It is made if it is not there, also for a VM that is
@@ -159,6 +164,10 @@ impl Draft<'_> {
     fn started(&mut self, pod: &Pod) {
         if let Some(end) = self.end(pod) {
             return self.finish(end);
+        }
+        if pod.status.phase != "Running" {
+            // It waits for what it mounts, also where that was deleted since it was made.
+            self.has_secrets();
         }
         self.sync_and_size(pod);
         self.guest_answers(pod);

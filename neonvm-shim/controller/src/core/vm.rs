@@ -292,6 +292,7 @@ impl VmCore {
         if at.now >= self.read_at {
             self.read_at = at.now + READ_AGAIN;
             self.reads_due = [Kind::ReadVm, Kind::ReadPod].into();
+            self.doubt_secrets();
         }
         self.wake_no_later(self.read_at);
         let action = self.choose(at)?;
@@ -313,6 +314,15 @@ impl VmCore {
             }
         }
         Some(action)
+    }
+
+    /// The secrets that a pod mounts are looked for again while it may wait for them: nothing tells that one is gone.
+    fn doubt_secrets(&mut self) {
+        let status = self.vm.as_ref().and_then(|vm| vm.status.as_ref());
+        if status.is_some_and(|status| status.phase == VmPhase::Pending) {
+            self.ssh_secret_ready = false;
+            self.runner_secret_ready = false;
+        }
     }
 
     /// When to call [`Self::poll_action`] again though nothing happens.

@@ -16,8 +16,8 @@ use super::certificate::{self, CertificateError};
 use super::decode::{self, DecodeError};
 use super::overlay::Pools;
 use super::secret::{
-    KeyError, certificate as runner_certificate, is_owned, orders_identity, runner_secret,
-    ssh_secret, token,
+    KeyError, certificate as runner_certificate, is_key_pair_of, is_owned, orders_identity,
+    runner_secret, ssh_secret, token,
 };
 use crate::core::metadata::{self, PatchOp};
 use crate::core::requests::{self, SUBRESOURCE};
@@ -66,6 +66,19 @@ impl ApiError {
         }
     }
 
+    /// Whether the server was not reached, or had no answer for now: the same request may work later. Others need somebody's hand.
+    pub(super) fn is_away(&self) -> bool {
+        match self {
+            Self::Timeout => true,
+            Self::Kube(error) => match error.as_ref() {
+                kube::Error::Api(status) => status.code >= 500 || status.code == 429,
+                kube::Error::HyperError(_) | kube::Error::Service(_) => true,
+                _ => false,
+            },
+            _ => false,
+        }
+    }
+
     pub(super) fn refusal(&self) -> Refusal {
         let code = self.code();
         let message = match self {
@@ -87,9 +100,11 @@ pub(super) type Found = Result<Option<Box<Pod>>, Refusal>;
 ///
 /// # Errors
 /// When it cannot be asked.
-pub(super) async fn offers_resize(client: &Client) -> Result<bool, kube::Error> {
+pub(super) async fn offers_resize(client: &Client) -> Result<bool, ApiError> {
     let name = format!("pods/{SUBRESOURCE}");
-    let offered = client.list_core_api_resources("v1").await?;
+    let offered = timeout(REQUEST_TIMEOUT, client.list_core_api_resources("v1")).await;
+    let offered = offered.map_err(|_| ApiError::Timeout)?;
+    let offered = offered.map_err(|error| ApiError::Kube(Box::new(error)))?;
     Ok(offered.resources.iter().any(|it| it.name == name))
 }
 
@@ -144,7 +159,8 @@ impl KubeApi {
             Action::ReadTaker { name, .. } => self.read_taker(namespace, &name).await,
             Action::EnsureSshSecret { name, owner } => {
                 let make = || ssh_secret(namespace, &name, &owner);
-                self.ensure_secret(namespace, &name, make, |_| true).await?;
+                let fits = |secret: &Value| is_key_pair_of(secret, &owner);
+                self.ensure_secret(namespace, &name, make, fits).await?;
                 Ok(Reply::SecretReady)
             }
             Action::EnsureRunnerSecret { name, owner } => {

@@ -1,9 +1,11 @@
 //! Settings of which the API server has a say.
 
 use kube::Client;
+use telemetry::chain;
 
-use super::api::offers_resize;
+use super::api::{ApiError, offers_resize};
 use super::overlay::{OverlayError, overlay};
+use super::{WATCH_RETRY_CAP, WatchRetry, pause};
 use crate::args::{Args, TrueRequests};
 use crate::core::Settings;
 
@@ -12,17 +14,42 @@ use crate::core::Settings;
 pub enum SettingsError {
     /// The API server was not to be asked.
     #[error("whether the API server resizes pods")]
-    Resize(#[source] kube::Error),
+    Resize(#[source] ApiError),
     /// The overlay.
     #[error("the overlay's addresses")]
     Overlay(#[source] OverlayError),
 }
 
-/// What the arguments set, and what they leave to the API server.
+impl SettingsError {
+    /// Whether the API server was away: then it is asked again.
+    fn is_away(&self) -> bool {
+        match self {
+            Self::Resize(source) | Self::Overlay(OverlayError::Read { source, .. }) => {
+                source.is_away()
+            }
+            Self::Overlay(OverlayError::Config { .. }) => false,
+        }
+    }
+}
+
+/// What the arguments set, and what they leave to the API server. One that cannot be reached is waited for.
 ///
 /// # Errors
-/// [`SettingsError`].
+/// [`SettingsError`], of what asking again does not mend.
 pub async fn settings(args: &Args, client: &Client) -> Result<Settings, SettingsError> {
+    let mut pauses = WatchRetry::default();
+    loop {
+        match asked(args, client).await {
+            Err(error) if error.is_away() => {
+                tracing::warn!(error = chain(&error), "the API server is waited for");
+                pause(pauses.next().unwrap_or(WATCH_RETRY_CAP)).await;
+            }
+            known => return known,
+        }
+    }
+}
+
+async fn asked(args: &Args, client: &Client) -> Result<Settings, SettingsError> {
     let mut settings = args.settings();
     if args.true_requests == TrueRequests::Auto {
         let offers = offers_resize(client).await;

@@ -116,9 +116,18 @@ pub(super) fn token(secret: &Value) -> Option<String> {
 
 /// Whether a secret is owned by whom `owner` names.
 pub(super) fn is_owned(secret: &Value, owner: &Value) -> bool {
+    owners(secret).any(|has| has["uid"] == owner["uid"])
+}
+
+/// Whether the guest of the VM that `owner` names gets the key pair of this secret: its own, or one that somebody has put there. What is
+/// another VM's, an earlier one's of the same name, is deleted with that one, and a pod that mounts it would wait for it for ever.
+pub(super) fn is_key_pair_of(secret: &Value, owner: &Value) -> bool {
+    is_owned(secret, owner) || owners(secret).all(|has| has["kind"] != owner["kind"])
+}
+
+fn owners(secret: &Value) -> impl Iterator<Item = &Value> {
     let owners = secret["metadata"]["ownerReferences"].as_array();
-    let mut owners = owners.into_iter().flatten();
-    owners.any(|has| has["uid"] == owner["uid"])
+    owners.into_iter().flatten()
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
 //! A Kubernetes API server as far as the controller can see: list, watch, get, create, patch, delete of any kind, with
-//! versions, the status subresource, finalizers and graceful deletion of pods. Faults can be ordered.
+//! versions, the status subresource, finalizers, graceful deletion of pods and of what goes with its owner. Faults can be ordered.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -280,6 +280,9 @@ impl Inner {
         };
         self.history
             .push((self.revision, kind, at.clone(), object.clone()));
+        if kind == "DELETED" {
+            self.collect(&object["metadata"]["uid"]);
+        }
         object
     }
 
@@ -297,6 +300,23 @@ impl Inner {
             _ => kind,
         };
         Some(json!({"type": kind, "object": object}))
+    }
+
+    /// What belonged to an object that is gone goes too.
+    fn collect(&mut self, uid: &Value) {
+        let is_owned = |object: &Value| {
+            let owners = object["metadata"]["ownerReferences"].as_array();
+            let mut owners = owners.into_iter().flatten();
+            owners.any(|owner| owner["uid"] == *uid)
+        };
+        let all = self.objects.iter();
+        let owned: Vec<Place> = all
+            .filter(|(_, object)| is_owned(object))
+            .map(|(at, _)| at.clone())
+            .collect();
+        for at in owned {
+            let _ = self.delete(&at, true);
+        }
     }
 
     fn create(
@@ -508,7 +528,8 @@ fn parse(method: Method, uri: &Uri, headers: &HeaderMap, body: &Bytes) -> Call {
         parts.pop_front();
         namespace = parts.pop_front().expect("a namespace");
     }
-    let plural = parts.pop_front().expect("a plural");
+    // Without one it is asked what there is.
+    let plural = parts.pop_front().unwrap_or_default();
     let name = parts.pop_front().unwrap_or_default();
     let status = parts.pop_front() == Some("status");
     let query = uri
@@ -537,6 +558,7 @@ fn parse(method: Method, uri: &Uri, headers: &HeaderMap, body: &Bytes) -> Call {
 fn carry_out(inner: &mut Inner, call: &Call) -> Result<(u16, Value), (u16, String)> {
     let at = place(&call.plural, &call.namespace, &call.name);
     match call.method {
+        Method::GET if call.plural.is_empty() => Ok((200, what_there_is())),
         Method::GET if call.name.is_empty() => {
             let items: Vec<&Value> = inner
                 .objects
@@ -576,6 +598,16 @@ fn carry_out(inner: &mut Inner, call: &Call) -> Result<(u16, Value), (u16, Strin
         }
         _ => Err((405, "not here".into())),
     }
+}
+
+/// As far as anybody asks: that pods are resized in place.
+fn what_there_is() -> Value {
+    let resize = json!({
+        "name": "pods/resize", "singularName": "", "namespaced": true, "kind": "Pod", "verbs": ["patch"],
+    });
+    json!({
+        "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "v1", "resources": [resize],
+    })
 }
 
 impl Call {

@@ -1,7 +1,8 @@
 //! The webhook's certificate, which is kept in a secret that all replicas share.
 //!
 //! It is made with an authority of its own whose key is thrown away, and renewed in time. Those who trust the last one trust it until
-//! it ends: the bundle of a renewed secret holds both.
+//! it ends: the bundle of a renewed secret holds both. A secret of somebody else's is theirs to renew, when they like: it is used until
+//! it ends.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use serde_json::{Value, json};
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-/// How long a certificate is good for, and how long before its end it is renewed, days.
+/// How long a certificate of ours is good for, and how long before its end it is renewed, days.
 const VALID_DAYS: i64 = 365;
 const RENEW_DAYS: i64 = 60;
 /// Says that a secret is ours to renew. One without it, of cert-manager's say, is used as it is.
@@ -46,9 +47,9 @@ pub(super) enum Unfit {
     /// Nobody who dials us by that name would trust it.
     #[error("its certificate is not for {0}")]
     OtherName(String),
-    /// It ends soon.
-    #[error("its certificate ends on {0}")]
-    Ends(Timestamp),
+    /// Nobody trusts it any more.
+    #[error("its certificate ended on {0}")]
+    Ended(Timestamp),
     /// Key and certificate are not each other's, or not what the TLS library takes.
     #[error("its certificate and its key cannot be used")]
     Tls(#[from] rustls::Error),
@@ -62,15 +63,17 @@ pub(super) struct Identity {
     /// The certificate, DER: what tells one identity from another.
     pub(super) certificate: Vec<u8>,
     pub(super) tls: Arc<ServerConfig>,
-    /// When it is to be renewed.
-    pub(super) renew_at: Timestamp,
+    /// When nobody trusts it any more.
+    pub(super) ends: Timestamp,
+    /// When we are to renew it, if it is ours.
+    renew_at: Option<Timestamp>,
 }
 
 impl Identity {
     /// Of a secret.
     ///
     /// # Errors
-    /// [`Unfit`]; it is to be made, or to be made anew.
+    /// [`Unfit`]; if it is ours, or there is none, it is to be made.
     pub(super) fn of(
         secret: Option<&Value>,
         names: &[String],
@@ -87,10 +90,10 @@ impl Identity {
         is_for(&parsed, names)?;
         let ends = Timestamp::from_second(parsed.validity().not_after.timestamp());
         let ends = ends.map_err(|_| Unfit::NoCertificate)?;
-        let renew_at = ends.checked_sub(days(RENEW_DAYS)).unwrap_or(ends);
-        if renew_at <= now {
-            return Err(Unfit::Ends(ends));
+        if ends <= now {
+            return Err(Unfit::Ended(ends));
         }
+        let renew_at = ends.checked_sub(days(RENEW_DAYS)).unwrap_or(ends);
         let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|_| Unfit::Lacks(KEY))?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut tls = ServerConfig::builder_with_provider(provider)
@@ -102,8 +105,19 @@ impl Identity {
             bundle,
             certificate: first,
             tls: Arc::new(tls),
-            renew_at,
+            ends,
+            renew_at: is_ours(secret).then_some(renew_at),
         })
+    }
+
+    /// Whether we are to renew it. It is good until that is done.
+    pub(super) fn is_due(&self, now: Timestamp) -> bool {
+        self.renew_at.is_some_and(|at| at <= now)
+    }
+
+    /// Whether nobody trusts it any more.
+    pub(super) fn has_ended(&self, now: Timestamp) -> bool {
+        self.ends <= now
     }
 }
 
@@ -230,15 +244,40 @@ mod tests {
         make(("ns", "w"), &names(), last, at).expect("made")
     }
 
+    /// One of somebody else's that is good for about so many days from now.
+    fn foreign(days_left: i64) -> Value {
+        let mut secret = made(None, now() + days(days_left - VALID_DAYS));
+        secret["metadata"]["labels"] = Value::Null;
+        secret
+    }
+
     #[test]
-    fn what_is_made_is_used_until_it_is_time_to_renew_it() {
+    fn what_is_made_is_renewed_in_time_and_used_until_that_is_done() {
         let secret = made(None, now());
-        let identity = Identity::of(Some(&secret), &names(), now()).expect("fits");
+        let at = |then| Identity::of(Some(&secret), &names(), then).expect("fits");
+        let identity = at(now());
         assert!(is_ours(&secret) && identity.bundle.contains("BEGIN CERTIFICATE"));
-        let later = now() + days(VALID_DAYS - RENEW_DAYS - 1);
-        assert!(Identity::of(Some(&secret), &names(), later).is_ok() && later < identity.renew_at);
-        let found = Identity::of(Some(&secret), &names(), identity.renew_at);
-        assert!(matches!(found, Err(Unfit::Ends(_))), "{found:?}");
+        let early = now() + days(VALID_DAYS - RENEW_DAYS - 1);
+        assert!(!at(early).is_due(early));
+        for late in [identity.ends - days(RENEW_DAYS), identity.ends - days(1)] {
+            assert!(at(late).is_due(late) && !at(late).has_ended(late));
+        }
+        let found = Identity::of(Some(&secret), &names(), identity.ends);
+        assert!(matches!(found, Err(Unfit::Ended(_))), "{found:?}");
+    }
+
+    #[test]
+    fn what_is_not_ours_is_used_until_it_ends_and_never_due() {
+        let secret = foreign(30);
+        let at = |then| Identity::of(Some(&secret), &names(), then);
+        let identity = at(now()).expect("30 days are left");
+        assert!(!is_ours(&secret) && !identity.is_due(now()));
+        let last = identity.ends - Span::new().seconds(1);
+        assert!(at(last).is_ok_and(|identity| !identity.is_due(last)));
+        assert!(identity.has_ended(identity.ends) && !identity.has_ended(last));
+        let unfit = at(identity.ends).expect_err("it has ended").to_string();
+        assert_eq!(unfit, format!("its certificate ended on {}", identity.ends));
+        assert!(Identity::of(Some(&foreign(-1)), &names(), now()).is_err());
     }
 
     #[test]
@@ -274,9 +313,9 @@ mod tests {
         assert_eq!(unfit(&junk, &names()), "its tls.crt is no certificate");
         let other = ["10.0.0.1".to_owned()];
         assert_eq!(unfit(&whole, &other), "its certificate is not for 10.0.0.1");
-        let mut foreign = whole.clone();
-        foreign["data"][KEY] = made(None, now())["data"][KEY].clone();
-        assert!(unfit(&foreign, &names()).contains("cannot be used"));
+        let mut mixed = whole.clone();
+        mixed["data"][KEY] = made(None, now())["data"][KEY].clone();
+        assert!(unfit(&mixed, &names()).contains("cannot be used"));
         assert!(matches!(
             Identity::of(None, &names(), now()),
             Err(Unfit::Missing)

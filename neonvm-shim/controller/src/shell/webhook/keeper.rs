@@ -18,13 +18,13 @@ use telemetry::clock::Clock;
 use tokio::sync::watch;
 
 use super::Names;
-use super::identity::{self, Identity, Unfit};
+use super::identity::{self, Identity};
 use crate::shell::{WatchRetry, resource};
 
 /// First and longest pause before what failed is tried again.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_CAP: Duration = Duration::from_secs(60);
-/// Between two looks at the calendar.
+/// Between two looks at the calendar; sooner, if what is served ends before.
 const LOOK_EVERY: Duration = Duration::from_secs(3600);
 const GROUP: &str = "admissionregistration.k8s.io";
 
@@ -136,7 +136,7 @@ impl Keeper {
                 Err(_) => {}
             }
             match self.settle(&mut known).await {
-                Ok(()) => (again, pause) = (LOOK_EVERY, RETRY_FIRST),
+                Ok(()) => (again, pause) = (self.until_look(&known), RETRY_FIRST),
                 Err(error) => {
                     tracing::warn!(error = chain(&*error), "the webhook is not as it should be");
                     (again, pause) = (pause, (pause * 2).min(RETRY_CAP));
@@ -149,18 +149,34 @@ impl Keeper {
         let Some(secret) = &known.secret else {
             return Ok(());
         };
-        match Identity::of(secret.as_ref(), &self.dialled, today(self.clock.wall())) {
-            Ok(identity) => {
-                let served = known.served.as_ref().map(|served| &served.certificate);
-                if served != Some(&identity.certificate) {
-                    tracing::info!(until = %identity.renew_at, "the webhook serves by its certificate");
-                    self.shown.send_replace(Some(Arc::clone(&identity.tls)));
-                }
-                known.served = Some(identity);
-            }
+        let now = today(self.clock.wall());
+        let identity = match Identity::of(secret.as_ref(), &self.dialled, now) {
+            Ok(identity) => identity,
             // The watch tells what came of it, here or in another replica.
-            Err(unfit) => return self.renew(secret.as_ref(), &unfit).await,
+            Err(unfit) => {
+                if known.served.as_ref().is_some_and(|it| it.has_ended(now)) {
+                    self.ready.store(false, Ordering::Relaxed);
+                }
+                return self.renew(secret.as_ref(), &unfit.to_string()).await;
+            }
+        };
+        let served = known.served.as_ref().map(|served| &served.certificate);
+        if served != Some(&identity.certificate) {
+            tracing::info!(until = %identity.ends, "the webhook serves by its certificate");
+            self.shown.send_replace(Some(Arc::clone(&identity.tls)));
         }
+        let is_due = identity.is_due(now);
+        let why = format!("its certificate ends on {}", identity.ends);
+        known.served = Some(identity);
+        let trusted = self.be_trusted(known).await;
+        if is_due {
+            self.renew(secret.as_ref(), &why).await?;
+        }
+        trusted
+    }
+
+    /// Sees that API servers trust what is served.
+    async fn be_trusted(&self, known: &Known) -> Result<(), Failed> {
         let (Some(served), Some(mutating), Some(validating)) =
             (&known.served, &known.mutating, &known.validating)
         else {
@@ -183,16 +199,25 @@ impl Keeper {
         Ok(())
     }
 
+    /// Time until the next look at the calendar.
+    fn until_look(&self, known: &Known) -> Duration {
+        let now = today(self.clock.wall());
+        known.served.as_ref().map_or(LOOK_EVERY, |served| {
+            let left = Duration::try_from(served.ends.duration_since(now));
+            left.unwrap_or_default().clamp(RETRY_FIRST, LOOK_EVERY)
+        })
+    }
+
     /// Makes the secret anew, unless it is somebody else's.
-    async fn renew(&self, secret: Option<&Value>, unfit: &Unfit) -> Result<(), Failed> {
+    async fn renew(&self, secret: Option<&Value>, why: &str) -> Result<(), Failed> {
         let (namespace, name) = (&*self.api.names.namespace, &*self.api.names.secret);
         if secret.is_some_and(|secret| !identity::is_ours(secret)) {
             return Err(format!(
-                "secret {namespace}/{name} cannot be used: {unfit}; it is not ours to write: renew it, or delete it to have one made"
+                "secret {namespace}/{name} cannot be used: {why}; it is not ours to write: renew it, or delete it to have one made"
             )
             .into());
         }
-        tracing::info!(why = %unfit, "the webhook's certificate is made anew");
+        tracing::info!(why, "the webhook's certificate is made anew");
         let now = today(self.clock.wall());
         let made = identity::make((namespace, name), &self.dialled, secret, now)?;
         let secrets = &self.api.secrets;

@@ -8,6 +8,7 @@ use crate::core::conditions::{AVAILABLE, DEGRADED};
 use crate::core::note::Note;
 use crate::core::problem::Problem;
 use crate::core::testing::sample_vm;
+use crate::core::vm::READ_AGAIN;
 use crate::core::{Action, Settings};
 
 pub(super) fn condition(world: &World, kind: &str) -> (String, String) {
@@ -271,6 +272,24 @@ fn in_a_cluster_a_token_is_there_before_the_pod_and_a_vm_older_than_it_gets_one(
 }
 
 #[test]
+fn what_a_pod_mounts_is_looked_for_again_until_it_runs() {
+    const SECRETS: [&str; 2] = ["EnsureSshSecret", "EnsureRunnerSecret"];
+    let mut world = World::with(&sample_vm(), Settings::cluster("r:1"));
+    world.settle();
+    let pod = world.status().pod_name;
+    assert_eq!(world.settle_writes(), Vec::<String>::new());
+    // Nothing tells that one was deleted.
+    world.pass(READ_AGAIN);
+    assert_eq!(world.settle_writes(), SECRETS);
+    world.start(&pod);
+    world.settle();
+    assert_eq!(world.phase(), VmPhase::Running);
+    world.pass(READ_AGAIN);
+    assert_eq!(world.settle_writes(), Vec::<String>::new());
+    assert_eq!(world.created.len(), 1);
+}
+
+#[test]
 fn a_pod_that_cannot_start_says_why_and_is_taken_at_its_word_when_it_does() {
     let init = |reason: &str| {
         json!({"phase": "Pending", "initContainerStatuses": [{"name": "init", "state": {"waiting":
@@ -498,6 +517,7 @@ fn a_restarted_controller_does_nothing_to_a_vm_that_is_well() {
     let mut pending = World::new(&sample_vm());
     pending.settle();
     pending.restart_controller();
-    assert!(pending.settle().is_empty());
+    // Its pod may yet wait for what it mounts.
+    assert_eq!(pending.settle(), ["EnsureSshSecret"]);
     assert_eq!(pending.created.len(), 1);
 }
