@@ -11,6 +11,7 @@ pub mod exit;
 pub mod journal;
 pub mod logging;
 pub mod secret;
+pub mod serving;
 pub mod shutdown;
 mod stage_log;
 pub mod tls;

@@ -84,10 +84,11 @@ fn check_name(name: &str) -> Result<(), FilesError> {
     }
 }
 
-/// Writes `files` as the whole content of `dir`, mode 0644. Equal content is left alone.
+/// Writes `files` as the whole content of `dir`, mode 0644. Equal content is left alone; what earlier writes left over goes.
 ///
 /// # Errors
-/// [`FilesError::Name`] before anything is touched, [`FilesError::Io`] with the old content still in place.
+/// [`FilesError::Name`] before anything is touched, [`FilesError::Io`] with the old content still in place, or with the new in place
+/// where only what is of no use any more could not be removed.
 pub fn write(
     dir: &Path,
     files: &BTreeMap<String, Vec<u8>>,
@@ -95,26 +96,66 @@ pub fn write(
 ) -> Result<(), FilesError> {
     files.keys().try_for_each(|name| check_name(name))?;
     fs::create_dir_all(dir).map_err(io_error("make", dir))?;
-    if read(dir).is_ok_and(|old| old == *files) && links_are_whole(dir, files) {
-        return Ok(());
+    let old = shown(dir);
+    // Before anything is written, for what is left over may be what the disk is full of.
+    let swept = sweep(dir, old.as_deref());
+    if old.is_some() && read(dir).is_ok_and(|old| old == *files) && links_are_whole(dir, files) {
+        return swept;
     }
-    let old = fs::read_link(dir.join(DATA_LINK)).ok();
     let version = new_version(dir, now)?;
-    if let Err(error) = fill(dir, &version, files) {
+    if let Err(error) = replace(dir, &version, files) {
         // Half a version must not stay; the error that matters is the first one.
         let _ = fs::remove_dir_all(dir.join(&version));
         return Err(error);
     }
-    let stale = visible(dir).map_err(io_error("read", dir))?;
-    for name in stale.iter().filter(|name| !files.contains_key(*name)) {
-        let path = dir.join(name);
-        fs::remove_file(&path).map_err(io_error("remove", &path))?;
+    // The old content first: it may be secrets that hold no more.
+    let swept = sweep(dir, Some(&version));
+    for name in visible(dir).map_err(io_error("read", dir))? {
+        if !files.contains_key(&name) {
+            let path = dir.join(name);
+            fs::remove_file(&path).map_err(io_error("remove", &path))?;
+        }
     }
-    if let Some(old) = old.filter(|old| old.as_os_str() != version.as_str()) {
-        let path = dir.join(old);
-        fs::remove_dir_all(&path).map_err(io_error("remove", &path))?;
+    swept
+}
+
+/// The version that `..data` shows, if it is one: a directory of `dir` itself, by no link. Whoever may write to `dir` may have made
+/// `..data`, and what it shows is removed one day.
+fn shown(dir: &Path) -> Option<String> {
+    let target = fs::read_link(dir.join(DATA_LINK)).ok()?;
+    let name = target.into_os_string().into_string().ok()?;
+    let is_dir = || fs::symlink_metadata(dir.join(&name)).is_ok_and(|found| found.is_dir());
+    (is_version(&name) && is_dir()).then_some(name)
+}
+
+/// Whether a name is one that [`new_version`] or a kubelet gives: `..`, a time, a dot, a number.
+fn is_version(name: &str) -> bool {
+    let parts = name
+        .strip_prefix("..")
+        .and_then(|rest| rest.split_once('.'));
+    let is_of = |part: &str, also: &[u8]| {
+        let is_part = |byte: u8| byte.is_ascii_digit() || also.contains(&byte);
+        !part.is_empty() && part.bytes().all(is_part)
+    };
+    parts.is_some_and(|(time, number)| is_of(time, b"_") && is_of(number, b""))
+}
+
+/// Removes all versions but the one to `keep`: the one before, and those of writers that failed or were killed.
+fn sweep(dir: &Path, keep: Option<&str>) -> Result<(), FilesError> {
+    let mut swept = Ok(());
+    for entry in fs::read_dir(dir).map_err(io_error("read", dir))? {
+        let entry = entry.map_err(io_error("read", dir))?;
+        let name = entry.file_name();
+        let name = name.to_str().filter(|name| is_version(name));
+        // A link is not followed.
+        let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        if name.is_some() && name != keep && is_dir {
+            let path = entry.path();
+            let removed = fs::remove_dir_all(&path).map_err(io_error("remove", &path));
+            swept = swept.and(removed);
+        }
     }
-    Ok(())
+    swept
 }
 
 /// Makes the directory of a new version and returns its name.
@@ -136,10 +177,26 @@ fn new_version(dir: &Path, now: WallTime) -> Result<String, FilesError> {
     Err(io_error("make", dir)(io::ErrorKind::AlreadyExists.into()))
 }
 
-/// Writes the files of a version, then shows it.
-fn fill(dir: &Path, version: &str, files: &BTreeMap<String, Vec<u8>>) -> Result<(), FilesError> {
+/// Writes the files of a version, then shows it. Where that fails, what was shown before is shown still.
+fn replace(dir: &Path, version: &str, files: &BTreeMap<String, Vec<u8>>) -> Result<(), FilesError> {
+    fill(&dir.join(version), files)?;
+    let mut made = Vec::new();
+    let done = files
+        .keys()
+        .try_for_each(|name| link(dir, name, &mut made))
+        .and_then(|()| point(dir, Path::new(version), DATA_LINK));
+    if done.is_err() {
+        // Links to what did not come; those of the old content lead somewhere.
+        for path in made.iter().filter(|path| !path.exists()) {
+            let _ = fs::remove_file(path);
+        }
+    }
+    done
+}
+
+fn fill(version: &Path, files: &BTreeMap<String, Vec<u8>>) -> Result<(), FilesError> {
     for (name, content) in files {
-        let path = dir.join(version).join(name);
+        let path = version.join(name);
         let write = || -> io::Result<()> {
             let mut options = fs::OpenOptions::new();
             let mut file = options
@@ -153,24 +210,31 @@ fn fill(dir: &Path, version: &str, files: &BTreeMap<String, Vec<u8>>) -> Result<
         };
         write().map_err(io_error("write", &path))?;
     }
-    let next = dir.join(NEXT_LINK);
-    // A link left over by a killed writer.
-    let _ = fs::remove_file(&next);
-    symlink(version, &next).map_err(io_error("link", &next))?;
-    fs::rename(&next, dir.join(DATA_LINK)).map_err(io_error("rename", &next))?;
-    for name in files.keys() {
-        let (path, target) = (dir.join(name), Path::new(DATA_LINK).join(name));
-        if fs::read_link(&path).is_ok_and(|to| to == target) {
-            continue;
-        }
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(io_error("replace", &path)(error));
-            }
-            _ => symlink(&target, &path).map_err(io_error("link", &path))?,
-        }
-    }
     Ok(())
+}
+
+/// Makes a file visible, before it is there: a link that cannot be made (a mount is in its place, the disk is full) must not come to
+/// light when there is nothing to go back to.
+fn link(dir: &Path, name: &str, made: &mut Vec<PathBuf>) -> Result<(), FilesError> {
+    let (path, target) = (dir.join(name), Path::new(DATA_LINK).join(name));
+    if fs::read_link(&path).is_ok_and(|to| to == target) {
+        return Ok(());
+    }
+    point(dir, &target, name)?;
+    made.push(path);
+    Ok(())
+}
+
+/// Puts a link in place of what has its name, if that is no directory.
+fn point(dir: &Path, target: &Path, name: &str) -> Result<(), FilesError> {
+    let (next, path) = (dir.join(NEXT_LINK), dir.join(name));
+    // One left over by a killed writer.
+    let _ = fs::remove_file(&next);
+    symlink(target, &next).map_err(io_error("link", &next))?;
+    fs::rename(&next, &path).map_err(|source| {
+        let _ = fs::remove_file(&next);
+        io_error("replace", &path)(source)
+    })
 }
 
 /// Names in `dir` that are links into `..data`.
@@ -208,88 +272,4 @@ pub fn read(dir: &Path) -> Result<BTreeMap<String, Vec<u8>>, FilesError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn files(pairs: &[(&str, &str)]) -> BTreeMap<String, Vec<u8>> {
-        pairs
-            .iter()
-            .map(|(n, c)| ((*n).to_owned(), c.as_bytes().to_vec()))
-            .collect()
-    }
-
-    fn names(dir: &Path) -> Vec<String> {
-        let entries = fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name());
-        let mut names: Vec<String> = entries.map(|n| n.into_string().unwrap()).collect();
-        names.sort();
-        names
-    }
-
-    #[test]
-    fn the_layout_is_the_kubelets() {
-        let temp = tempfile::tempdir().unwrap();
-        let dir = temp.path().join("var/sync");
-        write(
-            &dir,
-            &files(&[("a", "1"), ("b", "2")]),
-            WallTime(1_704_164_645_000_000),
-        )
-        .unwrap();
-        assert_eq!(
-            names(&dir),
-            ["..2024_01_02T03_04_05_000000.0", "..data", "a", "b"].map(|n| n.replace('T', "_"))
-        );
-        assert_eq!(fs::read_link(dir.join("a")).unwrap(), Path::new("..data/a"));
-        assert_eq!(fs::read_to_string(dir.join("b")).unwrap(), "2");
-        let mode = fs::metadata(dir.join("a")).unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o644);
-    }
-
-    #[test]
-    fn a_new_version_replaces_the_old_whole() {
-        let temp = tempfile::tempdir().unwrap();
-        let dir = temp.path();
-        write(dir, &files(&[("a", "1"), ("b", "2")]), WallTime(1)).unwrap();
-        fs::write(dir.join("stranger"), "kept").unwrap();
-        write(dir, &files(&[("b", "3"), ("c", "4")]), WallTime(2)).unwrap();
-        assert_eq!(read(dir).unwrap(), files(&[("b", "3"), ("c", "4")]));
-        let left = names(dir);
-        assert!(!left.contains(&"a".to_owned()), "{left:?}");
-        assert!(left.contains(&"stranger".to_owned()), "{left:?}");
-        assert_eq!(
-            left.iter().filter(|n| n.starts_with("..1970")).count(),
-            1,
-            "{left:?}"
-        );
-    }
-
-    #[test]
-    fn equal_content_is_left_alone_and_a_lost_link_comes_back() {
-        let temp = tempfile::tempdir().unwrap();
-        let dir = temp.path();
-        write(dir, &files(&[("a", "1")]), WallTime(1)).unwrap();
-        let before = fs::read_link(dir.join(DATA_LINK)).unwrap();
-        write(dir, &files(&[("a", "1")]), WallTime(2)).unwrap();
-        assert_eq!(fs::read_link(dir.join(DATA_LINK)).unwrap(), before);
-        fs::remove_file(dir.join("a")).unwrap();
-        write(dir, &files(&[("a", "1")]), WallTime(3)).unwrap();
-        assert_eq!(fs::read_to_string(dir.join("a")).unwrap(), "1");
-    }
-
-    #[test]
-    fn names_and_paths_cannot_leave_the_directory() {
-        let temp = tempfile::tempdir().unwrap();
-        for bad in ["", ".", "..", "..data", "a/b", "..x", &"x".repeat(256)] {
-            let error = write(temp.path(), &files(&[(bad, "1")]), WallTime(1)).unwrap_err();
-            assert!(matches!(error, FilesError::Name(_)), "{bad:?}: {error}");
-        }
-        assert_eq!(names(temp.path()).len(), 0, "nothing was touched");
-        for bad in ["", "/", "/a/../b", "//", "a/.."] {
-            assert!(directory(temp.path(), bad).is_err(), "{bad:?}");
-        }
-        assert_eq!(
-            directory(Path::new("/"), "//mnt/ssh").unwrap(),
-            Path::new("/mnt/ssh")
-        );
-    }
-}
+mod tests;

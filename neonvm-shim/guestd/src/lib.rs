@@ -15,6 +15,7 @@
 //! 2. A CPU that appeared, however and whenever, is online within the sweep unless a target says less
 //!    (`shell::keeper::tests::a_cpu_that_appeared_unannounced_is_onlined_by_the_sweep`).
 //! 3. A reader of `/files` sees either all old or all new content (`neonvm_files::projected::tests`).
+//! 4. No program of the guest is listened to, whatever address of the guest's it takes (`tests/callers.rs`).
 
 pub mod core;
 pub mod shell;

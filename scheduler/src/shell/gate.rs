@@ -1,6 +1,6 @@
 //! Accepting connections within bounds, for whatever is served on them.
 //!
-//! Bounds: a time to send headers, a number of open connections, and of each address a part of them. A connection that is
+//! Bounds: a time to send headers and to take answers, a number of open connections, and of each address a part of them. A connection that is
 //! too slow is closed; one too many is closed at once, and whoever made it comes back.
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use std::time::Duration;
 use hyper::body::{Body, Incoming};
 use hyper::service::HttpService;
 use hyper::{Request, Response};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use telemetry::serving::{Patience, converse};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -21,8 +21,11 @@ use tokio_util::task::TaskTracker;
 
 use super::metrics::Metrics;
 
-/// Time for a request's headers, idle time between requests included: above an agent's period of 15 s.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(20);
+/// Above an agent's period of 15 s.
+const PATIENCE: Patience = Patience {
+    head: Duration::from_secs(20),
+    write: Duration::from_secs(20),
+};
 /// Open connections. Agents keep one each, so this is a cluster of a thousand nodes.
 pub const MAX_CONNECTIONS: usize = 1024;
 /// Open connections of one address, so that a single peer cannot take all places.
@@ -154,20 +157,5 @@ where
     B: Body + 'static,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
-    let mut builder = hyper::server::conn::http1::Builder::new();
-    builder
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_TIMEOUT);
-    let connection = builder.serve_connection(TokioIo::new(stream), service);
-    let mut connection = std::pin::pin!(connection);
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = until => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
-    };
-    if let Err(error) = ended {
-        tracing::debug!(error = telemetry::chain(&error), "connection ended");
-    }
+    converse(stream, service, PATIENCE, until).await;
 }

@@ -15,7 +15,10 @@ const ARROWS: [(&str, &[&str]); 23] = [
     ("neonvm-links", &[]),
     ("neonvm-quota", &["protocol"]),
     ("neonvm-vxlan", &["neonvm-links", "telemetry"]),
-    ("neonvm-guestd", &["neonvm-files", "protocol"]),
+    (
+        "neonvm-guestd",
+        &["neonvm-files", "protocol", "test-network"],
+    ),
     (
         "agent",
         &["carrier", "protocol", "telemetry", "test-authority"],

@@ -1,5 +1,6 @@
 //! The decisions of the guest daemon, without I/O.
 
+pub mod callers;
 pub mod cpus;
 pub mod facts;
 pub mod flags;

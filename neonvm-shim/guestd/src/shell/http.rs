@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::io;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,20 +18,23 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use neonvm_files::checksum::checksum;
 use neonvm_files::projected::{self as files, FilesError};
+use nix::ifaddrs::getifaddrs;
+use nix::sys::socket::SockaddrStorage;
 use protocol::runner::GuestState;
 use protocol::time::WallTime;
 use serde::Deserialize;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::keeper::Request as KeeperRequest;
+use crate::core::callers::{self, Stranger};
 use crate::core::overlay::Overlay;
 
 /// Largest request body: a Kubernetes secret (1 MiB) in base64 with room for names.
 const MAX_BODY_BYTES: usize = 4 << 20;
-/// Connections at once. The runner holds two or three; the rest is for people.
+/// Connections at once. The runner holds two or three; the rest is for people on the host.
 const MAX_CONNECTIONS: usize = 64;
 /// Longest wait of a long-poll, whatever was asked.
 const MAX_WAIT: Duration = Duration::from_secs(60);
@@ -71,8 +76,17 @@ pub async fn serve(listener: TcpListener, served: Arc<Served>, cancel: Cancellat
         let stream = tokio::select! {
             () = cancel.cancelled() => return,
             accepted = listener.accept() => match accepted {
-                Ok((_, peer)) if served.overlay.is_some_and(|overlay| overlay.has(peer.ip())) => continue,
-                Ok((stream, _)) => stream,
+                Ok((stream, peer)) => match stranger(&stream, peer.ip(), served.overlay) {
+                    Ok(None) => stream,
+                    Ok(Some(why)) => {
+                        debug!(%peer, ?why, "not listened to");
+                        continue;
+                    }
+                    Err(error) => {
+                        warn!(%peer, %error, "not listened to: it cannot be told who it is");
+                        continue;
+                    }
+                },
                 Err(error) => {
                     warn!(%error, "accept failed");
                     tokio::task::yield_now().await;
@@ -101,6 +115,24 @@ pub async fn serve(listener: TcpListener, served: Arc<Served>, cancel: Cancellat
             drop(place);
         });
     }
+}
+
+/// What is wrong with a caller, by the addresses the guest has now.
+fn stranger(
+    stream: &TcpStream,
+    peer: IpAddr,
+    overlay: Option<Overlay>,
+) -> io::Result<Option<Stranger>> {
+    let own: Vec<IpAddr> = getifaddrs()?
+        .filter_map(|device| address_of(&device.address?))
+        .collect();
+    let local = stream.local_addr()?.ip();
+    Ok(callers::stranger(peer, local, &own, overlay))
+}
+
+fn address_of(address: &SockaddrStorage) -> Option<IpAddr> {
+    let v4 = address.as_sockaddr_in().map(|it| it.ip().into());
+    v4.or_else(|| address.as_sockaddr_in6().map(|it| it.ip().into()))
 }
 
 async fn route(served: &Served, request: Request<Incoming>) -> Answer {
@@ -299,7 +331,11 @@ async fn put_files(served: &Served, dir: &str, request: Request<Incoming>) -> An
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use protocol::units::Bytes;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpSocket;
     use tokio::time::{Instant, sleep};
 
     use super::*;
@@ -340,6 +376,52 @@ mod tests {
             }
         }
         question.await.expect("no panic")
+    }
+
+    /// What a program of this machine is answered that dials `host` from `from`.
+    async fn told(at: SocketAddr, host: &str, from: &str) -> String {
+        let socket = TcpSocket::new_v4().expect("a socket");
+        let from = SocketAddr::new(from.parse().expect("an address"), 0);
+        socket.bind(from).expect("an address of this machine");
+        let there = SocketAddr::new(host.parse().expect("an address"), at.port());
+        let mut stream = socket.connect(there).await.expect("somebody listens");
+        let body = r#"{"authorized_keys":{"data":"bWluZQ=="}}"#;
+        let length = body.len();
+        let request =
+            format!("PUT /files/mnt/ssh HTTP/1.0\r\nContent-Length: {length}\r\n\r\n{body}");
+        // It may be hung up on before it has said anything.
+        let _ = stream.write_all(request.as_bytes()).await;
+        let mut answer = String::new();
+        let _ = stream.read_to_string(&mut answer).await;
+        answer
+    }
+
+    #[tokio::test]
+    async fn no_program_of_the_guest_is_listened_to() {
+        let root = tempfile::tempdir().expect("a directory");
+        let listener = TcpListener::bind("0.0.0.0:0").await.expect("a port");
+        let at = listener.local_addr().expect("bound");
+        let (_tx, state) = watch::channel(machine(1, 1));
+        let served = Served {
+            state,
+            keeper: mpsc::channel(1).0,
+            files_root: root.path().to_owned(),
+            overlay: None,
+            now: || WallTime(0),
+        };
+        let cancel = CancellationToken::new();
+        let serving = tokio::spawn(serve(listener, Arc::new(served), cancel.clone()));
+        for (host, from) in [
+            ("127.0.0.1", "127.0.0.1"),
+            ("127.0.0.1", "127.0.0.2"),
+            ("127.1.2.3", "127.1.2.3"),
+        ] {
+            assert_eq!(told(at, host, from).await, "", "{host} from {from}");
+        }
+        let left = std::fs::read_dir(root.path()).expect("readable").count();
+        assert_eq!(left, 0, "nothing is written");
+        cancel.cancel();
+        serving.await.expect("no panic");
     }
 
     #[tokio::test(start_paused = true)]

@@ -16,6 +16,7 @@ pub mod packed;
 pub mod pod;
 pub mod quota;
 pub mod room;
+pub mod seats;
 pub mod shape;
 pub mod silence;
 pub mod sizer;

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use axum::body::to_bytes;
 use axum::extract::{Path as UrlPath, Query, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{self, Next};
@@ -20,11 +21,14 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::door::Door;
+use super::hall::{self, Bounds, Visit};
 use super::supervisor::Input;
 use super::transfer::{Answer, Ask};
 
 /// Longest wait of a long-poll, whatever was asked.
 const MAX_WAIT: Duration = Duration::from_secs(60);
+/// Largest body of an order.
+const MAX_BODY_BYTES: usize = 2 << 20;
 
 /// What the routes need.
 #[derive(Debug, Clone)]
@@ -123,32 +127,45 @@ pub async fn serve_pod(
     let is_loopback = listener
         .local_addr()
         .is_ok_and(|address| address.ip().is_loopback());
-    let door = Door::new(listener, token.as_ref().map(|token| token.0.as_path()));
-    let routes = pod(token, is_loopback).with_state(handle);
+    let door = Door::new(token.as_ref().map(|token| token.0.as_path()));
+    let bounds = Bounds::DEPLOYED;
+    let routes = pod(token, is_loopback, bounds).with_state(handle);
     let routes = routes.merge(metrics);
-    tokio::select! {
-        () = cancel.cancelled_owned() => {}
-        _ = axum::serve(door, routes) => {}
-    }
+    hall::serve(listener, door, routes, bounds, cancel).await;
 }
 
-fn pod(token: Option<Token>, is_loopback: bool) -> Router<Handle> {
+fn pod(token: Option<Token>, is_loopback: bool, bounds: Bounds) -> Router<Handle> {
+    let in_time = middleware::from_fn_with_state(bounds.patience, read);
     let open = Router::new()
         .route("/cpu_current", any(bad_method).get(cpu_current))
         .route("/ready", any(ready));
     let orders = Router::new().route("/cpu_change", any(bad_method).post(cpu_change));
     match token {
-        None => open.merge(orders),
-        Some(_) if is_loopback => open.merge(orders),
-        Some(token) => {
+        Some(token) if !is_loopback => {
             let guard = middleware::from_fn_with_state(token, admit);
-            open.merge(orders.merge(control()).route_layer(guard))
+            let orders = orders.merge(control()).route_layer(in_time);
+            // Before anything is read of who is not let in.
+            open.merge(orders.route_layer(guard))
         }
+        _ => open.merge(orders.route_layer(in_time)),
+    }
+}
+
+/// Reads a request's body, which must not come for ever.
+async fn read(State(patience): State<Duration>, request: Request, next: Next) -> Response {
+    let (head, body) = request.into_parts();
+    match tokio::time::timeout(patience, to_bytes(body, MAX_BODY_BYTES)).await {
+        Ok(Ok(body)) => next.run(Request::from_parts(head, body.into())).await,
+        Ok(Err(error)) => (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response(),
+        Err(_) => StatusCode::REQUEST_TIMEOUT.into_response(),
     }
 }
 
 async fn admit(State(token): State<Token>, request: Request, next: Next) -> Response {
     if token.is_shown(request.headers()) {
+        if let Some(visit) = request.extensions().get::<Visit>() {
+            visit.is_known();
+        }
         return next.run(request).await;
     }
     (
@@ -299,130 +316,4 @@ async fn ready(State(handle): State<Handle>) -> StatusCode {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::shell::metrics::Metrics;
-    use telemetry::admin::metrics_route;
-
-    #[test]
-    fn the_members_name_is_the_peers() {
-        let text = serde_json::to_string(&Vcpus {
-            vcpus: MilliCpu(1500),
-        })
-        .unwrap();
-        assert_eq!(text, r#"{"VCPUs":"1500m"}"#);
-        let read: Vcpus = serde_json::from_str(r#"{"VCPUs":0.25}"#).unwrap();
-        assert_eq!(read.vcpus, MilliCpu(250));
-    }
-
-    #[test]
-    fn a_guest_that_counts_is_believed() {
-        let cpus = CpuState {
-            limit: MilliCpu(1500),
-            plugged: 4,
-            guest_online: Some(2),
-            ahead: None,
-        };
-        assert_eq!(reported(cpus, true), MilliCpu(1500));
-        let fewer = CpuState {
-            guest_online: Some(1),
-            ahead: None,
-            ..cpus
-        };
-        assert_eq!(reported(fewer, true), MilliCpu(1000));
-        assert_eq!(reported(fewer, false), MilliCpu(1500));
-    }
-
-    /// The status a request is answered with.
-    async fn status(at: std::net::SocketAddr, request: &str, token: Option<&str>) -> u16 {
-        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-        let shown = token.map_or(String::new(), |token| format!("Authorization: {token}\r\n"));
-        let text = format!("{request} HTTP/1.0\r\nContent-Length: 0\r\n{shown}\r\n");
-        let mut stream = tokio::net::TcpStream::connect(at).await.unwrap();
-        stream.write_all(text.as_bytes()).await.unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.unwrap();
-        answer.split(' ').nth(1).unwrap().parse().unwrap()
-    }
-
-    /// A pod's server with or without a token, and the supervisor's end of it.
-    async fn server(token: Option<Token>) -> (std::net::SocketAddr, mpsc::Receiver<Input>) {
-        let (inputs, taken) = mpsc::channel(4);
-        let state = crate::shell::run::waiting_state();
-        let (sender, state) = watch::channel(state);
-        let handle = Handle {
-            inputs,
-            state,
-            guest_counts: false,
-        };
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let at = listener.local_addr().unwrap();
-        let routes = pod(token, false).with_state(handle);
-        let routes = routes.merge(metrics_route(Metrics::new(false).1));
-        tokio::spawn(async move {
-            let _held = sender;
-            axum::serve(listener, routes).await
-        });
-        (at, taken)
-    }
-
-    const ORDERS: [&str; 8] = [
-        "GET /v1/state",
-        "PUT /v1/size",
-        "POST /v1/stop",
-        "PUT /v1/outgoing",
-        "DELETE /v1/outgoing/x",
-        "POST /v1/outgoing/x/done",
-        "PUT /v1/incoming",
-        "POST /v1/incoming/x/begin",
-    ];
-
-    #[tokio::test]
-    async fn nobody_gives_orders_at_a_pod_without_its_token() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), "right").unwrap();
-        let token = Token::new(file.path()).unwrap();
-        let (at, _taken) = server(Some(token)).await;
-        for shown in [None, Some("Bearer wrong"), Some("right"), Some("Bearer ")] {
-            for request in ORDERS.into_iter().chain(["POST /cpu_change"]) {
-                assert_eq!(status(at, request, shown).await, 401, "{request} {shown:?}");
-            }
-            assert_eq!(status(at, "GET /ready", shown).await, 503);
-            assert_eq!(status(at, "GET /cpu_current", shown).await, 200);
-            assert_eq!(status(at, "GET /metrics", shown).await, 200);
-        }
-        let shown = Some("Bearer right");
-        assert_eq!(status(at, "GET /v1/state", shown).await, 200);
-        // Let in, and then found to have no body.
-        assert_eq!(status(at, "POST /cpu_change", shown).await, 400);
-    }
-
-    #[tokio::test]
-    async fn without_a_token_a_pod_has_the_routes_of_neonvms_runner_alone() {
-        let (at, _taken) = server(None).await;
-        for request in ORDERS {
-            assert_eq!(status(at, request, None).await, 404, "{request}");
-        }
-        assert_eq!(status(at, "GET /cpu_current", None).await, 200);
-        assert_eq!(status(at, "POST /cpu_change", None).await, 400);
-    }
-
-    #[test]
-    fn an_empty_token_is_none_and_a_new_one_is_taken_up() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        assert!(Token::new(file.path()).is_err());
-        std::fs::write(file.path(), "abc\n").unwrap();
-        let token = Token::new(file.path()).unwrap();
-        let shown = |text: &str| {
-            let mut headers = HeaderMap::new();
-            headers.insert(header::AUTHORIZATION, text.parse().unwrap());
-            token.is_shown(&headers)
-        };
-        assert!(!token.is_shown(&HeaderMap::new()));
-        assert!(shown("Bearer abc") && !shown("Bearer new"));
-        std::fs::write(file.path(), "new").unwrap();
-        assert!(!shown("Bearer abc") && shown("Bearer new"));
-        std::fs::write(file.path(), "").unwrap();
-        assert!(!shown("Bearer ") && !shown("Bearer new"));
-    }
-}
+mod tests;

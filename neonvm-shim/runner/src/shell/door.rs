@@ -2,19 +2,14 @@
 //! Prometheus ask as they ask NeonVM's runner, and our controller's orders, with the token among them, go over the wire encrypted.
 
 use std::io;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
-use axum::serve::Listener;
 use protocol::runner::ORDERS_IDENTITY;
 use telemetry::chain;
 use telemetry::secret::{self, SecretError};
 use telemetry::tls::{PemUnusable, Stamp, showing};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::server::TlsStream;
@@ -24,90 +19,38 @@ use tokio_util::either::Either;
 const HANDSHAKE: u8 = 0x16;
 /// Most that is read of a file, bytes.
 const FILE_LIMIT_BYTES: u64 = 64 << 10;
-/// Time for the first byte, and for the handshake.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// One who came in, in the clear or by TLS.
 pub(super) type Guest = Either<TcpStream, Box<TlsStream<TcpStream>>>;
 
 /// See the module.
-pub(super) struct Door {
-    listener: TcpListener,
-    identity: Option<Arc<Identity>>,
-    /// Those of whom it is not known yet what they speak. They wait for nobody, and nobody for them.
-    arriving: JoinSet<Option<(Guest, SocketAddr)>>,
-}
+pub(super) struct Door(Option<Identity>);
 
 impl Door {
     /// With the certificate beside the token that orders need; in the clear alone without a token.
-    pub(super) fn new(listener: TcpListener, token: Option<&Path>) -> Self {
-        Self {
-            listener,
-            identity: token.and_then(Path::parent).map(Identity::of).map(Arc::new),
-            arriving: JoinSet::new(),
+    pub(super) fn new(token: Option<&Path>) -> Self {
+        Self(token.and_then(Path::parent).map(Identity::of))
+    }
+
+    /// Finds out what one speaks who came, for as long as that takes.
+    ///
+    /// # Errors
+    /// That of the connection, or of the handshake.
+    pub(super) async fn enter(&self, stream: TcpStream) -> io::Result<Guest> {
+        let Some(identity) = &self.0 else {
+            return Ok(Either::Left(stream));
+        };
+        let mut first = [0];
+        stream.peek(&mut first).await?;
+        if first != [HANDSHAKE] {
+            return Ok(Either::Left(stream));
         }
+        let acceptor = identity.acceptor();
+        let acceptor =
+            acceptor.ok_or_else(|| io::Error::other("there is no certificate to show"))?;
+        let stream = acceptor.accept(stream).await?;
+        Ok(Either::Right(Box::new(stream)))
     }
-}
-
-impl Listener for Door {
-    type Io = Guest;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Guest, SocketAddr) {
-        loop {
-            tokio::select! {
-                (stream, from) = Listener::accept(&mut self.listener) => {
-                    // What is told is small and must not wait for the acknowledgement of what was told before.
-                    let _ = stream.set_nodelay(true);
-                    let Some(identity) = &self.identity else {
-                        return (Either::Left(stream), from);
-                    };
-                    self.arriving.spawn(arrive(stream, from, Arc::clone(identity)));
-                }
-                Some(arrived) = self.arriving.join_next() => {
-                    if let Ok(Some(guest)) = arrived {
-                        return guest;
-                    }
-                }
-            }
-        }
-    }
-
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
-    }
-}
-
-/// Finds out what one speaks; `None` if that comes to nothing.
-async fn arrive(
-    stream: TcpStream,
-    from: SocketAddr,
-    identity: Arc<Identity>,
-) -> Option<(Guest, SocketAddr)> {
-    let entering = timeout(PATIENCE, enter(stream, &identity));
-    match entering.await.unwrap_or_else(|_| Err(slow())) {
-        Ok(guest) => Some((guest, from)),
-        Err(error) => {
-            tracing::debug!(%from, error = chain(&error), "a connection came to nothing");
-            None
-        }
-    }
-}
-
-async fn enter(stream: TcpStream, identity: &Identity) -> io::Result<Guest> {
-    let mut first = [0];
-    stream.peek(&mut first).await?;
-    if first != [HANDSHAKE] {
-        return Ok(Either::Left(stream));
-    }
-    let acceptor = identity.acceptor();
-    let acceptor = acceptor.ok_or_else(|| io::Error::other("there is no certificate to show"))?;
-    let stream = acceptor.accept(stream).await?;
-    Ok(Either::Right(Box::new(stream)))
-}
-
-fn slow() -> io::Error {
-    io::ErrorKind::TimedOut.into()
 }
 
 /// What a runner is known by, as the kubelet has it in files: there or not yet, and replaced when the secret is made anew. Whom their

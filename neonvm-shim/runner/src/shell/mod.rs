@@ -11,6 +11,7 @@ pub mod drives;
 mod follow;
 mod forward;
 pub mod guest;
+mod hall;
 mod hearing;
 pub mod http;
 pub mod init_script;

@@ -1,0 +1,94 @@
+//! Who is listened to: the guest's host alone. What is asked for is done by root, so that no program of the guest may ask, and nobody in
+//! an overlay network.
+//!
+//! A program may bind itself to any address the guest has and dial any other, a loopback address from the first device's or the other
+//! way round: so neither end may be a loopback address, and the caller's none of the guest's. Another address than the guest's only root
+//! can give itself.
+
+use std::net::IpAddr;
+
+use super::overlay::Overlay;
+
+/// Why somebody is not listened to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stranger {
+    /// A program of this guest.
+    Inside,
+    /// Somebody in the overlay network.
+    Overlay,
+}
+
+/// What is wrong with a caller at `peer` that dialled `local`, in a guest with the addresses `own`; `None`: it is the host.
+#[must_use]
+pub fn stranger(
+    peer: IpAddr,
+    local: IpAddr,
+    own: &[IpAddr],
+    overlay: Option<Overlay>,
+) -> Option<Stranger> {
+    let (peer, local) = (peer.to_canonical(), local.to_canonical());
+    let is_own = |address: &IpAddr| address.to_canonical() == peer;
+    if peer.is_loopback() || local.is_loopback() || peer == local || own.iter().any(is_own) {
+        return Some(Stranger::Inside);
+    }
+    overlay
+        .is_some_and(|overlay| overlay.has(peer))
+        .then_some(Stranger::Overlay)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(peer: &str, local: &str) -> Option<Stranger> {
+        let address = |text: &str| -> IpAddr { text.parse().expect("an address") };
+        let own = ["127.0.0.1", "169.254.254.254", "10.100.0.7", "fd00::2"];
+        let overlay = Overlay::of("ip=10.100.0.7:::255.255.0.0:pg:eth1:off");
+        stranger(address(peer), address(local), &own.map(address), overlay)
+    }
+
+    #[test]
+    fn the_host_is_listened_to_and_nobody_else() {
+        for (peer, local) in [
+            ("169.254.254.253", "169.254.254.254"),
+            ("10.0.2.2", "10.0.2.15"),
+            ("192.168.3.4", "169.254.254.254"),
+            ("::ffff:10.0.2.2", "::ffff:10.0.2.15"),
+            ("fd00::1", "fd00::2"),
+        ] {
+            assert_eq!(at(peer, local), None, "{peer} at {local}");
+        }
+        for (peer, local) in [
+            ("10.100.0.8", "10.100.0.7"),
+            ("10.100.0.8", "169.254.254.254"),
+            ("::ffff:10.100.0.8", "::ffff:10.100.0.7"),
+            ("fe80::1", "fe80::2"),
+        ] {
+            assert_eq!(
+                at(peer, local),
+                Some(Stranger::Overlay),
+                "{peer} at {local}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_program_of_the_guest_is_known_by_whatever_address_it_takes() {
+        for (peer, local) in [
+            ("127.0.0.1", "127.0.0.1"),
+            ("127.8.9.1", "127.0.0.1"),
+            ("127.0.0.1", "169.254.254.254"),
+            ("169.254.254.254", "169.254.254.254"),
+            ("169.254.254.254", "127.0.0.1"),
+            ("10.100.0.7", "169.254.254.254"),
+            ("10.0.2.15", "10.0.2.15"),
+            ("::1", "::1"),
+            ("::ffff:127.0.0.1", "::ffff:127.0.0.1"),
+            ("::ffff:169.254.254.254", "::ffff:10.100.0.7"),
+            ("fd00::2", "::1"),
+            ("fd00::2", "fd00::3"),
+        ] {
+            assert_eq!(at(peer, local), Some(Stranger::Inside), "{peer} at {local}");
+        }
+    }
+}

@@ -1,0 +1,221 @@
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::*;
+use crate::shell::metrics::Metrics;
+use telemetry::admin::metrics_route;
+
+/// Longer than anything here takes.
+const FOR_EVER: Duration = Duration::from_secs(600);
+
+#[test]
+fn the_members_name_is_the_peers() {
+    let text = serde_json::to_string(&Vcpus {
+        vcpus: MilliCpu(1500),
+    })
+    .unwrap();
+    assert_eq!(text, r#"{"VCPUs":"1500m"}"#);
+    let read: Vcpus = serde_json::from_str(r#"{"VCPUs":0.25}"#).unwrap();
+    assert_eq!(read.vcpus, MilliCpu(250));
+}
+
+#[test]
+fn a_guest_that_counts_is_believed() {
+    let cpus = CpuState {
+        limit: MilliCpu(1500),
+        plugged: 4,
+        guest_online: Some(2),
+        ahead: None,
+    };
+    assert_eq!(reported(cpus, true), MilliCpu(1500));
+    let fewer = CpuState {
+        guest_online: Some(1),
+        ahead: None,
+        ..cpus
+    };
+    assert_eq!(reported(fewer, true), MilliCpu(1000));
+    assert_eq!(reported(fewer, false), MilliCpu(1500));
+}
+
+/// The status a request is answered with.
+async fn status(at: std::net::SocketAddr, request: &str, token: Option<&str>) -> u16 {
+    let shown = token.map_or(String::new(), |token| format!("Authorization: {token}\r\n"));
+    let text = format!("{request} HTTP/1.0\r\nContent-Length: 0\r\n{shown}\r\n");
+    let mut stream = TcpStream::connect(at).await.unwrap();
+    stream.write_all(text.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer.split(' ').nth(1).unwrap().parse().unwrap()
+}
+
+/// A pod's server with or without a token, and the supervisor's end of it.
+async fn server(
+    token: Option<Token>,
+    bounds: Bounds,
+) -> (std::net::SocketAddr, mpsc::Receiver<Input>) {
+    let (inputs, taken) = mpsc::channel(4);
+    let state = crate::shell::run::waiting_state();
+    let (sender, state) = watch::channel(state);
+    let handle = Handle {
+        inputs,
+        state,
+        guest_counts: false,
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap();
+    let routes = pod(token, false, bounds).with_state(handle);
+    let routes = routes.merge(metrics_route(Metrics::new(false).1));
+    tokio::spawn(async move {
+        let _held = sender;
+        let cancel = CancellationToken::new();
+        hall::serve(listener, Door::new(None), routes, bounds, cancel).await;
+    });
+    (at, taken)
+}
+
+const ORDERS: [&str; 8] = [
+    "GET /v1/state",
+    "PUT /v1/size",
+    "POST /v1/stop",
+    "PUT /v1/outgoing",
+    "DELETE /v1/outgoing/x",
+    "POST /v1/outgoing/x/done",
+    "PUT /v1/incoming",
+    "POST /v1/incoming/x/begin",
+];
+
+#[tokio::test]
+async fn nobody_gives_orders_at_a_pod_without_its_token() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "right").unwrap();
+    let token = Token::new(file.path()).unwrap();
+    let (at, _taken) = server(Some(token), Bounds::DEPLOYED).await;
+    for shown in [None, Some("Bearer wrong"), Some("right"), Some("Bearer ")] {
+        for request in ORDERS.into_iter().chain(["POST /cpu_change"]) {
+            assert_eq!(status(at, request, shown).await, 401, "{request} {shown:?}");
+        }
+        assert_eq!(status(at, "GET /ready", shown).await, 503);
+        assert_eq!(status(at, "GET /cpu_current", shown).await, 200);
+        assert_eq!(status(at, "GET /metrics", shown).await, 200);
+    }
+    let shown = Some("Bearer right");
+    assert_eq!(status(at, "GET /v1/state", shown).await, 200);
+    // Let in, and then found to have no body.
+    assert_eq!(status(at, "POST /cpu_change", shown).await, 400);
+}
+
+#[tokio::test]
+async fn without_a_token_a_pod_has_the_routes_of_neonvms_runner_alone() {
+    let (at, _taken) = server(None, Bounds::DEPLOYED).await;
+    for request in ORDERS {
+        assert_eq!(status(at, request, None).await, 404, "{request}");
+    }
+    assert_eq!(status(at, "GET /cpu_current", None).await, 200);
+    assert_eq!(status(at, "POST /cpu_change", None).await, 400);
+}
+
+#[test]
+fn an_empty_token_is_none_and_a_new_one_is_taken_up() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    assert!(Token::new(file.path()).is_err());
+    std::fs::write(file.path(), "abc\n").unwrap();
+    let token = Token::new(file.path()).unwrap();
+    let shown = |text: &str| {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::AUTHORIZATION, text.parse().unwrap());
+        token.is_shown(&headers)
+    };
+    assert!(!token.is_shown(&HeaderMap::new()));
+    assert!(shown("Bearer abc") && !shown("Bearer new"));
+    std::fs::write(file.path(), "new").unwrap();
+    assert!(!shown("Bearer abc") && shown("Bearer new"));
+    std::fs::write(file.path(), "").unwrap();
+    assert!(!shown("Bearer ") && !shown("Bearer new"));
+}
+
+/// An order with the token, to be followed by others or not.
+fn order(connection: &str) -> String {
+    let body = r#"{"VCPUs":1}"#;
+    let length = body.len();
+    format!(
+        "POST /cpu_change HTTP/1.1\r\nHost: x\r\nConnection: {connection}\r\nAuthorization: Bearer right\r\n\
+         Content-Length: {length}\r\n\r\n{body}"
+    )
+}
+
+/// Gives an order and has it taken; fails if that comes to nothing.
+async fn is_taken(stream: &mut TcpStream, connection: &str, taken: &mut mpsc::Receiver<Input>) {
+    let text = order(connection);
+    stream.write_all(text.as_bytes()).await.unwrap();
+    let input = timeout(FOR_EVER, taken.recv()).await.expect("an order");
+    let Some(Input::CpuChange(_, reply)) = input else {
+        panic!("another input");
+    };
+    let state = crate::shell::run::waiting_state();
+    reply.send(Ok(state)).expect("it is waited for");
+    let mut line = [0; 12];
+    stream.read_exact(&mut line).await.unwrap();
+    assert_eq!(line, *b"HTTP/1.1 200");
+    while !is_head_over(stream).await {}
+}
+
+/// Reads a line; whether it is the empty one.
+async fn is_head_over(stream: &mut TcpStream) -> bool {
+    let mut line = Vec::new();
+    while line.last() != Some(&b'\n') {
+        line.push(stream.read_u8().await.unwrap());
+    }
+    line == b"\r\n"
+}
+
+#[tokio::test]
+async fn half_open_connections_do_not_keep_an_order_from_being_taken() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "right").unwrap();
+    let bounds = Bounds {
+        connections: 4,
+        patience: FOR_EVER,
+        patience_with_known: FOR_EVER,
+    };
+    let (at, mut taken) = server(Some(Token::new(file.path()).unwrap()), bounds).await;
+    let mut before = TcpStream::connect(at).await.unwrap();
+    is_taken(&mut before, "keep-alive", &mut taken).await;
+    let mut half_open = Vec::new();
+    for turn in 0..3 {
+        for begun in ["G", "POST /cpu_change HTTP/1.1\r\n", ""].repeat(4) {
+            let mut stream = TcpStream::connect(at).await.unwrap();
+            stream.write_all(begun.as_bytes()).await.unwrap();
+            half_open.push(stream);
+        }
+        let mut anew = TcpStream::connect(at).await.unwrap();
+        is_taken(&mut anew, "close", &mut taken).await;
+        // One that is known keeps its place, whoever comes.
+        is_taken(&mut before, "keep-alive", &mut taken).await;
+        assert_eq!(status(at, "GET /ready", None).await, 503, "turn {turn}");
+    }
+    // There are no more connections than there may be.
+    let mut gone = 0;
+    for mut stream in half_open.drain(..).take(30) {
+        let ended = timeout(FOR_EVER, stream.read(&mut [0])).await.unwrap();
+        gone += usize::from(ended.unwrap_or(0) == 0);
+    }
+    assert_eq!(gone, 30);
+}
+
+#[tokio::test]
+async fn an_order_that_does_not_come_to_its_end_is_refused() {
+    let bounds = Bounds {
+        patience: Duration::from_millis(50),
+        ..Bounds::DEPLOYED
+    };
+    let (at, _taken) = server(None, bounds).await;
+    let mut stream = TcpStream::connect(at).await.unwrap();
+    let whole = order("keep-alive");
+    let part = &whole.as_bytes()[..whole.len() - 2];
+    stream.write_all(part).await.unwrap();
+    let mut answer = String::new();
+    let ended = timeout(FOR_EVER, stream.read_to_string(&mut answer)).await;
+    ended.expect("hung up on").unwrap();
+    assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+}

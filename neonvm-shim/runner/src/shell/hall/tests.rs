@@ -1,0 +1,110 @@
+use std::path::Path;
+
+use axum::Extension;
+use axum::routing::get;
+use protocol::runner::ORDERS_NAME;
+use test_authority::Authority;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use super::*;
+
+/// Longer than anything here takes.
+const FOR_EVER: Duration = Duration::from_secs(600);
+/// What is asked for again on the same connection.
+const KEPT: &str = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
+
+/// A server of these routes that is not patient, which may be spoken to by TLS with the certificate beside a token.
+async fn serves(routes: Router, token: Option<&Path>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap();
+    let bounds = Bounds {
+        patience: Duration::from_millis(50),
+        patience_with_known: FOR_EVER,
+        ..Bounds::DEPLOYED
+    };
+    let (door, cancel) = (Door::new(token), CancellationToken::new());
+    tokio::spawn(serve(listener, door, routes, bounds, cancel));
+    at
+}
+
+fn page() -> Router {
+    Router::new().route("/", get(async || "here"))
+}
+
+/// All that is said to one who says `words` and no more, until it is hung up on.
+async fn until_hung_up_on(at: SocketAddr, words: &[u8]) -> String {
+    let mut stream = TcpStream::connect(at).await.unwrap();
+    stream.write_all(words).await.unwrap();
+    let mut said = String::new();
+    let ended = timeout(FOR_EVER, stream.read_to_string(&mut said)).await;
+    // A connection with something unread is not closed but broken off.
+    let _ = ended.expect("hung up on");
+    said
+}
+
+#[tokio::test]
+async fn who_does_not_finish_what_it_began_is_hung_up_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let ours = Authority::new("ours");
+    ours.signs(ORDERS_NAME).put(dir.path(), "tls");
+    let token = dir.path().join("token");
+    for token in [None, Some(token.as_path())] {
+        let at = serves(page(), token).await;
+        for begun in ["", "G", "GET / HTTP/1.1\r\nHost: x\r\n"] {
+            assert_eq!(
+                until_hung_up_on(at, begun.as_bytes()).await,
+                "",
+                "{begun:?}"
+            );
+        }
+        for next in ["", "G"] {
+            let words = format!("{KEPT}{KEPT}{next}");
+            let said = until_hung_up_on(at, words.as_bytes()).await;
+            assert_eq!(said.matches("here").count(), 2, "{said}");
+        }
+    }
+    // A record of a handshake that does not come.
+    let at = serves(page(), Some(&token)).await;
+    let begun = [0x16, 3, 1, 2, 0];
+    assert_eq!(until_hung_up_on(at, &begun).await, "");
+}
+
+#[tokio::test]
+async fn who_waits_for_an_answer_is_not_hurried() {
+    let (answer, due) = watch::channel(false);
+    let late = async move || {
+        let _ = due.clone().wait_for(|due| *due).await;
+        "late"
+    };
+    let at = serves(page().route("/late", get(late)), None).await;
+    let mut waits = TcpStream::connect(at).await.unwrap();
+    let question = b"GET /late HTTP/1.0\r\n\r\n";
+    waits.write_all(question).await.unwrap();
+    // One after the other, each for as long as anybody is waited for.
+    for _ in 0..3 {
+        until_hung_up_on(at, b"G").await;
+    }
+    answer.send_replace(true);
+    let mut said = String::new();
+    waits.read_to_string(&mut said).await.unwrap();
+    assert!(said.ends_with("late"), "{said}");
+}
+
+#[tokio::test]
+async fn who_is_known_is_waited_for_longer() {
+    let known = async |Extension(visit): Extension<Visit>| {
+        visit.is_known();
+        "here"
+    };
+    let at = serves(page().route("/known", get(known)), None).await;
+    let mut stream = TcpStream::connect(at).await.unwrap();
+    let question = KEPT.replace("GET /", "GET /known");
+    for _ in 0..3 {
+        stream.write_all(question.as_bytes()).await.unwrap();
+        let mut said = Vec::new();
+        while !said.ends_with(b"here") {
+            said.push(stream.read_u8().await.unwrap());
+        }
+        until_hung_up_on(at, b"G").await;
+    }
+}
