@@ -173,6 +173,12 @@ async fn n01_it_starts_alone_and_says_when_it_is_ready() {
             .starts_with("HTTP/1.1 200")
     );
     world.stop().await;
+    // Whether there are VMs or a scheduler, no probe asks.
+    let mut world = World::new().await;
+    world.api = peers::api::Api::start(world.trace.clone()).await;
+    world.start().await;
+    until("it is ready without any", || world.state.ready().is_ok()).await;
+    world.stop().await;
 }
 
 #[tokio::test]

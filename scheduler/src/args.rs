@@ -83,7 +83,7 @@ pub struct TrustArgs {
         requires = "token_review_users"
     )]
     pub token_review_audience: Option<String>,
-    /// Users whose reviewed tokens are good, such as system:serviceaccount:kube-system:autoscale-agent.
+    /// Users whose reviewed tokens are good, such as system:serviceaccount:kube-system:autoscaler-agent.
     #[arg(
         long,
         env = "SCHEDULER_TOKEN_REVIEW_USERS",

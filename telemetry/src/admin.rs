@@ -1,15 +1,19 @@
 //! The admin server of a daemon: `/metrics`, `/healthz`, `/readyz`, `/debug/state`, `/debug/log`.
 //!
-//! Reading any of these never blocks a core: each closure reads a snapshot that its shell published.
+//! Reading any of these never blocks a core: each closure reads a snapshot that its shell published. Whoever reaches the port may read;
+//! an order, which is `PUT /debug/log` alone, is taken from this process's own machine or pod only.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use axum::Router;
 use axum::body::Bytes;
-use axum::extract::State;
+use axum::extract::connect_info::Connected;
+use axum::extract::{ConnectInfo, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, put};
+use axum::serve::IncomingStream;
+use axum::{Extension, Router};
 use prometheus_client::registry::Registry;
 use serde_json::Value;
 use tokio::net::TcpListener;
@@ -21,9 +25,44 @@ use crate::logging::LogHandle;
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// Longest log filter accepted, bytes.
 const FILTER_LIMIT_BYTES: usize = 1024;
+/// What is answered to an order from elsewhere.
+const FROM_ELSEWHERE: &str = "the log filter is changed from this process's own machine or pod only: in a cluster by \
+    `kubectl port-forward`, or by `kubectl debug` at the pod's own address\n";
 
 type StateFn = Arc<dyn Fn() -> Value + Send + Sync>;
 type ReadyFn = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
+
+/// Where a connection comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    /// From the network namespace this process is in.
+    Here,
+    /// From anywhere else.
+    Elsewhere,
+}
+
+impl Origin {
+    /// Of a connection of `peer`, which dialled `dialled`. Whoever dials an address of his own has it himself, and kernels drop what comes
+    /// from outside with it.
+    fn of(peer: IpAddr, dialled: Option<IpAddr>) -> Self {
+        let peer = peer.to_canonical();
+        if peer.is_loopback() || dialled.is_some_and(|ip| ip.to_canonical() == peer) {
+            Self::Here
+        } else {
+            Self::Elsewhere
+        }
+    }
+}
+
+impl Connected<IncomingStream<'_, TcpListener>> for Origin {
+    fn connect_info(stream: IncomingStream<'_, TcpListener>) -> Self {
+        let dialled = stream.io().local_addr().ok();
+        Self::of(
+            stream.remote_addr().ip(),
+            dialled.map(|address| address.ip()),
+        )
+    }
+}
 
 /// What the admin server shows.
 #[derive(Clone)]
@@ -60,14 +99,15 @@ impl Admin {
         self
     }
 
-    /// Lets `PUT /debug/log` change the log filter.
+    /// Lets `PUT /debug/log` change the log filter, for whoever asks from this process's own machine or pod.
     #[must_use]
     pub fn log(mut self, log: LogHandle) -> Self {
         self.log = Some(log);
         self
     }
 
-    /// The routes, for a daemon that adds its own.
+    /// The routes, for a daemon that adds its own. Orders among them are refused unless they are served by [`serve_routes`], which knows
+    /// where they come from.
     pub fn router(self) -> Router {
         let metrics = metrics_route(self.registry.clone());
         Router::new()
@@ -106,7 +146,14 @@ async fn debug_state(State(admin): State<Admin>) -> Response {
     axum::Json((admin.state)()).into_response()
 }
 
-async fn debug_log(State(admin): State<Admin>, body: Bytes) -> Response {
+async fn debug_log(
+    State(admin): State<Admin>,
+    from: Option<Extension<ConnectInfo<Origin>>>,
+    body: Bytes,
+) -> Response {
+    if !matches!(from, Some(Extension(ConnectInfo(Origin::Here)))) {
+        return (StatusCode::FORBIDDEN, FROM_ELSEWHERE).into_response();
+    }
     let Some(log) = &admin.log else {
         return (
             StatusCode::NOT_FOUND,
@@ -143,7 +190,20 @@ pub async fn serve(
     admin: Admin,
     cancel: CancellationToken,
 ) -> std::io::Result<()> {
-    axum::serve(listener, admin.router())
+    serve_routes(listener, admin.router(), cancel).await
+}
+
+/// Serves the routes of an [`Admin`], and what else is beside them, until `cancel`.
+///
+/// # Errors
+/// When the listener fails.
+pub async fn serve_routes(
+    listener: TcpListener,
+    routes: Router,
+    cancel: CancellationToken,
+) -> std::io::Result<()> {
+    let service = routes.into_make_service_with_connect_info::<Origin>();
+    axum::serve(listener, service)
         .with_graceful_shutdown(cancel.cancelled_owned())
         .await
 }
@@ -152,12 +212,17 @@ pub async fn serve(
 mod tests {
     use super::*;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tower::ServiceExt as _;
 
     async fn get(address: std::net::SocketAddr, path: &str) -> String {
+        ask(address, "GET", path).await
+    }
+
+    async fn ask(address: std::net::SocketAddr, method: &str, path: &str) -> String {
         let mut stream = tokio::net::TcpStream::connect(address)
             .await
             .expect("connects");
-        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+        let request = format!("{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await.expect("writes");
         let mut text = String::new();
         stream.read_to_string(&mut text).await.expect("reads");
@@ -178,7 +243,53 @@ mod tests {
         assert!(get(address, "/debug/state").await.ends_with(r#"{"vms":3}"#));
         let ready = get(address, "/readyz").await;
         assert!(ready.starts_with("HTTP/1.1 503") && ready.contains("lists are not synced"));
+        // From this very machine: it is heard, and has nothing to change.
+        let order = ask(address, "PUT", "/debug/log").await;
+        assert!(order.starts_with("HTTP/1.1 404"), "{order}");
         cancel.cancel();
         server.await.expect("joins").expect("ends well");
+    }
+
+    #[tokio::test]
+    async fn an_order_is_taken_from_this_machine_or_pod_only() {
+        let routes = Admin::new(Arc::new(Registry::default())).router();
+        for (from, wanted) in [
+            (Some(Origin::Here), StatusCode::NOT_FOUND),
+            (Some(Origin::Elsewhere), StatusCode::FORBIDDEN),
+            // Served by somebody who does not tell.
+            (None, StatusCode::FORBIDDEN),
+        ] {
+            let mut order = axum::http::Request::put("/debug/log")
+                .body(axum::body::Body::from("debug"))
+                .expect("a request");
+            if let Some(from) = from {
+                order.extensions_mut().insert(ConnectInfo(from));
+            }
+            let answer = routes.clone().oneshot(order).await.expect("answers");
+            assert_eq!(answer.status(), wanted, "{from:?}");
+        }
+    }
+
+    #[test]
+    fn who_dials_an_address_of_his_own_is_here() {
+        for (peer, dialled, wanted) in [
+            ("127.0.0.1", "127.0.0.1", Origin::Here),
+            ("127.0.0.1", "127.3.0.1", Origin::Here),
+            ("::1", "::1", Origin::Here),
+            ("::ffff:127.0.0.1", "::ffff:127.0.0.1", Origin::Here),
+            ("10.244.1.7", "10.244.1.7", Origin::Here),
+            ("::ffff:10.244.1.7", "10.244.1.7", Origin::Here),
+            ("10.244.1.1", "10.244.1.7", Origin::Elsewhere),
+            ("::ffff:10.244.1.8", "::ffff:10.244.1.7", Origin::Elsewhere),
+            ("fd00::8", "fd00::7", Origin::Elsewhere),
+        ] {
+            let ip = |text: &str| text.parse().expect("an address");
+            let found = Origin::of(ip(peer), Some(ip(dialled)));
+            assert_eq!(found, wanted, "{peer} to {dialled}");
+        }
+        assert_eq!(
+            Origin::of(IpAddr::from([10, 0, 0, 1]), None),
+            Origin::Elsewhere
+        );
     }
 }

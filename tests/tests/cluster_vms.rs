@@ -15,6 +15,8 @@ mod network;
 mod overlay;
 #[path = "cluster_vms/quota.rs"]
 mod quota;
+#[path = "cluster_vms/rollout.rs"]
+mod rollout;
 #[path = "cluster_vms/rows.rs"]
 mod rows;
 
@@ -108,6 +110,14 @@ const CASES: [(&str, Run); 23] = [
     (
         "n48_schedulers_that_are_deleted_again_and_again_hold_up_no_vm_for_long",
         |world| Box::pin(faults::schedulers_deleted(world)),
+    ),
+    (
+        "n48_a_rollout_of_the_scheduler_ends_and_sizes_follow",
+        |world| Box::pin(rollout::rolled_out(world)),
+    ),
+    (
+        "n48_the_node_of_the_leader_is_drained_and_another_leads",
+        |world| Box::pin(rollout::drained(world)),
     ),
     // By what was seen from the first case on.
     (

@@ -1,6 +1,9 @@
 //! The chart without a cluster: what it renders is the plain manifests, what it refuses, and that rules and dashboards speak of metrics
 //! that exist. `install_cluster` installs it.
 
+#[path = "install/policies.rs"]
+mod policies;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;

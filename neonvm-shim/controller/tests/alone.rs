@@ -111,8 +111,15 @@ async fn is_asked(api: &FakeApi, line: &str, times: usize) {
 }
 
 async fn get(address: &str, path: &str) -> String {
+    ask(address, "GET", path, "").await
+}
+
+async fn ask(address: &str, method: &str, path: &str, body: &str) -> String {
     let mut stream = TcpStream::connect(address).await.expect("connects");
-    let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    let length = body.len();
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
+    );
     stream.write_all(request.as_bytes()).await.expect("writes");
     let mut text = String::new();
     stream.read_to_string(&mut text).await.expect("reads");
@@ -149,6 +156,9 @@ async fn n01_it_starts_alone_and_says_when_it_is_ready() {
             assert!(state.contains(&entry), "{state}");
         }
     }
+    // An order, from its own machine.
+    let order = ask(&address, "PUT", "/debug/log", "debug").await;
+    assert!(order.starts_with("HTTP/1.1 200"), "{order}");
     end(child).await;
 }
 

@@ -298,7 +298,7 @@ mod tests {
         ));
         std::fs::write(&path, FIRST).expect("writes");
         let mode = |mode| std::fs::set_permissions(&path, PermissionsExt::from_mode(mode));
-        for open in [0o644, 0o640, 0o604] {
+        for open in [0o644, 0o660, 0o604] {
             mode(open).expect("sets");
             let error = TokenFile::load(&path).err().expect("is open");
             assert!(

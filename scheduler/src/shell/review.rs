@@ -42,7 +42,7 @@ const NODE_NAME: &str = "authentication.kubernetes.io/node-name";
 pub struct ReviewRule {
     /// What a token must be for.
     pub audience: String,
-    /// Who may ask, such as `system:serviceaccount:kube-system:autoscale-agent`.
+    /// Who may ask, such as `system:serviceaccount:kube-system:autoscaler-agent`.
     pub users: BTreeSet<String>,
     /// How long a token that was found good is not reviewed again.
     pub lasts: Span,

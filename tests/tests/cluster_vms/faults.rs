@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use super::{PATIENCE, World, minimal, moving};
+use super::{PATIENCE, World, minimal, moving, rollout};
 
 /// Kubernetes gives a node up after 50 s and its pods after another 30; then a guest boots.
 const GIVEN_UP: Duration = Duration::from_secs(480);
@@ -43,14 +43,8 @@ pub(super) async fn image_that_is_not_there(world: &World) -> Result<()> {
 /// N48: somebody deletes the schedulers' pods again and again, and each time the VM comes to the size that its bounds ask for, by a permit of
 /// whoever is there by then; its pod stays what it is.
 pub(super) async fn schedulers_deleted(world: &World) -> Result<()> {
-    let vm = world.vm().await?;
+    let vm = rollout::begin(world).await?;
     let plane = world.cluster.plane();
-    let bound = |bounds: Option<String>| {
-        let annotations = json!({"autoscaling.neon.tech/bounds": bounds});
-        world.patch(&json!({"metadata": {"annotations": annotations}}))
-    };
-    world.mode("full")?;
-    world.is_sized(true)?;
     let schedulers = ["-n", "kube-system", "-l", "name=autoscale-scheduler"];
     for (cpu, mem) in [
         ("750m", "3Gi"),
@@ -60,20 +54,9 @@ pub(super) async fn schedulers_deleted(world: &World) -> Result<()> {
     ] {
         let delete = [&["delete", "pods", "--wait=false"], &schedulers[..]].concat();
         plane.ask(&delete)?;
-        let size = json!({"cpu": cpu, "mem": mem});
-        bound(Some(json!({"min": size, "max": size}).to_string()))?;
-        world.vm_has(cpu, mem).await?;
+        rollout::size(world, cpu, mem).await?;
     }
-    world.is_sized(false)?;
-    bound(None)?;
-    let after = world.vm().await?;
-    for field in ["podName", "restartCount"] {
-        ensure!(
-            after["status"][field] == vm["status"][field],
-            "{}",
-            after["status"]
-        );
-    }
+    rollout::end(world, &vm).await?;
     // One that waits for the other's end is not ready.
     let ready = "--for=jsonpath={.status.readyReplicas}=1";
     let deployment = "deployment/autoscale-scheduler";

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::Json;
 use axum::routing::get;
-use telemetry::admin::Admin;
+use telemetry::admin::{Admin, serve_routes};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -57,7 +57,5 @@ pub async fn serve_admin(
     let root = state.clone();
     let router = admin.router();
     let router = router.route("/", get(async move || Json(root.dump())));
-    let served = axum::serve(listener, router);
-    let served = served.with_graceful_shutdown(cancel.clone().cancelled_owned());
-    Ok(tokio::spawn(served.into_future()))
+    Ok(tokio::spawn(serve_routes(listener, router, cancel.clone())))
 }

@@ -1,0 +1,136 @@
+//! Schedulers that are rolled out anew, or evicted from their node: it ends by itself, another leads, and sizes follow their bounds.
+
+use anyhow::{Context as _, Result, ensure};
+use bellows_tests::cluster::is_ready;
+use bellows_tests::patience::wait_for;
+use serde_json::{Value, json};
+
+use super::{PATIENCE, World};
+
+/// A pod of the scheduler that is there to stay.
+struct Scheduler {
+    name: String,
+    node: String,
+    leads: bool,
+}
+
+fn schedulers(world: &World) -> Result<Vec<Scheduler>> {
+    let args = [
+        "get",
+        "pods",
+        "-n",
+        "kube-system",
+        "-l",
+        "name=autoscale-scheduler",
+        "-o",
+        "json",
+    ];
+    let pods: Value = serde_json::from_str(&world.cluster.plane().ask(&args)?)?;
+    let pods = pods["items"].as_array().context("a list")?;
+    let staying = pods
+        .iter()
+        .filter(|pod| pod["metadata"]["deletionTimestamp"].is_null());
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let schedulers = staying.map(|pod| Scheduler {
+        name: text(&pod["metadata"]["name"]),
+        node: text(&pod["spec"]["nodeName"]),
+        leads: is_ready(pod),
+    });
+    Ok(schedulers.collect())
+}
+
+/// Waits until there are two, neither of them one of those that are to have gone, and one leads; tells where.
+async fn two_of_which_one_leads(world: &World, gone: &[String]) -> Result<String> {
+    wait_for("two schedulers of which one leads", PATIENCE, || async {
+        let found = schedulers(world).map_err(|error| format!("{error:#}"))?;
+        let are_there: Vec<&Scheduler> = found
+            .iter()
+            .filter(|one| !gone.contains(&one.name))
+            .collect();
+        let leaders: Vec<_> = are_there.iter().filter(|one| one.leads).collect();
+        match leaders[..] {
+            [leader] if found.len() == 2 && are_there.len() == 2 => Ok(leader.node.clone()),
+            _ => {
+                let shown = found.iter().map(|one| (&one.name, one.leads));
+                Err(format!("{:?}", shown.collect::<Vec<_>>()))
+            }
+        }
+    })
+    .await
+}
+
+/// Has the agents size the VM.
+pub(super) async fn begin(world: &World) -> Result<Value> {
+    let vm = world.vm().await?;
+    world.mode("full")?;
+    world.is_sized(true)?;
+    Ok(vm)
+}
+
+fn bound(world: &World, bounds: Option<String>) -> Result<()> {
+    let annotations = json!({"autoscaling.neon.tech/bounds": bounds});
+    world.patch(&json!({"metadata": {"annotations": annotations}}))
+}
+
+/// Leaves the VM no other size, and waits until it has that: by a permit of whoever leads by then.
+pub(super) async fn size(world: &World, cpu: &str, mem: &str) -> Result<()> {
+    let size = json!({"cpu": cpu, "mem": mem});
+    bound(world, Some(json!({"min": size, "max": size}).to_string()))?;
+    world.vm_has(cpu, mem).await
+}
+
+/// Leaves the VM alone again, which is to be in the same pod as before.
+pub(super) async fn end(world: &World, before: &Value) -> Result<()> {
+    world.is_sized(false)?;
+    bound(world, None)?;
+    let after = world.vm().await?;
+    for field in ["podName", "restartCount"] {
+        ensure!(
+            after["status"][field] == before["status"][field],
+            "{}",
+            after["status"]
+        );
+    }
+    Ok(())
+}
+
+/// N48: a new version of the scheduler is rolled out while a VM is to grow.
+pub(super) async fn rolled_out(world: &World) -> Result<()> {
+    let vm = begin(world).await?;
+    two_of_which_one_leads(world, &[]).await?;
+    let before = schedulers(world)?.into_iter().map(|one| one.name);
+    let before: Vec<String> = before.collect();
+    let deployment = "deployment/autoscale-scheduler";
+    let restart = ["rollout", "restart", "-n", "kube-system", deployment];
+    world.cluster.plane().ask(&restart)?;
+    size(world, "750m", "3Gi").await?;
+    // `rollout status` is no judge: it waits until all are ready, and one alone ever is.
+    two_of_which_one_leads(world, &before).await?;
+    size(world, "250m", "1Gi").await?;
+    end(world, &vm).await
+}
+
+/// N48: the node of the scheduler that leads is to be free of it; nothing refuses that.
+pub(super) async fn drained(world: &World) -> Result<()> {
+    let vm = begin(world).await?;
+    let node = two_of_which_one_leads(world, &[]).await?;
+    let evicted = schedulers(world)?
+        .into_iter()
+        .filter(|one| one.node == node);
+    let evicted: Vec<String> = evicted.map(|one| one.name).collect();
+    let plane = world.cluster.plane();
+    let drain = [
+        "drain",
+        &node,
+        "--pod-selector=name=autoscale-scheduler",
+        "--timeout=120s",
+    ];
+    let drained = plane.ask(&drain);
+    // Whatever came of it, those after this need the node.
+    plane.ask(&["uncordon", &node])?;
+    drained?;
+    two_of_which_one_leads(world, &evicted).await?;
+    size(world, "750m", "3Gi").await?;
+    size(world, "250m", "1Gi").await?;
+    end(world, &vm).await
+}

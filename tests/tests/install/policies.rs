@@ -1,0 +1,71 @@
+//! Whom the policy of VMs' pods lets in, and where.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::{Kit, key};
+
+/// What of a pod is not its guest's to offer to everybody: metrics, monitor, the way of a guest that moves, orders.
+const CLOSED: [u64; 7] = [9100, 9499, 10301, 20187, 20188, 25183, 25184];
+
+/// Whom a rule is about.
+fn peer_of(rule: &Value) -> &str {
+    let Some(peers) = rule["from"].as_array() else {
+        return "anyone";
+    };
+    let [peer] = &peers[..] else {
+        panic!("one peer a rule: {rule}");
+    };
+    let expression = &peer["podSelector"]["matchExpressions"][0];
+    match peer["podSelector"]["matchLabels"]["name"].as_str() {
+        Some(name) => name,
+        None if expression["key"] == "vm.neon.tech/name" => "VMs",
+        None => panic!("who is that: {rule}"),
+    }
+}
+
+/// Whether a rule is about this port.
+fn names(rule: &Value, protocol: &str, port: u64) -> bool {
+    let Some(ports) = rule["ports"].as_array() else {
+        return true;
+    };
+    ports.iter().any(|one| {
+        let first = one["port"].as_u64().expect("a number");
+        let last = one["endPort"].as_u64().unwrap_or(first);
+        one["protocol"].as_str().unwrap_or("TCP") == protocol && (first..=last).contains(&port)
+    })
+}
+
+/// The ports that a policy leaves closed to a peer.
+fn closed(policy: &Value, peer: &str, protocol: &str) -> BTreeSet<u64> {
+    let rules = policy["spec"]["ingress"].as_array().expect("rules");
+    let about = |rule: &&Value| ["anyone", peer].contains(&peer_of(rule));
+    let rules: Vec<&Value> = rules.iter().filter(about).collect();
+    let is_closed = |port: &u64| !rules.iter().any(|rule| names(rule, protocol, *port));
+    (1..=65535).filter(is_closed).collect()
+}
+
+#[test]
+fn n49_guests_reach_of_their_neighbours_what_guests_serve_and_nothing_of_their_pods() {
+    let test = "n49_guests_reach_of_their_neighbours_what_guests_serve_and_nothing_of_their_pods";
+    let Some(kit) = Kit::find(test) else {
+        return;
+    };
+    let made = kit.chart(&[r#"networkPolicy.vmNamespaces=["default"]"#]);
+    let policy = &made[&key("NetworkPolicy", "default", "bellows-vms")];
+    for (peer, reached) in [
+        ("anyone", &[][..]),
+        // Runners of migrations, and all guests with them.
+        ("VMs", &[20187, 20188]),
+        ("autoscaler-agent", &[9100, 9499, 10301]),
+        ("neonvm-controller", &[25183]),
+    ] {
+        let wanted = CLOSED.into_iter().filter(|port| !reached.contains(port));
+        assert_eq!(closed(policy, peer, "TCP"), wanted.collect(), "{peer}");
+        // Nothing of ours is served by these.
+        for protocol in ["UDP", "SCTP"] {
+            assert_eq!(closed(policy, peer, protocol), BTreeSet::new(), "{peer}");
+        }
+    }
+}
