@@ -97,20 +97,21 @@ pub fn init(service: &str) -> Result<LogHandle, LogError> {
 mod tests {
     use super::*;
 
-    /// Run by the next test in a process of its own.
-    #[test]
-    #[ignore = "its stderr has to be on a full disk"]
-    fn a_line_that_cannot_be_written() {
-        let _handle = init("test").expect("set up once in this process");
-        tracing::error!("nowhere");
-    }
+    /// Set in the process of its own in which the test logs: a process sets logging up once, and its stderr is to be on a full disk.
+    const INSIDE: &str = "BELLOWS_TEST_LOG_IS_ON_A_FULL_DISK";
 
     #[test]
     fn a_program_whose_log_is_on_a_full_disk_goes_on() {
+        if std::env::var_os(INSIDE).is_some() {
+            let _handle = init("test").expect("set up once in this process");
+            tracing::error!("nowhere");
+            return;
+        }
         let full = std::fs::File::options().write(true).open("/dev/full");
         let status = std::process::Command::new(std::env::current_exe().expect("this program"))
-            .args(["--ignored", "--exact", "--nocapture"])
-            .arg("logging::tests::a_line_that_cannot_be_written")
+            .args(["--exact", "--nocapture"])
+            .arg("logging::tests::a_program_whose_log_is_on_a_full_disk_goes_on")
+            .env(INSIDE, "1")
             .stdout(std::process::Stdio::null())
             .stderr(full.expect("a device of every Linux"))
             .status();

@@ -9,10 +9,7 @@ use std::time::Duration;
 use neonvm_quota::QuotaGroup;
 use nix::fcntl::{Flock, FlockArg};
 use protocol::migration::{IncomingOrder, IncomingReport, IncomingStage};
-use protocol::runner::{
-    BeforeSilence, CpuState, ExitReason, ExitReport, MemoryState, QuotaState, RunnerPhase,
-    RunnerState, SizeOrder,
-};
+use protocol::runner::{BeforeSilence, ExitReason, ExitReport, QuotaState, RunnerState, SizeOrder};
 use protocol::time::Timestamp;
 use protocol::trace::TraceId;
 use protocol::vm::CpuScalingMode;
@@ -27,6 +24,7 @@ use super::bridge::{self, BridgeError};
 use super::console::KeptLog;
 use super::control::{Handle, Token, bind_private, serve_pod, serve_private};
 use super::drives::{self, DriveError};
+use super::first_words::{first_state, waiting_state};
 use super::forward::Forwarder;
 use super::init_script::InitError;
 use super::metrics::Metrics;
@@ -649,58 +647,5 @@ impl Runner {
                 (None, QuotaState::Unavailable { reason })
             }
         }
-    }
-}
-
-/// What a runner without a QEMU says.
-pub(super) fn waiting_state() -> RunnerState {
-    RunnerState {
-        generation: 1,
-        phase: RunnerPhase::Receiving,
-        qemu_pid: None,
-        qemu_version: None,
-        accel: String::new(),
-        boot_id: None,
-        guest_kernel: None,
-        boot_ms: None,
-        cpus: CpuState::default(),
-        memory: MemoryState::default(),
-        resize: None,
-        orders: Some(0),
-        exit: None,
-        quota: QuotaState::Unset,
-        outgoing: None,
-        incoming: Some(IncomingReport {
-            id: String::new(),
-            stage: IncomingStage::Waiting,
-            destination: None,
-            problem: None,
-            began_unix_us: None,
-        }),
-        guest_silent: None,
-        disk_full: None,
-    }
-}
-
-fn first_state(record: &Record) -> RunnerState {
-    let arrival = record.arrival.as_ref();
-    RunnerState {
-        phase: if arrival.is_some() {
-            RunnerPhase::Receiving
-        } else {
-            RunnerPhase::Booting
-        },
-        qemu_pid: record.qemu.map(|process| process.pid),
-        accel: record.accel.as_str().to_owned(),
-        boot_ms: record.boot_ms,
-        orders: Some(record.orders),
-        incoming: arrival.map(|arrival| IncomingReport {
-            id: arrival.order.id.clone(),
-            stage: IncomingStage::Starting,
-            destination: None,
-            problem: None,
-            began_unix_us: None,
-        }),
-        ..waiting_state()
     }
 }

@@ -90,7 +90,7 @@ fn is_progress(a: &RunnerState, b: &RunnerState) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::run::waiting_state;
+    use super::super::first_words::waiting_state;
     use super::*;
     use protocol::runner::{ResizeReport, SizeOrder};
     use protocol::trace::TraceId;

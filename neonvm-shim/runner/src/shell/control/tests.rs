@@ -55,7 +55,7 @@ async fn server(
     bounds: Bounds,
 ) -> (std::net::SocketAddr, mpsc::Receiver<Input>) {
     let (inputs, taken) = mpsc::channel(4);
-    let state = crate::shell::run::waiting_state();
+    let state = crate::shell::first_words::waiting_state();
     let (sender, state) = watch::channel(state);
     let handle = Handle {
         inputs,
@@ -152,7 +152,7 @@ async fn is_taken(stream: &mut TcpStream, connection: &str, taken: &mut mpsc::Re
     let Some(Input::CpuChange(_, reply)) = input else {
         panic!("another input");
     };
-    let state = crate::shell::run::waiting_state();
+    let state = crate::shell::first_words::waiting_state();
     reply.send(Ok(state)).expect("it is waited for");
     let mut line = [0; 12];
     stream.read_exact(&mut line).await.unwrap();

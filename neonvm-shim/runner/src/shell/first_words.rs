@@ -1,0 +1,60 @@
+//! What a runner says of itself before it has heard anything.
+
+use protocol::migration::{IncomingReport, IncomingStage};
+use protocol::runner::{CpuState, MemoryState, QuotaState, RunnerPhase, RunnerState};
+
+use super::record::Record;
+
+/// What a runner without a QEMU says.
+pub(super) fn waiting_state() -> RunnerState {
+    RunnerState {
+        generation: 1,
+        phase: RunnerPhase::Receiving,
+        qemu_pid: None,
+        qemu_version: None,
+        accel: String::new(),
+        boot_id: None,
+        guest_kernel: None,
+        boot_ms: None,
+        cpus: CpuState::default(),
+        memory: MemoryState::default(),
+        resize: None,
+        orders: Some(0),
+        exit: None,
+        quota: QuotaState::Unset,
+        outgoing: None,
+        incoming: Some(IncomingReport {
+            id: String::new(),
+            stage: IncomingStage::Waiting,
+            destination: None,
+            problem: None,
+            began_unix_us: None,
+        }),
+        guest_silent: None,
+        disk_full: None,
+    }
+}
+
+/// What it says of a QEMU that it has just started or found.
+pub(super) fn first_state(record: &Record) -> RunnerState {
+    let arrival = record.arrival.as_ref();
+    RunnerState {
+        phase: if arrival.is_some() {
+            RunnerPhase::Receiving
+        } else {
+            RunnerPhase::Booting
+        },
+        qemu_pid: record.qemu.map(|process| process.pid),
+        accel: record.accel.as_str().to_owned(),
+        boot_ms: record.boot_ms,
+        orders: Some(record.orders),
+        incoming: arrival.map(|arrival| IncomingReport {
+            id: arrival.order.id.clone(),
+            stage: IncomingStage::Starting,
+            destination: None,
+            problem: None,
+            began_unix_us: None,
+        }),
+        ..waiting_state()
+    }
+}
