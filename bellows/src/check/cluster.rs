@@ -424,8 +424,11 @@ async fn agents_nodes(api: &Api) -> Value {
         "/apis/apps/v1/daemonsets?fieldSelector=metadata.name%3D{}",
         AGENT.name
     );
-    let mut list = api.read(&path).await.unwrap_or_default();
-    list["items"][0]["spec"]["template"]["spec"]["nodeSelector"].take()
+    selector_of(&api.read(&path).await.unwrap_or_default())
+}
+
+fn selector_of(daemonsets: &Value) -> Value {
+    daemonsets["items"][0]["spec"]["template"]["spec"]["nodeSelector"].clone()
 }
 
 fn agent_on_each(nodes: &[Value], agents: &[Value], selector: &Value) -> Finding {
@@ -592,7 +595,9 @@ mod tests {
             agent_on_each(&[node("c", "6.1", "8Gi", false)], &[], &Value::Null).verdict,
             Verdict::Ok
         );
-        // An agent is looked for only where its DaemonSet has one.
+        // An agent is looked for only where its DaemonSet has one, and everywhere where there is none.
+        assert!(selector_of(&json!({"items": []})).is_null());
+        assert!(selector_of(&Value::Null).is_null());
         let mut nodes = nodes;
         nodes[0]["metadata"]["labels"] = json!({"for": "vms"});
         let selected = agent_on_each(&nodes, &[pod("a")], &json!({"for": "vms"}));

@@ -90,7 +90,7 @@ async fn look(context: &Context, api: &Api, namespace: &str, name: &str) -> Outc
     let object = api.get(Kind::Vm, namespace, name).await?;
     let pods = api.list(Kind::Pod, Some(namespace)).await?;
     // Without the agent there is no answer: this one must be there.
-    let mut scheduler = if context.asks_cluster() {
+    let scheduler = if context.asks_cluster() {
         cluster::agents(api, object["status"]["node"].as_str()).await?;
         cluster::scheduler(api).await
     } else {
@@ -101,7 +101,7 @@ async fn look(context: &Context, api: &Api, namespace: &str, name: &str) -> Outc
     let mut views = get::vms(context, &[object], &pods, Clock::new().wall()).await;
     let view = views.remove(0);
     // What the scheduler has to say is in addition: a VM that got what it asked for is not in it.
-    let refused = scheduler["refused"][view.key()].take();
+    let refused = scheduler["refused"][view.key()].clone();
     Ok(Answer {
         view,
         refused: (!refused.is_null()).then_some(refused),
