@@ -1,6 +1,5 @@
 //! What every command has at hand: where the instance is, how to reach it, how to print.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use hyper::http::Method;
@@ -9,7 +8,7 @@ use serde_json::Value;
 use crate::api::{Api, Asked};
 use crate::cli::Global;
 use crate::cluster;
-use crate::decision::{self, Decision};
+use crate::decision::{self, Decisions};
 use crate::fail::{Fail, Outcome};
 use crate::instance::lock::{self, Holder};
 use crate::places::StateDir;
@@ -88,10 +87,10 @@ impl Context {
     }
 
     /// The agents' last decisions about all VMs; empty where nobody can be asked.
-    pub(crate) async fn decisions(&self) -> BTreeMap<String, Decision> {
+    pub(crate) async fn decisions(&self) -> Decisions {
         if self.asks_cluster() {
             let Ok(api) = self.api().await else {
-                return BTreeMap::new();
+                return Decisions::new();
             };
             let dump = cluster::agents(&api, None).await;
             return decision::by_vm(&dump.unwrap_or(Value::Null));

@@ -302,10 +302,13 @@ fn long_bound(bound: &str, permit: Option<Resources>) -> String {
     }
 }
 
-/// The last decision of every VM in the agent's dump, by `namespace/name`.
+/// Last decisions by VM, `namespace/name`.
+pub(crate) type Decisions = BTreeMap<String, Decision>;
+
+/// The last decision of every VM in the agent's dump.
 ///
 /// A VM whose entry cannot be read is left out; the others are not its business.
-pub(crate) fn by_vm(agent: &Value) -> BTreeMap<String, Decision> {
+pub(crate) fn by_vm(agent: &Value) -> Decisions {
     let pods = agent["pods"]
         .as_array()
         .map(Vec::as_slice)

@@ -9,6 +9,7 @@ use telemetry::clock::Clock;
 use crate::api::{Api, Kind};
 use crate::cli::NamespaceArgs;
 use crate::context::Context;
+use crate::decision::Decisions;
 use crate::fail::{Fail, Outcome};
 use crate::output::{Format, Table, print_value};
 use crate::terminal::err;
@@ -61,7 +62,7 @@ pub(crate) async fn run(context: &Context, args: &GetArgs) -> Outcome {
         Resource::Vms => {
             let objects = fetch(&api, Kind::Vm, namespace, args.name.as_deref()).await?;
             let pods = api.list(Kind::Pod, namespace).await?;
-            let vms = vms(context, &objects, &pods, now).await;
+            let vms = vms(context, context.decisions(), &objects, &pods, now).await;
             let table = || vm::table(&vms, namespace.is_none(), args.output == Format::Wide);
             print(context, args, &vms, table)
         }
@@ -99,15 +100,15 @@ async fn fetch(
     }
 }
 
-/// Views of VM objects, with decisions and resizes if the parts are there to ask.
+/// Views of VM objects, with `decisions` about them, and resizes if the parts are there to ask.
 pub(crate) async fn vms(
     context: &Context,
+    decisions: impl Future<Output = Decisions>,
     objects: &[Value],
     pods: &[Value],
     now: WallTime,
 ) -> Vec<vm::VmView> {
-    let (decisions, resizes) =
-        tokio::join!(context.decisions(), context.admin_if_there("/v1/resizes"));
+    let (decisions, resizes) = tokio::join!(decisions, context.admin_if_there("/v1/resizes"));
     let beside = vm::Beside {
         decisions,
         resizes: serde_json::from_value(resizes["resizes"].clone()).unwrap_or_default(),

@@ -43,8 +43,8 @@ pub enum SecretError {
     },
 }
 
-/// The content of a file of at most `limit` bytes that only its owner may read, or its group too where that is one of this process's. It is the mode of the file that is read, not
-/// of one that has its name by then.
+/// The content of a file of at most `limit` bytes that only its owner may read, or its group too where that is one of this
+/// process's. It is the mode of the file that is read, not of one that has its name by then.
 ///
 /// # Errors
 /// [`SecretError`]; the message names the file, the rule and what to do.

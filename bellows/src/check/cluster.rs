@@ -60,9 +60,11 @@ pub(super) async fn all(api: &Api) -> Outcome<Vec<Finding>> {
         findings.push(ready(part, &pods));
     }
     findings.push(agent_on_each(&nodes, &agents, &agents_nodes(api).await));
-    let controllers = "a3b22509.neon.tech";
-    findings.push(lease(api, CONTROLLER, &namespace, controllers).await);
-    findings.push(lease(api, SCHEDULER, "kube-system", SCHEDULER.name).await);
+    let (of_controller, of_scheduler) = ("controller's Lease", "scheduler's Lease");
+    let place = (namespace.as_str(), "a3b22509.neon.tech");
+    findings.push(lease(api, of_controller, CONTROLLER, place).await);
+    let place = ("kube-system", SCHEDULER.name);
+    findings.push(lease(api, of_scheduler, SCHEDULER, place).await);
     findings.push(modes(api).await);
     findings.push(metrics(api).await);
     Ok(findings)
@@ -453,14 +455,14 @@ fn agent_on_each(nodes: &[Value], agents: &[Value], selector: &Value) -> Finding
     Finding::missing(name, found, "the VMs of a node are sized by its agent", fix)
 }
 
-async fn lease(api: &Api, part: Part, namespace: &str, lease: &str) -> Finding {
+async fn lease(
+    api: &Api,
+    name: &'static str,
+    part: Part,
+    (namespace, lease): (&str, &str),
+) -> Finding {
     let path = format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{lease}");
     let object = api.read(&path).await.unwrap_or_default();
-    let name = if part == CONTROLLER {
-        "controller's Lease"
-    } else {
-        "scheduler's Lease"
-    };
     let fix = format!(
         "see why none does: kubectl logs -n {namespace} -l name={} --prefix --tail=50",
         part.name

@@ -10,12 +10,13 @@ use crate::api::{Api, Kind};
 use crate::cli::VmArgs;
 use crate::cluster;
 use crate::context::Context;
+use crate::decision::{self, Decisions};
 use crate::fail::{Fail, Outcome};
 use crate::get;
 use crate::output::{Format, print_value};
 use crate::progress::Progress;
 use crate::terminal::out;
-use crate::view::vm::VmView;
+use crate::view::vm::{Beside, VmView};
 use crate::vm::{LOOK_AGAIN, SCHEDULER_NAME};
 
 /// Why a VM has the size it has.
@@ -48,7 +49,8 @@ pub(crate) async fn run(context: &Context, args: &WhyArgs) -> Outcome {
         return super::history::why_at(context, (namespace, name), at, args.output);
     }
     let api = context.api().await?;
-    let answer = first_decision(context, &api, args).await?;
+    let (object, decisions) = first_decision(context, &api, args).await?;
+    let answer = answer(context, &api, object, decisions).await?;
     let view = &answer.view;
     match args.output {
         Format::Json | Format::Yaml => print_value(args.output, &answer)?,
@@ -65,19 +67,22 @@ pub(crate) async fn run(context: &Context, args: &WhyArgs) -> Outcome {
     Ok(())
 }
 
-/// What is known of the VM, as soon as something is decided about it.
+/// The VM and what is decided, as soon as something is about it.
 ///
 /// The agent has its first metrics a moment after the VM runs or is labelled, and whoever asks then is told in a moment. What
 /// does not run is not waited for.
-async fn first_decision(context: &Context, api: &Api, args: &WhyArgs) -> Outcome<Answer> {
+async fn first_decision(
+    context: &Context,
+    api: &Api,
+    args: &WhyArgs,
+) -> Outcome<(Value, Decisions)> {
     let (namespace, name) = args.vm.key();
     let mut progress = Progress::new();
     loop {
-        let answer = look(context, api, namespace, name).await?;
-        let view = &answer.view;
-        let is_awaited = view.autoscaled && view.alive && view.decision.is_none();
-        if !is_awaited || progress.elapsed().as_secs() >= args.timeout {
-            return Ok(answer);
+        let object = api.get(Kind::Vm, namespace, name).await?;
+        let decisions = decisions(context, api, &object).await?;
+        if !is_awaited(&object, &decisions) || progress.elapsed().as_secs() >= args.timeout {
+            return Ok((object, decisions));
         }
         progress.say(&format!(
             "waiting for the agent's first decision about {namespace}/{name}"
@@ -86,20 +91,44 @@ async fn first_decision(context: &Context, api: &Api, args: &WhyArgs) -> Outcome
     }
 }
 
-async fn look(context: &Context, api: &Api, namespace: &str, name: &str) -> Outcome<Answer> {
-    let object = api.get(Kind::Vm, namespace, name).await?;
-    let pods = api.list(Kind::Pod, Some(namespace)).await?;
-    // Without the agent there is no answer: this one must be there.
+/// What the agent has decided that sizes the VM. Without it there is no answer: it must be there.
+async fn decisions(context: &Context, api: &Api, object: &Value) -> Outcome<Decisions> {
+    if context.asks_cluster() {
+        let dump = cluster::agents(api, object["status"]["node"].as_str()).await?;
+        return Ok(decision::by_vm(&dump));
+    }
+    context.admin(Method::GET, "/v1/status", None).await?;
+    Ok(context.decisions().await)
+}
+
+fn is_awaited(object: &Value, decisions: &Decisions) -> bool {
+    let beside = Beside {
+        decisions: decisions.clone(),
+        ..Beside::default()
+    };
+    let view = VmView::new(object, &beside);
+    view.autoscaled && view.alive && view.decision.is_none()
+}
+
+async fn answer(
+    context: &Context,
+    api: &Api,
+    object: Value,
+    decisions: Decisions,
+) -> Outcome<Answer> {
+    let namespace = object["metadata"]["namespace"].as_str();
+    let pods = api.list(Kind::Pod, namespace).await?;
     let scheduler = if context.asks_cluster() {
-        cluster::agents(api, object["status"]["node"].as_str()).await?;
         cluster::scheduler(api).await
     } else {
-        context.admin(Method::GET, "/v1/status", None).await?;
         let state = context.admin(Method::GET, "/v1/state", None).await;
         state.map_or(Value::Null, |mut state| state["scheduler"].take())
     };
-    let mut views = get::vms(context, &[object], &pods, Clock::new().wall()).await;
-    let view = views.remove(0);
+    let decisions = std::future::ready(decisions);
+    let now = Clock::new().wall();
+    let view = get::vms(context, decisions, &[object], &pods, now)
+        .await
+        .remove(0);
     // What the scheduler has to say is in addition: a VM that got what it asked for is not in it.
     let refused = scheduler["refused"][view.key()].clone();
     Ok(Answer {

@@ -107,7 +107,7 @@ impl Source {
             self.context.admin_if_there("/v1/resizes"),
         );
         let pods = pods?;
-        let vms = get::vms(&self.context, &vms?, &pods, at).await;
+        let vms = get::vms(&self.context, self.context.decisions(), &vms?, &pods, at).await;
         let pods = node::pods(&pods, at);
         // Of a cluster's resizes nobody keeps a list.
         let has_parts = resizes.is_object() || self.context.asks_cluster();

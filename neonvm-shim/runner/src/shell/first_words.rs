@@ -6,7 +6,7 @@ use protocol::runner::{CpuState, MemoryState, QuotaState, RunnerPhase, RunnerSta
 use super::record::Record;
 
 /// What a runner without a QEMU says.
-pub(super) fn waiting_state() -> RunnerState {
+pub(crate) fn waiting_state() -> RunnerState {
     RunnerState {
         generation: 1,
         phase: RunnerPhase::Receiving,

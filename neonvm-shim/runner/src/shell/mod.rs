@@ -8,7 +8,7 @@ pub mod control;
 pub mod disk;
 mod door;
 pub mod drives;
-mod first_words;
+pub(crate) mod first_words;
 mod follow;
 mod forward;
 pub mod guest;

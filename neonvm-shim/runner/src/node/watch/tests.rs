@@ -21,6 +21,7 @@ use super::*;
 use crate::config::AccelChoice;
 use crate::core::args::Paths;
 use crate::node::Allocatable;
+use crate::shell::first_words::waiting_state;
 use crate::shell::record::write_json;
 
 /// Nothing that is waited for takes longer.
@@ -161,29 +162,10 @@ fn params(client: kube::Client, state_dir: PathBuf) -> NodeParams {
 /// A runner whose guest runs, at its socket.
 fn serve_runner(socket: PathBuf, stopped: mpsc::Sender<()>) -> AbortOnDropHandle<()> {
     let state = RunnerState {
-        generation: 1,
         phase: RunnerPhase::Running,
-        qemu_pid: None,
-        qemu_version: None,
         accel: "tcg".into(),
-        boot_id: None,
-        guest_kernel: None,
-        boot_ms: None,
-        cpus: protocol::runner::CpuState {
-            limit: MilliCpu(1000),
-            plugged: 1,
-            guest_online: None,
-            ahead: None,
-        },
-        memory: protocol::runner::MemoryState::default(),
-        resize: None,
-        orders: None,
-        exit: None,
-        quota: protocol::runner::QuotaState::default(),
-        outgoing: None,
         incoming: None,
-        guest_silent: None,
-        disk_full: None,
+        ..waiting_state()
     };
     let told = move |uri: Uri| {
         let state = axum::Json(state.clone());
