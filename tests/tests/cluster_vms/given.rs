@@ -63,12 +63,14 @@ pub(super) async fn check(world: &World) -> Result<()> {
     is_everywhere(world, &vm, &pod, "old").await?;
     set(world, "new")?;
     is_everywhere(world, &vm, &pod, "new").await?;
-    let page = world.runner_says(&vm, "GET /metrics")?;
-    ensure!(
-        page.contains("\nrunner_vm_file_sync_stale_directories 0\n"),
-        "{page}"
-    );
-    Ok(())
+    // The guest has its files a moment before its runner knows.
+    wait_for("a runner that knows", PATIENCE, || async {
+        let page = world.runner_says(&vm, "GET /metrics");
+        let page = page.map_err(|error| format!("{error:#}"))?;
+        let is_known = page.contains("\nrunner_vm_file_sync_stale_directories 0\n");
+        is_known.then_some(()).ok_or(page)
+    })
+    .await
 }
 
 /// What the guest's kernel and its services say is in the log of its pod.

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Client;
-use kube::api::{DeleteParams, GetParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{
+    DeleteParams, GetParams, Patch, PatchParams, PostParams, Preconditions, ValidationDirective,
+};
 use kube::core::{Request, request};
 use protocol::object::Pod;
 use serde_json::{Value, json};
@@ -274,7 +276,12 @@ impl KubeApi {
     async fn resize_pod(&self, namespace: &str, name: &str, ops: &[PatchOp]) -> Found {
         let patch = Patch::Merge(json!(ops));
         let pods = pods(namespace);
-        let request = pods.patch_subresource(SUBRESOURCE, name, &patch_params(), &patch);
+        // A guest waits for this, and nobody reads warnings about fields.
+        let params = PatchParams {
+            field_validation: Some(ValidationDirective::Ignore),
+            ..patch_params()
+        };
+        let request = pods.patch_subresource(SUBRESOURCE, name, &params, &patch);
         let rests = |pod: &Pod| requests::rest_on_another(ops, pod);
         match self.send(request.map(as_json_patch)).await {
             Err(error) if error.code() == Some(422) => {

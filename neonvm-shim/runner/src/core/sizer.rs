@@ -178,7 +178,7 @@ impl Sizer {
             Event::QmpUnreached(why) => self.unreached = (!self.qmp).then_some(why),
             Event::CpuHint => self.cpu.hint(now),
             Event::CpuGone(id) => self.gone(now, &id),
-            Event::MemoryHint => self.memory.hint(now),
+            Event::MemoryHint => self.hear_of_memory(now),
             Event::Cpus(reply) => {
                 self.cpu.busy = false;
                 match reply {

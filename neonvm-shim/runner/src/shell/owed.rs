@@ -1,6 +1,6 @@
 //! What is owed to whoever ordered something of the guest: where it is to outlive the runner a record of it, and then the answer.
 //!
-//! The order is carried out first: a file is written while QEMU works, not while whoever ordered waits for the guest. A runner that dies
+//! The order is carried out first: a file and a log are written while QEMU works, not while whoever ordered waits for the guest. A runner that dies
 //! in between has answered nobody, and is ordered again.
 
 use super::supervisor::Supervisor;
@@ -11,6 +11,8 @@ use super::transfer::Answer;
 pub(super) struct Owed {
     /// Whether the record has something that its file does not.
     pub(super) is_unwritten: bool,
+    /// Whether the log has not told of the order yet.
+    pub(super) is_untold: bool,
     /// Those who wait to hear that what they ordered is held.
     pub(super) answers: Vec<Answer>,
 }
@@ -23,6 +25,9 @@ impl Supervisor {
         }
         // The commands to QEMU are tasks of their own, and it is their turn now.
         tokio::task::yield_now().await;
+        if std::mem::take(&mut self.owed.is_untold) {
+            self.tell_order();
+        }
         if self.owed.is_unwritten {
             self.save();
         }

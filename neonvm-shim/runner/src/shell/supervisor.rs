@@ -367,11 +367,18 @@ impl Supervisor {
             }
         }
         if !is_held {
-            info!(vm, revision, cpu = %order.cpu, memory = %order.memory, "size ordered");
             self.record.order = Some(order.clone());
-            self.owed.is_unwritten = true;
+            (self.owed.is_unwritten, self.owed.is_untold) = (true, true);
         }
         self.hold(now, Event::Order(order), reply);
+    }
+
+    /// Whoever reads the log is on the same processors as the guest that has it to do.
+    pub(super) fn tell_order(&self) {
+        if let Some(order) = &self.record.order {
+            let TraceId { vm, revision } = &order.trace;
+            info!(vm, revision, cpu = %order.cpu, memory = %order.memory, "size ordered");
+        }
     }
 
     /// Tells the sizer; whoever asked is answered once what that makes due is under way.

@@ -48,6 +48,11 @@ impl Lane {
         self.look_at = self.look_at.min(now);
     }
 
+    /// Whether a look is due soon.
+    pub(super) fn looks_soon(&self, now: Timestamp) -> bool {
+        self.failure.is_none() && now < self.look_at && self.look_at <= now + LOOK_TOLD
+    }
+
     /// Something is expected that QEMU tells of when it has happened.
     pub(super) fn expect_event(&mut self, now: Timestamp) {
         (self.pause, self.step) = (LOOK_TOLD, LOOK_TOLD);

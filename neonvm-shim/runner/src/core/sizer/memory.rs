@@ -28,6 +28,15 @@ impl Sizer {
         }
     }
 
+    /// QEMU tells that the device has another size: when that begins, and then once a second. Of what has just been asked for that
+    /// says nothing new, and a look would hold the guest up; it tells itself when it is done, and a look is due soon.
+    pub(super) fn hear_of_memory(&mut self, now: Timestamp) {
+        let has_just_begun = !self.device_fresh && self.memory.looks_soon(now);
+        if !has_just_begun {
+            self.memory.hint(now);
+        }
+    }
+
     pub(super) fn has_rested(&self, now: Timestamp) -> bool {
         self.at_rest_since
             .is_some_and(|since| now >= since + MEMORY_AT_REST)

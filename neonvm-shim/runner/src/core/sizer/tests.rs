@@ -448,6 +448,35 @@ fn a_blind_kernel_is_named() {
     );
 }
 
+/// QEMU tells at once that a device has begun to change its size. The look that this led to held up the guest that had just begun.
+#[test]
+fn a_guest_that_has_just_begun_to_take_memory_is_not_looked_at() {
+    let mut world = World::new(CpuControl::Plug, Accel::Tcg);
+    world.settle();
+    world.order(1000, 3 * GIB, 1);
+    let request = world.sizer.poll_action(world.now);
+    assert_eq!(request, Some(Action::Request(Bytes(2 * GIB))));
+    world.requested = 2 * GIB;
+    world.sizer.handle(world.now, Event::Requested(Ok(())));
+    world.settle();
+    world.sizer.handle(world.now, Event::MemoryHint);
+    assert_eq!(world.sizer.poll_action(world.now), None, "it has begun");
+    // A guest that says nothing is looked at all the same.
+    let soon = world.now + Span::from_millis(100);
+    assert!(world.sizer.poll_deadline(world.now) <= soon);
+    world.now = soon;
+    let look = world.sizer.poll_action(world.now);
+    assert_eq!(look, Some(Action::QueryMemory));
+    let view = DeviceView {
+        requested: Bytes(2 * GIB),
+        size: Bytes(GIB),
+    };
+    world.sizer.handle(world.now, Event::Memory(Ok(view)));
+    world.sizer.handle(world.now, Event::MemoryHint);
+    let look = world.sizer.poll_action(world.now);
+    assert_eq!(look, Some(Action::QueryMemory), "it may have ended");
+}
+
 #[test]
 fn memory_the_guest_does_not_online_is_named() {
     let mut world = World::new(CpuControl::Plug, Accel::Tcg);
