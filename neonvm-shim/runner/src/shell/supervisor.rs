@@ -373,7 +373,7 @@ impl Supervisor {
         self.hold(now, Event::Order(order), reply);
     }
 
-    /// Whoever reads the log is on the same processors as the guest that has it to do.
+    /// Logs the order that is held. After it is under way: whoever reads the log shares the guest's processors.
     pub(super) fn tell_order(&self) {
         if let Some(order) = &self.record.order {
             let TraceId { vm, revision } = &order.trace;
