@@ -4,6 +4,7 @@
 
 pub mod agent_link;
 pub mod api;
+pub mod attacks;
 pub mod cases;
 pub mod cluster;
 pub mod figures;

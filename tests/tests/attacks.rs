@@ -1,0 +1,13 @@
+//! The attackers of `docs/threat-model.md`, played against real parts: `cargo test -p bellows-tests --test attacks`.
+//! Each attacker lists what it tried and what it got ([`bellows_tests::attacks`]).
+
+#[path = "attacks/guest.rs"]
+mod guest;
+#[path = "attacks/local_user.rs"]
+mod local_user;
+#[path = "attacks/pod.rs"]
+mod pod;
+#[path = "attacks/taken_node.rs"]
+mod taken_node;
+#[path = "attacks/tenant.rs"]
+mod tenant;

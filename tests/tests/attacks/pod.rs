@@ -1,0 +1,1 @@
+//! Attacker: a pod of the cluster. It has the pod network.
