@@ -3,11 +3,13 @@
 //! The same functions serve the embedded API server in the request path and a webhook in front of a real one.
 //! Source: spec/neonvm.md §1.1 (forms) and §1.9 (rules).
 
+pub mod disks;
 mod kept;
 mod ports;
 
 use serde_json::{Value, json};
 
+use disks::check_disks;
 use kept::check_kept;
 use ports::check_port_names;
 pub use ports::warnings;
@@ -16,8 +18,6 @@ use crate::quantity::Quantity;
 use crate::units::MilliCpu;
 use crate::vm::MEMORY_BLOCK_BYTES;
 
-/// Longest disk name, in characters.
-const MAX_DISK_NAME: usize = 32;
 /// Disk names that are the VM's own.
 pub const RESERVED_DISK_NAMES: [&str; 9] = [
     "virtualmachineimages",
@@ -147,7 +147,7 @@ pub fn validate_create(kind: &str, object: &Value) -> Result<(), Vec<FieldError>
     let mut errors = Vec::new();
     if kind == "VirtualMachine" {
         check_ranges(object, true, &mut errors);
-        check_disk_names(object, &mut errors);
+        check_disks(object, &mut errors);
         check_port_names(object, &mut errors);
     }
     if errors.is_empty() {
@@ -370,28 +370,6 @@ fn check_slot_size(object: &Value, errors: &mut Vec<FieldError>) {
 fn reserved(field: &str, name: &Value) -> FieldError {
     let message = format!(".{field} {name} is reserved");
     FieldError::new(FieldErrorKind::Invalid, field, message, name)
-}
-
-fn check_disk_names(object: &Value, errors: &mut Vec<FieldError>) {
-    let disks = at(object, "spec.disks").as_array();
-    for (index, disk) in disks.into_iter().flatten().enumerate() {
-        let Some(name) = disk["name"].as_str() else {
-            continue;
-        };
-        let field = format!("spec.disks[{index}].name");
-        if RESERVED_DISK_NAMES.contains(&name) {
-            errors.push(reserved(&field, &disk["name"]));
-        }
-        if name.chars().count() > MAX_DISK_NAME {
-            let message = format!(".{field} may not be more than {MAX_DISK_NAME} characters");
-            errors.push(FieldError::new(
-                FieldErrorKind::TooLong,
-                &field,
-                message,
-                &disk["name"],
-            ));
-        }
-    }
 }
 
 #[cfg(test)]

@@ -15,6 +15,8 @@ pub mod sync;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+pub use protocol::admission::disks::MAX_DISKS;
+use protocol::admission::disks::{DISK_NAME_RULE, MOUNT_PATH_RULE, is_disk_name, plain_mount_path};
 use protocol::disk_cache::DiskCache;
 use protocol::quantity::Quantity;
 use protocol::vm::{Disk, VmSpec};
@@ -33,16 +35,10 @@ pub const SWAP: &str = "swapdisk";
 const DISK_ID: &str = "disk-";
 /// Where TLS files appear in a guest unless `spec.tls.mountPath` says otherwise.
 pub const TLS_PATH: &str = "/var/tls";
-/// Most disks of a spec: each drive takes a place on the machine's one bus, which has 31.
-pub const MAX_DISKS: usize = 16;
-/// Longest name of a disk, as admission has it.
-const MAX_NAME_BYTES: usize = 32;
 /// Longest label of a file system of ext4.
 const EXT4_LABEL_BYTES: usize = 16;
 /// Smallest file system and smallest swap that make sense.
 const MIN_BYTES: u64 = 8 << 20;
-/// What a path in the guest may hold beside letters and digits: it is part of a request's path, too.
-const PATH_MARKS: &str = "/._-+@:~=,";
 
 /// A drive of QEMU beside the root disk.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -220,9 +216,7 @@ pub enum DiskProblem {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
     /// The name.
-    #[error(
-        "a name is 1 to {MAX_NAME_BYTES} of a-z, 0-9 and -, with a letter or digit first and last"
-    )]
+    #[error("{DISK_NAME_RULE}")]
     Name,
     /// A name of ours.
     #[error("this name is taken by the VM itself, choose another")]
@@ -231,9 +225,7 @@ pub enum Problem {
     #[error("another disk has this name, give each its own")]
     Twice,
     /// The path.
-    #[error(
-        "mountPath {0:?} is not an absolute path of letters, digits and {PATH_MARKS} without . and .. as parts"
-    )]
+    #[error("mountPath {0:?} {MOUNT_PATH_RULE}")]
     Path(String),
     /// Twice the same.
     #[error("disk {0:?} has the same mountPath, give each its own")]
@@ -267,7 +259,7 @@ pub fn disks(spec: &VmSpec) -> Result<Vec<GuestDisk>, DiskProblem> {
             name: cut(&disk.name),
             problem,
         };
-        if !is_name(&disk.name) {
+        if !is_disk_name(&disk.name) {
             return Err(refused(Problem::Name));
         }
         if protocol::admission::RESERVED_DISK_NAMES.contains(&disk.name.as_str())
@@ -293,7 +285,7 @@ pub fn disks(spec: &VmSpec) -> Result<Vec<GuestDisk>, DiskProblem> {
 }
 
 fn add(all: &mut Vec<GuestDisk>, name: &str, path: &str, what: What) -> Result<(), Problem> {
-    let path = plain_path(path).ok_or_else(|| Problem::Path(cut(path)))?;
+    let path = plain_mount_path(path).ok_or_else(|| Problem::Path(cut(path)))?;
     if let Some(other) = all.iter().find(|other| other.path == path) {
         return Err(Problem::SamePath(other.name.clone()));
     }
@@ -303,27 +295,6 @@ fn add(all: &mut Vec<GuestDisk>, name: &str, path: &str, what: What) -> Result<(
         what,
     });
     Ok(())
-}
-
-/// What the kubelet takes as the name of a volume.
-fn is_name(name: &str) -> bool {
-    let is_word = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    let bytes = name.as_bytes();
-    bytes.len() <= MAX_NAME_BYTES
-        && bytes.iter().all(|byte| is_word(*byte) || *byte == b'-')
-        && bytes.first().is_some_and(|byte| is_word(*byte))
-        && bytes.last().is_some_and(|byte| is_word(*byte))
-}
-
-/// The path without needless slashes, if it is one.
-fn plain_path(path: &str) -> Option<String> {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || PATH_MARKS.contains(c);
-    let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
-    let is_sound = path.starts_with('/')
-        && path.chars().all(is_plain)
-        && !parts.is_empty()
-        && parts.iter().all(|part| !matches!(*part, "." | ".."));
-    is_sound.then(|| format!("/{}", parts.join("/")))
 }
 
 /// An empty disk wins over files, and files over memory, as in the deployed order.
