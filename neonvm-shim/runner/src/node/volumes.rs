@@ -11,6 +11,7 @@ use kube::Api;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::watch_object;
 use neonvm_files::projected::{self, FilesError};
+use protocol::admission::disks::{MOUNT_PATH_RULE, plain_mount_path};
 use protocol::object::{KeyToPath, Pod};
 use telemetry::clock::Clock;
 use tokio::task::JoinSet;
@@ -56,6 +57,14 @@ pub(super) enum VolumeError {
     /// The API.
     #[error("volume {0:?}: the API does not answer")]
     Api(String, #[source] kube::Error),
+    /// A mount path that may lead out of the VM's directory.
+    #[error("volume {volume:?}: mountPath {path:?} {MOUNT_PATH_RULE}")]
+    MountPath {
+        /// The volume.
+        volume: String,
+        /// The path.
+        path: String,
+    },
     /// The directory.
     #[error("volume {0:?}: its files cannot be written")]
     Write(String, #[source] FilesError),
@@ -90,13 +99,23 @@ pub(super) struct Projection {
 }
 
 /// The volumes of a pod's runner that guests get to see.
-pub(super) fn projections(pod: &Pod) -> Vec<Projection> {
+///
+/// # Errors
+/// [`VolumeError::MountPath`] for the first that is mounted at a path which is not a plain one: a pod of somebody's own can
+/// name any.
+pub(super) fn projections(pod: &Pod) -> Result<Vec<Projection>, VolumeError> {
     let mut containers = pod.spec.containers.iter();
     let Some(container) = containers.find(|container| container.name == CONTAINER) else {
-        return Vec::new();
+        return Ok(Vec::new());
     };
     let of_mount = |mount: &protocol::object::VolumeMount| {
         let place = mount.mount_path.strip_prefix(MOUNTS)?;
+        let Some(place) = plain_mount_path(&format!("/{place}")) else {
+            return Some(Err(VolumeError::MountPath {
+                volume: mount.name.clone(),
+                path: mount.mount_path.chars().take(64).collect(),
+            }));
+        };
         let mut volumes = pod.spec.volumes.iter();
         let volume = volumes.find(|volume| volume.name == mount.name)?;
         let (kind, object, items) = match (&volume.secret, &volume.config_map) {
@@ -104,13 +123,13 @@ pub(super) fn projections(pod: &Pod) -> Vec<Projection> {
             (None, Some(map)) => (Kind::ConfigMap, &map.name, &map.items),
             (None, None) => return None,
         };
-        Some(Projection {
+        Some(Ok(Projection {
             volume: volume.name.clone(),
             kind,
             object: object.clone(),
             items: items.clone(),
-            place: place.trim_matches('/').to_owned(),
-        })
+            place: place.trim_start_matches('/').to_owned(),
+        }))
     };
     container
         .volume_mounts
@@ -172,7 +191,7 @@ pub(super) async fn write_all(
     dir: &Path,
 ) -> Result<(), VolumeError> {
     let mounts = Paths::new(dir).mounts();
-    for projection in projections(pod) {
+    for projection in projections(pod)? {
         let told = |error| VolumeError::Api(projection.volume.clone(), error);
         let (client, name) = (params.client.clone(), &projection.object);
         let data = match projection.kind {
@@ -193,7 +212,8 @@ pub(super) async fn write_all(
 /// Keeps all volumes as the API has them until what is returned is dropped.
 pub(super) fn keep_all(params: &NodeParams, namespace: &str, pod: &Pod, dir: &Path) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
-    for projection in projections(pod) {
+    // A pod whose volumes are refused is never prepared.
+    for projection in projections(pod).unwrap_or_default() {
         let client = params.client.clone();
         let keeper = Keeper {
             mounts: Paths::new(dir).mounts(),
@@ -300,7 +320,7 @@ mod tests {
 
     #[test]
     fn volumes_of_the_runner_that_guests_see_are_found() {
-        let found = projections(&pod());
+        let found = projections(&pod()).unwrap();
         let places: Vec<(&str, Kind, &str, usize)> = found
             .iter()
             .map(|one| {
@@ -320,10 +340,26 @@ mod tests {
     }
 
     #[test]
+    fn mount_path_that_leads_out_of_the_directory_is_refused() {
+        for path in [
+            "/vm/mounts/../../../../etc/cron.d",
+            "/vm/mounts/a/../../x",
+            "/vm/mounts/",
+            "/vm/mounts/a/./b",
+            "/vm/mounts/a\0b",
+        ] {
+            let mut pod = pod();
+            pod.spec.containers[1].volume_mounts[1].mount_path = path.into();
+            let refused = projections(&pod).expect_err(path).to_string();
+            assert!(refused.contains(MOUNT_PATH_RULE), "{refused}");
+        }
+    }
+
+    #[test]
     fn what_is_not_there_is_named_and_what_was_there_stays() {
         let temp = tempfile::tempdir().unwrap();
         let clock = Clock::new();
-        let one = &projections(&pod())[0];
+        let one = &projections(&pod()).unwrap()[0];
         let missing = one.write(temp.path(), None, &clock).unwrap_err();
         assert_eq!(
             missing.to_string(),
