@@ -32,6 +32,10 @@ use crate::core::observe::PodRunner;
 const LONG_POLL: Duration = Duration::from_secs(20);
 /// How long past that an answer may take.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// The same two on a socket of this machine, where asking costs little: a runner that stands still is noticed after both, and
+/// reported [`SILENCE_REPORTED`](crate::core::phases::SILENCE_REPORTED) later.
+const LOCAL_POLL: Duration = Duration::from_secs(2);
+const LOCAL_ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a connection to a pod may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// First and longest pause between attempts to reach a runner. A refused connection to a unix socket costs
@@ -178,22 +182,25 @@ impl RunnerLink {
             .join("control.sock")
     }
 
-    /// Asks for the state; with `after`, waits until its generation is above, or for [`LONG_POLL`].
+    /// Asks for the state; with `after`, waits until its generation is above, or for [`LONG_POLL`] ([`LOCAL_POLL`]).
     ///
     /// # Errors
     /// [`LinkError`]; the next call connects anew.
     pub async fn state(&mut self, after: Option<u64>) -> Result<RunnerState, LinkError> {
+        let is_local = matches!(self.peer, RunnerAddress::Socket(_));
         let (uri, wait) = match after {
             None => ("/v1/state".to_owned(), Duration::ZERO),
             Some(generation) => {
-                let ms = LONG_POLL.as_millis();
-                (
-                    format!("/v1/state?after={generation}&wait_ms={ms}"),
-                    LONG_POLL,
-                )
+                let wait = if is_local { LOCAL_POLL } else { LONG_POLL };
+                let ms = wait.as_millis();
+                (format!("/v1/state?after={generation}&wait_ms={ms}"), wait)
             }
         };
-        self.exchange(Method::GET, &uri, Bytes::new(), wait + ANSWER_TIMEOUT)
+        let answer = match after {
+            Some(_) if is_local => LOCAL_ANSWER_TIMEOUT,
+            _ => ANSWER_TIMEOUT,
+        };
+        self.exchange(Method::GET, &uri, Bytes::new(), wait + answer)
             .await
     }
 
