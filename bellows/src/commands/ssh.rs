@@ -4,19 +4,34 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
 use protocol::vm::VirtualMachine;
 use serde_json::Value;
+use tokio::io::AsyncReadExt as _;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout};
 
 use crate::api::{Api, Kind};
 use crate::context::Context;
 use crate::fail::{Fail, Outcome};
 use crate::places::create_private_dir;
 
+/// Port of the guest's SSH server.
+const SSH_PORT: u16 = 22;
+/// How every SSH server begins.
+const BANNER: &[u8; 4] = b"SSH-";
+/// How long the server may take to come up in a guest that runs.
+const SERVER_PATIENCE: Duration = Duration::from_secs(60);
+/// How long it may take to say its name.
+const BANNER_PATIENCE: Duration = Duration::from_secs(5);
+/// Pause between two tries.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
+
 /// Open a shell in a VM, or run a command there.
 ///
-/// Uses the key of the VM's ssh secret, kept in a file of its own (0600) only while ssh runs. The guest's host key is
+/// Waits for the guest's SSH server, which comes up a little later than the guest. Uses the key of the VM's ssh secret, kept in a file of its own (0600) only while ssh runs. The guest's host key is
 /// accepted at the first contact and must stay the same as long as the same guest runs. Exits with the status of ssh.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct SshArgs {
@@ -35,6 +50,16 @@ pub(crate) async fn run(context: &Context, args: &SshArgs) -> Outcome<ExitCode> 
     let (namespace, name) = args.vm.key();
     let api = context.api().await?;
     let target = Target::find(&api, namespace, name).await?;
+    wait_for_server(&target.address).await.map_err(|why| {
+        Fail::try_again(format!(
+            "no SSH server of VM {namespace}/{name} answers at {}: {why}",
+            target.address
+        ))
+        .rule("a guest runs before its SSH server does")
+        .fix(format!(
+            "see how far it has come: bellows console {name} -n {namespace} --log"
+        ))
+    })?;
     let dir = context.state()?.ssh();
     create_private_dir(&dir)?;
     let key = write_key(&dir, &target.key)?;
@@ -54,6 +79,32 @@ pub(crate) async fn run(context: &Context, args: &SshArgs) -> Outcome<ExitCode> 
             .and_then(|code| u8::try_from(code).ok())
             .unwrap_or(255),
     ))
+}
+
+/// Waits until the guest's SSH server says its name. QEMU accepts connections before the guest does, and resets them.
+async fn wait_for_server(address: &str) -> Result<(), String> {
+    let end = Instant::now() + SERVER_PATIENCE;
+    loop {
+        match timeout(BANNER_PATIENCE, banner(address)).await {
+            Ok(Ok(start)) if start == *BANNER => return Ok(()),
+            last if Instant::now() > end => {
+                return Err(match last {
+                    Ok(Ok(_)) => "another server answers there".to_owned(),
+                    Ok(Err(error)) => error.to_string(),
+                    Err(_) => "it says nothing".to_owned(),
+                });
+            }
+            _ => tokio::time::sleep(LOOK_AGAIN).await,
+        }
+    }
+}
+
+/// What a server says first.
+async fn banner(address: &str) -> std::io::Result<[u8; BANNER.len()]> {
+    let mut stream = TcpStream::connect((address, SSH_PORT)).await?;
+    let mut start = [0; BANNER.len()];
+    stream.read_exact(&mut start).await?;
+    Ok(start)
 }
 
 struct Target {
