@@ -10,6 +10,8 @@ use base64::Engine as _;
 
 /// Bytes of randomness in the token.
 const TOKEN_BYTES: usize = 32;
+/// Fewest characters of a token that somebody else has put there: 128 bits in base64.
+const TOKEN_CHARS: usize = 22;
 
 /// A file that could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -70,12 +72,22 @@ pub fn read_if_there(path: &Path) -> Result<Option<String>, FileError> {
 /// The bearer token, made on first use.
 ///
 /// # Errors
-/// When the file cannot be read or written.
+/// When the file cannot be read or written, or holds a token that can be guessed.
 pub fn token(path: &Path) -> Result<String, FileError> {
     if let Some(text) = read_if_there(path)?
         && !text.trim().is_empty()
     {
-        return Ok(text.trim().to_owned());
+        let token = text.trim();
+        let chars = token.chars().count();
+        if chars < TOKEN_CHARS {
+            let why = format!(
+                "it has {chars} characters, and at least {TOKEN_CHARS} are needed: remove the file to have a new token \
+                 made (clients then need the new kubeconfig)"
+            );
+            let why = io::Error::new(io::ErrorKind::InvalidData, why);
+            return Err(failed("use the token in", path)(why));
+        }
+        return Ok(token.to_owned());
     }
     let random: [u8; TOKEN_BYTES] = rand::random();
     let token = base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(random);
@@ -133,5 +145,18 @@ mod tests {
         let first = token(&path).expect("made");
         assert_eq!(token(&path).expect("read"), first);
         assert!(first.len() >= 43);
+    }
+
+    #[test]
+    fn token_that_can_be_guessed_is_refused() {
+        let dir = tempfile::tempdir().expect("dir");
+        let path = dir.path().join("token");
+        for short in ["x", "0123456789abcdefghijk"] {
+            fs::write(&path, short).expect("written");
+            let refused = telemetry::chain(&token(&path).expect_err("too short"));
+            assert!(refused.contains("at least 22"), "{refused}");
+        }
+        fs::write(&path, "0123456789abcdefghijkl\n").expect("written");
+        assert_eq!(token(&path).expect("long enough").len(), 22);
     }
 }
