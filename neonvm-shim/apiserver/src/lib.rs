@@ -14,6 +14,7 @@
 //!     state_dir: "/var/lib/bellows".into(),
 //!     listen: "127.88.0.1:6443".parse()?, // port 0: any free one
 //!     names: vec!["localhost".into()],    // further names in the certificate
+//!     seen: Vec::new(),                   // positions of stores that others rest on
 //! })
 //! .await?;
 //! println!("https://{} {:?}", server.addr, server.kubeconfig_path);
@@ -25,7 +26,7 @@
 //!
 //! [`start`] opens the store, makes the certificates, binds the address and writes the kubeconfig; from then on
 //! connections wait in the kernel's queue and [`Server::run`] serves them. The state directory then holds `api.redb`
-//! (the store), `kubeconfig` (0600), and `pki/` with `ca.crt`, `ca.key` and `token` (0600).
+//! (the store), `snapshots/` (copies of it), `kubeconfig` (0600), and `pki/` with `ca.crt`, `ca.key` and `token` (0600).
 //!
 //! # Parts
 //!
@@ -65,8 +66,14 @@ use crate::shell::engine::{Engine, StoreThread};
 use crate::shell::files::{self, FileError};
 use crate::shell::http::{self, App};
 use crate::shell::hub::Hub;
-use crate::shell::{listen, pki};
+use crate::shell::{listen, pki, snapshots};
 
+pub use crate::shell::db::Position;
+pub use crate::shell::engine::Backups;
+pub use crate::shell::snapshots::{check as check_store, copy as copy_store};
+
+/// Name of the store in the state directory.
+pub const STORE_FILE: &str = "api.redb";
 /// Namespaces that are always there.
 const NAMESPACES: [&str; 3] = ["default", "kube-node-lease", "kube-system"];
 /// How often watchers that want it are told which revision they have seen.
@@ -83,6 +90,9 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Further DNS names for the server's certificate.
     pub names: Vec<String>,
+    /// Positions of stores that were seen before, for example by the node driver. A store that is older than its own
+    /// among them is a copy that was put back, and gets a new identity.
+    pub seen: Vec<Position>,
 }
 
 /// Why the server did not start.
@@ -154,6 +164,8 @@ pub struct Server {
 /// What is made before the first request.
 #[derive(Debug)]
 struct Parts {
+    store_id: u64,
+    store_path: PathBuf,
     messages: Messages,
     identity: pki::Identity,
     token: String,
@@ -202,8 +214,13 @@ pub async fn start_on(config: Config, listener: TcpListener) -> Result<Server, S
 fn prepare(config: &Config, addr: SocketAddr) -> Result<Parts, StartError> {
     let dir = config.state_dir.as_path();
     files::make_private_dir(dir)?;
-    let mut db = Db::open(&dir.join("api.redb"))?;
-    let mut store = Store::new(kinds::builtin()?, db.revision()?);
+    let store_path = dir.join(STORE_FILE);
+    let mut db = Db::open(&store_path)?;
+    if db.fork_if_older(&config.seen)? {
+        tracing::warn!(path = %store_path.display(), "the store is an older copy: nothing is concluded from what it lacks");
+    }
+    let opened = db.position()?;
+    let mut store = Store::new(kinds::builtin()?, opened.revision);
     db.load(&mut store)?;
     bootstrap(&mut store, &mut db)?;
     let pki_dir = dir.join("pki");
@@ -220,6 +237,8 @@ fn prepare(config: &Config, addr: SocketAddr) -> Result<Parts, StartError> {
         Engine::start(store, db, Arc::clone(&hub)).map_err(StartError::Thread)?;
     let messages = kinds::protobuf()?;
     Ok(Parts {
+        store_id: opened.id,
+        store_path,
         messages,
         identity,
         token,
@@ -301,6 +320,18 @@ impl Server {
         &self.parts.token
     }
 
+    /// Identity of the store. It differs for every store that was ever made, and for an older copy that was put back.
+    #[must_use]
+    pub fn store_id(&self) -> u64 {
+        self.parts.store_id
+    }
+
+    /// Makes copies of the store while the server runs.
+    #[must_use]
+    pub fn backups(&self) -> Backups {
+        self.parts.engine.backups()
+    }
+
     /// Path of the certificate authority's certificate.
     #[must_use]
     pub fn ca_path(&self) -> PathBuf {
@@ -314,6 +345,8 @@ impl Server {
     /// See [`RunError`].
     pub async fn run(self, cancel: CancellationToken) -> Result<(), RunError> {
         let Parts {
+            store_id: _,
+            store_path,
             messages,
             identity,
             token,
@@ -335,7 +368,7 @@ impl Server {
             http::router(app),
             cancel.clone(),
         );
-        tokio::join!(serving, housekeeping(&hub, engine, cancel));
+        tokio::join!(serving, housekeeping(&hub, engine, &store_path, cancel));
         // All handles to the thread are gone now, so it finishes its queue and closes the file.
         let ended = tokio::task::spawn_blocking(move || thread.join()).await;
         if matches!(ended, Ok(true)) {
@@ -346,8 +379,9 @@ impl Server {
     }
 }
 
-/// Bookmarks and garbage, on their periods.
-async fn housekeeping(hub: &Hub, engine: Engine, cancel: CancellationToken) {
+/// Bookmarks, garbage and snapshots, on their periods.
+async fn housekeeping(hub: &Hub, engine: Engine, store: &Path, cancel: CancellationToken) {
+    let mut snapshots = tokio::time::interval(snapshots::LOOK_EVERY);
     let mut bookmarks = tokio::time::interval(BOOKMARK_PERIOD);
     let mut garbage = tokio::time::interval(GARBAGE_PERIOD);
     loop {
@@ -355,6 +389,11 @@ async fn housekeeping(hub: &Hub, engine: Engine, cancel: CancellationToken) {
             () = cancel.cancelled() => return,
             _ = bookmarks.tick() => hub.bookmark(),
             _ = garbage.tick() => engine.collect_garbage(),
+            _ = snapshots.tick() => match snapshots::take_if_due(store, &engine).await {
+                Ok(Some(path)) => tracing::debug!(path = %path.display(), "snapshot of the store taken"),
+                Ok(None) => {}
+                Err(error) => tracing::warn!(error = %telemetry::chain(&error), "no snapshot of the store taken"),
+            },
         }
     }
 }

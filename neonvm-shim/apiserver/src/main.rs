@@ -51,6 +51,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
         state_dir: args.state_dir,
         listen: args.listen,
         names: args.names,
+        seen: Vec::new(),
     };
     let server = start(config).await?;
     println!(

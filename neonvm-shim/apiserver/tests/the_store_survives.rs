@@ -94,6 +94,7 @@ async fn start_error(dir: &Path) -> StartError {
         state_dir: dir.to_owned(),
         listen,
         names: Vec::new(),
+        seen: Vec::new(),
     };
     start(config).await.expect_err("it does not start")
 }
@@ -265,12 +266,15 @@ async fn a_truncated_store_opens_whole_or_is_named() {
             state_dir: dir.path().to_owned(),
             listen,
             names: Vec::new(),
+            seen: Vec::new(),
         };
         match start(config).await {
             Err(StartError::Store(error @ DbError::Damaged { .. })) => {
                 let text = error.to_string();
                 assert!(
-                    text.contains("api.redb") && text.contains("move it away"),
+                    text.contains("api.redb")
+                        && text.contains("bellows restore --store")
+                        && !text.contains("move it away"),
                     "{text}"
                 );
                 assert_eq!(
@@ -318,6 +322,7 @@ async fn a_flipped_byte_never_empties_the_store() {
             state_dir: dir.path().to_owned(),
             listen,
             names: Vec::new(),
+            seen: Vec::new(),
         };
         match start(config).await {
             Err(StartError::Store(DbError::Damaged { .. } | DbError::Format { .. })) => {}
@@ -365,6 +370,7 @@ async fn a_store_in_use_and_a_taken_port_are_named() {
         state_dir: dir.path().to_owned(),
         listen,
         names: Vec::new(),
+        seen: Vec::new(),
     };
     let error = start(config).await.expect_err("the port is taken");
     assert!(

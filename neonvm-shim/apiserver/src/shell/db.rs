@@ -1,5 +1,8 @@
 //! The store on disk: one redb file with all objects as JSON text.
 //!
+//! A file has an identity, a random number made with it, and a position, the last revision given out. Both together say
+//! whether an object that is absent was deleted or was never known here: see [`Db::fork_if_older`].
+//!
 //! A file that was there and cannot be read is an error that names it, never an empty store: a new file is made under
 //! another name and moved into place only once it is whole, so an empty or short file is always damage.
 
@@ -16,6 +19,14 @@ use crate::core::object::Object;
 use crate::core::store::Store;
 use crate::core::view::{CRD_KIND, Change, Place};
 
+mod error;
+mod frozen;
+
+use error::io_error;
+
+pub use error::DbError;
+pub use frozen::Frozen;
+
 /// `kind \0 namespace \0 name` → JSON text.
 const OBJECTS: TableDefinition<'_, &str, &str> = TableDefinition::new("objects");
 /// Numbers about the store itself.
@@ -27,58 +38,18 @@ const COUNT: &str = "count";
 /// Version of this layout.
 const FORMAT: &str = "format";
 const FORMAT_VERSION: u64 = 1;
+/// Identity of the store. Files of before it was introduced get one when they are opened.
+const ID: &str = "id";
 /// Page cache. The objects live in memory anyway.
 const CACHE_BYTES: usize = 16 << 20;
 
-/// Why the store cannot be opened or written.
-#[derive(Debug, thiserror::Error)]
-pub enum DbError {
-    /// Somebody else has it open.
-    #[error("the store {path:?} is in use by another process: stop that one first")]
-    InUse {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The file is damaged.
-    #[error(
-        "the store {path:?} is damaged ({why}): put back a copy of the file, or move it away to start with an empty store"
-    )]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// What was found.
-        why: String,
-    },
-    /// The file was written by a later version.
-    #[error(
-        "the store {path:?} has format {found}, this version reads {FORMAT_VERSION}: use the version that wrote it"
-    )]
-    Format {
-        /// The file.
-        path: PathBuf,
-        /// Its format.
-        found: u64,
-    },
-    /// The disk has no room.
-    #[error("no room to write the store {path:?}: free some space")]
-    Full {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        #[source]
-        source: io::Error,
-    },
-    /// Any other failure.
-    #[error("{action} the store {path:?}")]
-    Io {
-        /// What was tried.
-        action: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        #[source]
-        source: Box<redb::Error>,
-    },
+/// Which store, and how far it had come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Position {
+    /// Identity of the store.
+    pub id: u64,
+    /// Last revision given out.
+    pub revision: u64,
 }
 
 /// The open file.
@@ -101,23 +72,51 @@ impl Db {
         {
             create(path)?;
         }
-        let open = open(path)?;
-        Ok(Self {
+        let db = Self {
             path: path.to_owned(),
-            open: Some(open),
-        })
+            open: Some(open(path)?),
+        };
+        if db.guarded(|db| meta(db, ID))?.is_none() {
+            db.guarded(|db| set_id(db, rand::random()))?;
+        }
+        Ok(db)
     }
 
-    /// The last revision given out.
+    /// Identity of the store and the last revision given out.
     ///
     /// # Errors
     /// See [`DbError`].
-    pub fn revision(&self) -> Result<u64, DbError> {
+    pub fn position(&self) -> Result<Position, DbError> {
         self.guarded(|db| {
-            let transaction = db.begin_read()?;
-            let meta = transaction.open_table(META)?;
-            Ok(meta.get(REVISION)?.map_or(0, |value| value.value()))
+            Ok(Position {
+                id: meta(db, ID)?.unwrap_or(0),
+                revision: meta(db, REVISION)?.unwrap_or(0),
+            })
         })
+    }
+
+    /// Gives the store a new identity if somebody has seen a later position of it: it is an older copy then, and from
+    /// here on its revisions mean other changes. `true` if it did. Must precede the first commit.
+    ///
+    /// # Errors
+    /// See [`DbError`].
+    pub fn fork_if_older(&self, seen: &[Position]) -> Result<bool, DbError> {
+        let own = self.position()?;
+        let is_older = seen
+            .iter()
+            .any(|seen| seen.id == own.id && seen.revision > own.revision);
+        if is_older {
+            self.guarded(|db| set_id(db, rand::random()))?;
+        }
+        Ok(is_older)
+    }
+
+    /// A view of what is committed now. It does not hold up later commits.
+    ///
+    /// # Errors
+    /// See [`DbError`].
+    pub fn frozen(&self) -> Result<Frozen, DbError> {
+        self.guarded(|db| Ok(Frozen(db.begin_read()?)))
     }
 
     /// Reads all objects into `store`, definitions of kinds first.
@@ -169,14 +168,23 @@ impl Db {
         Ok(())
     }
 
+    /// Opens the file again if a failed write has closed it.
+    ///
+    /// # Errors
+    /// See [`DbError`].
+    pub fn reopen(&mut self) -> Result<(), DbError> {
+        if self.open.is_none() {
+            self.open = Some(open(&self.path)?);
+        }
+        Ok(())
+    }
+
     /// Makes changes durable: when this returns `Ok`, they survive a crash of the machine.
     ///
     /// # Errors
     /// [`DbError::Full`] or [`DbError::Io`]; nothing of `changes` is then kept.
     pub fn commit(&mut self, changes: &[Change]) -> Result<(), DbError> {
-        if self.open.is_none() {
-            self.open = Some(open(&self.path)?);
-        }
+        self.reopen()?;
         let written = self.guarded(|db| write(db, changes));
         if written.is_err() {
             // After a failed write redb refuses everything until it has read the file anew.
@@ -214,6 +222,19 @@ impl<E: Into<redb::Error>> From<E> for Failure {
     fn from(error: E) -> Self {
         Self(Box::new(error.into()))
     }
+}
+
+fn meta(db: &Database, key: &str) -> Result<Option<u64>, Failure> {
+    let transaction = db.begin_read()?;
+    let meta = transaction.open_table(META)?;
+    Ok(meta.get(key)?.map(|value| value.value()))
+}
+
+fn set_id(db: &Database, id: u64) -> Result<(), Failure> {
+    let transaction = db.begin_write()?;
+    transaction.open_table(META)?.insert(ID, id)?;
+    transaction.commit()?;
+    Ok(())
 }
 
 fn write(db: &Database, changes: &[Change]) -> Result<(), Failure> {
@@ -258,6 +279,7 @@ fn create(path: &Path) -> Result<(), DbError> {
             meta.insert(FORMAT, FORMAT_VERSION)?;
             meta.insert(COUNT, 0)?;
             meta.insert(REVISION, 0)?;
+            meta.insert(ID, rand::random::<u64>())?;
         }
         transaction.commit()?;
         db.close()?;
@@ -301,32 +323,6 @@ fn open(path: &Path) -> Result<Database, DbError> {
                 Err(damaged(error.to_string()))
             }
             error => Err(io_error("open", path, Failure(Box::new(error)))),
-        },
-    }
-}
-
-fn io_error(action: &'static str, path: &Path, error: Failure) -> DbError {
-    let path = path.to_owned();
-    match *error.0 {
-        redb::Error::Io(source)
-            if matches!(
-                source.kind(),
-                io::ErrorKind::StorageFull
-                    | io::ErrorKind::QuotaExceeded
-                    | io::ErrorKind::FileTooLarge
-            ) =>
-        {
-            DbError::Full { path, source }
-        }
-        redb::Error::Corrupted(why) => DbError::Damaged { path, why },
-        redb::Error::TableDoesNotExist(table) => DbError::Damaged {
-            path,
-            why: format!("table {table} is missing"),
-        },
-        source => DbError::Io {
-            action,
-            path,
-            source: Box::new(source),
         },
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use telemetry::chain;
 use tokio::sync::{mpsc, oneshot};
 
-use super::db::{Db, DbError};
+use super::db::{Db, DbError, Frozen, Position};
 use super::hub::Hub;
 use crate::core::error::{ApiError, Reason};
 use crate::core::store::{Call, Reply, Store};
@@ -23,6 +23,7 @@ type Answer = Result<Reply, ApiError>;
 enum Job {
     Call(Box<Call>, oneshot::Sender<Answer>),
     CollectGarbage,
+    Freeze(oneshot::Sender<Result<(Position, Frozen), DbError>>),
 }
 
 /// The writing thread, waited for at the latest when this goes: the store is closed then. Every [`Engine`] must be gone
@@ -90,6 +91,44 @@ impl Engine {
         // A full queue means writers are busy; the next round comes soon.
         let _ = self.jobs.try_send(Job::CollectGarbage);
     }
+
+    /// What is committed now, for a copy; `None` when the server is stopping.
+    pub async fn freeze(&self) -> Option<Result<(Position, Frozen), DbError>> {
+        freeze(&self.jobs).await
+    }
+
+    /// A handle that does not keep the thread from ending.
+    #[must_use]
+    pub fn backups(&self) -> Backups {
+        Backups(self.jobs.downgrade())
+    }
+}
+
+/// Makes copies of a running store, as long as it runs.
+#[derive(Debug, Clone)]
+pub struct Backups(mpsc::WeakSender<Job>);
+
+impl Backups {
+    /// Writes a copy of the store to `path`, which must not exist. `None` when the server is stopping.
+    ///
+    /// # Errors
+    /// See [`DbError`].
+    pub async fn write(&self, path: std::path::PathBuf) -> Option<Result<Position, DbError>> {
+        let jobs = self.0.upgrade()?;
+        let frozen = freeze(&jobs).await?;
+        drop(jobs);
+        let write = move || {
+            let (position, frozen) = frozen?;
+            frozen.copy_to(&path).map(|()| position)
+        };
+        tokio::task::spawn_blocking(write).await.ok()
+    }
+}
+
+async fn freeze(jobs: &mpsc::Sender<Job>) -> Option<Result<(Position, Frozen), DbError>> {
+    let (sender, answer) = oneshot::channel();
+    jobs.send(Job::Freeze(sender)).await.ok()?;
+    answer.await.ok()
 }
 
 struct Writer {
@@ -118,6 +157,7 @@ impl Writer {
     fn serve(&mut self, batch: &mut Vec<Job>) {
         let mut changes: Vec<Change> = Vec::new();
         let mut answers = Vec::with_capacity(batch.len());
+        let mut frozen = Vec::new();
         for job in batch.drain(..) {
             match job {
                 Job::Call(call, sender) => {
@@ -125,7 +165,11 @@ impl Writer {
                     answers.push((sender, answer));
                 }
                 Job::CollectGarbage => changes.extend(self.store.collect_garbage(super::now())),
+                Job::Freeze(sender) => frozen.push(sender),
             }
+        }
+        for sender in frozen {
+            let _ = sender.send(self.freeze());
         }
         if !changes.is_empty()
             && let Err(error) = self.db.commit(&changes)
@@ -144,6 +188,12 @@ impl Writer {
             // A caller that went away does not want the answer.
             let _ = sender.send(answer);
         }
+    }
+
+    /// Answers with what is on disk, whatever is still to be committed.
+    fn freeze(&mut self) -> Result<(Position, Frozen), DbError> {
+        self.db.reopen()?;
+        Ok((self.db.position()?, self.db.frozen()?))
     }
 
     fn apply(&mut self, call: Call, changes: &mut Vec<Change>) -> Answer {

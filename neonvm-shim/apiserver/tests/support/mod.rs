@@ -44,6 +44,7 @@ impl Running {
                     state_dir,
                     listen,
                     names: vec!["localhost".to_owned()],
+                    seen: Vec::new(),
                 };
                 let server = start(config).await.expect("the server starts");
                 let told = (

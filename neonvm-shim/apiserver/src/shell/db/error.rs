@@ -1,0 +1,89 @@
+//! Why the store cannot be used.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::{FORMAT_VERSION, Failure};
+use crate::shell::snapshots;
+
+/// Why the store cannot be opened or written.
+#[derive(Debug, thiserror::Error)]
+pub enum DbError {
+    /// Somebody else has it open.
+    #[error("the store {path:?} is in use by another process: stop that one first")]
+    InUse {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file is damaged.
+    #[error("the store {path:?} is damaged ({why}): {}", snapshots::advice(path))]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What was found.
+        why: String,
+    },
+    /// The file was written by a later version.
+    #[error(
+        "the store {path:?} has format {found}, this version reads {FORMAT_VERSION}: use the version that wrote it"
+    )]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        found: u64,
+    },
+    /// The disk has no room.
+    #[error("no room to write the store {path:?}: free some space")]
+    Full {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// Any other failure.
+    #[error("{action} the store {path:?}")]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: Box<redb::Error>,
+    },
+}
+
+impl DbError {
+    /// A file of the store's that the system does not let us use.
+    pub(crate) fn unusable(action: &'static str, path: &Path, error: io::Error) -> Self {
+        io_error(action, path, error.into())
+    }
+}
+
+pub(super) fn io_error(action: &'static str, path: &Path, error: Failure) -> DbError {
+    let path = path.to_owned();
+    match *error.0 {
+        redb::Error::Io(source)
+            if matches!(
+                source.kind(),
+                io::ErrorKind::StorageFull
+                    | io::ErrorKind::QuotaExceeded
+                    | io::ErrorKind::FileTooLarge
+            ) =>
+        {
+            DbError::Full { path, source }
+        }
+        redb::Error::Corrupted(why) => DbError::Damaged { path, why },
+        redb::Error::TableDoesNotExist(table) => DbError::Damaged {
+            path,
+            why: format!("table {table} is missing"),
+        },
+        source => DbError::Io {
+            action,
+            path,
+            source: Box::new(source),
+        },
+    }
+}
