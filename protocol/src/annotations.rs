@@ -29,6 +29,9 @@ pub const ANNOTATION_BOUNDS: &str = "autoscaling.neon.tech/bounds";
 pub const ANNOTATION_CONFIG: &str = "autoscaling.neon.tech/config";
 /// Annotation on a VM, ours: the number of its vsock device, which the runner gives it and where the agent then dials the monitor.
 pub const ANNOTATION_VSOCK_CID: &str = "autoscaling.neon.tech/vsock-cid";
+/// Annotation on a VM, ours, on one machine: `POD/UID` of a guest that runs already, whose pod the API's store does not have. The VM's
+/// first pod gets that name and takes the guest over.
+pub const ANNOTATION_ADOPTS: &str = "autoscaling.neon.tech/adopts";
 /// Annotation: turns billing on and names the billed endpoint.
 pub const ANNOTATION_BILLING_ENDPOINT: &str = "autoscaling.neon.tech/billing-endpoint-id";
 /// Annotation, written by the scheduler: the compute unit of the newest request.

@@ -13,7 +13,7 @@ use tracing::error;
 
 use crate::config::AccelChoice;
 use crate::core::args::Paths;
-use crate::node::{self, Allocatable, NodeError, NodeParams, machine};
+use crate::node::{self, Allocatable, NodeError, NodeParams, Orphans, machine};
 use crate::shell::record::write_json;
 use crate::shell::run::{End, RunError, run};
 use crate::shell::supervisor::OnCancel;
@@ -80,6 +80,9 @@ pub struct NodeArgs {
     /// Directory of the image store.
     #[arg(long)]
     store_dir: PathBuf,
+    /// Identity of the API's store: guests of pods that a store of another identity showed are left alone.
+    #[arg(long, default_value = "external")]
+    store_id: String,
     /// N of the loopback block 127.N.0.0/16 that pods get addresses of.
     #[arg(long, default_value_t = 88, value_parser = clap::value_parser!(u8).range(1..))]
     loopback: u8,
@@ -125,6 +128,8 @@ pub async fn run_node(args: NodeArgs, cancel: CancellationToken) -> Result<(), C
         pods: args.max_pods,
     };
     let params = NodeParams {
+        store_id: args.store_id,
+        orphans: Orphans::default(),
         client,
         node_name,
         state_dir: args.state_dir,

@@ -8,6 +8,7 @@
 //!             └─ restart ─ Succeeded / Failed ◄───────────────────┘
 //! ```
 
+use protocol::annotations::ANNOTATION_ADOPTS;
 use protocol::object::Pod;
 use protocol::quantity::Quantity;
 use protocol::revision::RevisionWithTime;
@@ -76,7 +77,7 @@ impl Draft<'_> {
     pub(super) fn pending(&mut self) {
         if self.status.pod_name.is_empty() {
             if self.spec_allows_a_pod() {
-                self.status.pod_name = format!("{}-{}", self.vm.metadata.name, self.input.suffix);
+                self.status.pod_name = self.first_pod_name();
             }
             return;
         }
@@ -91,6 +92,16 @@ impl Draft<'_> {
                 self.status.pod_name.clear();
             }
             PodView::Present(pod) => self.started(pod),
+        }
+    }
+
+    /// A name of its own, or that of the guest which the VM adopts. Only a node driver on this machine knows of such guests.
+    fn first_pod_name(&self) -> String {
+        let adopts = self.vm.metadata.annotations.get(ANNOTATION_ADOPTS);
+        let is_first = self.stored.restart_count == 0 && !self.input.settings.runners_at_pods;
+        match adopts.and_then(|adopts| adopts.split_once('/')) {
+            Some((pod, _)) if is_first => pod.to_owned(),
+            _ => format!("{}-{}", self.vm.metadata.name, self.input.suffix),
         }
     }
 

@@ -23,6 +23,16 @@ impl PodId {
         format!("{}/{}", self.namespace, self.name)
     }
 
+    /// From `namespace/name`.
+    pub(super) fn of_key(key: &str, uid: &str) -> Option<Self> {
+        let (namespace, name) = key.split_once('/')?;
+        Some(Self {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            uid: uid.to_owned(),
+        })
+    }
+
     /// The name of its directory. Neither part can hold an underscore.
     pub(super) fn dir_name(&self) -> String {
         format!("{}_{}", self.namespace, self.name)
@@ -42,6 +52,13 @@ pub(super) async fn patch_status(
         pods.patch_status(&pod.name, &PatchParams::default(), &Patch::Merge(&patch))
             .await,
     )
+}
+
+/// Whether the API has this very pod.
+pub(super) async fn is_there(client: &kube::Client, pod: &PodId) -> Result<bool, kube::Error> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace);
+    let found = pods.get_metadata_opt(&pod.name).await?;
+    Ok(found.is_some_and(|found| found.metadata.uid.as_deref() == Some(pod.uid.as_str())))
 }
 
 /// Deletes a pod for good. A pod that is gone, or has a successor of the same name, is no error.

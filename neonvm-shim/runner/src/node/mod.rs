@@ -9,20 +9,29 @@
 //!
 //! The driver is level-triggered and keeps nothing that matters in memory: what runs is found again in the state
 //! directory. When it ends, and however it ends, runners and guests go on; [`stop_all`] is the only way to end them all.
+//!
+//! A guest is ended when its pod was deleted, not because a store does not have its pod: see [`Orphans`].
 
+mod adopt;
 mod api;
+pub mod aside;
 pub(crate) mod images;
 mod link;
 mod object;
+mod orphans;
 mod params;
 mod prepare;
+mod saved;
 mod stop;
 mod volumes;
 mod watch;
 mod worker;
 
+pub use adopt::{AdoptError, Adoption, adoption};
 pub use images::{ImageError, Store};
 pub use object::{Machine, machine};
+pub use orphans::{Orphan, Orphans};
 pub use params::{Allocatable, NodeParams};
+pub use prepare::{StorePosition, seen_stores};
 pub use stop::{Stopped, stop_all};
 pub use watch::{NodeError, run};

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
+use super::orphans::Orphan;
 use super::params::NodeParams;
 
 /// How often the Lease is renewed; the node counts as lost after [`LEASE_SECONDS`].
@@ -21,6 +22,8 @@ const RENEW_EVERY: Duration = Duration::from_secs(10);
 const LEASE_SECONDS: u32 = 40;
 /// How often the Node's status is written although nothing changed, in renewals.
 const STATUS_EVERY: u32 = 6;
+/// Condition of a node with guests whose pods the API's store does not have.
+const GUESTS_WITHOUT_OBJECTS: &str = "GuestsWithoutObjects";
 /// Pause after a failure.
 const RETRY: Duration = Duration::from_millis(500);
 /// Where kubelets keep their Leases.
@@ -172,17 +175,7 @@ fn status(params: &NodeParams, old: &Value, now: WallTime) -> Value {
             "pods": allocatable.pods.to_string(),
         })
     };
-    let since = old["conditions"]
-        .as_array()
-        .and_then(|conditions| {
-            conditions
-                .iter()
-                .find(|condition| condition["type"] == "Ready")
-        })
-        .filter(|ready| ready["status"] == "True")
-        .and_then(|ready| ready["lastTransitionTime"].as_str())
-        .map_or_else(|| now.to_string(), str::to_owned);
-    json!({
+    let mut status = json!({
         "capacity": resources(has.cpu.max(allocatable.cpu), has.memory.max(allocatable.memory)),
         "allocatable": resources(allocatable.cpu, allocatable.memory),
         "conditions": [{
@@ -191,7 +184,7 @@ fn status(params: &NodeParams, old: &Value, now: WallTime) -> Value {
             "reason": "NodeDriverReady",
             "message": "the node driver starts virtual machines",
             "lastHeartbeatTime": now.to_string(),
-            "lastTransitionTime": since,
+            "lastTransitionTime": since(old, "Ready", now),
         }],
         "addresses": [
             { "type": "InternalIP", "address": params.host_ip().to_string() },
@@ -209,7 +202,40 @@ fn status(params: &NodeParams, old: &Value, now: WallTime) -> Value {
             "containerRuntimeVersion": concat!("neonvm-runner://", env!("CARGO_PKG_VERSION")),
             "kubeProxyVersion": "",
         },
+    });
+    let orphans = params.orphans.list();
+    if !orphans.is_empty()
+        && let Some(conditions) = status["conditions"].as_array_mut()
+    {
+        conditions.push(orphaned(&orphans, old, now));
+    }
+    status
+}
+
+/// The condition that says which guests run without objects. It is there only while there are such guests.
+fn orphaned(orphans: &[Orphan], old: &Value, now: WallTime) -> Value {
+    let pods: Vec<String> = orphans.iter().map(Orphan::key).collect();
+    json!({
+        "type": GUESTS_WITHOUT_OBJECTS,
+        "status": "True",
+        "reason": "StoreDiffers",
+        "message": format!(
+            "the store has never shown the pods of these guests, which are left alone: {}; bring their objects back with \
+             bellows adopt, or let them go with bellows adopt --release NAME",
+            pods.join(", ")
+        ),
+        "lastHeartbeatTime": now.to_string(),
+        "lastTransitionTime": since(old, GUESTS_WITHOUT_OBJECTS, now),
     })
+}
+
+/// Since when a condition is true.
+fn since(old: &Value, kind: &str, now: WallTime) -> String {
+    let conditions = old["conditions"].as_array().into_iter().flatten();
+    conditions
+        .filter(|condition| condition["type"] == kind && condition["status"] == "True")
+        .find_map(|condition| condition["lastTransitionTime"].as_str())
+        .map_or_else(|| now.to_string(), str::to_owned)
 }
 
 fn read(path: &str) -> String {

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use protocol::units::{Bytes, MilliCpu};
 use telemetry::clock::Clock;
 
+use super::orphans::Orphans;
 use crate::config::{AccelChoice, Programs};
 
 /// What pods of the node may use altogether.
@@ -25,6 +26,10 @@ pub struct Allocatable {
 pub struct NodeParams {
     /// The API.
     pub client: kube::Client,
+    /// Identity of the API's store. An absent pod means a deleted one only if this store has shown it.
+    pub store_id: String,
+    /// The guests that are left alone because the store has no pod for them.
+    pub orphans: Orphans,
     /// Name of the Node object.
     pub node_name: String,
     /// The instance's state directory; VMs live in `vms/` below it.

@@ -102,6 +102,40 @@ pub(super) struct PodRecord {
     pub(super) ip: Ipv4Addr,
     /// Milliseconds the guest gets when the pod is gone from the API.
     pub(super) grace_ms: u64,
+    /// The store that has the pod, and the revision of the pod when that was last looked at. A directory of an earlier
+    /// version has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) store: Option<StorePosition>,
+}
+
+/// A store of the API server, and a revision that it has reached.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StorePosition {
+    /// The store's identity.
+    pub id: String,
+    /// The revision.
+    pub revision: u64,
+}
+
+impl StorePosition {
+    /// Where the store `id` was when it showed this pod.
+    pub(super) fn of(id: &str, pod: &Pod) -> Self {
+        Self {
+            id: id.to_owned(),
+            revision: pod.metadata.resource_version.parse().unwrap_or(0),
+        }
+    }
+}
+
+/// The positions of stores that the directories of `state_dir` rest on.
+#[must_use]
+pub fn seen_stores(state_dir: &Path) -> Vec<StorePosition> {
+    let entries = std::fs::read_dir(state_dir.join("vms"));
+    let entries = entries.into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| PodRecord::read(&entry.path())?.store)
+        .collect()
 }
 
 impl PodRecord {
@@ -116,6 +150,15 @@ impl PodRecord {
     pub(super) fn read(dir: &Path) -> Option<Self> {
         // A directory whose record cannot be read belongs to nobody.
         read_json(&dir.join("pod.json")).ok().flatten()
+    }
+
+    pub(super) fn write(&self, dir: &Path) -> Result<(), RecordError> {
+        write_json(&dir.join("pod.json"), self)
+    }
+
+    /// Whether the store `id` has shown this pod. Only then does the pod's absence from it mean that it was deleted.
+    pub(super) fn is_of_store(&self, id: &str) -> bool {
+        self.store.as_ref().is_some_and(|store| store.id == id)
     }
 }
 
@@ -193,8 +236,9 @@ pub(super) async fn prepare(
         uid: id.uid.clone(),
         ip: pod_ip,
         grace_ms: grace_ms(pod),
+        store: Some(StorePosition::of(&params.store_id, pod)),
     };
-    write_json(&dir.join("pod.json"), &record)?;
+    record.write(dir)?;
     volumes::write_all(params, &id.namespace, pod, dir).await?;
     let config = RunnerConfig {
         format: CONFIG_FORMAT,

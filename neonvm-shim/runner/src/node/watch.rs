@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Pod as ApiPod;
@@ -12,16 +13,28 @@ use protocol::object::{Pod, without_nulls};
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info, warn};
+use tokio_util::task::AbortOnDropHandle;
+use tracing::{debug, warn};
 
 use super::api::PodId;
+use super::aside::keep_clean;
 use super::object::keep;
 use super::params::NodeParams;
 use super::prepare::{AddressBook, PodRecord, grace_ms};
 use super::worker::{Wish, Worker};
 use crate::core::pod::Desired;
 use crate::shell::record::{RecordError, private_dir};
+
+mod absent;
+
+/// How often the API is asked again about a pod that was not listed.
+const ASK_AGAIN: Duration = Duration::from_secs(5);
+/// How often the objects that guests would need in another store are saved.
+pub(super) const SAVE_EVERY: Duration = Duration::from_secs(60);
+/// The same after a pod was started: its VM's objects are complete by then.
+const SAVE_AFTER_START: Duration = Duration::from_secs(5);
 
 /// Why a node driver could not begin.
 #[derive(Debug, thiserror::Error)]
@@ -57,12 +70,19 @@ pub async fn run(mut params: NodeParams, cancel: CancellationToken) -> Result<()
         tasks: JoinSet::new(),
         queued: BTreeMap::new(),
         listed: None,
+        doubtful: BTreeSet::new(),
+        ask_at: Instant::now(),
+        saving: None,
+        save_at: Instant::now() + SAVE_EVERY,
     };
     let heart = tokio::spawn(keep(driver.params.clone(), cancel.clone()));
+    let clock = driver.params.clock;
+    let cleaner = tokio::spawn(keep_clean(driver.params.state_dir.clone(), clock));
     driver.follow(&cancel).await;
     // Workers hold no state that is not on disk.
     driver.tasks.shutdown().await;
     heart.abort();
+    cleaner.abort();
     Ok(())
 }
 
@@ -80,6 +100,13 @@ struct Driver {
     queued: BTreeMap<String, (PodId, Wish)>,
     /// Keys seen in the list under way.
     listed: Option<BTreeSet<String>>,
+    /// Pods that were not in a list, and of which the API has not said yet whether they are gone.
+    doubtful: BTreeSet<String>,
+    /// When the API is asked about them again.
+    ask_at: Instant,
+    /// The task that saves objects, and when the next one is due.
+    saving: Option<AbortOnDropHandle<()>>,
+    save_at: Instant,
 }
 
 impl Driver {
@@ -89,6 +116,7 @@ impl Driver {
         let node = format!("spec.nodeName={}", self.params.node_name);
         let config = watcher::Config::default().fields(&node);
         let mut events = watcher(pods, config).default_backoff().boxed();
+        let orphans = self.params.orphans.clone();
         loop {
             tokio::select! {
                 () = cancel.cancelled() => return,
@@ -98,15 +126,24 @@ impl Driver {
                     }
                 }
                 event = events.next() => match event {
-                    Some(Ok(event)) => self.take(event),
+                    Some(Ok(event)) => self.take(event).await,
                     Some(Err(error)) => debug!(error = telemetry::chain(&error), "pods are not watched, trying on"),
                     None => return,
                 },
+                released = orphans.released() => {
+                    for orphan in released {
+                        self.let_go(&orphan);
+                    }
+                }
+                () = tokio::time::sleep_until(self.ask_at), if !self.doubtful.is_empty() => {
+                    self.end_deleted().await;
+                }
+                () = tokio::time::sleep_until(self.save_at) => self.save_objects(),
             }
         }
     }
 
-    fn take(&mut self, event: watcher::Event<ApiPod>) {
+    async fn take(&mut self, event: watcher::Event<ApiPod>) {
         match event {
             watcher::Event::Init => self.listed = Some(BTreeSet::new()),
             watcher::Event::InitApply(pod) => {
@@ -121,6 +158,7 @@ impl Driver {
             watcher::Event::InitDone => {
                 if let Some(listed) = self.listed.take() {
                     self.miss(&listed);
+                    self.end_deleted().await;
                 }
             }
             watcher::Event::Apply(pod) => {
@@ -131,7 +169,7 @@ impl Driver {
             watcher::Event::Delete(pod) => {
                 if let Some(key) = key_of(&pod) {
                     self.queued.remove(&key);
-                    self.gone(&key);
+                    self.gone(&key, true);
                 }
             }
         }
@@ -173,18 +211,25 @@ impl Driver {
         }
         if self.workers.contains_key(&key) {
             self.queued.insert(key.clone(), (id, wish));
-            self.gone(&key);
+            self.gone(&key, false);
             return;
         }
-        if let Some(record) = self.record(&id).filter(|record| record.uid != id.uid) {
-            self.queued.insert(key, (id, wish));
-            self.start_gone(&record);
-            return;
+        match self.record(&id) {
+            Some(record) if record.uid == id.uid || self.is_adopted(&record, &wish) => {
+                self.belongs_to(record, &id, &wish);
+                self.start(id, wish);
+            }
+            Some(record) if self.is_orphan(&record) => self.hold_up(id, wish, &record),
+            Some(record) => {
+                self.queued.insert(key, (id, wish));
+                self.start_gone(&record);
+            }
+            None => self.start(id, wish),
         }
-        self.start(id, wish);
     }
 
     fn start(&mut self, id: PodId, wish: Wish) {
+        self.save_at = self.save_at.min(Instant::now() + SAVE_AFTER_START);
         let (key, uid) = (id.key(), id.uid.clone());
         let (tx, rx) = watch::channel(Arc::new(wish));
         let worker = Worker {
@@ -207,38 +252,21 @@ impl Driver {
         });
     }
 
-    fn gone(&mut self, key: &str) {
+    /// `seen_deleted`: the API was seen to delete the pod.
+    fn gone(&mut self, key: &str, seen_deleted: bool) {
         if let Some(known) = self.workers.get(key) {
             known.wish.send_modify(|wish| {
                 let grace_ms = match wish.desired {
                     Desired::Stop { grace_ms } | Desired::Gone { grace_ms } => grace_ms,
                     Desired::Run => grace_ms(&wish.pod),
                 };
+                let was_deleted = matches!(wish.desired, Desired::Stop { .. });
                 *wish = Arc::new(Wish {
                     desired: Desired::Gone { grace_ms },
+                    seen_deleted: seen_deleted || was_deleted || wish.seen_deleted,
                     ..Wish::clone(wish)
                 });
             });
-        }
-    }
-
-    /// Ends what runs here without a pod in the API.
-    fn miss(&mut self, listed: &BTreeSet<String>) {
-        let unlisted: Vec<String> = self
-            .workers
-            .keys()
-            .filter(|key| !listed.contains(*key))
-            .cloned()
-            .collect();
-        for key in unlisted {
-            self.gone(&key);
-        }
-        for record in self.directories() {
-            let key = record.id().key();
-            if !listed.contains(&key) && !self.workers.contains_key(&key) {
-                info!(pod = key, "runs here without a pod, is stopped");
-                self.start_gone(&record);
-            }
         }
     }
 
@@ -252,18 +280,9 @@ impl Driver {
                 desired,
                 pod: Pod::default(),
                 status: Value::Null,
+                seen_deleted: false,
             },
         );
-    }
-
-    fn directories(&self) -> Vec<PodRecord> {
-        let Ok(entries) = std::fs::read_dir(self.params.vms_dir()) else {
-            return Vec::new();
-        };
-        entries
-            .flatten()
-            .filter_map(|entry| PodRecord::read(&entry.path()))
-            .collect()
     }
 
     fn forget(&mut self, key: &str, uid: &str) {
@@ -316,6 +335,7 @@ fn wish(pod: &ApiPod) -> Option<(PodId, Wish)> {
             desired,
             pod,
             status,
+            seen_deleted: false,
         },
     ))
 }

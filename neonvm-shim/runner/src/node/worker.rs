@@ -12,10 +12,11 @@ use tokio::task::JoinSet;
 use tracing::{info, warn};
 
 use super::api::{self, PodId};
+use super::aside::move_aside;
 use super::link::{self, Link};
 use super::params::NodeParams;
 use super::prepare::{AddressBook, PodRecord, prepare};
-use super::volumes;
+use super::{saved, volumes};
 use crate::core::args::Paths;
 use crate::core::pod::{CONTAINER, Desired, Local, StatusInput, Step, View, next, status, summary};
 use crate::shell::process::ProcessId;
@@ -43,6 +44,8 @@ pub(super) struct Wish {
     pub(super) pod: Pod,
     /// Its status, whole.
     pub(super) status: Value,
+    /// The API was seen to delete it: nothing of it is kept. Else its directory is moved aside.
+    pub(super) seen_deleted: bool,
 }
 
 /// A worker.
@@ -149,7 +152,10 @@ impl Worker {
                     message: "the VM's directory is gone".to_owned(),
                 });
             }
-            Step::Finish { in_api } => return self.finish(in_api, seen).await,
+            Step::Finish { in_api } => {
+                let is_deleted = in_api || wish.seen_deleted;
+                return self.finish(in_api, is_deleted, seen).await;
+            }
         }
         false
     }
@@ -272,10 +278,9 @@ impl Worker {
         }
     }
 
-    async fn finish(&self, in_api: bool, seen: &mut Seen) -> bool {
+    async fn finish(&self, in_api: bool, is_deleted: bool, seen: &mut Seen) -> bool {
         self.kill();
-        keep_logs(&self.params.state_dir, &self.dir, seen.end.as_ref());
-        if let Err(error) = remove(&self.dir) {
+        if let Err(error) = self.clear(is_deleted, seen.end.as_ref()) {
             warn!(pod = self.id.key(), %error, "directory not removed");
             back_off(seen);
             return false;
@@ -298,6 +303,25 @@ impl Worker {
         }
         info!(pod = self.id.key(), "pod is done with");
         true
+    }
+
+    /// Removes the directory of a pod that was deleted, and moves that of any other aside.
+    fn clear(&self, is_deleted: bool, end: Option<&ExitReport>) -> std::io::Result<()> {
+        let state_dir = &self.params.state_dir;
+        let objects = saved::path(state_dir, &self.dir);
+        if is_deleted {
+            keep_logs(state_dir, &self.dir, end);
+            remove(&self.dir)?;
+            return match std::fs::remove_file(objects) {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+                other => other,
+            };
+        }
+        let now = self.params.clock.wall();
+        if let Some(to) = move_aside(state_dir, &self.dir, now)? {
+            warn!(pod = self.id.key(), to = %to.display(), "directory moved aside, it is removed in a week");
+        }
+        move_aside(state_dir, &objects, now).map(drop)
     }
 
     /// Writes the status if it is news.

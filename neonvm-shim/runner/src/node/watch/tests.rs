@@ -10,6 +10,7 @@ use axum::body::{Body, Bytes};
 use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use protocol::annotations::ANNOTATION_ADOPTS;
 use protocol::runner::{RunnerPhase, RunnerState};
 use protocol::units::{Bytes as Size, MilliCpu};
 use serde_json::json;
@@ -20,17 +21,21 @@ use tokio_util::task::AbortOnDropHandle;
 use super::*;
 use crate::config::AccelChoice;
 use crate::core::args::Paths;
-use crate::node::Allocatable;
+use crate::node::prepare::StorePosition;
+use crate::node::{Allocatable, Orphans};
 use crate::shell::first_words::waiting_state;
-use crate::shell::record::write_json;
 
 /// Nothing that is waited for takes longer.
 const DEADLINE: Duration = Duration::from_secs(60);
 /// More writes and orders than a test here brings about.
 const HEARD: usize = 64;
 
+/// The store of the API.
+const STORE: &str = "00000000000000aa";
+
 /// The pod, and who is told of what.
 struct Rig {
+    orphans: Orphans,
     pod: watch::Sender<Value>,
     /// Statuses that the driver writes.
     written: mpsc::Receiver<Value>,
@@ -46,14 +51,7 @@ impl Rig {
         let dir = tempfile::tempdir().unwrap();
         let vm = dir.path().join("vms/default_one");
         std::fs::create_dir_all(&vm).unwrap();
-        let record = PodRecord {
-            namespace: "default".into(),
-            name: "one".into(),
-            uid: "uid-one".into(),
-            ip: [127, 9, 1, 1].into(),
-            grace_ms: 5000,
-        };
-        write_json(&vm.join("pod.json"), &record).unwrap();
+        record(STORE).write(&vm).unwrap();
         std::fs::write(Paths::new(&vm).config(), "{}").unwrap();
         let (stopped, stops) = mpsc::channel(HEARD);
         let runner = serve_runner(Paths::new(&vm).control(), stopped);
@@ -65,6 +63,7 @@ impl Rig {
             "status": {"phase": "Pending"},
         });
         Self {
+            orphans: Orphans::default(),
             pod: watch::Sender::new(pod),
             written: mpsc::channel(HEARD).1,
             stops,
@@ -87,7 +86,10 @@ impl Rig {
         });
         self.run(async move { axum::serve(listener, api).await.unwrap() });
         let client = kube::Client::try_from(kube::Config::new(url.parse().unwrap())).unwrap();
-        let params = params(client, self.dir.path().to_owned());
+        let params = NodeParams {
+            orphans: self.orphans.clone(),
+            ..params(client, self.dir.path().to_owned())
+        };
         self.run(async move { run(params, CancellationToken::new()).await.unwrap() });
     }
 
@@ -101,6 +103,25 @@ impl Rig {
             edit(pod);
             touch(pod);
         });
+    }
+
+    /// The store does not have the pod.
+    fn empty_store(&self) {
+        self.pod.send_replace(Value::Null);
+    }
+
+    fn vm_dir(&self) -> PathBuf {
+        self.dir.path().join("vms/default_one")
+    }
+
+    async fn is_orphan(&self) {
+        let listed = async {
+            while self.orphans.list().is_empty() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let listed = tokio::time::timeout(DEADLINE, listed).await;
+        listed.expect("the guest is listed as one without objects");
     }
 
     fn take_label(&self) {
@@ -131,6 +152,21 @@ impl Rig {
     }
 }
 
+/// Of a pod that the store `id` has shown.
+fn record(id: &str) -> PodRecord {
+    PodRecord {
+        namespace: "default".into(),
+        name: "one".into(),
+        uid: "uid-one".into(),
+        ip: [127, 9, 1, 1].into(),
+        grace_ms: 5000,
+        store: Some(StorePosition {
+            id: id.into(),
+            revision: 1,
+        }),
+    }
+}
+
 fn touch(pod: &mut Value) {
     let version = pod["metadata"]["resourceVersion"].as_str().unwrap();
     let version = version.parse::<u64>().unwrap() + 1;
@@ -140,6 +176,8 @@ fn touch(pod: &mut Value) {
 fn params(client: kube::Client, state_dir: PathBuf) -> NodeParams {
     NodeParams {
         client,
+        store_id: STORE.into(),
+        orphans: Orphans::default(),
         node_name: "here".into(),
         store_dir: state_dir.join("store"),
         state_dir,
@@ -206,16 +244,19 @@ fn answer(
         }
         (&Method::GET, "/api/v1/pods") => {
             let pod = pod.borrow().clone();
-            let version = pod["metadata"]["resourceVersion"].clone();
-            let items: Vec<Value> = [pod]
+            let version = pod["metadata"]["resourceVersion"].as_str().unwrap_or("1");
+            let items: Vec<Value> = [pod.clone()]
                 .into_iter()
-                .filter(|pod| !by_label || is_marked(pod))
+                .filter(|pod| pod["spec"]["nodeName"] == "here" && (!by_label || is_marked(pod)))
                 .collect();
             axum::Json(json!({
                 "kind": "PodList", "apiVersion": "v1",
                 "metadata": {"resourceVersion": version}, "items": items,
             }))
             .into_response()
+        }
+        (&Method::GET, "/api/v1/namespaces/default/pods/one") if !pod.borrow().is_null() => {
+            axum::Json(pod.borrow().clone()).into_response()
         }
         (&Method::PATCH, "/api/v1/namespaces/default/pods/one/status") => {
             let patch: Value = serde_json::from_slice(body).unwrap();
@@ -244,9 +285,11 @@ fn watch_stream(mut pod: watch::Receiver<Value>, query: &str, by_label: bool) ->
     let version = pod.borrow()["metadata"]["resourceVersion"]
         .as_str()
         .map(|version| format!("resourceVersion={version}"));
-    let is_news = !query
-        .split('&')
-        .any(|pair| Some(pair) == version.as_deref());
+    let is_here = |object: &Value| object["spec"]["nodeName"] == "here";
+    let is_news = is_here(&pod.borrow())
+        && !query
+            .split('&')
+            .any(|pair| Some(pair) == version.as_deref());
     if is_news {
         // It has changed since it was listed.
         pod.mark_changed();
@@ -259,6 +302,7 @@ fn watch_stream(mut pod: watch::Receiver<Value>, query: &str, by_label: bool) ->
             let object = pod.borrow_and_update().clone();
             let shown = !by_label || is_marked(&object);
             let line = match (was_shown, shown) {
+                _ if !is_here(&object) => String::new(),
                 (false, false) => String::new(),
                 (_, true) => format!("{}\n", json!({"type": "MODIFIED", "object": object})),
                 (true, false) => format!("{}\n", json!({"type": "DELETED", "object": object})),
@@ -304,4 +348,69 @@ async fn a_pod_without_the_label_is_nobodys_guest() {
     rig.drive().await;
     rig.is_stopped().await;
     assert!(rig.written.try_recv().is_err());
+}
+
+/// Finding C4. The store was emptied, moved away, or is an older copy: its identity is another one.
+#[tokio::test]
+async fn guest_that_another_store_has_shown_is_left_alone() {
+    for id in ["00000000000000bb", ""] {
+        let mut rig = Rig::new().await;
+        record(id).write(&rig.vm_dir()).unwrap();
+        rig.empty_store();
+        rig.drive().await;
+        rig.is_orphan().await;
+        // Longer than the driver needs for a guest that it ends.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        assert!(!rig.was_stopped(), "{id:?}");
+        assert!(Paths::new(&rig.vm_dir()).config().exists());
+    }
+}
+
+#[tokio::test]
+async fn guest_whose_pod_was_deleted_while_nobody_looked_is_stopped() {
+    let mut rig = Rig::new().await;
+    rig.empty_store();
+    rig.drive().await;
+    rig.is_stopped().await;
+    assert!(rig.orphans.list().is_empty());
+}
+
+#[tokio::test]
+async fn guest_whose_pod_is_bound_to_another_name_of_the_node_is_left_alone() {
+    let mut rig = Rig::new().await;
+    rig.edit(|pod| pod["spec"]["nodeName"] = json!("this machine's name of yesterday"));
+    rig.drive().await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(!rig.was_stopped());
+}
+
+#[tokio::test]
+async fn guest_of_another_store_is_taken_over_by_a_pod_that_says_so() {
+    let mut rig = Rig::new().await;
+    record("00000000000000bb").write(&rig.vm_dir()).unwrap();
+    rig.edit(|pod| {
+        pod["metadata"]["uid"] = json!("uid-two");
+        pod["metadata"]["annotations"] = json!({ ANNOTATION_ADOPTS: "one/uid-one" });
+    });
+    rig.drive().await;
+    rig.wrote("that it runs", |status| status["phase"] == "Running")
+        .await;
+    assert!(!rig.was_stopped());
+    let record = PodRecord::read(&rig.vm_dir()).unwrap();
+    assert_eq!(record.uid, "uid-two");
+    assert!(record.is_of_store(STORE));
+    assert!(rig.orphans.list().is_empty());
+}
+
+#[tokio::test]
+async fn pod_does_not_end_the_guest_of_another_store_that_has_its_name() {
+    let mut rig = Rig::new().await;
+    record("00000000000000bb").write(&rig.vm_dir()).unwrap();
+    rig.edit(|pod| pod["metadata"]["uid"] = json!("uid-two"));
+    rig.drive().await;
+    rig.is_orphan().await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(!rig.was_stopped());
+    assert!(rig.orphans.release("default/one"));
+    rig.is_stopped().await;
 }

@@ -1,3 +1,4 @@
+use protocol::annotations::ANNOTATION_ADOPTS;
 use protocol::runner::{ExitReason, ExitReport};
 use protocol::time::Span;
 use protocol::vm::{RestartPolicy, VirtualMachine, VmPhase};
@@ -37,6 +38,23 @@ pub(super) fn notes(world: &mut World) -> Vec<&'static str> {
     std::iter::from_fn(|| world.core.poll_note())
         .map(|note| note.reason())
         .collect()
+}
+
+/// Requirement: D5. Only on one machine: in a cluster nobody but the controller chooses names of pods.
+#[test]
+fn vm_that_adopts_a_guest_gives_its_first_pod_the_name_of_the_guest_s_pod() {
+    let mut vm = sample_vm();
+    vm.metadata
+        .annotations
+        .insert(ANNOTATION_ADOPTS.into(), "pg-x/uid".into());
+    let mut world = World::with(&vm, Settings::one_machine());
+    world.settle();
+    assert_eq!(world.status().pod_name, "pg-x");
+    let pod = world.pod("pg-x");
+    assert_eq!(pod.metadata.annotations[ANNOTATION_ADOPTS], "pg-x/uid");
+    let mut world = World::with(&vm, Settings::cluster("runner"));
+    world.settle();
+    assert_ne!(world.status().pod_name, "pg-x");
 }
 
 #[test]
