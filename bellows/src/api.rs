@@ -202,6 +202,11 @@ impl Api {
         self.send(Method::POST, path, Some(body)).await
     }
 
+    /// Replaces what is at a path.
+    pub(crate) async fn put(&self, path: &str, body: &Value) -> Result<Value, kube::Error> {
+        self.send(Method::PUT, path, Some(body)).await
+    }
+
     async fn send(
         &self,
         method: Method,

@@ -102,6 +102,12 @@ pub(crate) enum Command {
     Down(commands::down::DownArgs),
     /// Parts, addresses and readiness of the running instance
     Status(commands::status::StatusArgs),
+    /// Bring back the objects of guests that run without them, or let such guests go
+    Adopt(commands::adopt::AdoptArgs),
+    /// Copy the store of the API to a file
+    Backup(commands::backup::BackupArgs),
+    /// Put a copy of the store back
+    Restore(commands::backup::RestoreArgs),
     /// Create or delete a VM
     #[command(subcommand)]
     Vm(vm::VmCommand),
@@ -188,6 +194,9 @@ async fn dispatch(context: Context, command: Command) -> Outcome<ExitCode> {
         Command::Up(args) => up::run(&context, *args).await,
         Command::Down(args) => commands::down::run(&context, &args).await,
         Command::Status(args) => commands::status::run(&context, &args).await,
+        Command::Adopt(args) => commands::adopt::run(&context, &args).await,
+        Command::Backup(args) => commands::backup::run(&context, &args).await,
+        Command::Restore(args) => commands::backup::restore(&context, &args),
         Command::Vm(args) => vm::run(&context, args).await,
         Command::Migrate(args) => commands::migrate::run(&context, &args).await,
         Command::History(args) => commands::history::in_cluster(&context, &args).await,

@@ -1,5 +1,7 @@
 //! The small commands, one file each.
 
+pub(crate) mod adopt;
+pub(crate) mod backup;
 pub(crate) mod completion;
 pub(crate) mod console;
 pub(crate) mod down;

@@ -79,6 +79,9 @@ fn show(context: &Context, status: &Status) {
         ]);
     }
     table.print(paint);
+    if let Some(line) = crate::up::status::orphans_line(status) {
+        out(&paint.paint(Tone::Warn, &line));
+    }
 }
 
 pub(crate) async fn dump(context: &Context, args: &DumpArgs) -> Outcome {

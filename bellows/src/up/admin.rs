@@ -6,18 +6,24 @@
 //! | `GET /v1/resizes` | `{"resizes":[`[`Resize`](crate::resize::Resize)`…]}`, oldest first |
 //! | `GET /v1/decisions` | `{"decisions":{"NAMESPACE/NAME":`[`Decision`](crate::decision::Decision)`…}}`, the last of each VM |
 //! | `GET /v1/state` | `{"agent":…,"scheduler":…,"controller":…}`: each part's own dump |
+//! | `GET /v1/orphans` | `{"orphans":[`[`Orphan`](neonvm_runner::node::Orphan)`…]}`: guests whose pods the store does not have |
+//! | `POST /v1/orphans/release` `{"pod":"NAMESPACE/POD"}` | 202; the guest is ended, its directory moved aside |
+//! | `POST /v1/store/backup` `{"file":"/…"}` | a copy of the store is in that file, which must not exist |
 //! | `POST /v1/shutdown` `{"stop_vms":bool}` | 202; the process ends |
 //!
 //! Whoever may open the socket (0600, in a directory of 0700) may ask everything: it is the owner.
 
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use neonvm_apiserver::Backups;
+use neonvm_runner::node::Orphans;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use telemetry::StageLog;
@@ -53,6 +59,10 @@ pub(crate) struct AdminApi {
     pub(crate) stages: StageLog,
     /// Where a shutdown is asked for.
     pub(crate) shutdown: watch::Sender<Shutdown>,
+    /// Guests whose pods the store does not have.
+    pub(crate) orphans: Orphans,
+    /// Makes copies of the store, once it is open.
+    pub(crate) backups: Arc<OnceLock<Backups>>,
 }
 
 /// Body of `POST /v1/shutdown`.
@@ -61,6 +71,20 @@ pub(crate) struct AdminApi {
 struct ShutdownOrder {
     #[serde(default)]
     stop_vms: bool,
+}
+
+/// Body of `POST /v1/orphans/release`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReleaseOrder {
+    pod: String,
+}
+
+/// Body of `POST /v1/store/backup`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BackupOrder {
+    file: PathBuf,
 }
 
 /// Binds the socket; a dead one of an earlier process is replaced, which the lock on the directory makes safe.
@@ -92,6 +116,9 @@ pub(crate) async fn serve(
         .route("/v1/resizes", get(resizes))
         .route("/v1/decisions", get(decisions))
         .route("/v1/state", get(state))
+        .route("/v1/orphans", get(orphans))
+        .route("/v1/orphans/release", post(release))
+        .route("/v1/store/backup", post(backup))
         .route("/v1/shutdown", post(shutdown))
         .with_state(api);
     axum::serve(listener, router)
@@ -115,6 +142,36 @@ async fn decisions(State(api): State<AdminApi>) -> Json<Value> {
 
 async fn state(State(api): State<AdminApi>) -> Json<Value> {
     Json(api.board.dump())
+}
+
+async fn orphans(State(api): State<AdminApi>) -> Json<Value> {
+    Json(json!({"orphans": api.orphans.list()}))
+}
+
+async fn release(State(api): State<AdminApi>, Json(order): Json<ReleaseOrder>) -> Response {
+    if api.orphans.release(&order.pod) {
+        return StatusCode::ACCEPTED.into_response();
+    }
+    let text = format!("no guest without objects has the pod {:?}\n", order.pod);
+    (StatusCode::NOT_FOUND, text).into_response()
+}
+
+async fn backup(State(api): State<AdminApi>, Json(order): Json<BackupOrder>) -> Response {
+    let written = match api.backups.get() {
+        Some(backups) => backups.write(order.file).await,
+        None => None,
+    };
+    match written {
+        Some(Ok(position)) => Json(json!({"revision": position.revision})).into_response(),
+        Some(Err(error)) => {
+            let text = format!("{}\n", telemetry::chain(&error));
+            (StatusCode::CONFLICT, text).into_response()
+        }
+        None => {
+            let text = "the store is not open: try again in a moment\n";
+            (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
+        }
+    }
 }
 
 async fn shutdown(State(api): State<AdminApi>, body: axum::body::Bytes) -> Response {
@@ -172,6 +229,8 @@ mod tests {
             board,
             stages,
             shutdown,
+            orphans: Orphans::default(),
+            backups: Arc::default(),
         };
         let server = tokio::spawn(serve(listener, api, cancel.clone()));
         let state = exchange(&path, Method::GET, "/v1/state", None)
@@ -221,6 +280,7 @@ mod tests {
             accel: "tcg".into(),
             ready: true,
             parts: board.parts(),
+            orphans: Vec::new(),
         }
     }
 }

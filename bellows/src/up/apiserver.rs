@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use kube::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use neonvm_apiserver::{Config, StartError};
+use neonvm_apiserver::{Config, Position, StartError};
 
 use super::Base;
 use super::supervisor::{Stage, Supervisor};
@@ -16,8 +16,16 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Its name among the parts.
 const NAME: &str = "apiserver";
 
+/// What the other parts need of it.
+pub(crate) struct Started {
+    /// The client.
+    pub(crate) client: Client,
+    /// Identity of the store.
+    pub(crate) store_id: String,
+}
+
 /// Opens the store, listens, writes the kubeconfig and serves.
-pub(crate) async fn start(base: &Base, supervisor: &mut Supervisor) -> Outcome<Client> {
+pub(crate) async fn start(base: &Base, supervisor: &mut Supervisor) -> Outcome<Started> {
     let listen = base.instance.api();
     let config = Config {
         state_dir: base.state.path().to_owned(),
@@ -27,12 +35,16 @@ pub(crate) async fn start(base: &Base, supervisor: &mut Supervisor) -> Outcome<C
             "kubernetes".into(),
             "kubernetes.default.svc".into(),
         ],
+        seen: seen(base.state.path()),
     };
     let server = neonvm_apiserver::start(config)
         .await
         .map_err(|error| explain(&error))?;
     let address = format!("https://{}", server.addr);
     let kubeconfig = server.kubeconfig_path.clone();
+    let store_id = format!("{:016x}", server.store_id());
+    // Nobody else sets it.
+    let _ = base.backups.set(server.backups());
     let token = supervisor.token(Stage::Api);
     // It listens already: what is asked from now on waits in the kernel's queue until it serves.
     base.board
@@ -43,7 +55,20 @@ pub(crate) async fn start(base: &Base, supervisor: &mut Supervisor) -> Outcome<C
             .await
             .map_err(|error| telemetry::chain(&error))
     });
-    client(&kubeconfig).await
+    let client = client(&kubeconfig).await?;
+    Ok(Started { client, store_id })
+}
+
+/// The positions of stores that the directories of guests rest on.
+fn seen(state_dir: &Path) -> Vec<Position> {
+    let seen = neonvm_runner::node::seen_stores(state_dir);
+    let position = |seen: neonvm_runner::node::StorePosition| {
+        Some(Position {
+            id: u64::from_str_radix(&seen.id, 16).ok()?,
+            revision: seen.revision,
+        })
+    };
+    seen.into_iter().filter_map(position).collect()
 }
 
 fn explain(error: &StartError) -> Fail {
@@ -51,8 +76,7 @@ fn explain(error: &StartError) -> Fail {
     match error {
         StartError::AddressInUse { .. } => Fail::try_again(what),
         StartError::Store(_) => Fail::missing(what)
-            .rule("the store is never emptied or replaced without being asked to")
-            .fix("mend or restore api.redb in the state directory; bellows down --purge gives all of it up"),
+            .rule("the store is never emptied or replaced without being asked to; guests run on meanwhile"),
         StartError::File(_) | StartError::Pki(_) | StartError::Listen { .. } => {
             Fail::missing(what).fix("mend the rights of, or the room in, the state directory")
         }

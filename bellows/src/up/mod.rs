@@ -32,11 +32,13 @@ pub(crate) mod status;
 mod supervisor;
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use clap::Args;
+use neonvm_apiserver::Backups;
+use neonvm_runner::node::{Orphan, Orphans};
 use prometheus_client::registry::Registry;
 use protocol::quantity::Quantity;
 use protocol::units::MilliCpu;
@@ -119,6 +121,10 @@ pub(crate) struct Base {
     pub(crate) clock: Clock,
     pub(crate) stages: StageLog,
     pub(crate) board: Board,
+    /// Guests whose pods the store does not have.
+    pub(crate) orphans: Orphans,
+    /// Makes copies of the store, once it is open.
+    pub(crate) backups: Arc<OnceLock<Backups>>,
 }
 
 /// What the user wants, checked before anything is touched.
@@ -164,6 +170,8 @@ pub(crate) async fn run(context: &Context, args: UpArgs) -> Outcome {
         clock: Clock::new(),
         stages: StageLog::new(STAGES_KEPT),
         board: Board::default(),
+        orphans: Orphans::default(),
+        backups: Arc::default(),
     };
     check_addresses(&base.instance)?;
     let mut supervisor = Supervisor::new(base.board.clone());
@@ -237,6 +245,8 @@ async fn serve(
         board: base.board.clone(),
         stages: base.stages.clone(),
         shutdown,
+        orphans: base.orphans.clone(),
+        backups: Arc::clone(&base.backups),
     };
     let closing = CancellationToken::new();
     let admin = tokio::spawn(admin::serve(listener, api, closing.clone()));
@@ -265,10 +275,11 @@ async fn serve(
 /// Puts the parts together, each on what the earlier ones offer.
 async fn start_parts(plan: Plan, base: &Base, supervisor: &mut Supervisor) -> Outcome {
     let mut registry = Registry::default();
-    let client = apiserver::start(base, supervisor).await?;
+    let api = apiserver::start(base, supervisor).await?;
+    let client = api.client.clone();
     scheduler::start(base, supervisor, &client, plan.scheduler).await?;
     controller::start(base, supervisor, &client, &mut registry);
-    node::start(base, supervisor, &client, plan.node)?;
+    node::start(base, supervisor, &api, plan.node)?;
     agent::start(base, supervisor, &client, plan.agent).await?;
     announcer::start(base, supervisor, &client);
     metrics::start(base, supervisor, registry).await
@@ -294,6 +305,7 @@ fn describe(
 ) -> Arc<dyn Fn() -> Status + Send + Sync> {
     let (board, clock, began) = (base.board.clone(), base.clock, base.clock.now());
     let (state, instance) = (base.state.clone(), base.instance.clone());
+    let orphans = base.orphans.clone();
     Arc::new(move || {
         let parts = board.parts();
         Status {
@@ -308,6 +320,7 @@ fn describe(
             ready: started.load(Ordering::Acquire)
                 && parts.iter().all(|part| part.phase == PartPhase::Ready),
             parts,
+            orphans: orphans.list().iter().map(Orphan::key).collect(),
         }
     })
 }
@@ -359,6 +372,7 @@ fn words(context: &Context, status: &Status) -> Vec<String> {
             .map(|address| format!("  {:<12} {address}", part.name))
     }));
     lines.push(format!("  {:<12} {}", "kubeconfig", status.kubeconfig));
+    lines.extend(status::orphans_line(status));
     lines.push(
         "next: bellows vm create pg; bellows top; end with bellows down (guests keep running)"
             .into(),

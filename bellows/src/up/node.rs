@@ -12,6 +12,7 @@ use neonvm_runner::node::{Allocatable, NodeParams};
 use serde_json::Value;
 
 use super::Base;
+use super::apiserver::Started;
 use super::supervisor::{Stage, Supervisor};
 use crate::commands::image::store_dir;
 use crate::fail::{Fail, Outcome};
@@ -37,9 +38,10 @@ pub(crate) struct Wish {
 pub(crate) fn start(
     base: &Base,
     supervisor: &mut Supervisor,
-    client: &Client,
+    api: &Started,
     wish: Wish,
 ) -> Outcome {
+    let client = &api.client;
     let registered = Arc::new(AtomicBool::new(false));
     let seen = Arc::clone(&registered);
     let ready = move || {
@@ -51,6 +53,8 @@ pub(crate) fn start(
     };
     base.board.put(NAME, None, Box::new(ready), None);
     let params = NodeParams {
+        store_id: api.store_id.clone(),
+        orphans: base.orphans.clone(),
         client: client.clone(),
         node_name: base.instance.node().to_owned(),
         state_dir: base.state.path().to_owned(),

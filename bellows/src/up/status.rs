@@ -25,6 +25,22 @@ pub(crate) struct Status {
     pub(crate) ready: bool,
     /// The parts in the order in which they start.
     pub(crate) parts: Vec<PartStatus>,
+    /// Guests that are left alone because the store does not have their pods, as `namespace/pod`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) orphans: Vec<String>,
+}
+
+/// What to do about guests without objects; `None` if there are none.
+pub(crate) fn orphans_line(status: &Status) -> Option<String> {
+    let orphans = &status.orphans;
+    (!orphans.is_empty()).then(|| {
+        format!(
+            "the store has never shown {} of the guests here, which are left alone: {}; bring their objects back with \
+             bellows adopt, or let one go with bellows adopt --release NAME",
+            orphans.len(),
+            orphans.join(", ")
+        )
+    })
 }
 
 /// One part.
