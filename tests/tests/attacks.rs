@@ -5,6 +5,8 @@
 mod guest;
 #[path = "attacks/local_user.rs"]
 mod local_user;
+#[path = "attacks/operator.rs"]
+mod operator;
 #[path = "attacks/pod.rs"]
 mod pod;
 #[path = "attacks/taken_node.rs"]
