@@ -10,6 +10,7 @@ use neonvm_guestd::core::flags::{self, Asked, Flags};
 use neonvm_guestd::core::overlay::Overlay;
 use neonvm_guestd::shell::http::{Served, serve};
 use neonvm_guestd::shell::keeper;
+use neonvm_guestd::shell::runtime::Runtime;
 use neonvm_guestd::shell::system::Roots;
 use neonvm_guestd::shell::uevents::Uevents;
 use protocol::time::WallTime;
@@ -66,6 +67,14 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
     let uevents = Uevents::open()
         .inspect_err(|error| warn!(%error, "no kernel events: changes are seen within a second"))
         .ok();
+    let runtime = Runtime::new(flags.runtime);
+    match runtime.has_key() {
+        Ok(true) => {}
+        Ok(false) => warn!("no key on the runtime drive: callers are known by their address alone"),
+        Err(error) => {
+            warn!(%error, "the key on the runtime drive cannot be read: no request is admitted")
+        }
+    }
     let listener = TcpListener::bind(flags.addr)
         .await
         .with_context(|| format!("cannot serve on {}", flags.addr))?;
@@ -79,6 +88,7 @@ async fn run(flags: Flags) -> anyhow::Result<()> {
         keeper: keeper_tx,
         files_root: flags.files_root,
         overlay,
+        runtime,
         now: wall,
     };
     let mut terminate = signal(SignalKind::terminate())?;

@@ -161,6 +161,7 @@ fn manifest() -> Manifest {
         },
         drives: Vec::new(),
         encrypts: false,
+        guestd_key: None,
     }
 }
 

@@ -15,6 +15,7 @@ neonvmd: the guest daemon: CPUs on and off, state of the guest, files into the g
   --sysfs DIR           where sysfs is [/sys]
   --procfs DIR          where procfs is [/proc]
   --files-root DIR      where the paths of /files begin [/]
+  --runtime DIR         where the VM's runtime drive is mounted [/neonvm/runtime]; a guestd.key on it is what callers must show
   --help, --version
 ";
 
@@ -31,6 +32,8 @@ pub struct Flags {
     pub procfs: PathBuf,
     /// `--files-root`.
     pub files_root: PathBuf,
+    /// `--runtime`.
+    pub runtime: PathBuf,
 }
 
 impl Default for Flags {
@@ -41,6 +44,7 @@ impl Default for Flags {
             sysfs: "/sys".into(),
             procfs: "/proc".into(),
             files_root: "/".into(),
+            runtime: "/neonvm/runtime".into(),
         }
     }
 }
@@ -90,7 +94,7 @@ pub fn parse(words: impl IntoIterator<Item = String>) -> Result<Asked, FlagError
         match flag.as_str() {
             "--help" | "-h" => return Ok(Asked::Help),
             "--version" | "-V" => return Ok(Asked::Version),
-            "--addr" | "--cpu-policy" | "--sysfs" | "--procfs" | "--files-root" => {}
+            "--addr" | "--cpu-policy" | "--sysfs" | "--procfs" | "--files-root" | "--runtime" => {}
             _ => return Err(FlagError::Unknown(flag)),
         }
         let value = given
@@ -105,6 +109,7 @@ pub fn parse(words: impl IntoIterator<Item = String>) -> Result<Asked, FlagError
             "--sysfs" => flags.sysfs = value.into(),
             "--procfs" => flags.procfs = value.into(),
             "--files-root" => flags.files_root = value.into(),
+            "--runtime" => flags.runtime = value.into(),
             _ => {
                 flags.cpu_policy = match value.as_str() {
                     "online-all" => CpuPolicy::OnlineAll,

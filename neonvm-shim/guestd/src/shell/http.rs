@@ -29,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::keeper::Request as KeeperRequest;
+use super::runtime::Runtime;
 use crate::core::callers::{self, Stranger};
 use crate::core::overlay::Overlay;
 
@@ -54,6 +55,8 @@ pub struct Served {
     pub files_root: PathBuf,
     /// Where nobody is served from.
     pub overlay: Option<Overlay>,
+    /// What tells the runner from other callers.
+    pub runtime: Runtime,
     /// Reads the calendar.
     pub now: fn() -> WallTime,
 }
@@ -136,9 +139,19 @@ fn address_of(address: &SockaddrStorage) -> Option<IpAddr> {
 }
 
 async fn route(served: &Served, request: Request<Incoming>) -> Answer {
+    if !served.runtime.admits(request.headers()) {
+        return answer(
+            StatusCode::UNAUTHORIZED,
+            "only this VM's runner is served: show the key of its directory, guestd.key, as Authorization: Bearer KEY\n",
+        );
+    }
     let method = request.method().clone();
     let path = request.uri().path().to_owned();
     if let Some(dir) = path.strip_prefix("/files/") {
+        if !served.runtime.is_pushed(dir) {
+            let text = format!("/{dir} is not a directory that the VM's spec keeps fresh\n");
+            return answer(StatusCode::FORBIDDEN, text);
+        }
         return match method {
             Method::GET => get_files(served, dir),
             Method::PUT => put_files(served, dir, request).await,
@@ -407,6 +420,7 @@ mod tests {
             keeper: mpsc::channel(1).0,
             files_root: root.path().to_owned(),
             overlay: None,
+            runtime: Runtime::new(root.path().join("no-drive")),
             now: || WallTime(0),
         };
         let cancel = CancellationToken::new();

@@ -2,5 +2,6 @@
 
 pub mod http;
 pub mod keeper;
+pub mod runtime;
 pub mod system;
 pub mod uevents;

@@ -103,6 +103,12 @@ impl Paths {
         self.dir.join("mounts")
     }
 
+    /// The key by which the guest's daemon knows the runner.
+    #[must_use]
+    pub fn guestd_key(&self) -> PathBuf {
+        self.dir.join("guestd.key")
+    }
+
     /// The runner's control socket.
     #[must_use]
     pub fn control(&self) -> PathBuf {

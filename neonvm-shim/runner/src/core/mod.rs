@@ -8,6 +8,7 @@ pub mod dhcp;
 pub mod disks;
 pub mod exit;
 pub mod forwards;
+pub mod guestd_key;
 pub mod host_name;
 pub mod lines;
 pub mod nic;

@@ -277,7 +277,7 @@ fn check(spec: &VmSpec) -> Result<(), PrepareError> {
     if !spec.init_script.is_empty() {
         return Err(PrepareError::InitScript);
     }
-    disks::plan(spec, None)?;
+    disks::plan(spec, None, None)?;
     Ok(())
 }
 

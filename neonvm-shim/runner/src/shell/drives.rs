@@ -14,7 +14,8 @@ use super::disk::{self, DiskError};
 use crate::config::RunnerConfig;
 use crate::core::args::Paths;
 use crate::core::disks::iso::{IsoError, iso};
-use crate::core::disks::{Content, Drive, Plan, Planned, SWAP, swap_header};
+use crate::core::disks::runtime::GUESTD_KEY;
+use crate::core::disks::{Content, Drive, Plan, Planned, RUNTIME_LABEL, SWAP, swap_header};
 
 /// Where `mke2fs` is, in a machine or in a container.
 const MKE2FS: [&str; 2] = ["/usr/sbin/mke2fs", "/sbin/mke2fs"];
@@ -170,7 +171,9 @@ fn write_files(
     path: &Path,
     files: &BTreeMap<String, Vec<u8>>,
 ) -> Result<(), DriveError> {
-    let image = iso(&planned.label, files).map_err(|source| DriveError::Files {
+    // A volume of the VM's author may hold a file of the same name.
+    let private = (planned.label == RUNTIME_LABEL).then_some(GUESTD_KEY);
+    let image = iso(&planned.label, files, private).map_err(|source| DriveError::Files {
         name: planned.name.clone(),
         source,
     })?;

@@ -1,6 +1,5 @@
 //! What a runner hears by itself: from QEMU's process, its monitor, the guest's daemon.
 
-use std::net::SocketAddrV4;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +9,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use super::guest::Daemon;
 use super::process::ProcessId;
 use super::qmp::ConnectError;
 use super::supervisor::Input;
@@ -125,12 +125,12 @@ pub(super) async fn follow_monitor(
 
 /// Tells what the daemon in the guest says.
 pub(super) async fn follow_guest(
-    address: SocketAddrV4,
+    daemon: Daemon,
     inputs: mpsc::Sender<Input>,
     stop: CancellationToken,
 ) {
     let (news, mut states) = mpsc::channel(1);
-    tokio::spawn(guest::watch(address, news, stop.clone()));
+    tokio::spawn(guest::watch(daemon, news, stop.clone()));
     while let Some(news) = states.recv().await {
         if inputs.send(Input::Guest(news)).await.is_err() {
             return;

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::http::{HttpError, Link};
+use crate::core::guestd_key::GuestdKey;
 
 /// Longest wait for the first answer of a booting guest. QEMU's network takes the connection before anybody in the guest
 /// could, so only an answer says that somebody is there.
@@ -45,14 +46,27 @@ const SSH_DIR: &str = "/mnt/ssh";
 const KEY_AGAIN: Duration = Duration::from_secs(1);
 const KEY_TRIES: u32 = 60;
 
-async fn connect(address: SocketAddrV4, limit: Duration) -> Result<Link, HttpError> {
-    let stream = tokio::time::timeout(limit, TcpStream::connect(address))
+/// The daemon of a guest, and what it must be shown.
+#[derive(Debug, Clone)]
+pub struct Daemon {
+    /// Where it is reached.
+    pub address: SocketAddrV4,
+    /// The key of the guest's boot; none for a guest that an older runner booted. NeonVM's daemon ignores it.
+    pub key: Option<GuestdKey>,
+}
+
+async fn connect(daemon: &Daemon, limit: Duration) -> Result<Link, HttpError> {
+    let stream = tokio::time::timeout(limit, TcpStream::connect(daemon.address))
         .await
         .map_err(|_| HttpError::Late(limit))?
         .map_err(HttpError::Connect)?;
     // Small requests must not wait for the peer's delayed acknowledgement.
     stream.set_nodelay(true).map_err(HttpError::Connect)?;
-    Link::over(stream, "guest").await
+    let link = Link::over(stream, "guest").await?;
+    Ok(match &daemon.key {
+        Some(key) => link.with_bearer(key.as_str()),
+        None => link,
+    })
 }
 
 /// What is heard from a guest.
@@ -65,8 +79,9 @@ pub enum News {
 }
 
 /// Sends every news of the guest until cancelled or nobody listens.
-pub async fn watch(address: SocketAddrV4, news: mpsc::Sender<News>, cancel: CancellationToken) {
+pub async fn watch(daemon: Daemon, news: mpsc::Sender<News>, cancel: CancellationToken) {
     let mut reached = false;
+    let mut is_refused = false;
     let mut tries = 0_u32;
     loop {
         tries = tries.saturating_add(1);
@@ -76,11 +91,16 @@ pub async fn watch(address: SocketAddrV4, news: mpsc::Sender<News>, cancel: Canc
         } else {
             FIRST_ANSWER
         };
-        let round = follow(address, limit, &news, &mut reached);
+        let round = follow(&daemon, limit, &news, &mut reached);
         tokio::select! {
             () = cancel.cancelled() => return,
             ended = round => match ended {
                 Ok(()) => return,
+                Err(HttpError::Status(StatusCode::UNAUTHORIZED, text)) => {
+                    if !std::mem::replace(&mut is_refused, true) {
+                        warn!(text, "the guest's daemon refuses the key in this directory");
+                    }
+                }
                 Err(error) => debug!(error = telemetry::chain(&error), "guest daemon not reached"),
             },
         }
@@ -93,12 +113,12 @@ pub async fn watch(address: SocketAddrV4, news: mpsc::Sender<News>, cancel: Canc
 
 /// One connection's worth of news. `Ok` when nobody listens any more.
 async fn follow(
-    address: SocketAddrV4,
+    daemon: &Daemon,
     limit: Duration,
     news: &mpsc::Sender<News>,
     reached: &mut bool,
 ) -> Result<(), HttpError> {
-    let mut link = connect(address, limit).await?;
+    let mut link = connect(daemon, limit).await?;
     // A fresh look first: the daemon may be another one than before, with generations of its own.
     let first = link.send(Method::GET, "/v1/state", "", limit).await;
     let mut answer = match first {
@@ -140,9 +160,9 @@ async fn follow_cpus(
 ///
 /// # Errors
 /// [`HttpError`], with status 500 when the guest could not.
-pub async fn set_cpus(address: SocketAddrV4, cpus: u32) -> Result<(), HttpError> {
+pub async fn set_cpus(daemon: &Daemon, cpus: u32) -> Result<(), HttpError> {
     let milli = u64::from(cpus) * 1000;
-    let mut link = connect(address, CPU_LIMIT).await?;
+    let mut link = connect(daemon, CPU_LIMIT).await?;
     link.send(Method::PUT, "/cpu", milli.to_string(), CPU_LIMIT)
         .await
         .map(drop)
@@ -152,8 +172,8 @@ pub async fn set_cpus(address: SocketAddrV4, cpus: u32) -> Result<(), HttpError>
 ///
 /// # Errors
 /// [`HttpError`], with a status when there is no such directory.
-pub async fn checksum(address: SocketAddrV4, dir: &str) -> Result<String, HttpError> {
-    let mut link = connect(address, FILES_LIMIT).await?;
+pub async fn checksum(daemon: &Daemon, dir: &str) -> Result<String, HttpError> {
+    let mut link = connect(daemon, FILES_LIMIT).await?;
     let path = format!("/files{dir}");
     let text = link.send(Method::GET, &path, "", FILES_LIMIT).await?;
     Ok(String::from_utf8_lossy(&text).trim().to_owned())
@@ -164,7 +184,7 @@ pub async fn checksum(address: SocketAddrV4, dir: &str) -> Result<String, HttpEr
 /// # Errors
 /// [`HttpError`].
 pub async fn put_files(
-    address: SocketAddrV4,
+    daemon: &Daemon,
     dir: &str,
     files: &BTreeMap<String, Vec<u8>>,
 ) -> Result<(), HttpError> {
@@ -173,18 +193,18 @@ pub async fn put_files(
         .map(|(name, content)| (name.clone(), json!({ "data": STANDARD.encode(content) })))
         .collect();
     let body = serde_json::to_vec(&body).map_err(HttpError::Malformed)?;
-    let mut link = connect(address, FILES_LIMIT).await?;
+    let mut link = connect(daemon, FILES_LIMIT).await?;
     link.send(Method::PUT, &format!("/files{dir}"), body, FILES_LIMIT)
         .await
         .map(drop)
 }
 
 /// Lets a key into the guest. One that has it on a drive does not take it.
-pub async fn push_key(address: SocketAddrV4, key: String, has_drive: bool) {
+pub async fn push_key(daemon: Daemon, key: String, has_drive: bool) {
     let content = format!("{}\n", key.trim_end()).into_bytes();
     let files = BTreeMap::from([("authorized_keys".to_owned(), content)]);
     for attempt in 1..=KEY_TRIES {
-        match put_files(address, SSH_DIR, &files).await {
+        match put_files(&daemon, SSH_DIR, &files).await {
             Ok(()) => return info!("ssh key is in the guest"),
             Err(HttpError::Status(..)) if has_drive => {
                 return info!("the guest has the ssh key from its drive");
@@ -211,13 +231,16 @@ mod tests {
     use super::*;
 
     /// A daemon with NeonVM's routes and no others.
-    async fn neonvms() -> SocketAddrV4 {
+    async fn neonvms() -> Daemon {
         let routes = Router::new().route("/cpu", get(|| async { "2000" }));
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         tokio::spawn(async move { axum::serve(listener, routes).await });
         match address {
-            SocketAddr::V4(address) => address,
+            SocketAddr::V4(address) => Daemon {
+                address,
+                key: Some(GuestdKey::new([1; 32])),
+            },
             SocketAddr::V6(_) => unreachable!("bound to an IPv4 address"),
         }
     }

@@ -6,7 +6,7 @@ use protocol::runner::{GUESTD_FORWARD, GuestSilence, GuestState};
 use protocol::time::Timestamp;
 use tracing::{info, warn};
 
-use super::guest::News;
+use super::guest::{Daemon, News};
 use super::supervisor::Supervisor;
 use crate::accel::knowledge;
 use crate::core::disks;
@@ -18,9 +18,9 @@ impl Supervisor {
     /// Listens to the guest's daemon from now on.
     pub(super) fn follow_guest(&mut self) {
         if !std::mem::replace(&mut self.seen.follows_guest, true) {
-            let (address, inputs) = (self.guest_address(), self.inputs.clone());
+            let (daemon, inputs) = (self.daemon(), self.inputs.clone());
             tokio::spawn(super::follow::follow_guest(
-                address,
+                daemon,
                 inputs,
                 self.stop.clone(),
             ));
@@ -70,7 +70,7 @@ impl Supervisor {
                 .drives
                 .iter()
                 .any(|drive| drive.id == disks::KEYS);
-            tokio::spawn(super::guest::push_key(self.guest_address(), key, has_drive));
+            tokio::spawn(super::guest::push_key(self.daemon(), key, has_drive));
         }
         self.keep_files();
     }
@@ -102,16 +102,16 @@ impl Supervisor {
     /// Keeps the guest's files the same as the pod's from now on.
     fn keep_files(&self) {
         // A spec that is refused starts no guest; one of an older runner may be.
-        let paths = disks::plan(&self.config.spec, None).map(|plan| plan.watched);
+        let paths = disks::plan(&self.config.spec, None, None).map(|plan| plan.watched);
         let paths = paths.unwrap_or_default();
         if paths.is_empty() {
             return;
         }
         let mounts = super::drives::mounts(&self.config, &self.paths);
-        let (clock, address) = (self.clock, self.guest_address());
+        let (clock, daemon) = (self.clock, self.daemon());
         tokio::spawn(super::sync::keep(
             clock,
-            address,
+            daemon,
             mounts,
             paths,
             self.metrics.clone(),
@@ -134,8 +134,11 @@ impl Supervisor {
             || self.outgoing.as_ref().is_some_and(Outgoing::is_handed_over)
     }
 
-    /// Where its daemon is reached.
-    pub(super) fn guest_address(&self) -> SocketAddrV4 {
-        SocketAddrV4::new(self.config.pod_ip, GUESTD_FORWARD)
+    /// Its daemon.
+    pub(super) fn daemon(&self) -> Daemon {
+        Daemon {
+            address: SocketAddrV4::new(self.config.pod_ip, GUESTD_FORWARD),
+            key: self.guestd_key.clone(),
+        }
     }
 }

@@ -42,6 +42,8 @@ pub enum HttpError {
 pub struct Link {
     sender: SendRequest<Full<Bytes>>,
     host: String,
+    /// Shown with each request.
+    authorization: Option<header::HeaderValue>,
 }
 
 impl Link {
@@ -61,7 +63,19 @@ impl Link {
         Ok(Self {
             sender,
             host: host.to_owned(),
+            authorization: None,
         })
+    }
+
+    /// Shows `token` with each request from now on.
+    #[must_use]
+    pub fn with_bearer(mut self, token: &str) -> Self {
+        let value = header::HeaderValue::try_from(format!("Bearer {token}")).ok();
+        self.authorization = value.map(|mut value| {
+            value.set_sensitive(true);
+            value
+        });
+        self
     }
 
     /// Sends a request and reads the whole answer, which must be a success.
@@ -81,6 +95,11 @@ impl Link {
         *request.uri_mut() = path.parse().unwrap_or_default();
         if let Ok(host) = self.host.parse() {
             request.headers_mut().insert(header::HOST, host);
+        }
+        if let Some(shown) = &self.authorization {
+            request
+                .headers_mut()
+                .insert(header::AUTHORIZATION, shown.clone());
         }
         let json = header::HeaderValue::from_static("application/json");
         request.headers_mut().insert(header::CONTENT_TYPE, json);

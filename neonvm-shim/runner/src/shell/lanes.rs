@@ -1,11 +1,10 @@
 //! Carries out the sizer's actions.
 
-use std::net::SocketAddrV4;
 use std::sync::Arc;
 
 use tracing::{debug, warn};
 
-use super::guest;
+use super::guest::{self, Daemon};
 use super::qmp::Qmp;
 use crate::core::sizer::{Action, CpuSlot, Event, QmpFailure};
 
@@ -15,7 +14,7 @@ pub struct Means {
     /// The monitor, if it is connected.
     pub qmp: Option<Arc<Qmp>>,
     /// neonvmd.
-    pub guest: SocketAddrV4,
+    pub guest: Daemon,
 }
 
 /// Carries out one action and returns the event that answers it. Quotas are not for this place.
@@ -48,7 +47,7 @@ pub async fn carry_out(means: Means, action: Action) -> Option<Event> {
             Err(failure) => Err(failure),
         }),
         Action::SetGuestCpus(cpus) => {
-            if let Err(error) = guest::set_cpus(means.guest, cpus).await {
+            if let Err(error) = guest::set_cpus(&means.guest, cpus).await {
                 warn!(
                     cpus,
                     error = telemetry::chain(&error),

@@ -12,6 +12,7 @@ pub(crate) mod first_words;
 mod follow;
 mod forward;
 pub mod guest;
+pub mod guestd_key;
 mod hall;
 mod hearing;
 pub mod http;

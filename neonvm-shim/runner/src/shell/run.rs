@@ -36,7 +36,7 @@ use super::shown::Shown;
 use super::supervisor::{INPUT_BACKLOG, Input, OnCancel, Seen, Supervisor};
 use super::traffic;
 use super::transfer::{self, Ask};
-use super::{console, disk, follow, init_script};
+use super::{console, disk, follow, guestd_key, init_script};
 use crate::accel::{self, knowledge};
 use crate::config::{Accel, AccelChoice, RunnerConfig};
 use crate::core::args::{Paths, qemu_args};
@@ -44,6 +44,7 @@ use crate::core::budget::PlugBudget;
 use crate::core::disks::{self, DiskProblem, Drive};
 use crate::core::exit::{Evidence, classify};
 use crate::core::forwards;
+use crate::core::guestd_key::GuestdKey;
 use crate::core::nic;
 use crate::core::room::Room;
 use crate::core::shape::{self, Shape, ShapeError};
@@ -85,6 +86,9 @@ pub enum RunError {
     /// An address or socket is taken.
     #[error("cannot serve on {0}")]
     Bind(String, #[source] std::io::Error),
+    /// The key of the guest's daemon.
+    #[error("cannot write the key of the guest's daemon to {0}; is there room on the node?")]
+    GuestdKey(PathBuf, #[source] std::io::Error),
     /// The disk.
     #[error("cannot make the root disk")]
     Disk(#[from] disk::DiskError),
@@ -289,7 +293,10 @@ impl Runner {
         let blind = knowledge::is_blind(&config.knowledge_dir, &config.image.kernel_version, accel);
         let control = shape::control(config.spec.cpu_scaling_mode, blind);
         let shape = shape::shape(&config.spec.guest, control, accel)?;
-        let plan = disks::plan(&config.spec, config.ssh_public_key.as_deref())?;
+        let key = self.paths.guestd_key();
+        let key = guestd_key::make(&key).map_err(|error| RunError::GuestdKey(key, error))?;
+        let ssh = config.ssh_public_key.as_deref();
+        let plan = disks::plan(&config.spec, ssh, Some(&key))?;
         let queues = nic::queues(&shape, None);
         bridge::prepare(config, None, queues).await?;
         overlay::prepare(config.overlay.as_ref(), queues).await?;
@@ -438,6 +445,9 @@ impl Runner {
                 there: from.accel.as_str(),
             }));
         }
+        let key = self.paths.guestd_key();
+        guestd_key::keep(&key, from.guestd_key.as_ref())
+            .map_err(|error| RunError::GuestdKey(key, error))?;
         let shares_disk = transfer::make_disk(&self.config, &self.paths, &order, &from).await?;
         let drives = transfer::make_drives(&self.config, &self.paths, &from, shares_disk).await;
         let drives = match drives {
@@ -542,6 +552,7 @@ impl Runner {
             clock: self.clock,
             silence: Silence::new(now, self.clock.wall(), before),
             room: Room::default(),
+            guestd_key: self.guestd_key(),
             seen: Seen::new(child.is_none()),
             owed: Owed::default(),
             record,
@@ -579,6 +590,16 @@ impl Runner {
         }
         stop.cancel();
         end.map_or(End::Left, End::Exited)
+    }
+
+    /// What the guest's daemon must be shown.
+    fn guestd_key(&self) -> Option<GuestdKey> {
+        let path = self.paths.guestd_key();
+        guestd_key::read(&path).unwrap_or_else(|error| {
+            let path = path.display();
+            warn!(%path, %error, "no key to show to the guest's daemon, which will not answer");
+            None
+        })
     }
 
     /// Tells what the guest says from now on, where that is wanted: of a guest that runs already, an earlier runner has told the rest.

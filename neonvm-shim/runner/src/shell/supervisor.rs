@@ -30,6 +30,7 @@ use super::transfer::{Answer, Ask, Transfer};
 use crate::config::RunnerConfig;
 use crate::core::args::Paths;
 use crate::core::exit::{Evidence, ShutdownReason, classify};
+use crate::core::guestd_key::GuestdKey;
 use crate::core::room::Room;
 use crate::core::silence::Silence;
 use crate::core::sizer::{Action, Event, Sizer};
@@ -113,6 +114,8 @@ pub struct Supervisor {
     pub(super) silence: Silence,
     /// Whether its disks find room.
     pub(super) room: Room,
+    /// What the guest's daemon must be shown.
+    pub(super) guestd_key: Option<GuestdKey>,
     /// The migration the guest leaves by.
     pub(super) outgoing: Option<Outgoing>,
     /// The one it came, or is to come, by.
@@ -278,7 +281,7 @@ impl Supervisor {
         }
         let means = Means {
             qmp: self.seen.qmp.clone(),
-            guest: self.guest_address(),
+            guest: self.daemon(),
         };
         let inputs = self.inputs.clone();
         tokio::spawn(async move {

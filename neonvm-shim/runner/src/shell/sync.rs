@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::SocketAddrV4;
 use std::path::{Path, PathBuf};
 
 use carrier::sys::{Registered, register};
@@ -17,7 +16,7 @@ use tokio::io::unix::AsyncFd;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::guest;
+use super::guest::{self, Daemon};
 use super::http::HttpError;
 use super::metrics::Metrics;
 use crate::core::disks::sync::{Look, News, Sync, SyncProblem};
@@ -28,7 +27,7 @@ const MAX_BYTES: usize = 2 << 20;
 /// Keeps the directories at `paths` of the guest as those below `mounts` until stopped.
 pub async fn keep(
     clock: Clock,
-    address: SocketAddrV4,
+    daemon: Daemon,
     mounts: PathBuf,
     paths: Vec<String>,
     metrics: Metrics,
@@ -46,7 +45,7 @@ pub async fn keep(
                 if let Some(notices) = &mut notices {
                     notices.watch(&mounts.join(path.trim_start_matches('/')));
                 }
-                let look = look(address, &mounts, &path).await;
+                let look = look(&daemon, &mounts, &path).await;
                 if let Look::Failed(problem) = &look {
                     metrics.failed(problem);
                 }
@@ -78,7 +77,7 @@ fn tell(news: News) {
 }
 
 /// Compares a directory with the guest's, and pushes it if they differ.
-async fn look(address: SocketAddrV4, mounts: &Path, path: &str) -> Look {
+async fn look(daemon: &Daemon, mounts: &Path, path: &str) -> Look {
     let here = mounts.join(path.trim_start_matches('/'));
     let files = match projected::read(&here) {
         Ok(files) => files,
@@ -89,13 +88,13 @@ async fn look(address: SocketAddrV4, mounts: &Path, path: &str) -> Look {
         let text = format!("{bytes} bytes are more than {MAX_BYTES}");
         return Look::Failed(SyncProblem::TooLarge(text));
     }
-    match guest::checksum(address, path).await {
+    match guest::checksum(daemon, path).await {
         Ok(there) if there == checksum(&files) => return Look::Same,
         // The guest has no such directory yet, or another content.
         Ok(_) | Err(HttpError::Status(..)) => {}
         Err(error) => return Look::Failed(SyncProblem::Unreached(telemetry::chain(&error))),
     }
-    match guest::put_files(address, path, &files).await {
+    match guest::put_files(daemon, path, &files).await {
         Ok(()) => Look::Pushed,
         Err(error @ HttpError::Status(..)) => Look::Failed(SyncProblem::Refused(error.to_string())),
         Err(error) => Look::Failed(SyncProblem::Unreached(telemetry::chain(&error))),
@@ -187,6 +186,13 @@ mod tests {
     use super::*;
     use protocol::time::WallTime;
 
+    fn nobody() -> Daemon {
+        Daemon {
+            address: std::net::SocketAddrV4::new([127, 0, 0, 1].into(), 1),
+            key: None,
+        }
+    }
+
     #[tokio::test]
     async fn a_replaced_directory_is_noticed() {
         let temp = tempfile::tempdir().unwrap();
@@ -208,7 +214,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_not_in_the_guest_is_counted_by_its_reason() {
         let temp = tempfile::tempdir().unwrap();
-        let nobody = SocketAddrV4::new([127, 0, 0, 1].into(), 1);
+        let nobody = nobody();
         let (metrics, registry) = Metrics::new(false);
         let page = || {
             let mut text = String::new();
@@ -247,21 +253,21 @@ mod tests {
     #[tokio::test]
     async fn what_is_wrong_here_is_told_with_its_reason() {
         let temp = tempfile::tempdir().unwrap();
-        let nobody = SocketAddrV4::new([127, 0, 0, 1].into(), 1);
-        let missing = look(nobody, temp.path(), "/var/sync").await;
+        let nobody = nobody();
+        let missing = look(&nobody, temp.path(), "/var/sync").await;
         assert!(
             matches!(missing, Look::Failed(SyncProblem::Missing(_))),
             "{missing:?}"
         );
         let files = BTreeMap::from([("large".to_owned(), vec![0; MAX_BYTES + 1])]);
         projected::write(&temp.path().join("var/sync"), &files, WallTime(1)).unwrap();
-        let large = look(nobody, temp.path(), "/var/sync").await;
+        let large = look(&nobody, temp.path(), "/var/sync").await;
         assert!(
             matches!(large, Look::Failed(SyncProblem::TooLarge(_))),
             "{large:?}"
         );
         projected::write(&temp.path().join("var/sync"), &BTreeMap::new(), WallTime(2)).unwrap();
-        let unreached = look(nobody, temp.path(), "/var/sync").await;
+        let unreached = look(&nobody, temp.path(), "/var/sync").await;
         assert!(
             matches!(unreached, Look::Failed(SyncProblem::Unreached(_))),
             "{unreached:?}"

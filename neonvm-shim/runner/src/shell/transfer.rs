@@ -25,6 +25,7 @@ use crate::config::RunnerConfig;
 use crate::core::args::{Paths, cmdline, device_mac, overlay_mac};
 use crate::core::bridge;
 use crate::core::disks::{self, Drive, DriveKind};
+use crate::core::guestd_key::GuestdKey;
 use crate::core::nic;
 use crate::core::silence::Silence;
 use crate::core::sizer::{Event, QmpFailure};
@@ -164,7 +165,7 @@ pub async fn make_drives(
         if shares_disk {
             share(there, &path).map_err(|error| Unfit::Drives(format!("{}: {error}", drive.id)))?;
         } else {
-            make_same(config, paths, there).await?;
+            make_same(config, paths, there, manifest.guestd_key.as_ref()).await?;
         }
     }
     Ok(manifest
@@ -189,9 +190,15 @@ fn share(there: &DriveThere, path: &Path) -> std::io::Result<()> {
 }
 
 /// Makes a drive of files and compares it with the source's.
-async fn make_same(config: &RunnerConfig, paths: &Paths, there: &DriveThere) -> Result<(), Unfit> {
+async fn make_same(
+    config: &RunnerConfig,
+    paths: &Paths,
+    there: &DriveThere,
+    key: Option<&GuestdKey>,
+) -> Result<(), Unfit> {
     let changed = || Unfit::Files(there.drive.id.clone());
-    let plan = disks::plan(&config.spec, config.ssh_public_key.as_deref())
+    let ssh = config.ssh_public_key.as_deref();
+    let plan = disks::plan(&config.spec, ssh, key)
         .map_err(|problem| Unfit::Drives(problem.to_string()))?;
     let planned = plan.drives.iter().find(|one| one.drive == there.drive);
     let planned = planned.ok_or_else(changed)?;
@@ -232,6 +239,7 @@ async fn describe(
     config: Arc<RunnerConfig>,
     paths: Paths,
     record: Record,
+    guestd_key: Option<GuestdKey>,
 ) -> Result<Box<Manifest>, String> {
     let told = |failure: QmpFailure| format!("{}: {}", failure.command, failure.message);
     let slots = qmp.cpus().await.map_err(told)?;
@@ -267,6 +275,7 @@ async fn describe(
         },
         drives: drives_here(&paths, &record.drives)?,
         encrypts: config.migration_keys.is_some(),
+        guestd_key,
     }))
 }
 
@@ -403,7 +412,7 @@ impl Supervisor {
         };
         let (config, paths, record) =
             (self.config.clone(), self.paths.clone(), self.record.clone());
-        let inputs = self.inputs.clone();
+        let (inputs, key) = (self.inputs.clone(), self.guestd_key.clone());
         tokio::spawn(async move {
             let Some(qmp) = qmp else {
                 let lost = || "QEMU's monitor is not connected".to_owned();
@@ -425,7 +434,7 @@ impl Supervisor {
                     return drop(inputs.send(Input::Transfer(Transfer::Outgoing(view))).await);
                 }
                 OutgoingAction::Describe => {
-                    let found = describe(qmp, config, paths, record).await;
+                    let found = describe(qmp, config, paths, record, key).await;
                     return drop(
                         inputs
                             .send(Input::Transfer(Transfer::Described(found)))

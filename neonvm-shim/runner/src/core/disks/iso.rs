@@ -45,11 +45,15 @@ pub enum IsoError {
     Size,
 }
 
-/// The bytes of a volume with that label and those files.
+/// The bytes of a volume with that label and those files. The file named `private` is readable by root alone.
 ///
 /// # Errors
 /// [`IsoError`].
-pub fn iso(label: &str, files: &BTreeMap<String, Vec<u8>>) -> Result<Vec<u8>, IsoError> {
+pub fn iso(
+    label: &str,
+    files: &BTreeMap<String, Vec<u8>>,
+    private: Option<&str>,
+) -> Result<Vec<u8>, IsoError> {
     if label.is_empty() || label.len() > MAX_LABEL {
         return Err(IsoError::Label(label.to_owned()));
     }
@@ -57,7 +61,7 @@ pub fn iso(label: &str, files: &BTreeMap<String, Vec<u8>>) -> Result<Vec<u8>, Is
         return Err(IsoError::Name(bad.chars().take(64).collect()));
     }
     let layout = Layout::of(files)?;
-    let directory = layout.directory(files)?;
+    let directory = layout.directory(files, private)?;
     let sectors = layout.end;
     let mut image = vec![0; sectors * SECTOR];
     put(&mut image, 16, &volume(label, sectors, directory.len())?);
@@ -140,7 +144,11 @@ impl Layout {
     }
 
     /// The root directory's sectors.
-    fn directory(&self, files: &BTreeMap<String, Vec<u8>>) -> Result<Vec<u8>, IsoError> {
+    fn directory(
+        &self,
+        files: &BTreeMap<String, Vec<u8>>,
+        private: Option<&str>,
+    ) -> Result<Vec<u8>, IsoError> {
         let (places, sectors) = pack(&entry_sizes(files)?);
         let place = (ROOT, sectors * SECTOR);
         let extra = root_extra(self.names_at, rock_ridge().len())?;
@@ -152,7 +160,9 @@ impl Layout {
         // The first one is not of a name.
         let mut away = self.away.iter().skip(1);
         for (index, (name, content)) in files.iter().enumerate() {
-            let mut fields = px(0o100_644, 1)?;
+            // The kernel takes this mode before the one that a mount's options name.
+            let is_private = private == Some(name.as_str());
+            let mut fields = px(if is_private { 0o100_400 } else { 0o100_644 }, 1)?;
             if fits(name) {
                 fields.extend(name_field(name));
             } else {

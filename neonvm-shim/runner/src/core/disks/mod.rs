@@ -25,6 +25,8 @@ use serde_json::Value;
 
 pub use swap::{SWAP_PAGE, swap_header};
 
+use crate::core::guestd_key::GuestdKey;
+
 /// Label of the drive that says what the guest is to do.
 pub const RUNTIME_LABEL: &str = "vmruntime";
 /// Id and label of the drive with the keys.
@@ -365,15 +367,19 @@ pub fn ext4_label(name: &str) -> String {
     format!("{}~{hash:08x}", &name[..EXT4_LABEL_BYTES - 9])
 }
 
-/// What to make and attach, and what to push, for a spec and the keys that open the guest.
+/// What to make and attach, and what to push, for a spec, the keys that open the guest and the key of its daemon.
 ///
 /// # Errors
 /// [`DiskProblem`] for the first thing that cannot be.
-pub fn plan(spec: &VmSpec, keys: Option<&str>) -> Result<Plan, DiskProblem> {
+pub fn plan(
+    spec: &VmSpec,
+    keys: Option<&str>,
+    daemon: Option<&GuestdKey>,
+) -> Result<Plan, DiskProblem> {
     let disks = disks(spec)?;
     let swap = swap_bytes(spec)?;
     let has_keys = keys.is_some();
-    let runtime = runtime::files(&spec.guest, &disks, swap, has_keys)?;
+    let runtime = runtime::files(&spec.guest, &disks, swap, has_keys, daemon)?;
     let files = |id: &str, label: &str, content| Planned {
         drive: Drive::new(id, DriveKind::Files),
         name: label.to_owned(),

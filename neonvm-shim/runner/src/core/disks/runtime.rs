@@ -8,6 +8,8 @@
 //! | `env.sh` | said | `export NAME=VALUE` lines |
 //! | `mounts.sh` | always | a script that mounts everything else |
 //! | `resize-swap-internal.sh` | swap | a script that makes the swap so many bytes large |
+//! | `guestd.key` | key | what the guest's daemon must be shown; NeonVM's runner has no such file |
+//! | `pushed.txt` | key | the directories that the daemon lets the runner write, one per line |
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,11 +17,16 @@ use std::fmt::Write as _;
 use protocol::vm::{EnvVar, Guest};
 
 use super::{DiskProblem, GuestDisk, KEYS, SWAP, What, ext4_label};
+use crate::core::guestd_key::GuestdKey;
 
 /// Settings of every guest: a core file is named after its process, and lies where that ran.
 const SYSCTL: &str = "kernel.core_pattern=core\nkernel.core_uses_pid=1\n";
 /// Where the guest's sshd looks for keys.
 const KEYS_PATH: &str = "/mnt/ssh";
+/// The file with the daemon's key, for root of the guest alone.
+pub const GUESTD_KEY: &str = "guestd.key";
+/// The file with the directories that are pushed into the guest.
+const PUSHED: &str = "pushed.txt";
 /// Where the guest has these files.
 const RUNTIME_PATH: &str = "/neonvm/runtime";
 
@@ -80,7 +87,7 @@ fn words(words: &[String]) -> String {
         .join(" ")
 }
 
-/// All files by name, for a guest with these disks, so much swap, and keys or none.
+/// All files by name, for a guest with these disks, so much swap, keys or none, and the key of its daemon or none.
 ///
 /// # Errors
 /// [`DiskProblem`] for a text that no shell would read back as it is.
@@ -89,6 +96,7 @@ pub fn files(
     disks: &[GuestDisk],
     swap: Option<u64>,
     has_keys: bool,
+    daemon: Option<&GuestdKey>,
 ) -> Result<BTreeMap<String, Vec<u8>>, DiskProblem> {
     check(guest)?;
     let mut files = BTreeMap::new();
@@ -106,6 +114,11 @@ pub fn files(
     put("mounts.sh", mounts(guest, disks, swap, has_keys));
     if swap.is_some() {
         put("resize-swap-internal.sh", RESIZE_SWAP.to_owned());
+    }
+    // Without a key the drive is as older runners make it: a guest that moves from one of those finds the same.
+    if let Some(key) = daemon {
+        put(GUESTD_KEY, format!("{}\n", key.as_str()));
+        put(PUSHED, pushed(disks));
     }
     Ok(files)
 }
@@ -148,6 +161,13 @@ fn env(variables: &[EnvVar]) -> Result<String, DiskProblem> {
         let _ = writeln!(text, "export {name}={}", quote(value));
     }
     Ok(text)
+}
+
+fn pushed(disks: &[GuestDisk]) -> String {
+    let watched = disks.iter().filter(|disk| disk.what == What::Watched);
+    let paths = watched.map(|disk| disk.path.as_str());
+    let lines = std::iter::once(KEYS_PATH).chain(paths);
+    lines.map(|path| format!("{path}\n")).collect()
 }
 
 fn mounts(guest: &Guest, disks: &[GuestDisk], swap: Option<u64>, has_keys: bool) -> String {
@@ -242,7 +262,7 @@ mod tests {
     fn all(spec: &VmSpec) -> BTreeMap<String, String> {
         let disks = disks(spec).unwrap();
         let swap = super::super::swap_bytes(spec).unwrap();
-        let files = files(&spec.guest, &disks, swap, true).unwrap();
+        let files = files(&spec.guest, &disks, swap, true, None).unwrap();
         let text = |bytes| String::from_utf8(bytes).unwrap();
         files.into_iter().map(|(n, b)| (n, text(b))).collect()
     }
@@ -269,6 +289,26 @@ mod tests {
             commands,
             "try files ssh-authorized-keys /mnt/ssh\nexit $failed\n"
         );
+    }
+
+    #[test]
+    fn drive_of_a_guest_with_a_key_holds_it_and_the_directories_that_are_pushed() {
+        let spec = spec();
+        let disks = disks(&spec).unwrap();
+        let key = GuestdKey::new([0xa5; 32]);
+        let made = |key| files(&spec.guest, &disks, None, true, key).unwrap();
+        let (with, mut without) = (made(Some(&key)), made(None));
+        let text = |name: &str| std::str::from_utf8(&with[name]).unwrap();
+        assert_eq!(text("guestd.key"), format!("{}\n", "a5".repeat(32)));
+        assert_eq!(
+            text("pushed.txt"),
+            "/mnt/ssh\n/var/sync/example\n/var/tls\n"
+        );
+        // Beside them it is the drive of a guest without a key.
+        for name in ["guestd.key", "pushed.txt"] {
+            without.insert(name.to_owned(), with[name].clone());
+        }
+        assert_eq!(without, with);
     }
 
     #[test]
@@ -326,7 +366,9 @@ mod tests {
         let refused = |change: fn(&mut Guest)| {
             let mut guest = Guest::default();
             change(&mut guest);
-            files(&guest, &[], None, false).unwrap_err().to_string()
+            files(&guest, &[], None, false, None)
+                .unwrap_err()
+                .to_string()
         };
         let variable = |name: &str| {
             vec![EnvVar {
@@ -341,7 +383,7 @@ mod tests {
                 env: variable(name),
                 ..Guest::default()
             };
-            let problem = files(&guest, &[], None, false).unwrap_err();
+            let problem = files(&guest, &[], None, false, None).unwrap_err();
             assert_eq!(problem, DiskProblem::Variable(name.into()));
         }
         let two = |g: &mut Guest| {

@@ -13,7 +13,7 @@ fn spec(disks: Vec<Value>) -> VmSpec {
 }
 
 fn refused(disks: Vec<Value>) -> String {
-    plan(&spec(disks), None).unwrap_err().to_string()
+    plan(&spec(disks), None, None).unwrap_err().to_string()
 }
 
 fn secret(name: &str, path: &str) -> Value {
@@ -34,7 +34,7 @@ fn drives_are_attached_in_neonvms_order() {
         sysctl: Vec::new(),
         swap: Some(Quantity::from_bytes((1 << 30) + 100)),
     });
-    let plan = plan(&spec, Some("ssh-ed25519 AAAA")).unwrap();
+    let plan = plan(&spec, Some("ssh-ed25519 AAAA"), None).unwrap();
     let drives = plan.drives.iter().map(|one| {
         let options = one.drive.options(DiskCache::OURS);
         format!("{} {} {options}", one.drive.file(), one.label)

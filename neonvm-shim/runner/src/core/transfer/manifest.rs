@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::Accel;
 use crate::core::disks::{Drive, DriveKind};
+use crate::core::guestd_key::GuestdKey;
 use crate::core::shape::Shape;
 use crate::core::sizer::CpuSlot;
 
@@ -78,6 +79,9 @@ pub struct Manifest {
     /// The runner has the key that all of the VM's have, to encrypt what it sends.
     #[serde(default)]
     pub encrypts: bool,
+    /// The key of its daemon, which stays that of its boot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guestd_key: Option<GuestdKey>,
 }
 
 /// What a guest has whose runner does not say.

@@ -22,7 +22,7 @@ fn of(settings: &serde_json::Value, disks: &serde_json::Value) -> Manifest {
         "disks": disks,
     }))
     .unwrap();
-    let plan = disks::plan(&spec, Some("a key")).unwrap();
+    let plan = disks::plan(&spec, Some("a key"), None).unwrap();
     let drives = plan.drives.iter().map(|planned| super::DriveThere {
         drive: planned.drive.clone(),
         path: planned.drive.file().into(),
@@ -53,6 +53,7 @@ fn of(settings: &serde_json::Value, disks: &serde_json::Value) -> Manifest {
         },
         drives: drives.collect(),
         encrypts: false,
+        guestd_key: None,
     }
 }
 

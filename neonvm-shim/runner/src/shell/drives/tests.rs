@@ -40,11 +40,11 @@ async fn drives_hold_what_the_spec_says_and_nothing_else_stays() {
     let files = BTreeMap::from([("key".to_owned(), vec![7; 3000])]);
     neonvm_files::projected::write(&volume, &files, protocol::time::WallTime(0)).unwrap();
     fs::create_dir(volume.join("directory")).unwrap();
-    let plan = plan(&config.spec, Some("ssh-ed25519 AAAA")).unwrap();
+    let plan = plan(&config.spec, Some("ssh-ed25519 AAAA"), None).unwrap();
     let drives = make_all(&config, &paths, &plan).await.unwrap();
     assert_eq!(drives.len(), 4);
     let image = fs::read(paths.drive(&drives[2])).unwrap();
-    assert_eq!(image, iso("map", &files).unwrap());
+    assert_eq!(image, iso("map", &files, None).unwrap());
     let output = Command::new("/sbin/blkid")
         .args(["-p", "-o", "export"])
         .arg(paths.drive(&drives[3]))
@@ -81,7 +81,7 @@ async fn what_is_missing_names_the_disk() {
     config.spec.disks = vec![disk(
         json!({"name": "late", "mountPath": "/etc/late", "secret": {"secretName": "s"}}),
     )];
-    let late = plan(&config.spec, None).unwrap();
+    let late = plan(&config.spec, None, None).unwrap();
     let error = make_all(&config, &paths, &late).await.unwrap_err();
     assert!(
         error
@@ -99,7 +99,7 @@ async fn a_full_disk_names_the_drive_and_leaves_no_half() {
         sysctl: Vec::new(),
         swap: Some(protocol::quantity::Quantity::from_bytes(64 << 20)),
     });
-    let plan = plan(&config.spec, None).unwrap();
+    let plan = plan(&config.spec, None, None).unwrap();
     // Takes no bytes whatever is written, as a full file system.
     let full = tempfile::tempdir().unwrap();
     let paths = Paths::new(full.path());

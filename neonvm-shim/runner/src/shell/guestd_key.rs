@@ -1,0 +1,72 @@
+//! The file of the [`GuestdKey`] in the runner's directory.
+
+use std::io;
+use std::path::Path;
+
+use crate::core::guestd_key::{GuestdKey, KEY_BYTES};
+
+/// Makes the key of a guest that is about to boot.
+///
+/// # Errors
+/// As the file system says.
+pub fn make(path: &Path) -> io::Result<GuestdKey> {
+    let key = GuestdKey::new(rand::random::<[u8; KEY_BYTES]>());
+    keep(path, Some(&key))?;
+    Ok(key)
+}
+
+/// Keeps the key of a guest, mode 0600; without one, removes what an earlier guest left.
+///
+/// # Errors
+/// As the file system says.
+pub fn keep(path: &Path, key: Option<&GuestdKey>) -> io::Result<()> {
+    match key {
+        // A key means nothing once the machine, and the guest with it, has ended.
+        Some(key) => {
+            let text = format!("{}\n", key.as_str());
+            telemetry::durable::replace_lazily(path, text.as_bytes())
+        }
+        None => match std::fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        },
+    }
+}
+
+/// The key of the guest that runs; `None` if an older runner booted it.
+///
+/// # Errors
+/// When there is a file that cannot be read or holds no key.
+pub fn read(path: &Path) -> io::Result<Option<GuestdKey>> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => GuestdKey::try_from(text.trim().to_owned())
+            .map(Some)
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn key_is_kept_for_the_next_runner_and_for_its_user_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("guestd.key");
+        assert_eq!(read(&path).unwrap(), None);
+        let first = make(&path).unwrap();
+        assert_eq!(read(&path).unwrap(), Some(first.clone()));
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert_ne!(make(&path).unwrap(), first, "each boot has its own");
+        keep(&path, None).unwrap();
+        keep(&path, None).unwrap();
+        assert_eq!(read(&path).unwrap(), None);
+        std::fs::write(&path, "half").unwrap();
+        assert!(read(&path).is_err());
+    }
+}
