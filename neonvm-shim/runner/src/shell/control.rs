@@ -115,8 +115,8 @@ impl Token {
 
 /// Serves the pod's routes until cancelled. Who has the token of a cluster's controller may do here what is done on the control
 /// socket, by TLS if they choose ([`Door`]); and where there is one, nobody without it changes anything. Without one there are the routes
-/// of NeonVM's runner, open as they are there. Metrics are open in any case. A loopback address is everybody's on the machine: there the
-/// controller has its socket.
+/// of NeonVM's runner, open as they are there. Metrics are open in any case. A loopback address is open to every user of the machine:
+/// no order is taken there, and the controller uses the socket.
 pub async fn serve_pod(
     listener: TcpListener,
     handle: Handle,
@@ -139,15 +139,18 @@ fn pod(token: Option<Token>, is_loopback: bool, bounds: Bounds) -> Router<Handle
     let open = Router::new()
         .route("/cpu_current", any(bad_method).get(cpu_current))
         .route("/ready", any(ready));
+    if is_loopback {
+        return open.route("/cpu_change", any(bad_address));
+    }
     let orders = Router::new().route("/cpu_change", any(bad_method).post(cpu_change));
     match token {
-        Some(token) if !is_loopback => {
+        Some(token) => {
             let guard = middleware::from_fn_with_state(token, admit);
             let orders = orders.merge(control()).route_layer(in_time);
             // Before anything is read of who is not let in.
             open.merge(orders.route_layer(guard))
         }
-        _ => open.merge(orders.route_layer(in_time)),
+        None => open.merge(orders.route_layer(in_time)),
     }
 }
 
@@ -276,6 +279,14 @@ struct Vcpus {
 
 async fn bad_method() -> Response {
     (StatusCode::BAD_REQUEST, "wrong method\n").into_response()
+}
+
+async fn bad_address() -> Response {
+    (
+        StatusCode::FORBIDDEN,
+        "every user of the machine reaches this address: sizes are ordered on control.sock in the runner's directory\n",
+    )
+        .into_response()
 }
 
 async fn cpu_change(State(handle): State<Handle>, body: axum::body::Bytes) -> Response {

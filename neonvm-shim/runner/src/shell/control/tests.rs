@@ -54,6 +54,15 @@ async fn server(
     token: Option<Token>,
     bounds: Bounds,
 ) -> (std::net::SocketAddr, mpsc::Receiver<Input>) {
+    server_at(token, false, bounds).await
+}
+
+/// The same, at an address that counts as loopback or not.
+async fn server_at(
+    token: Option<Token>,
+    is_loopback: bool,
+    bounds: Bounds,
+) -> (std::net::SocketAddr, mpsc::Receiver<Input>) {
     let (inputs, taken) = mpsc::channel(4);
     let state = crate::shell::first_words::waiting_state();
     let (sender, state) = watch::channel(state);
@@ -64,7 +73,7 @@ async fn server(
     };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap();
-    let routes = pod(token, false, bounds).with_state(handle);
+    let routes = pod(token, is_loopback, bounds).with_state(handle);
     let routes = routes.merge(metrics_route(Metrics::new(false).1));
     tokio::spawn(async move {
         let _held = sender;
@@ -113,6 +122,30 @@ async fn without_a_token_a_pod_has_the_routes_of_neonvms_runner_alone() {
     }
     assert_eq!(status(at, "GET /cpu_current", None).await, 200);
     assert_eq!(status(at, "POST /cpu_change", None).await, 400);
+}
+
+/// Requirement: W4. Every user of the machine dials a loopback address.
+#[tokio::test]
+async fn loopback_address_takes_no_order_with_or_without_a_token() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "right").unwrap();
+    for token in [None, Some(Token::new(file.path()).unwrap())] {
+        let (at, mut taken) = server_at(token, true, Bounds::DEPLOYED).await;
+        for request in ORDERS {
+            assert_eq!(
+                status(at, request, Some("Bearer right")).await,
+                404,
+                "{request}"
+            );
+        }
+        for request in ["POST /cpu_change", "GET /cpu_change"] {
+            assert_eq!(status(at, request, Some("Bearer right")).await, 403);
+        }
+        assert_eq!(status(at, "GET /ready", None).await, 503);
+        assert_eq!(status(at, "GET /cpu_current", None).await, 200);
+        assert_eq!(status(at, "GET /metrics", None).await, 200);
+        assert!(taken.try_recv().is_err(), "nothing reached the supervisor");
+    }
 }
 
 #[test]
