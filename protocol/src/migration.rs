@@ -13,6 +13,7 @@
 //! on by `begin` alone, which is only said once the sender is stopped for good ([`OutgoingStage::HandedOver`]) or dead.
 
 use std::net::SocketAddrV4;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -25,6 +26,14 @@ pub const RECEIVE_MIGRATION: &str = "RECEIVE_MIGRATION";
 pub const STREAM_PORT: u16 = 20187;
 /// Port at the target pod's address for the disk, where it is copied.
 pub const DISK_PORT: u16 = 20188;
+
+/// Socket for memory and devices in the directory of a runner that receives.
+pub const STREAM_SOCKET: &str = "stream.sock";
+/// Socket for the disk in that directory.
+pub const DISK_SOCKET: &str = "disk.sock";
+
+/// Member of a [`OutgoingReport::shape`] that holds the key of the guest's daemon.
+pub const SECRET_OF_SHAPE: &str = "guestd_key";
 
 /// The file of a pre-shared key, as QEMU reads it: `qemu:` and hexadecimal digits. Also its key in the secret of the VM's runners.
 pub const PSK_FILE: &str = "keys.psk";
@@ -42,7 +51,7 @@ pub struct OutgoingOrder {
 }
 
 /// Where a receiving QEMU listens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Destination {
     /// For memory and devices.
@@ -52,6 +61,10 @@ pub struct Destination {
     /// Both are spoken to in TLS, by the key that both runners have ([`PSK_FILE`]).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub encrypted: bool,
+    /// On one machine: the directory of the receiving runner. QEMU listens on [`STREAM_SOCKET`] and [`DISK_SOCKET`] in it instead
+    /// of at the addresses, because every user of the machine may dial a loopback address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sockets: Option<PathBuf>,
 }
 
 /// Where and how much of the disk is sent.
@@ -127,7 +140,7 @@ pub struct OutgoingReport {
     pub id: String,
     /// How far it is.
     pub stage: OutgoingStage,
-    /// How its QEMU is built, once known: for the runner at the target, and nobody else.
+    /// How its QEMU is built, once known: for the runner at the target, and nobody else. [`SECRET_OF_SHAPE`] in it is never shown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shape: Option<Value>,
     /// Figures, once there are any.

@@ -16,6 +16,7 @@
 //!    (`shell::keeper::tests::a_cpu_that_appeared_unannounced_is_onlined_by_the_sweep`).
 //! 3. A reader of `/files` sees either all old or all new content (`neonvm_files::projected::tests`).
 //! 4. No program of the guest is listened to, whatever address of the guest's it takes (`tests/callers.rs`).
+//! 5. Where the VM's runtime drive has a key, no request without it is served, from any address ([`shell::runtime`]).
 
 pub mod core;
 pub mod shell;

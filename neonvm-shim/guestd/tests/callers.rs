@@ -2,6 +2,7 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::net::IpAddr;
+use std::path::Path;
 use std::process::{Child, Stdio};
 
 use test_network::Network;
@@ -25,10 +26,13 @@ impl Drop for Daemon {
 
 impl Daemon {
     /// Starts it in a network, and waits until it serves. It leaves the CPUs of this machine alone.
-    fn start(network: &Network, files: &std::path::Path) -> Self {
+    fn start(network: &Network, files: &Path, runtime: &Path) -> Self {
         let mut command = network.command(env!("CARGO_BIN_EXE_neonvmd"));
-        command.args(["--cpu-policy=managed", "--files-root"]);
-        let spawned = command.arg(files).stderr(Stdio::piped()).spawn();
+        command
+            .args(["--cpu-policy=managed", "--files-root"])
+            .arg(files);
+        command.arg("--runtime").arg(runtime);
+        let spawned = command.stderr(Stdio::piped()).spawn();
         let mut daemon = Self(spawned.expect("nsenter"));
         let said = BufReader::new(daemon.0.stderr.take().expect("piped"));
         let serves = said
@@ -58,7 +62,8 @@ fn the_host_is_listened_to_and_no_program_of_the_guest() {
     host.ip(&format!("address add {HOST}/30 dev guest"));
     guest.ip(&format!("address add {OTHER}/32 dev lo"));
     let files = tempfile::tempdir().expect("a directory");
-    let _daemon = Daemon::start(&guest, files.path());
+    let no_drive = files.path().join("no-drive");
+    let _daemon = Daemon::start(&guest, files.path(), &no_drive);
     let answer = asked(&host, GUEST);
     assert!(answer.contains("boot_id"), "{answer}");
     for at in [GUEST, OTHER, "127.0.0.1", "127.1.2.3"] {
@@ -72,4 +77,41 @@ fn the_host_is_listened_to_and_no_program_of_the_guest() {
     assert!(chosen.contains(&format!("src {OTHER}")), "{chosen}");
     assert_eq!(asked(&guest, GUEST), "", "from {OTHER}");
     assert!(asked(&host, GUEST).contains("boot_id"));
+}
+
+/// Requirement: W3. On one machine every caller has the address of the guest's host, other guests and local users among them.
+#[test]
+fn host_without_the_key_of_the_runtime_drive_is_refused() {
+    let made = || Network::new().expect("a network");
+    let Some((guest, host)) = made().zip(made()) else {
+        return println!(
+            "SKIP(missing: root): host_without_the_key_of_the_runtime_drive_is_refused"
+        );
+    };
+    guest.cable("eth0", &host, "guest");
+    guest.ip(&format!("address add {GUEST}/30 dev eth0"));
+    host.ip(&format!("address add {HOST}/30 dev guest"));
+    let (files, drive) = (tempfile::tempdir(), tempfile::tempdir());
+    let (files, drive) = files
+        .and_then(|files| Ok((files, drive?)))
+        .expect("directories");
+    std::fs::write(drive.path().join("guestd.key"), "right\n").expect("written");
+    std::fs::write(drive.path().join("pushed.txt"), "/mnt/ssh\n").expect("written");
+    let _daemon = Daemon::start(&guest, files.path(), drive.path());
+    let at: IpAddr = GUEST.parse().expect("an address");
+    let status = |path: &str, key: Option<&str>| {
+        let answer = host.fetches_with((at, PORT).into(), path, key);
+        answer.split(' ').nth(1).unwrap_or_default().to_owned()
+    };
+    for path in ["/v1/state", "/cpu", "/files/mnt/ssh", "/metrics"] {
+        for wrong in [None, Some("wrong"), Some("")] {
+            assert_eq!(status(path, wrong), "401", "{path} {wrong:?}");
+        }
+    }
+    let right = Some("right");
+    assert_eq!(status("/v1/state", right), "200");
+    // Nothing is there yet; a directory that the VM's spec does not name is not even looked for.
+    assert_eq!(status("/files/mnt/ssh", right), "400");
+    assert_eq!(status("/files/etc", right), "403");
+    assert_eq!(asked(&guest, "127.0.0.1"), "", "a program of the guest");
 }

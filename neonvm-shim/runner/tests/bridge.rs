@@ -147,8 +147,10 @@ async fn n18_a_guest_behind_a_bridge_is_reached_at_its_pods_address() {
     // The guest's daemon takes orders from its own pod alone.
     let daemon = (IpAddr::from(ADDRESS), GUESTD_FORWARD).into();
     assert_eq!(wire.fetches(daemon, "/v1/state"), "");
-    let own = pod.fetches(daemon, "/v1/state");
+    let own = pod.fetches_with(daemon, "/v1/state", Some(&vm.guestd_key()));
     assert!(own.contains("boot_id"), "{own}");
+    let keyless = pod.fetches(daemon, "/v1/state");
+    assert!(keyless.starts_with("HTTP/1.1 401"), "{keyless}");
     // Nor does a neighbour that knows the guest's own address get through by it.
     wire.ip(&format!("route add {GUEST} via {ADDRESS}"));
     support::until("its pod reaches it", &vm, || {

@@ -27,6 +27,7 @@ impl Session {
             .await
             .expect("connects");
         let mut link = Link::over(stream, "guest").await.expect("speaks");
+        link = link.with_bearer(&vm.guestd_key());
         let (tx, seen) = watch::channel(guest(&mut link).await);
         let asking = tokio::spawn(async move {
             loop {

@@ -4,7 +4,7 @@
 
 mod support;
 
-use std::net::SocketAddrV4;
+use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 
 use hyper::Method;
@@ -12,11 +12,10 @@ use neonvm_runner::core::args::Paths;
 use neonvm_runner::shell::guest;
 use neonvm_runner::shell::record::write_json;
 use protocol::migration::{
-    DiskTravel, IncomingOrder, IncomingStage, OutgoingOrder, OutgoingStage, PSK_FILE, StreamOptions,
+    DISK_PORT, DiskTravel, IncomingOrder, IncomingStage, OutgoingOrder, OutgoingStage, PSK_FILE,
+    STREAM_PORT, StreamOptions,
 };
-use protocol::runner::{
-    ExitReason, GUESTD_FORWARD, GuestState, ResizeProblem, RunnerPhase, RunnerState,
-};
+use protocol::runner::{ExitReason, GuestState, ResizeProblem, RunnerPhase, RunnerState};
 use protocol::units::Bytes;
 use support::{Bounds, Kit, PATIENCE, SLOT, Vm, unless_harmed};
 use tokio_util::sync::CancellationToken;
@@ -73,10 +72,9 @@ async fn guest_at(vm: &Vm) -> GuestState {
 
 /// The same, unless it never answers.
 async fn answer(vm: &Vm) -> Option<GuestState> {
-    let address = SocketAddrV4::new(vm.config.pod_ip, GUESTD_FORWARD);
     let (news, mut states) = tokio::sync::mpsc::channel(1);
     let cancel = CancellationToken::new();
-    tokio::spawn(guest::watch(address, news, cancel.clone()));
+    tokio::spawn(guest::watch(vm.daemon(), news, cancel.clone()));
     let news = tokio::time::timeout(PATIENCE, states.recv()).await;
     cancel.cancel();
     match news {
@@ -88,7 +86,7 @@ async fn answer(vm: &Vm) -> Option<GuestState> {
 async fn send(vm: &Vm, id: &str, to: Option<&RunnerState>, speed: Bytes) -> RunnerState {
     let order = OutgoingOrder {
         id: id.into(),
-        to: to.map(|state| state.incoming.as_ref().unwrap().destination.unwrap()),
+        to: to.map(|state| state.incoming.clone().unwrap().destination.unwrap()),
         how: how(speed),
     };
     let body = serde_json::to_vec(&order).unwrap();
@@ -114,7 +112,7 @@ async fn receiver(kit: &Kit, from: &Vm, id: &str, disk: DiskTravel) -> (Vm, Runn
 
 fn is_encrypted(state: &RunnerState) -> bool {
     let report = state.incoming.as_ref().unwrap();
-    report.destination.unwrap().encrypted
+    report.destination.as_ref().unwrap().encrypted
 }
 
 async fn listener(mut to: Vm, from: &Vm, id: &str, disk: DiskTravel) -> (Vm, RunnerState) {
@@ -322,4 +320,45 @@ async fn moves(kit: Arc<Kit>) {
         (boot_id.as_str(), 3)
     );
     f.resize(1000, 2, 5).await;
+}
+
+/// Requirement: W3. Every user of the machine may dial a loopback port, so nothing listens there; the key of the guest's daemon comes
+/// along, and what comes is the guest, with its disk.
+#[tokio::test]
+async fn guest_moves_over_private_sockets_where_runners_share_no_key() {
+    let name = "guest_moves_over_private_sockets_where_runners_share_no_key";
+    let signs = ["GuestPanic", "Kernel panic", STANDS_STILL];
+    unless_harmed(name, &signs, moves_privately).await;
+}
+
+async fn moves_privately(kit: Arc<Kit>) {
+    let mut a = with_key(&kit, false, None);
+    a.start().await;
+    let boot_id = a.running().await.boot_id.unwrap();
+    let key = a.guestd_key();
+
+    let target = with_key(&kit, true, None);
+    let (b, listening) = listener(target, &a, "private", DiskTravel::Layer).await;
+    let to = listening.incoming.clone().unwrap().destination.unwrap();
+    assert_eq!(to.sockets.as_deref(), Some(b.dir.path()));
+    for port in [STREAM_PORT, DISK_PORT] {
+        let dialled = std::net::TcpStream::connect((b.config.pod_ip, port));
+        assert!(dialled.is_err(), "port {port} is open to every user");
+    }
+    for socket in [b.paths().stream(), b.paths().disk(), b.paths().guestd_key()] {
+        let mode = std::fs::metadata(&socket).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{}", socket.display());
+    }
+    let mode = std::fs::metadata(b.dir.path())
+        .unwrap()
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o700);
+
+    send(&a, "private", Some(&listening), FAST).await;
+    handed_over(&a, &b).await;
+    let moved = take_over(&mut a, &b, "private").await;
+    assert_eq!(moved.boot_id, boot_id);
+    assert_eq!(b.guestd_key(), key, "the key is the boot's");
+    assert!(!a.logs().contains(&key) && !b.logs().contains(&key));
 }

@@ -57,7 +57,8 @@ async fn n18_a_guest_answers_at_its_address_in_the_overlay() {
     // Neighbours give no orders: the port is open to the guest's own host alone.
     let guest: IpAddr = GUEST.parse().expect("an address");
     assert_eq!(wire.fetches((guest, GUESTD_PORT).into(), "/v1/state"), "");
-    let own = pod.fetches((vm.config.pod_ip, GUESTD_FORWARD).into(), "/v1/state");
+    let own = (vm.config.pod_ip, GUESTD_FORWARD).into();
+    let own = pod.fetches_with(own, "/v1/state", Some(&vm.guestd_key()));
     assert!(own.contains("boot_id"), "{own}");
 
     // Somebody has pulled the plug while there was no runner: the next one puts it in.

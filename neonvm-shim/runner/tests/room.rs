@@ -5,13 +5,12 @@ mod support;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write as _;
-use std::net::SocketAddrV4;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use neonvm_runner::shell::guest::{checksum, put_files};
+use neonvm_runner::shell::guest::{Daemon, checksum, put_files};
 use neonvm_runner::shell::record::write_json;
-use protocol::runner::{GUESTD_FORWARD, RunnerPhase, RunnerState};
+use protocol::runner::{RunnerPhase, RunnerState};
 use support::{Bounds, Kit, Vm, kit};
 
 const SMALL: Bounds = Bounds {
@@ -44,7 +43,12 @@ impl SmallDisk {
 
     /// A VM that has its directory on it.
     fn vm(&self, kit: &Kit) -> Vm {
-        let mut vm = Vm::new(kit, &SMALL, |_| ());
+        let mut vm = Vm::new(kit, &SMALL, |config| {
+            // A directory that may be pushed; the secret for it is never there.
+            let disk = serde_json::json!({"name": "room", "mountPath": WRITTEN, "watch": true,
+                "secret": {"secretName": "none"}});
+            config.spec.disks = vec![serde_json::from_value(disk).expect("a disk")];
+        });
         vm.dir = tempfile::tempdir_in(self.dir.path()).expect("a directory on it");
         write_json(&vm.paths().config(), &vm.config).expect("a configuration");
         vm
@@ -73,10 +77,10 @@ impl Drop for SmallDisk {
 }
 
 /// Has the guest write more to its disk than a few clusters hold, and asks for nothing back.
-fn write_much(at: SocketAddrV4) {
+fn write_much(daemon: Daemon) {
     let files = BTreeMap::from([("much".to_owned(), noise(2 << 20))]);
     // The guest may stop before it answers.
-    tokio::spawn(async move { put_files(at, WRITTEN, &files).await.is_ok() });
+    tokio::spawn(async move { put_files(&daemon, WRITTEN, &files).await.is_ok() });
 }
 
 /// Bytes that are not zeros, which would need no room.
@@ -109,10 +113,9 @@ async fn a_guest_whose_hosts_disk_is_full_is_told_of_and_goes_on_once_there_is_r
     vm.start().await;
     let before = vm.running().await;
     assert_eq!(before.disk_full, None);
-    let at = SocketAddrV4::new(vm.config.pod_ip, GUESTD_FORWARD);
 
     let filler = disk.fill();
-    write_much(at);
+    write_much(vm.daemon());
     let state = vm.wait("the full disk is told of", is_full).await;
     assert_eq!(state.phase, RunnerPhase::Running);
 
@@ -133,6 +136,11 @@ async fn a_guest_whose_hosts_disk_is_full_is_told_of_and_goes_on_once_there_is_r
     assert_eq!(after.boot_id, before.boot_id, "it is the same guest");
     // It writes as if nothing had been.
     let files = BTreeMap::from([("more".to_owned(), noise(1 << 16))]);
-    put_files(at, WRITTEN, &files).await.expect("it writes");
-    checksum(at, WRITTEN).await.expect("it reads what it wrote");
+    let daemon = vm.daemon();
+    put_files(&daemon, WRITTEN, &files)
+        .await
+        .expect("it writes");
+    checksum(&daemon, WRITTEN)
+        .await
+        .expect("it reads what it wrote");
 }

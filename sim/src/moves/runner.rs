@@ -130,6 +130,7 @@ impl Machine {
             stream: std::net::SocketAddrV4::new([127, 1, high, low].into(), 20187),
             disk: None,
             encrypted: false,
+            sockets: None,
         }
     }
 }
@@ -162,6 +163,7 @@ fn manifest() -> Manifest {
         drives: Vec::new(),
         encrypts: false,
         guestd_key: None,
+        dials_sockets: true,
     }
 }
 
@@ -392,7 +394,7 @@ impl Moves {
         let now = self.now;
         let to = |machine: &Machine| {
             let leaving = machine.leaving.as_ref();
-            leaving.and_then(|leaving| leaving.order.to)
+            leaving.and_then(|leaving| leaving.order.to.clone())
         };
         let peer = self.machines.get(name).and_then(to).and_then(|to| {
             let mut all = self.machines.iter();

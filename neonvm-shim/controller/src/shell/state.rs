@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use protocol::migration::SECRET_OF_SHAPE;
 use protocol::time::Timestamp;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -286,6 +287,36 @@ impl StateHandle {
 fn shown<D: Serialize>(dumps: BTreeMap<String, Arc<D>>) -> BTreeMap<String, Value> {
     let dumps = dumps.into_iter();
     dumps
-        .map(|(key, dump)| (key, serde_json::to_value(&*dump).unwrap_or(Value::Null)))
+        .map(|(key, dump)| {
+            let mut dump = serde_json::to_value(&*dump).unwrap_or(Value::Null);
+            hide_secrets(&mut dump);
+            (key, dump)
+        })
         .collect()
+}
+
+/// A runner whose guest is about to move says the key of the guest's daemon, for the other runner alone.
+fn hide_secrets(shown: &mut Value) {
+    match shown {
+        Value::Object(members) => {
+            members.remove(SECRET_OF_SHAPE);
+            members.values_mut().for_each(hide_secrets);
+        }
+        Value::Array(values) => values.iter_mut().for_each(hide_secrets),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn key_of_a_guest_that_moves_is_not_shown() {
+        let runner = json!({"outgoing": {"shape": {"guestd_key": "a5a5", "mac": "52:54"}}});
+        let dumps = BTreeMap::from([("vm".to_owned(), Arc::new(json!({"runners": [runner]})))]);
+        let shown = serde_json::to_string(&shown(dumps)).expect("JSON");
+        assert!(shown.contains("52:54"), "{shown}");
+        assert!(!shown.contains("a5a5"), "{shown}");
+    }
 }

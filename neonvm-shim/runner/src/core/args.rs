@@ -3,6 +3,7 @@
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
+use protocol::migration::{DISK_SOCKET, STREAM_SOCKET};
 use protocol::units::Bytes;
 use protocol::vm::MEMORY_BLOCK_BYTES;
 
@@ -107,6 +108,18 @@ impl Paths {
     #[must_use]
     pub fn guestd_key(&self) -> PathBuf {
         self.dir.join("guestd.key")
+    }
+
+    /// Where QEMU waits for the memory and devices of a guest that comes from this machine.
+    #[must_use]
+    pub fn stream(&self) -> PathBuf {
+        self.dir.join(STREAM_SOCKET)
+    }
+
+    /// Where it waits for that guest's disk.
+    #[must_use]
+    pub fn disk(&self) -> PathBuf {
+        self.dir.join(DISK_SOCKET)
     }
 
     /// The runner's control socket.

@@ -5,6 +5,7 @@ mod cable;
 mod confined;
 pub mod console;
 pub mod control;
+mod descriptors;
 pub mod disk;
 mod door;
 pub mod drives;

@@ -1,5 +1,6 @@
 //! The monitor connection: typed commands with a time limit, and the events that matter.
 
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
@@ -7,11 +8,11 @@ use futures::StreamExt;
 use protocol::units::Bytes;
 use qapi::futures::{QapiService, QmpStreamTokio};
 use qapi::qmp;
-use tokio::io::WriteHalf;
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use tracing::debug;
 
+use super::descriptors::{Attached, DescriptorWriter};
 use crate::core::args::MEMORY_DEVICE;
 use crate::core::exit::ShutdownReason;
 use crate::core::sizer::{CpuSlot, DeviceView, QmpFailure};
@@ -70,7 +71,8 @@ pub enum ConnectError {
 
 /// A connected monitor.
 pub struct Qmp {
-    service: QapiService<QmpStreamTokio<WriteHalf<UnixStream>>>,
+    service: QapiService<QmpStreamTokio<DescriptorWriter>>,
+    attached: Attached,
     /// QEMU's version, `"10.0.2"`.
     pub version: String,
 }
@@ -91,8 +93,10 @@ pub async fn connect(socket: &Path) -> Result<(Qmp, mpsc::Receiver<QmpEvent>), C
     let stream = UnixStream::connect(socket)
         .await
         .map_err(ConnectError::Connect)?;
+    let (read, write) = stream.into_split();
+    let (write, attached) = DescriptorWriter::new(write);
     let handshake = async {
-        let negotiation = QmpStreamTokio::open(stream).await?;
+        let negotiation = QmpStreamTokio::open_split(read, write).await?;
         let qemu = &negotiation.capabilities.QMP.version.qemu;
         let version = format!("{}.{}.{}", qemu.major, qemu.minor, qemu.micro);
         Ok((negotiation.negotiate().await?, version))
@@ -121,7 +125,12 @@ pub async fn connect(socket: &Path) -> Result<(Qmp, mpsc::Receiver<QmpEvent>), C
             }
         }
     });
-    Ok((Qmp { service, version }, rx))
+    let qmp = Qmp {
+        service,
+        attached,
+        version,
+    };
+    Ok((qmp, rx))
 }
 
 fn translate(event: &qmp::Event) -> Option<QmpEvent> {
@@ -182,6 +191,11 @@ impl Qmp {
                 COMMAND_TIMEOUT.as_secs()
             ))),
         }
+    }
+
+    /// Lets a descriptor go along with the next command.
+    pub(super) fn attach(&self, descriptor: OwnedFd) {
+        self.attached.put(descriptor);
     }
 
     /// All possible CPUs.

@@ -3,15 +3,19 @@
 //! Arguments are plain JSON: options that came or went between QEMU's versions are asked for by name (see
 //! [`Qmp::known_capabilities`]), and a word of a newer QEMU must not break a reply.
 
+use std::fs::Permissions;
 use std::net::SocketAddrV4;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-use protocol::migration::{Destination, DiskDestination, Progress, RamProgress, StreamOptions};
+use protocol::migration::{Destination, Progress, RamProgress, StreamOptions};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::qmp::Qmp;
+use crate::core::args::Paths;
 use crate::core::sizer::QmpFailure;
 use crate::core::transfer::View;
 
@@ -20,6 +24,9 @@ const XBZRLE_CACHE_BYTES: u64 = 256 << 20;
 /// Id of the root disk's drive, the export of it, and the job and node that copy it.
 const DRIVE: &str = "root";
 const COPY: &str = "moving-root";
+/// Names of the connections that QEMU is given.
+const TO_DISK: &str = "moving-to-disk";
+const TO_TARGET: &str = "moving-to-target";
 /// Longest wait for a copy that has caught up to end; the guest stands still meanwhile.
 const COPY_END: Duration = Duration::from_secs(30);
 /// Pause between two looks at that.
@@ -48,6 +55,15 @@ impl Side {
             Self::Client => "moving-client",
         }
     }
+}
+
+/// How a QEMU reaches the one that its guest goes to.
+#[derive(Debug)]
+pub enum Via {
+    /// It dials.
+    Address(SocketAddrV4),
+    /// It is given a connection.
+    Descriptor(OwnedFd),
 }
 
 macro_rules! command {
@@ -88,6 +104,7 @@ command!(NbdStop, "nbd-server-stop");
 command!(ExportAdd, "block-export-add");
 command!(NodeAdd, "blockdev-add");
 command!(NodeDel, "blockdev-del");
+command!(GetFd, "getfd");
 command!(Mirror, "blockdev-mirror");
 command!(JobCancel, "block-job-cancel");
 
@@ -212,15 +229,18 @@ impl Qmp {
     ///
     /// # Errors
     /// When QEMU refuses, for example because it cannot encrypt, or is silent.
-    pub async fn listen(&self, at: Destination, how: StreamOptions, keys: Option<&Path>) -> Step {
+    pub async fn listen(&self, at: &Destination, how: StreamOptions, keys: Option<&Path>) -> Step {
         if let Some(dir) = keys {
             self.load_keys(dir, Side::Server).await?;
         }
         let side = keys.map(|_| Side::Server);
         self.agree(how, at.disk.is_some(), side).await?;
+        let sockets = at.sockets.as_deref().map(Paths::new);
         if let Some(disk) = at.disk {
-            let (host, port) = (disk.nbd.ip().to_string(), disk.nbd.port().to_string());
-            let address = json!({"type": "inet", "data": {"host": host, "port": port}});
+            let address = match &sockets {
+                Some(paths) => json!({"type": "unix", "data": {"path": paths.disk()}}),
+                None => json!({"type": "inet", "data": inet(disk.nbd)}),
+            };
             let mut server = json!({"addr": address, "max-connections": 1});
             if let Some(side) = side {
                 server["tls-creds"] = json!(side.keys());
@@ -233,9 +253,16 @@ impl Qmp {
             })))
             .await?;
         }
-        self.execute(Incoming(json!({"uri": uri(at.stream)})))
-            .await
-            .map(drop)
+        let uri = match &sockets {
+            Some(paths) => format!("unix:{}", paths.stream().display()),
+            None => uri(at.stream),
+        };
+        self.execute(Incoming(json!({ "uri": uri }))).await?;
+        // The directory lets nobody in; a socket that is passed on by mistake does not either.
+        for socket in sockets.iter().flat_map(|at| [at.stream(), at.disk()]) {
+            let _ = std::fs::set_permissions(socket, Permissions::from_mode(0o600));
+        }
+        Ok(())
     }
 
     /// Lets the guest that has come run.
@@ -262,12 +289,20 @@ impl Qmp {
     ///
     /// # Errors
     /// When QEMU refuses, the target is not reached or has other keys, or QEMU is silent.
-    pub async fn copy_disk(&self, to: DiskDestination, keys: Option<&Path>) -> Step {
-        let (host, port) = (to.nbd.ip().to_string(), to.nbd.port().to_string());
+    pub async fn copy_disk(&self, via: Via, whole: bool, keys: Option<&Path>) -> Step {
         self.drop_copy_node().await?;
-        let mut file = json!({
-            "driver": "nbd", "export": DRIVE, "server": {"type": "inet", "host": host, "port": port},
-        });
+        let server = match via {
+            Via::Address(at) => {
+                let mut server = inet(at);
+                server["type"] = json!("inet");
+                server
+            }
+            Via::Descriptor(connection) => {
+                self.give(TO_DISK, connection).await?;
+                json!({"type": "fd", "str": TO_DISK})
+            }
+        };
+        let mut file = json!({"driver": "nbd", "export": DRIVE, "server": server});
         if let Some(dir) = keys {
             self.load_keys(dir, Side::Client).await?;
             file["tls-creds"] = json!(Side::Client.keys());
@@ -278,10 +313,16 @@ impl Qmp {
         .await?;
         self.execute(Mirror(json!({
             "job-id": COPY, "device": DRIVE, "target": COPY,
-            "sync": if to.whole { "full" } else { "top" },
+            "sync": if whole { "full" } else { "top" },
         })))
         .await
         .map(drop)
+    }
+
+    /// Hands a connection to QEMU, which knows it by `name` until it is used.
+    async fn give(&self, name: &str, connection: OwnedFd) -> Step {
+        self.attach(connection);
+        self.execute(GetFd(json!({"fdname": name}))).await.map(drop)
     }
 
     async fn drop_copy_node(&self) -> Step {
@@ -297,15 +338,27 @@ impl Qmp {
     ///
     /// # Errors
     /// When QEMU refuses or is silent.
-    pub async fn send(&self, to: Destination, how: StreamOptions, keys: Option<&Path>) -> Step {
+    pub async fn send(
+        &self,
+        via: Via,
+        with_disk: bool,
+        how: StreamOptions,
+        keys: Option<&Path>,
+    ) -> Step {
         // Those that a copy of the disk goes by were read when it began, and stay.
-        if let Some(dir) = keys.filter(|_| to.disk.is_none()) {
+        if let Some(dir) = keys.filter(|_| !with_disk) {
             self.load_keys(dir, Side::Client).await?;
         }
         let side = keys.map(|_| Side::Client);
-        self.agree(how, to.disk.is_some(), side).await?;
-        self.execute(Migrate(json!({"uri": uri(to.stream)})))
-            .await?;
+        self.agree(how, with_disk, side).await?;
+        let uri = match via {
+            Via::Address(at) => uri(at),
+            Via::Descriptor(connection) => {
+                self.give(TO_TARGET, connection).await?;
+                format!("fd:{TO_TARGET}")
+            }
+        };
+        self.execute(Migrate(json!({ "uri": uri }))).await?;
         if how.post_copy {
             self.execute(StartPostCopy(json!({}))).await?;
         }
@@ -351,6 +404,10 @@ impl Qmp {
         }
         Ok(())
     }
+}
+
+fn inet(at: SocketAddrV4) -> Value {
+    json!({"host": at.ip().to_string(), "port": at.port().to_string()})
 }
 
 fn uri(at: SocketAddrV4) -> String {

@@ -434,7 +434,11 @@ impl Runner {
         &self,
         order: IncomingOrder,
     ) -> Result<Result<(Record, Option<Child>), Unfit>, RunError> {
-        let from = match transfer::manifest(&self.config, &order) {
+        let from = transfer::manifest(&self.config, &order).and_then(|from| {
+            transfer::is_reached(&self.config, &order, &from)?;
+            Ok(from)
+        });
+        let from = match from {
             Ok(from) => from,
             Err(unfit) => return Ok(Err(unfit)),
         };
@@ -535,8 +539,10 @@ impl Runner {
                 ran: arrival.ran || record.leaving.is_some(),
                 ..arrival
             })
-            .map(|arrival| (transfer::destination(&self.config, &arrival), arrival))
-            .map(|(at, arrival)| Incoming::new(arrival, at));
+            .map(|arrival| {
+                let at = transfer::destination(&self.config, &self.paths, &arrival);
+                Incoming::new(arrival, at)
+            });
         let waits = incoming.as_ref().filter(|at| !at.is_begun());
         let held = waits
             .map(Incoming::id)

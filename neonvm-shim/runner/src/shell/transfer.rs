@@ -2,6 +2,7 @@
 //! beside everything else, and answers the routes.
 
 use std::net::SocketAddrV4;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use protocol::migration::{
 };
 use protocol::runner::{BeforeSilence, RunnerState};
 use protocol::time::Timestamp;
+use tokio::net::UnixStream;
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
@@ -19,6 +21,7 @@ use super::disk::{self, DiskError};
 use super::drives;
 use super::process;
 use super::qmp::Qmp;
+use super::qmp_transfer::Via;
 use super::record::Record;
 use super::supervisor::{Input, Supervisor};
 use crate::config::RunnerConfig;
@@ -67,18 +70,28 @@ pub enum Transfer {
     Came(IncomingAction, Result<(), String>),
 }
 
-/// Where a target listens.
+/// Where a target listens: at ports of its pod, or at sockets of its directory where everybody may dial the ports.
 #[must_use]
-pub fn destination(config: &RunnerConfig, arrival: &Arrival) -> Destination {
+pub fn destination(config: &RunnerConfig, paths: &Paths, arrival: &Arrival) -> Destination {
     let at = |port| SocketAddrV4::new(config.pod_ip, port);
     Destination {
+        sockets: uses_sockets(config, &arrival.order).then(|| paths.dir.clone()),
         stream: at(STREAM_PORT),
         disk: (!arrival.shares_disk).then(|| DiskDestination {
             nbd: at(DISK_PORT),
             whole: arrival.order.disk == DiskTravel::Whole,
         }),
-        encrypted: config.migration_keys.is_some() && sender_encrypts(&arrival.order),
+        encrypted: is_encrypted(config, &arrival.order),
     }
+}
+
+fn is_encrypted(config: &RunnerConfig, order: &IncomingOrder) -> bool {
+    config.migration_keys.is_some() && sender_encrypts(order)
+}
+
+/// Whether ports would be open to every user of the machine. A key of both runners' keeps those out.
+fn uses_sockets(config: &RunnerConfig, order: &IncomingOrder) -> bool {
+    config.pod_ip.is_loopback() && !is_encrypted(config, order)
 }
 
 /// Whether who sends a guest has the key of the VM's runners.
@@ -110,6 +123,22 @@ pub fn manifest(config: &RunnerConfig, order: &IncomingOrder) -> Result<Manifest
         return Err(Unfit::NoOverlay);
     }
     Ok(manifest)
+}
+
+/// Checks that the source reaches this place by a way that nobody else has. Only asked before a guest comes: one that is here may have
+/// come to an older runner.
+///
+/// # Errors
+/// [`Unfit::NoSockets`].
+pub fn is_reached(
+    config: &RunnerConfig,
+    order: &IncomingOrder,
+    from: &Manifest,
+) -> Result<(), Unfit> {
+    if uses_sockets(config, order) && !from.dials_sockets {
+        return Err(Unfit::NoSockets);
+    }
+    Ok(())
 }
 
 /// What a guest that came was built with where it booted, which it keeps; none for one that booted here.
@@ -276,6 +305,7 @@ async fn describe(
         drives: drives_here(&paths, &record.drives)?,
         encrypts: config.migration_keys.is_some(),
         guestd_key,
+        dials_sockets: true,
     }))
 }
 
@@ -299,10 +329,36 @@ async fn depart(
     if to.encrypted && keys.is_none() {
         return refused("the target wants it encrypted, and here is no key");
     }
+    let there = to.sockets.as_deref().map(Paths::new);
     match to.disk {
-        Some(disk) if *action == OutgoingAction::Copy => qmp.copy_disk(disk, keys).await,
-        _ => qmp.send(to, how, keys).await,
+        Some(disk) if *action == OutgoingAction::Copy => {
+            let via = match there {
+                Some(there) => Via::Descriptor(dialled(&there.disk()).await?),
+                None => Via::Address(disk.nbd),
+            };
+            qmp.copy_disk(via, disk.whole, keys).await
+        }
+        disk => {
+            let via = match there {
+                Some(there) => Via::Descriptor(dialled(&there.stream()).await?),
+                None => Via::Address(to.stream),
+            };
+            qmp.send(via, disk.is_some(), how, keys).await
+        }
     }
+}
+
+/// A connection to a target on this machine, for QEMU, which sees no directory but its own.
+async fn dialled(socket: &Path) -> Result<OwnedFd, QmpFailure> {
+    let connect = async {
+        let stream = UnixStream::connect(socket).await?.into_std()?;
+        stream.set_nonblocking(false)?;
+        Ok(OwnedFd::from(stream))
+    };
+    connect.await.map_err(|error: std::io::Error| QmpFailure {
+        command: "getfd".to_owned(),
+        message: format!("cannot connect to {}: {error}", socket.display()),
+    })
 }
 
 fn words(result: Result<(), QmpFailure>) -> Result<(), String> {
@@ -424,7 +480,7 @@ impl Supervisor {
                 return drop(inputs.send(Input::Transfer(input)).await);
             };
             let order = record.leaving.as_ref().map(|leaving| &leaving.order);
-            let to = order.and_then(|order| order.to.map(|to| (to, order.how)));
+            let to = order.and_then(|order| order.to.clone().map(|to| (to, order.how)));
             let result = match &action {
                 OutgoingAction::Look => {
                     let mut view = qmp.view().await.map_err(|failure| failure.message);
@@ -471,7 +527,7 @@ impl Supervisor {
         let Some(arrival) = self.record.arrival.clone() else {
             return;
         };
-        let at = destination(&self.config, &arrival);
+        let at = destination(&self.config, &self.paths, &arrival);
         let fits = manifest(&self.config, &arrival.order);
         let keys = self.config.migration_keys.clone().filter(|_| at.encrypted);
         let inputs = self.inputs.clone();
@@ -488,7 +544,7 @@ impl Supervisor {
                 (_, None) => Err("QEMU's monitor is not connected".to_owned()),
                 (IncomingAction::Listen, Some(qmp)) => {
                     match fits.and_then(|manifest| manifest.fits(&qmp.version)) {
-                        Ok(()) => words(qmp.listen(at, arrival.order.how, keys.as_deref()).await),
+                        Ok(()) => words(qmp.listen(&at, arrival.order.how, keys.as_deref()).await),
                         Err(unfit) => Err(unfit.to_string()),
                     }
                 }

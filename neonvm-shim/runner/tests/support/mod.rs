@@ -10,7 +10,7 @@
     reason = "the line that says that a test did not run"
 )]
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
@@ -22,12 +22,14 @@ use neonvm_runner::config::{
     AccelChoice, BootImage, CONFIG_FORMAT, GuestNetwork, Programs, RunnerConfig,
 };
 use neonvm_runner::core::args::Paths;
+use neonvm_runner::core::guestd_key::GuestdKey;
 use neonvm_runner::node::Store;
+use neonvm_runner::shell::guest::Daemon;
 use neonvm_runner::shell::http::{HttpError, over_unix};
 use neonvm_runner::shell::record::write_json;
 use protocol::disk_cache::DiskCache;
 use protocol::quantity::Quantity;
-use protocol::runner::{ExitReport, RunnerPhase, RunnerState, SizeOrder};
+use protocol::runner::{ExitReport, GUESTD_FORWARD, RunnerPhase, RunnerState, SizeOrder};
 use protocol::trace::TraceId;
 use protocol::units::{Bytes, MilliCpu};
 use protocol::vm::{CpuBounds, CpuScalingMode, MemorySlots, VmSpec};
@@ -207,6 +209,20 @@ impl Vm {
 
     pub fn paths(&self) -> Paths {
         Paths::new(self.dir.path())
+    }
+
+    /// The key of its guest's daemon, as the runner has it.
+    pub fn guestd_key(&self) -> String {
+        let text = std::fs::read_to_string(self.paths().guestd_key());
+        text.expect("the guest has a key").trim().to_owned()
+    }
+
+    /// Its guest's daemon.
+    pub fn daemon(&self) -> Daemon {
+        Daemon {
+            address: SocketAddrV4::new(self.config.pod_ip, GUESTD_FORWARD),
+            key: Some(GuestdKey::try_from(self.guestd_key()).expect("a key")),
+        }
     }
 
     /// What its runners' standard output goes to.

@@ -354,7 +354,10 @@ impl Draft<'_> {
             let why = peer_text(report.problem.as_deref().unwrap_or_default());
             return self.fail(&Reason::TargetRefused { why });
         }
-        let (to, pod) = (report.destination, self.stored.source_pod_name.clone());
+        let (to, pod) = (
+            report.destination.clone(),
+            self.stored.source_pod_name.clone(),
+        );
         match self.outgoing() {
             Some(report) if report.stage == OutgoingStage::Failed => self.refused(),
             Some(report) if report.stage != OutgoingStage::Holding => self.keep_figures(false),

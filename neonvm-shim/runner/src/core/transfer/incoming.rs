@@ -236,7 +236,7 @@ impl Incoming {
         IncomingReport {
             id: self.arrival.order.id.clone(),
             stage,
-            destination: self.listens.then_some(self.destination),
+            destination: self.listens.then(|| self.destination.clone()),
             problem: self.problem.clone(),
             began_unix_us: self.began_unix_us,
         }

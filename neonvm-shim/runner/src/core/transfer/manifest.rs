@@ -82,6 +82,9 @@ pub struct Manifest {
     /// The key of its daemon, which stays that of its boot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guestd_key: Option<GuestdKey>,
+    /// The runner connects to the sockets of a target on its machine.
+    #[serde(default)]
+    pub dials_sockets: bool,
 }
 
 /// What a guest has whose runner does not say.
@@ -159,6 +162,12 @@ pub enum Unfit {
     /// It cannot be made.
     #[error("{0}")]
     Drives(String),
+    /// The source would have to dial a port that every user of the machine may dial.
+    #[error(
+        "the guest's runner is an older one, which sends a guest only to ports that every user of this machine may dial: \
+         restart the guest, and try again"
+    )]
+    NoSockets,
     /// There is no overlay network here.
     #[error(
         "the guest has an interface in the overlay network, and the pod here has none: give its VM an address there, by the controller's options, and try again"

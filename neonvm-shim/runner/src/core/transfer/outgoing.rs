@@ -262,7 +262,7 @@ impl Outgoing {
                 self.look(now)
             };
         }
-        let Some(to) = self.leaving.order.to else {
+        let Some(disk) = self.leaving.order.to.as_ref().map(|to| to.disk) else {
             self.pacer.wait(now, LOOK_IDLE);
             return None;
         };
@@ -275,9 +275,9 @@ impl Outgoing {
             };
         }
         if self.leaving.sent {
-            return self.sending(now, to.disk.is_some());
+            return self.sending(now, disk.is_some());
         }
-        match (to.disk, view.copy) {
+        match (disk, view.copy) {
             (None, _) | (Some(_), Some(true)) => Some(OutgoingAction::Send),
             (Some(_), Some(false)) => self.look(now),
             (Some(_), None) if self.told == Some(OutgoingAction::Copy) => {

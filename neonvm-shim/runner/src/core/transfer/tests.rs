@@ -4,9 +4,10 @@ use super::{Manifest, Outgoing, OutgoingAction, Unfit, View};
 use crate::config::Accel;
 use crate::core::bridge;
 use crate::core::disks;
+use crate::core::guestd_key::GuestdKey;
 use crate::core::nic;
 use crate::core::shape::{CpuControl, shape};
-use protocol::migration::{OutgoingOrder, StreamOptions};
+use protocol::migration::{OutgoingOrder, SECRET_OF_SHAPE, StreamOptions};
 use protocol::time::Timestamp;
 use protocol::units::Bytes;
 use protocol::vm::VmSpec;
@@ -54,6 +55,7 @@ fn of(settings: &serde_json::Value, disks: &serde_json::Value) -> Manifest {
         drives: drives.collect(),
         encrypts: false,
         guestd_key: None,
+        dials_sockets: true,
     }
 }
 
@@ -140,6 +142,21 @@ fn files_and_memory_come_along() {
         .collect();
     assert_eq!(ids, ["runtime", disks::KEYS, "disk-config"]);
     assert_eq!(manifest.drives_come(), Ok(()));
+}
+
+#[test]
+fn key_of_the_guest_comes_under_the_name_that_is_never_shown() {
+    let mut from = of(&json!({}), &json!([]));
+    from.guestd_key = Some(GuestdKey::new([1; 32]));
+    let mut said = serde_json::to_value(&from).unwrap();
+    assert_eq!(said[SECRET_OF_SHAPE], "01".repeat(32));
+    assert!(!format!("{from:?}").contains("0101"));
+    // An older runner has no key, and dials ports.
+    for member in [SECRET_OF_SHAPE, "dials_sockets"] {
+        said.as_object_mut().unwrap().remove(member);
+    }
+    let from: Manifest = serde_json::from_value(said).unwrap();
+    assert_eq!((from.guestd_key, from.dials_sockets), (None, false));
 }
 
 #[test]

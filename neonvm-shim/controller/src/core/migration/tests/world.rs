@@ -243,6 +243,7 @@ impl World {
                 encrypted: true,
                 stream: "127.9.1.2:20187".parse().expect("an address"),
                 disk: None,
+                sockets: None,
             });
         } else if report.stage == IncomingStage::Listening && handed {
             report.stage = IncomingStage::Loaded;
