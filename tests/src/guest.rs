@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result};
 use protocol::runner::{GUESTD_FORWARD, GuestState};
 
 use crate::cluster::Relay;
+use crate::guestd_key;
 
 /// How long a connection is kept for the next question. What is asked in guests hangs up on those who are silent for a minute;
 /// a question that meets that is lost.
@@ -23,6 +24,8 @@ pub struct Guest {
     daemon: SocketAddr,
     /// What carries questions there.
     _relay: Option<Arc<Relay>>,
+    /// What its daemon must be shown, if anything.
+    key: Option<String>,
     http: reqwest::Client,
 }
 
@@ -55,6 +58,7 @@ impl Guest {
             ip,
             daemon,
             _relay: relay,
+            key: guestd_key::of_guest(ip),
             http,
         })
     }
@@ -77,12 +81,11 @@ impl Guest {
 
     async fn get(&self, query: String) -> Result<GuestState> {
         let url = format!("http://{}/v1/state{query}", self.daemon);
-        let response = self
-            .http
-            .get(&url)
-            .send()
-            .await
-            .with_context(|| format!("GET {url}"))?;
+        let mut request = self.http.get(&url);
+        if let Some(key) = &self.key {
+            request = request.bearer_auth(key);
+        }
+        let response = request.send().await.with_context(|| format!("GET {url}"))?;
         Ok(response.error_for_status()?.json().await?)
     }
 

@@ -94,9 +94,18 @@ impl Network {
     /// What an HTTP server answers in the network; nothing if it does not answer.
     #[must_use]
     pub fn fetches(&self, address: SocketAddr, path: &str) -> String {
+        self.fetches_with(address, path, None)
+    }
+
+    /// The same for a caller that shows `bearer` as its token, if there is one.
+    #[must_use]
+    pub fn fetches_with(&self, address: SocketAddr, path: &str, bearer: Option<&str>) -> String {
+        let shown = bearer.map(|token| format!("authorization: Bearer {token}\r\n"));
+        let shown = shown.unwrap_or_default();
         self.connected(address, |mut stream| {
-            let request =
-                format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+            let request = format!(
+                "GET {path} HTTP/1.1\r\nhost: {address}\r\n{shown}connection: close\r\n\r\n"
+            );
             stream.write_all(request.as_bytes())?;
             let mut answer = String::new();
             stream.read_to_string(&mut answer)?;

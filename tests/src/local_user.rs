@@ -1,0 +1,113 @@
+//! What a local user of the machine can do: connect to loopback and unix sockets, open files.
+
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow};
+use procfs::net::TcpState;
+use rustix::process::{Gid, Uid};
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+
+/// The user and group of nobody.
+const NOBODY: u32 = 65534;
+/// Longest wait for a peer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Most bytes read of an answer.
+const MOST_BYTES: u64 = 1 << 20;
+
+/// Acts as a user without groups and capabilities. The kernel keeps identities per thread, so the test itself stays root.
+///
+/// # Errors
+/// When the test is not root, which alone can become another user.
+pub fn as_local_user<T: Send>(act: impl FnOnce() -> T + Send) -> Result<T> {
+    let become_nobody = || -> rustix::io::Result<()> {
+        let (uid, gid) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
+        set_thread_groups(&[])?;
+        set_thread_res_gid(gid, gid, gid)?;
+        // Gives up every capability with it.
+        set_thread_res_uid(uid, uid, uid)
+    };
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| become_nobody().map(|()| act()));
+        let acted = thread.join();
+        acted
+            .map_err(|_| anyhow!("the local user's thread panicked"))?
+            .context("cannot become a local user; is the test root?")
+    })
+}
+
+/// Sockets of TCP that listen in `127.BLOCK.0.0/16`.
+///
+/// # Errors
+/// When the kernel does not list them.
+pub fn listening_in(block: u8) -> Result<Vec<SocketAddr>> {
+    let sockets = procfs::net::tcp()?.into_iter();
+    let listening = sockets.filter(|socket| socket.state == TcpState::Listen);
+    let mut found: Vec<SocketAddr> = listening
+        .map(|socket| socket.local_address)
+        .filter(
+            |at| matches!(at.ip(), std::net::IpAddr::V4(ip) if ip.octets()[..2] == [127, block]),
+        )
+        .collect();
+    found.sort();
+    found.dedup();
+    Ok(found)
+}
+
+/// The first line and the body of the answer to one HTTP request.
+///
+/// # Errors
+/// When nobody answers.
+pub fn http(at: SocketAddr, request: &str, head: &str, body: &str) -> io::Result<String> {
+    let mut stream = TcpStream::connect_timeout(&at, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let length = body.len();
+    let text = format!(
+        "{request} HTTP/1.1\r\nHost: {at}\r\nConnection: close\r\nContent-Type: application/json\r\n\
+         {head}Content-Length: {length}\r\n\r\n{body}"
+    );
+    stream.write_all(text.as_bytes())?;
+    let mut answer = Vec::new();
+    let read = stream.take(MOST_BYTES).read_to_end(&mut answer);
+    if answer.is_empty() {
+        read?;
+    }
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
+/// Tries to read a file, list a directory or connect to a socket; what it got.
+///
+/// # Errors
+/// As the kernel says: the wall.
+pub fn open(path: &Path) -> io::Result<&'static str> {
+    use std::os::unix::fs::FileTypeExt as _;
+    let kind = std::fs::symlink_metadata(path)?.file_type();
+    if kind.is_socket() {
+        UnixStream::connect(path).map(|_| "connected")
+    } else if kind.is_dir() {
+        std::fs::read_dir(path).map(|_| "listed")
+    } else {
+        File::open(path).map(|_| "opened")
+    }
+}
+
+/// Everything below a directory, itself included.
+///
+/// # Errors
+/// When a directory cannot be read.
+pub fn tree(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = vec![dir.to_owned()];
+    for entry in std::fs::read_dir(dir)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            found.extend(tree(&entry.path())?);
+        } else {
+            found.push(entry.path());
+        }
+    }
+    Ok(found)
+}
