@@ -48,6 +48,16 @@ pub const ANNOTATION_VM_USAGE: &str = "vm.neon.tech/usage";
 pub const ANNOTATION_VM_OVERCOMMIT: &str = "vm.neon.tech/overcommit";
 /// Finalizer of VMs and migrations.
 pub const FINALIZER: &str = "vm.neon.tech/finalizer";
+/// Finalizer of a VM with a persistent root disk on one machine: the node driver puts the disk away before the VM goes.
+pub const FINALIZER_ROOT_DISK: &str = "bellows.dev/root-disk";
+/// Annotation on a VM, ours: [`POWER_STOPPED`] keeps it without a pod; its object and its disk stay.
+pub const ANNOTATION_POWER_STATE: &str = "bellows.dev/power-state";
+/// Value of [`ANNOTATION_POWER_STATE`].
+pub const POWER_STOPPED: &str = "stopped";
+/// Annotation on a VM, `"true"`: its root disk stays when the VM is deleted.
+pub const ANNOTATION_KEEP_DISK: &str = "bellows.dev/keep-disk";
+/// Annotation on a VM: it takes over the root disk that an earlier VM of its name left, `"true"` or the uid of that VM.
+pub const ANNOTATION_USE_DISK: &str = "bellows.dev/use-disk";
 
 /// A key as it stands in a JSON pointer (`~` and `/` escaped).
 #[must_use]

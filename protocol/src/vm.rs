@@ -235,6 +235,9 @@ pub struct RootDisk {
     pub image_pull_policy: String,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub execute: Vec<String>,
+    /// Ours: the disk lives as long as the VM, not as long as one pod of it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub persistent: bool,
 }
 
 impl Default for RootDisk {
@@ -244,6 +247,7 @@ impl Default for RootDisk {
             size: None,
             image_pull_policy: "IfNotPresent".into(),
             execute: Vec::new(),
+            persistent: false,
         }
     }
 }
