@@ -165,6 +165,8 @@ pub fn validate_update(kind: &str, old: &Value, new: &Value) -> Result<(), Vec<F
     let mut errors = Vec::new();
     match kind {
         "VirtualMachine" => {
+            let grown = grown_disk(old, new);
+            let old = grown.as_ref().unwrap_or(old);
             for member in IMMUTABLE {
                 check_kept(old, new, &format!("spec.{member}"), false, &mut errors);
             }
@@ -181,6 +183,20 @@ pub fn validate_update(kind: &str, old: &Value, new: &Value) -> Result<(), Vec<F
     } else {
         Err(errors)
     }
+}
+
+/// The old object with the new size of a root disk that stays, where that is a growth: the one change such a disk may see.
+fn grown_disk(old: &Value, new: &Value) -> Option<Value> {
+    const SIZE: &str = "spec.guest.rootDisk.size";
+    let bytes = |object: &Value| Quantity::from_json(at(object, SIZE)).ok()?.as_u64();
+    let stays = at(old, "spec.guest.rootDisk.persistent") == true;
+    let grows = bytes(new)? > bytes(old).unwrap_or(0);
+    if !stays || !grows {
+        return None;
+    }
+    let mut grown = old.clone();
+    at_mut(&mut grown, "spec.guest.rootDisk")?["size"] = at(new, SIZE).clone();
+    Some(grown)
 }
 
 fn at<'a>(object: &'a Value, path: &str) -> &'a Value {

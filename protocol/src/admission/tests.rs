@@ -254,6 +254,32 @@ fn every_fixed_member_stays() {
     }
 }
 
+/// Requirement: D4
+#[test]
+fn root_disk_that_stays_may_grow_and_nothing_else_of_it_changes() {
+    let disk = |disk: Value| with("spec.guest.rootDisk", disk);
+    let stays = |size: &str| disk(json!({"image": "i", "persistent": true, "size": size}));
+    let update = |old: &Value, new: &Value| validate_update("VirtualMachine", old, new);
+    assert_eq!(update(&stays("1Gi"), &stays("2Gi")), Ok(()));
+    let unsized_disk = disk(json!({"image": "i", "persistent": true}));
+    assert_eq!(update(&unsized_disk, &stays("2Gi")), Ok(()));
+    for (old, new) in [
+        (stays("2Gi"), stays("1Gi")),
+        (stays("2Gi"), unsized_disk),
+        (stays("1Gi"), disk(json!({"image": "i", "size": "2Gi"}))),
+        (
+            stays("1Gi"),
+            disk(json!({"image": "j", "persistent": true, "size": "2Gi"})),
+        ),
+        (
+            disk(json!({"image": "i", "size": "1Gi"})),
+            disk(json!({"image": "i", "size": "2Gi"})),
+        ),
+    ] {
+        assert_eq!(fields(update(&old, &new)), ["spec.guest.rootDisk"]);
+    }
+}
+
 #[test]
 fn what_may_be_set_once_may_be_set() {
     for (member, [value, _]) in fixed() {
