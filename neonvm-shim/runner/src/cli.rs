@@ -59,6 +59,7 @@ fn exit_code(problem: &RunError) -> Exit {
     match problem {
         RunError::Held(_) => Exit::TryAgain,
         RunError::Disk(_)
+        | RunError::RootDisk(_)
         | RunError::Drives(_)
         | RunError::Bridge(_)
         | RunError::Overlay(_)

@@ -35,6 +35,9 @@ pub struct RunnerConfig {
     /// How QEMU caches what the guest writes.
     #[serde(default, skip_serializing_if = "is_ours")]
     pub disk_cache: DiskCache,
+    /// Absolute path of a root disk that stays when this directory goes; `None`: `root.qcow2` in this directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root_overlay: Option<PathBuf>,
     /// What this machine learned about KVM and about guest kernels is kept in this directory.
     pub knowledge_dir: PathBuf,
     /// CPU quota of QEMU in per cent of the VM's milli-CPU: 100 is strict, 400 is what NeonVM's runner uses.
@@ -197,6 +200,15 @@ impl Accel {
 }
 
 impl RunnerConfig {
+    /// How QEMU caches the root disk. On a disk that stays, a guest's flush reaches the host's disk.
+    #[must_use]
+    pub fn root_disk_cache(&self) -> DiskCache {
+        DiskCache {
+            no_flush: self.disk_cache.no_flush && self.root_overlay.is_none(),
+            ..self.disk_cache
+        }
+    }
+
     /// `namespace/name` of the VM.
     #[must_use]
     pub fn vm_key(&self) -> String {

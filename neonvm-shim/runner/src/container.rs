@@ -88,6 +88,12 @@ pub enum ContainerError {
     /// The network.
     #[error("{GUEST_NETWORK} is {0:?}, not one of {GUEST_NETWORKS:?}")]
     Network(String),
+    /// A disk that nothing in the pod would keep.
+    #[error(
+        "spec.guest.rootDisk.persistent: the pod has no volume for the root disk, and without one the disk goes with the pod; \
+         make the VM without it"
+    )]
+    NoDiskVolume,
     /// A file of the image or of an init container.
     #[error("cannot read {0}")]
     Read(PathBuf, #[source] io::Error),
@@ -240,6 +246,9 @@ pub fn config(
 ) -> Result<RunnerConfig, ContainerError> {
     let mut spec = vm_spec(args)?;
     fill(&mut spec, args)?;
+    if spec.guest.root_disk.persistent {
+        return Err(ContainerError::NoDiskVolume);
+    }
     let overlay = overlay_nic(&spec, args)?;
     let image = boot_image(root, args)?;
     let quota = quota_percent(args, pod.quota.as_deref())?;
@@ -261,6 +270,7 @@ pub fn config(
         image,
         accel: AccelChoice::Auto,
         disk_cache,
+        root_overlay: None,
         knowledge_dir: root.join("vm/images/known"),
         cpu_quota_percent: quota.unwrap_or(100),
         // The kubelet has put us into the container's own group, and its limits hold for QEMU too.

@@ -86,10 +86,11 @@ impl Paths {
         self.dir.join("qemu.pid")
     }
 
-    /// The writable layer over the image's root disk.
+    /// The writable layer over the image's root disk: a file that stays, or one of this directory.
     #[must_use]
-    pub fn overlay(&self) -> PathBuf {
-        self.dir.join("root.qcow2")
+    pub fn root_disk(&self, config: &RunnerConfig) -> PathBuf {
+        let stays = config.root_overlay.clone();
+        stays.unwrap_or_else(|| self.dir.join("root.qcow2"))
     }
 
     /// A drive beside it.
@@ -222,8 +223,8 @@ pub fn qemu_args(
         "-drive",
         format!(
             "if=none,id=root,file={},format=qcow2,{}",
-            escaped(&paths.overlay()),
-            config.disk_cache
+            escaped(&paths.root_disk(config)),
+            config.root_disk_cache()
         ),
     );
     // What is not said of errors: a write that finds no room stops the guest ([`super::room`]), any other error is the guest's.
@@ -474,6 +475,7 @@ pub(crate) mod tests {
             },
             accel: AccelChoice::Auto,
             disk_cache: DiskCache::OURS,
+            root_overlay: None,
             knowledge_dir: "/s".into(),
             cpu_quota_percent: 100,
             cgroup_parent: Some("bellows".into()),
@@ -626,6 +628,20 @@ pub(crate) mod tests {
         let cached: Vec<bool> = drives.iter().map(|it| it.contains(none)).collect();
         // The files of the runtime are read alone.
         assert_eq!(cached, [true, false, true, true], "{drives:#?}");
+    }
+
+    /// Requirement: D2
+    #[test]
+    fn flush_on_a_root_disk_that_stays_reaches_the_hosts_disk() {
+        let mut config = config();
+        let ephemeral = line_of(&config);
+        assert!(ephemeral.contains("file=/run/vm/root.qcow2"), "{ephemeral}");
+        assert!(ephemeral.contains("cache.no-flush=on"), "{ephemeral}");
+        config.root_overlay = Some("/s/disks/default_pg/root.qcow2".into());
+        let stays = line_of(&config);
+        let root = "if=none,id=root,file=/s/disks/default_pg/root.qcow2,format=qcow2,\
+                    cache.writeback=on,cache.direct=off,cache.no-flush=off";
+        assert!(stays.contains(root), "{stays}");
     }
 
     #[test]

@@ -17,6 +17,7 @@ pub mod packed;
 pub mod pod;
 pub mod quota;
 pub mod room;
+pub mod root_disk;
 pub mod seats;
 pub mod shape;
 pub mod silence;

@@ -65,11 +65,7 @@ impl Store {
     /// # Errors
     /// [`ImageError`].
     pub fn guest(&self, name: &str) -> Result<BootImage, ImageError> {
-        let (dir, manifest) = self.manifest(name)?;
-        match manifest.content {
-            ImageContent::Guest(guest) => Ok(boot_image(&dir, guest)),
-            ImageContent::Runtime(_) => Err(ImageError::Kind(name.to_owned(), "bootable")),
-        }
+        self.guest_of(name, self.digest(name)?.as_str())
     }
 
     /// QEMU's programs.
@@ -94,7 +90,11 @@ impl Store {
         })
     }
 
-    fn manifest(&self, name: &str) -> Result<(PathBuf, ImageManifest), ImageError> {
+    /// The digest that a name stands for now.
+    ///
+    /// # Errors
+    /// [`ImageError`].
+    pub fn digest(&self, name: &str) -> Result<Digest, ImageError> {
         let relative = Path::new(name);
         let plain = relative
             .components()
@@ -123,11 +123,31 @@ impl Store {
                 });
             }
         };
-        let damaged = |what: String| ImageError::Damaged {
-            name: name.to_owned(),
-            what,
-        };
-        let digest = Digest::parse(text.trim()).map_err(|error| damaged(error.to_string()))?;
+        Digest::parse(text.trim()).map_err(|error| damaged(name, error.to_string()))
+    }
+
+    /// The image to boot that a name stood for once.
+    ///
+    /// # Errors
+    /// [`ImageError`].
+    pub fn guest_of(&self, name: &str, digest: &str) -> Result<BootImage, ImageError> {
+        let digest = Digest::parse(digest).map_err(|error| damaged(name, error.to_string()))?;
+        let (dir, manifest) = self.manifest_of(name, &digest)?;
+        match manifest.content {
+            ImageContent::Guest(guest) => Ok(boot_image(&dir, guest)),
+            ImageContent::Runtime(_) => Err(ImageError::Kind(name.to_owned(), "bootable")),
+        }
+    }
+
+    fn manifest(&self, name: &str) -> Result<(PathBuf, ImageManifest), ImageError> {
+        self.manifest_of(name, &self.digest(name)?)
+    }
+
+    fn manifest_of(
+        &self,
+        name: &str,
+        digest: &Digest,
+    ) -> Result<(PathBuf, ImageManifest), ImageError> {
         let dir = self.dir.join("blobs").join(digest.as_str());
         let path = dir.join(MANIFEST_FILE);
         let read = || -> io::Result<Vec<u8>> {
@@ -142,14 +162,19 @@ impl Store {
             source,
         })?;
         let manifest: ImageManifest =
-            serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
+            serde_json::from_slice(&bytes).map_err(|error| damaged(name, error.to_string()))?;
         if manifest.format != MANIFEST_FORMAT {
-            return Err(damaged(format!(
-                "its format is {}, not {MANIFEST_FORMAT}",
-                manifest.format
-            )));
+            let what = format!("its format is {}, not {MANIFEST_FORMAT}", manifest.format);
+            return Err(damaged(name, what));
         }
         Ok((dir, manifest))
+    }
+}
+
+fn damaged(name: &str, what: String) -> ImageError {
+    ImageError::Damaged {
+        name: name.to_owned(),
+        what,
     }
 }
 

@@ -15,12 +15,14 @@
 mod adopt;
 mod api;
 pub mod aside;
+mod deletions;
 pub(crate) mod images;
 mod link;
 mod object;
 mod orphans;
 mod params;
 mod prepare;
+mod root_disks;
 mod saved;
 mod stop;
 mod volumes;

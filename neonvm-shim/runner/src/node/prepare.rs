@@ -15,6 +15,7 @@ use tokio::sync::Mutex;
 use super::api::{PodId, ssh_key};
 use super::images::{ImageError, Store};
 use super::params::NodeParams;
+use super::root_disks::{self, DiskClaimError};
 use super::volumes::{self, VolumeError};
 use crate::config::{CONFIG_FORMAT, GuestNetwork, RunnerConfig};
 use crate::core::addresses::Addresses;
@@ -65,6 +66,9 @@ pub(super) enum PrepareError {
     /// A volume.
     #[error(transparent)]
     Volume(#[from] VolumeError),
+    /// A root disk that stays.
+    #[error("the VM's root disk cannot be used")]
+    RootDisk(#[from] DiskClaimError),
     /// No address.
     #[error("all addresses of the instance's loopback block are taken")]
     NoAddress,
@@ -86,7 +90,7 @@ impl PrepareError {
             | Self::DiskCache(_)
             | Self::Vsock(_)
             | Self::Disks(_) => "CreateContainerConfigError",
-            Self::Volume(_) => "FailedMount",
+            Self::Volume(_) | Self::RootDisk(_) => "FailedMount",
             Self::NoVsock | Self::NoAddress | Self::Directory(_) => "CreateContainerError",
         }
     }
@@ -222,7 +226,13 @@ pub(super) async fn prepare(
         return Err(PrepareError::NoVsock);
     }
     let store = Store::new(&params.store_dir);
-    let image = store.guest(&spec.guest.root_disk.image)?;
+    let receive = receives(container);
+    let (image, root_overlay) = if spec.guest.root_disk.persistent {
+        let claimed = root_disks::claim_for(params, (pod, id), (&vm, &spec), receive).await?;
+        (claimed.image, Some(claimed.disk))
+    } else {
+        (store.guest(&spec.guest.root_disk.image)?, None)
+    };
     let programs = match &params.programs {
         Some(programs) => programs.clone(),
         None => store.programs()?,
@@ -251,6 +261,7 @@ pub(super) async fn prepare(
         image,
         accel: params.accel,
         disk_cache,
+        root_overlay,
         knowledge_dir: params.state_dir.clone(),
         cpu_quota_percent: params.cpu_quota_percent,
         cgroup_parent: params.cgroup_parent.clone(),
@@ -266,7 +277,7 @@ pub(super) async fn prepare(
         // Guests move over this machine's loopback.
         migration_keys: None,
         runs_init_script: false,
-        receive: receives(container),
+        receive,
     };
     write_json(&Paths::new(dir).config(), &config)?;
     Ok(())

@@ -20,6 +20,7 @@ use tracing::{debug, warn};
 
 use super::api::PodId;
 use super::aside::keep_clean;
+use super::deletions;
 use super::object::keep;
 use super::params::NodeParams;
 use super::prepare::{AddressBook, PodRecord, grace_ms};
@@ -78,11 +79,13 @@ pub async fn run(mut params: NodeParams, cancel: CancellationToken) -> Result<()
     let heart = tokio::spawn(keep(driver.params.clone(), cancel.clone()));
     let clock = driver.params.clock;
     let cleaner = tokio::spawn(keep_clean(driver.params.state_dir.clone(), clock));
+    let deletions = tokio::spawn(deletions::follow(driver.params.clone(), cancel.clone()));
     driver.follow(&cancel).await;
     // Workers hold no state that is not on disk.
     driver.tasks.shutdown().await;
     heart.abort();
     cleaner.abort();
+    deletions.abort();
     Ok(())
 }
 

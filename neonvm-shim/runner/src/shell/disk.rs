@@ -1,7 +1,7 @@
 //! The writable layer over an image's root disk, and programs that make disks.
 
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Output, Stdio};
 use std::time::Duration;
 
 use tokio::process::Command;
@@ -21,6 +21,9 @@ pub enum DiskError {
     /// It refused.
     #[error("{0}: {1}")]
     Refused(String, String),
+    /// A guest that moves has its disk elsewhere.
+    #[error("the guest's disk is not {0}, which stays on this machine")]
+    Elsewhere(std::path::PathBuf),
     /// It did not come back.
     #[error("{0} did not end within {seconds} s", seconds = TIMEOUT.as_secs())]
     Hung(String),
@@ -73,10 +76,18 @@ pub async fn make_overlay_of(
 /// # Errors
 /// [`DiskError`], with the program's own words.
 pub async fn run(program: &Path, words: &[String]) -> Result<(), DiskError> {
-    let name = || {
-        let name = program.file_name().unwrap_or_default();
-        name.to_string_lossy().into_owned()
-    };
+    let output = output(program, words).await?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(DiskError::Refused(name_of(program), messages(&output)))
+}
+
+/// The same, whatever its exit status is.
+///
+/// # Errors
+/// [`DiskError::Execute`] and [`DiskError::Hung`].
+pub async fn output(program: &Path, words: &[String]) -> Result<Output, DiskError> {
     let mut command = Command::new(program);
     command
         .args(words)
@@ -87,16 +98,22 @@ pub async fn run(program: &Path, words: &[String]) -> Result<(), DiskError> {
     let executed = |error| DiskError::Execute(program.to_owned(), error);
     // It reads an image that somebody else has made.
     let child = confined::spawn(&mut command, false).map_err(executed)?;
-    let output = tokio::time::timeout(TIMEOUT, child.wait_with_output())
+    tokio::time::timeout(TIMEOUT, child.wait_with_output())
         .await
-        .map_err(|_| DiskError::Hung(name()))?
-        .map_err(executed)?;
-    if output.status.success() {
-        return Ok(());
-    }
+        .map_err(|_| DiskError::Hung(name_of(program)))?
+        .map_err(executed)
+}
+
+fn name_of(program: &Path) -> String {
+    let name = program.file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
+}
+
+/// What a program wrote to its standard error, cut to what a message can hold.
+#[must_use]
+pub fn messages(output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stderr);
-    let text = text.trim().chars().take(500).collect();
-    Err(DiskError::Refused(name(), text))
+    text.trim().chars().take(500).collect()
 }
 
 #[cfg(test)]

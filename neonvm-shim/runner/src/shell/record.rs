@@ -91,11 +91,27 @@ pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, RecordEr
 /// # Errors
 /// [`RecordError::Write`].
 pub fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), RecordError> {
+    // What is kept here is about processes, and they end with the machine.
+    write_by(path, value, telemetry::durable::replace_lazily)
+}
+
+/// The same for what must survive a crash of the machine.
+///
+/// # Errors
+/// [`RecordError::Write`].
+pub fn write_json_durably<T: Serialize>(path: &Path, value: &T) -> Result<(), RecordError> {
+    write_by(path, value, telemetry::durable::replace)
+}
+
+fn write_by<T: Serialize>(
+    path: &Path,
+    value: &T,
+    replace: fn(&Path, &[u8]) -> io::Result<()>,
+) -> Result<(), RecordError> {
     let write = || -> io::Result<()> {
         let mut bytes = serde_json::to_vec_pretty(value).map_err(io::Error::other)?;
         bytes.push(b'\n');
-        // What is kept here is about processes, and they end with the machine.
-        telemetry::durable::replace_lazily(path, &bytes)
+        replace(path, &bytes)
     };
     write().map_err(|error| RecordError::Write(path.display().to_string(), error))
 }

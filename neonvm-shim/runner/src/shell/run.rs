@@ -32,6 +32,7 @@ use super::overlay::{self, OverlayError};
 use super::owed::Owed;
 use super::process::{self, ProcessId};
 use super::record::{Record, RecordError, private_dir, read_json, write_json};
+use super::root_disk::{self, RootDiskError};
 use super::shown::Shown;
 use super::supervisor::{INPUT_BACKLOG, Input, OnCancel, Seen, Supervisor};
 use super::traffic;
@@ -92,6 +93,9 @@ pub enum RunError {
     /// The disk.
     #[error("cannot make the root disk")]
     Disk(#[from] disk::DiskError),
+    /// A root disk that stays.
+    #[error("cannot use the VM's root disk")]
+    RootDisk(#[from] RootDiskError),
     /// What the spec says of disks, swap and settings.
     #[error("the VM's spec cannot be carried out")]
     Plan(#[from] DiskProblem),
@@ -300,7 +304,10 @@ impl Runner {
         let queues = nic::queues(&shape, None);
         bridge::prepare(config, None, queues).await?;
         overlay::prepare(config.overlay.as_ref(), queues).await?;
-        disk::make_overlay(config, &self.paths.overlay()).await?;
+        match &config.root_overlay {
+            Some(path) => root_disk::open(config, path).await?,
+            None => disk::make_overlay(config, &self.paths.root_disk(config)).await?,
+        }
         let drives = drives::make_all(config, &self.paths, &plan).await?;
         self.launch(self.new_record(accel, shape, drives), None)
     }

@@ -160,14 +160,23 @@ pub async fn make_disk(
     manifest: &Manifest,
 ) -> Result<bool, DiskError> {
     let there = &manifest.disk;
-    let overlay = paths.overlay();
+    let overlay = paths.root_disk(config);
+    let same = |path: &Path| {
+        std::fs::metadata(path)
+            .is_ok_and(|found| (found.dev(), found.ino()) == (there.device, there.inode))
+    };
+    if config.root_overlay.is_some() {
+        // It is the source's own file, by the same name; a copy could only overwrite it.
+        return match there.host_boot_id == process::host_boot_id() && same(&overlay) {
+            true => Ok(true),
+            false => Err(DiskError::Elsewhere(overlay)),
+        };
+    }
     if order.disk == DiskTravel::Auto && there.host_boot_id == process::host_boot_id() {
         // Left over by a runner that died in between.
         let _ = std::fs::remove_file(&overlay);
-        let same = std::fs::metadata(&there.path)
-            .is_ok_and(|found| (found.dev(), found.ino()) == (there.device, there.inode));
         // A second name of it: whichever directory goes, the file stays for the other.
-        if same && std::fs::hard_link(&there.path, &overlay).is_ok() {
+        if same(&there.path) && std::fs::hard_link(&there.path, &overlay).is_ok() {
             return Ok(true);
         }
     }
@@ -273,7 +282,7 @@ async fn describe(
     let told = |failure: QmpFailure| format!("{}: {}", failure.command, failure.message);
     let slots = qmp.cpus().await.map_err(told)?;
     let origin = origin(&config, &record);
-    let path = paths.overlay();
+    let path = paths.root_disk(&config);
     let file = std::fs::metadata(&path).map_err(|error| format!("{}: {error}", path.display()))?;
     let queues = nic::queues(&record.shape, origin.as_ref());
     // That of its start: the runner that wrote it may have been an older one, which told guests less.

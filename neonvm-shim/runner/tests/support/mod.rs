@@ -145,6 +145,7 @@ fn config(programs: Programs, image: BootImage, bounds: &Bounds) -> RunnerConfig
         image,
         accel: AccelChoice::Auto,
         disk_cache: DiskCache::OURS,
+        root_overlay: None,
         // Shared by all tests, so that one probe serves them.
         knowledge_dir: std::env::temp_dir().join("bellows-test-knowledge"),
         cpu_quota_percent: 100,

@@ -103,7 +103,7 @@ impl Drive {
     pub fn options(&self, cache: DiskCache) -> String {
         match self.kind {
             DriveKind::Files => "format=raw,readonly=on".to_owned(),
-            // As durable as the root disk beside it: neither outlives the pod.
+            // It does not outlive its pod, even where the root disk beside it does.
             DriveKind::Blocks => format!("format=qcow2,{cache}"),
             DriveKind::FreedBlocks => format!("format=qcow2,{cache},discard=unmap"),
         }

@@ -1,0 +1,314 @@
+//! Root disks that stay, in `disks/NAMESPACE_VM` of the state directory: a pod claims its VM's disk, and the deletion of the
+//! VM object lets go of it. Nothing else does: the absence of an object proves nothing, since the store may be another one.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use kube::Api;
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
+use protocol::annotations::{ANNOTATION_KEEP_DISK, ANNOTATION_USE_DISK, FINALIZER_ROOT_DISK};
+use protocol::object::Pod;
+use protocol::time::WallTime;
+use protocol::vm::{GROUP, VERSION, VmSpec};
+use serde_json::json;
+use tracing::info;
+
+use super::api::{self, PodId};
+use super::aside::{move_aside, trash};
+use super::images::{ImageError, Store};
+use super::params::NodeParams;
+use crate::config::{BootImage, RunnerConfig};
+use crate::core::args::Paths;
+use crate::core::root_disk::{
+    Claim, ClaimProblem, DISK_FILE, DISK_FORMAT, DiskRecord, Found, RECORD_FILE, claim,
+};
+use crate::shell::record::{RecordError, private_dir, read_json, write_json_durably};
+
+/// Directory of all root disks, below the state directory.
+const DISKS: &str = "disks";
+
+/// Why a pod cannot have its VM's disk now.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum DiskClaimError {
+    /// The API.
+    #[error("cannot read the VM object, whose uid says whether the disk is its own")]
+    Api(#[from] kube::Error),
+    /// No such VM.
+    #[error("there is no VM {0}: its disk is left as it is")]
+    NoVm(String),
+    /// The pod is of an earlier VM of the name.
+    #[error("the pod is not of the VM {0} that there is now")]
+    OtherVm(String),
+    /// The VM goes.
+    #[error("the VM {0} is being deleted")]
+    Deleted(String),
+    /// What lies there.
+    #[error("{dir}: {problem}")]
+    Problem {
+        /// The disk's directory.
+        dir: String,
+        /// What is wrong with it.
+        problem: ClaimProblem,
+    },
+    /// A guest is to come, and its disk is not here.
+    #[error("{0}: there is no disk of the guest that is to come")]
+    NothingToShare(String),
+    /// The image that the disk lies over is gone.
+    #[error(
+        "the disk was made over image {image} with digest {digest}, which is not usable any more: put it back into the store"
+    )]
+    Image {
+        /// Name of the image.
+        image: String,
+        /// Its digest.
+        digest: String,
+        /// Why.
+        source: ImageError,
+    },
+    /// The image of a new disk.
+    #[error(transparent)]
+    NewImage(#[from] ImageError),
+    /// The record.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// A file operation.
+    #[error("cannot use {0}")]
+    Place(String, #[source] io::Error),
+}
+
+/// A VM's disk and what it lies over.
+pub(super) struct Claimed {
+    pub(super) disk: PathBuf,
+    pub(super) image: BootImage,
+}
+
+/// The VM objects of a namespace; all without one.
+pub(super) fn vms(client: &kube::Client, namespace: Option<&str>) -> Api<DynamicObject> {
+    let kind = GroupVersionKind::gvk(GROUP, VERSION, "VirtualMachine");
+    let resource = ApiResource::from_gvk(&kind);
+    match namespace {
+        Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
+        None => Api::all_with(client.clone(), &resource),
+    }
+}
+
+/// Directory of a VM's disk. Neither part can hold an underscore.
+pub(super) fn dir_of(state_dir: &Path, namespace: &str, vm: &str) -> PathBuf {
+    state_dir.join(DISKS).join(format!("{namespace}_{vm}"))
+}
+
+/// Gives a pod the disk of its VM. The disk itself is made by the runner.
+pub(super) async fn claim_for(
+    params: &NodeParams,
+    (pod, id): (&Pod, &PodId),
+    (vm, spec): (&str, &VmSpec),
+    receives: bool,
+) -> Result<Claimed, DiskClaimError> {
+    let object = held_vm(params, pod, &id.namespace, vm).await?;
+    let uid = object.metadata.uid.clone().unwrap_or_default();
+    let use_disk = annotation(&object, ANNOTATION_USE_DISK);
+    let dir = dir_of(&params.state_dir, &id.namespace, vm);
+    let shown = dir.display().to_string();
+    let record: Option<DiskRecord> = read_json(&dir.join(RECORD_FILE))?;
+    let found = Found {
+        record: record.as_ref(),
+        has_disk: dir.join(DISK_FILE).exists(),
+    };
+    let claim = claim(found, &uid, use_disk.as_deref());
+    let claim = claim.map_err(|problem| DiskClaimError::Problem {
+        dir: shown.clone(),
+        problem,
+    })?;
+    let record = match (claim, record) {
+        (Claim::Own, Some(record)) => record,
+        _ if receives => return Err(DiskClaimError::NothingToShare(shown)),
+        (Claim::TakeOver, Some(record)) => {
+            let record = DiskRecord {
+                vm_uid: uid,
+                released: false,
+                ..record
+            };
+            write_json_durably(&dir.join(RECORD_FILE), &record)?;
+            tell(
+                params,
+                id,
+                "RootDiskTakenOver",
+                &format!("the VM goes on with the disk in {shown}"),
+            )
+            .await;
+            record
+        }
+        (_, left) => {
+            if let Some(left) = left {
+                replace(params, id, &dir, &left).await?;
+            }
+            begin(params, id, vm, &uid, spec, &dir)?
+        }
+    };
+    let store = Store::new(&params.store_dir);
+    let image = store
+        .guest_of(&record.image, &record.image_digest)
+        .map_err(|source| DiskClaimError::Image {
+            image: record.image.clone(),
+            digest: record.image_digest.clone(),
+            source,
+        })?;
+    Ok(Claimed {
+        disk: dir.join(DISK_FILE),
+        image,
+    })
+}
+
+/// The pod's VM, with the finalizer by which the disk outlives no deletion unseen.
+async fn held_vm(
+    params: &NodeParams,
+    pod: &Pod,
+    namespace: &str,
+    name: &str,
+) -> Result<DynamicObject, DiskClaimError> {
+    let key = || format!("{namespace}/{name}");
+    let vms = vms(&params.client, Some(namespace));
+    let vm = vms.get_opt(name).await?;
+    let vm = vm.ok_or_else(|| DiskClaimError::NoVm(key()))?;
+    let uid = vm.metadata.uid.as_deref().unwrap_or_default();
+    let mut owners = pod.metadata.owner_references.iter();
+    if !owners.any(|owner| owner.uid == uid) {
+        return Err(DiskClaimError::OtherVm(key()));
+    }
+    if vm.metadata.deletion_timestamp.is_some() {
+        return Err(DiskClaimError::Deleted(key()));
+    }
+    let mut finalizers = vm.metadata.finalizers.clone().unwrap_or_default();
+    if finalizers.iter().any(|one| one == FINALIZER_ROOT_DISK) {
+        return Ok(vm);
+    }
+    finalizers.push(FINALIZER_ROOT_DISK.to_owned());
+    let version = &vm.metadata.resource_version;
+    let patch = json!({"metadata": {"resourceVersion": version, "finalizers": finalizers}});
+    Ok(vms
+        .patch(name, &PatchParams::default(), &Patch::Merge(&patch))
+        .await?)
+}
+
+/// Moves the disk of an earlier VM of the name aside.
+async fn replace(
+    params: &NodeParams,
+    id: &PodId,
+    dir: &Path,
+    left: &DiskRecord,
+) -> Result<(), DiskClaimError> {
+    let to = move_aside(&params.state_dir, dir, params.clock.wall())
+        .map_err(|error| DiskClaimError::Place(dir.display().to_string(), error))?;
+    let to = to.unwrap_or_else(|| trash(&params.state_dir));
+    let message = format!(
+        "an earlier VM of this name (uid {}) had left its disk; it was moved to {} and this VM begins with a fresh one",
+        left.vm_uid,
+        to.display()
+    );
+    info!(pod = id.key(), message, "root disk moved aside");
+    tell(params, id, "RootDiskReplaced", &message).await;
+    Ok(())
+}
+
+/// Writes down a disk that the runner is to make.
+fn begin(
+    params: &NodeParams,
+    id: &PodId,
+    vm: &str,
+    uid: &str,
+    spec: &VmSpec,
+    dir: &Path,
+) -> Result<DiskRecord, DiskClaimError> {
+    let store = Store::new(&params.store_dir);
+    let image = spec.guest.root_disk.image.clone();
+    let digest = store.digest(&image)?;
+    let bytes = spec.guest.root_disk.size;
+    let record = DiskRecord {
+        format: DISK_FORMAT,
+        namespace: id.namespace.clone(),
+        vm: vm.to_owned(),
+        vm_uid: uid.to_owned(),
+        image,
+        image_digest: digest.as_str().to_owned(),
+        whole: false,
+        bytes: bytes.and_then(|size| size.as_u64()).unwrap_or(0),
+        created: params.clock.wall(),
+        made: false,
+        released: false,
+    };
+    let place = |error| DiskClaimError::Place(dir.display().to_string(), error);
+    private_dir(&params.state_dir.join(DISKS)).map_err(place)?;
+    private_dir(dir).map_err(place)?;
+    write_json_durably(&dir.join(RECORD_FILE), &record)?;
+    telemetry::durable::sync_folder_of(dir).map_err(place)?;
+    Ok(record)
+}
+
+async fn tell(params: &NodeParams, id: &PodId, reason: &str, message: &str) {
+    let wall = params.clock.wall();
+    if let Err(error) = api::event(&params.client, id, false, reason, message, wall).await {
+        tracing::warn!(error = telemetry::chain(&error), "event not written");
+    }
+}
+
+fn annotation(vm: &DynamicObject, name: &str) -> Option<String> {
+    vm.metadata.annotations.as_ref()?.get(name).cloned()
+}
+
+/// What became of the disk of a VM that was deleted.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum LetGo {
+    /// A runner's directory still names it.
+    InUse,
+    /// The VM had none, or it is another VM's.
+    Nothing,
+    /// It stays where it is.
+    Kept(PathBuf),
+    /// It was moved.
+    Aside(PathBuf),
+}
+
+/// Lets go of the disk of a VM whose object says that it is being deleted.
+pub(super) fn let_go(
+    state_dir: &Path,
+    vms_dir: &Path,
+    vm: &DynamicObject,
+    now: WallTime,
+) -> Result<LetGo, DiskClaimError> {
+    let meta = &vm.metadata;
+    let part = |part: &Option<String>| part.clone().unwrap_or_default();
+    let (namespace, name, uid) = (part(&meta.namespace), part(&meta.name), part(&meta.uid));
+    let dir = dir_of(state_dir, &namespace, &name);
+    let record: Option<DiskRecord> = read_json(&dir.join(RECORD_FILE))?;
+    let Some(record) = record.filter(|record| record.vm_uid == uid) else {
+        return Ok(LetGo::Nothing);
+    };
+    if is_in_use(vms_dir, &dir.join(DISK_FILE)) {
+        return Ok(LetGo::InUse);
+    }
+    if annotation(vm, ANNOTATION_KEEP_DISK).as_deref() == Some("true") {
+        let record = DiskRecord {
+            released: true,
+            ..record
+        };
+        write_json_durably(&dir.join(RECORD_FILE), &record)?;
+        return Ok(LetGo::Kept(dir));
+    }
+    let to = move_aside(state_dir, &dir, now);
+    let to = to.map_err(|error| DiskClaimError::Place(dir.display().to_string(), error))?;
+    Ok(to.map_or(LetGo::Nothing, LetGo::Aside))
+}
+
+/// Whether the directory of any runner names the disk. It goes when the runner's QEMU has ended.
+fn is_in_use(vms: &Path, disk: &Path) -> bool {
+    let entries = fs::read_dir(vms);
+    entries.into_iter().flatten().flatten().any(|entry| {
+        let config = Paths::new(entry.path()).config();
+        let config: Option<RunnerConfig> = read_json(&config).ok().flatten();
+        config.is_some_and(|config| config.root_overlay.as_deref() == Some(disk))
+    })
+}
+
+#[cfg(test)]
+mod tests;
