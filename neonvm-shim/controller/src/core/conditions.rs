@@ -1,4 +1,4 @@
-//! The two conditions of a VM.
+//! The conditions of a VM.
 
 use protocol::time::WallTime;
 use protocol::vm::Condition;
@@ -7,6 +7,8 @@ use protocol::vm::Condition;
 pub const AVAILABLE: &str = "Available";
 /// Something stands in the way; the message says what.
 pub const DEGRADED: &str = "Degraded";
+/// It has no pod because its power state says so.
+pub const STOPPED: &str = "Stopped";
 /// The one reason ever written.
 const REASON: &str = "Reconciling";
 

@@ -42,6 +42,7 @@ pub mod pace;
 pub mod phases;
 pub mod plan;
 pub mod pod;
+pub mod power;
 pub mod problem;
 pub mod refusal;
 pub mod requests;

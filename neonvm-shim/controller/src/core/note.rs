@@ -56,6 +56,10 @@ pub enum Note {
         /// Restarts so far.
         count: i32,
     },
+    /// The VM has no pod any more, because its power state says so.
+    Stopped,
+    /// The VM gets a pod again, because its power state says so.
+    Started,
     /// The guest ended well.
     Succeeded {
         /// Why, as far as known.
@@ -117,6 +121,8 @@ impl Note {
             } => "ScalingStuck",
             Self::Problem { .. } => "Degraded",
             Self::Restarted { .. } => "Restarted",
+            Self::Stopped => "Stopped",
+            Self::Started => "Started",
             Self::Succeeded { .. } => "Succeeded",
             Self::Failed { .. } => "Failed",
             Self::Migrating { .. } => "Migrating",
@@ -160,6 +166,8 @@ impl fmt::Display for Note {
             Self::Restarted { after, count } => {
                 write!(f, "restart {count} after {}", after.as_str())
             }
+            Self::Stopped => f.write_str("stopped on request; object and disk stay"),
+            Self::Started => f.write_str("started on request"),
             Self::Succeeded { reason } if reason.is_empty() => f.write_str("guest has ended"),
             Self::Succeeded { reason } => write!(f, "guest has ended: {reason}"),
             Self::Migrating { from, to } => write!(f, "guest of pod {from} is sent to pod {to}"),

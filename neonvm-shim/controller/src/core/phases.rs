@@ -634,7 +634,9 @@ impl Draft<'_> {
                         let (name, uid) = (pod.metadata.name.clone(), pod.metadata.uid.clone());
                         return self.actions.push(Action::OrphanPod { name, uid });
                     }
-                    if self.input.settings.at_most_one_pod {
+                    // A disk that stays is one file: the next QEMU waits until the last has gone.
+                    let has_one_disk = self.vm.spec.guest.root_disk.persistent;
+                    if self.input.settings.at_most_one_pod || has_one_disk {
                         return;
                     }
                 }

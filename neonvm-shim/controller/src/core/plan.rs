@@ -156,6 +156,7 @@ pub fn plan(input: &Input<'_>) -> Plan {
                 draft.certificate();
             }
             match phase {
+                _ if draft.power() => {}
                 VmPhase::New if !draft.has_address() => {}
                 VmPhase::New => draft.status.phase = VmPhase::Pending,
                 VmPhase::Pending => draft.pending(),

@@ -6,6 +6,7 @@ mod convergence;
 mod metadata;
 mod overlay;
 mod phases;
+mod power;
 mod quick;
 mod requests;
 mod resizing;
