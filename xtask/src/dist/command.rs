@@ -25,6 +25,9 @@ const COMPLETIONS: [(&str, &str); 3] = [
     ("fish", "usr/share/fish/vendor_completions.d/bellows.fish"),
 ];
 
+/// Where systemd looks for the unit. The package does not enable it: a machine that only asks clusters needs no `bellows up`.
+const UNIT: &str = "usr/lib/systemd/system/bellows.service";
+
 /// The package of a `bellows`, which is asked for its completions; returns its path.
 pub(super) fn package(program: &Path, checkout: &Path, out: &Path) -> Result<PathBuf> {
     let read =
@@ -37,6 +40,11 @@ pub(super) fn package(program: &Path, checkout: &Path, out: &Path) -> Result<Pat
             0o644,
         ),
     ];
+    files.push((
+        UNIT,
+        read(&checkout.join("bellows/dist/bellows.service"))?,
+        0o644,
+    ));
     for (shell, path) in COMPLETIONS {
         let script = shell::output(Command::new(program).args(["completion", shell]))?;
         files.push((path, script.into_bytes(), 0o644));
@@ -78,6 +86,8 @@ mod tests {
             let script = fs::read_to_string(unpacked.join(path)).expect("there");
             assert_eq!(script, format!("completion for {shell}\n"));
         }
+        let unit = fs::read_to_string(unpacked.join(UNIT)).expect("there");
+        assert!(unit.contains("\nExecStart=/usr/bin/bellows up "), "{unit}");
         let plugin = unpacked.join("usr/bin/kubectl-bellows");
         let said = shell::output(Command::new(plugin).args(["why", "pg"])).expect("it runs");
         assert_eq!(said, "why for pg\n");
@@ -85,6 +95,41 @@ mod tests {
         let fields = shell::output(fields.arg("--field").arg(&made)).expect("it reads");
         let libc = LIBC.replace("GLIBC_", "libc6 (>= ");
         assert!(fields.contains(&libc), "{fields}");
+    }
+
+    /// Requirement: D3
+    #[test]
+    fn systemd_finds_the_unit_of_bellows_sound() {
+        if !shell::on_path("systemd-analyze") {
+            println!("SKIP(missing: systemd-analyze): systemd_finds_the_unit_of_bellows_sound");
+            return;
+        }
+        let folder = tempfile::tempdir().expect("a folder");
+        put(folder.path(), "program", b"#!/bin/sh\n", 0o755).expect("written");
+        let unit = shell::root().join("bellows/dist/bellows.service");
+        let unit = fs::read_to_string(unit).expect("a unit");
+        let program = folder.path().join("program").display().to_string();
+        let path = folder.path().join("bellows.service");
+        let verify = |unit: &str| {
+            fs::write(&path, unit).expect("written");
+            let mut command = Command::new("systemd-analyze");
+            let output = command.args(["verify", "--man=no"]).arg(&path).output();
+            let output = output.expect("it runs");
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            (output.status.success() && said.is_empty(), said)
+        };
+        let sound = unit.replace("/usr/bin/bellows", &program);
+        assert_eq!(verify(&sound), (true, String::new()));
+        let wrong = sound.replace("KillMode=", "Killmode=");
+        assert!(!verify(&wrong).0, "it would find nothing");
+        assert!(
+            unit.contains("\nKillMode=process\n"),
+            "guests outlive a restart of the service"
+        );
+        assert!(
+            unit.contains("WantedBy=multi-user.target"),
+            "it starts with the machine"
+        );
     }
 
     /// Whatever `bellows` is built with, its package must not be installed where it cannot start.
