@@ -185,6 +185,28 @@ impl Api {
             .map_err(|error| self.explain(kind, &shown, error))
     }
 
+    /// Changes an object by a merge patch.
+    pub(crate) async fn merge(
+        &self,
+        kind: Kind,
+        namespace: &str,
+        name: &str,
+        patch: &Value,
+    ) -> Outcome<Value> {
+        let path = format!("{}/{name}", kind.collection(Some(namespace)));
+        let shown = shown_name(kind, namespace, name);
+        let request = Request::patch(&path)
+            .header("content-type", "application/merge-patch+json")
+            .header("accept", "application/json")
+            .body(patch.to_string().into_bytes())
+            .map_err(kube::Error::HttpError);
+        let sent = match request {
+            Ok(request) => self.client.request(request).await,
+            Err(error) => Err(error),
+        };
+        sent.map_err(|error| self.explain(kind, &shown, error))
+    }
+
     /// What is at a path, whatever it is.
     pub(crate) async fn read(&self, path: &str) -> Result<Value, kube::Error> {
         self.send(Method::GET, path, None).await

@@ -105,10 +105,10 @@ pub(crate) enum Command {
     /// Bring back the objects of guests that run without them, or let such guests go
     Adopt(commands::adopt::AdoptArgs),
     /// Copy the store of the API to a file
-    Backup(commands::backup::BackupArgs),
+    Backup(commands::store::BackupArgs),
     /// Put a copy of the store back
-    Restore(commands::backup::RestoreArgs),
-    /// Create or delete a VM
+    Restore(commands::store::RestoreArgs),
+    /// Create, stop, start or delete a VM
     #[command(subcommand)]
     Vm(vm::VmCommand),
     /// Move a VM to another pod while its guest runs
@@ -195,8 +195,8 @@ async fn dispatch(context: Context, command: Command) -> Outcome<ExitCode> {
         Command::Down(args) => commands::down::run(&context, &args).await,
         Command::Status(args) => commands::status::run(&context, &args).await,
         Command::Adopt(args) => commands::adopt::run(&context, &args).await,
-        Command::Backup(args) => commands::backup::run(&context, &args).await,
-        Command::Restore(args) => commands::backup::restore(&context, &args),
+        Command::Backup(args) => commands::store::run(&context, &args).await,
+        Command::Restore(args) => commands::store::restore(&context, &args),
         Command::Vm(args) => vm::run(&context, args).await,
         Command::Migrate(args) => commands::migrate::run(&context, &args).await,
         Command::History(args) => commands::history::in_cluster(&context, &args).await,

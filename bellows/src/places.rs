@@ -54,6 +54,16 @@ impl StateDir {
         self.0.join("vms")
     }
 
+    /// Root disks that stay, one directory per VM.
+    pub(crate) fn disks(&self) -> PathBuf {
+        self.0.join("disks")
+    }
+
+    /// Directories that were moved aside.
+    pub(crate) fn trash(&self) -> PathBuf {
+        self.0.join("trash")
+    }
+
     /// Known host keys of guests, one file per VM.
     pub(crate) fn ssh(&self) -> PathBuf {
         self.0.join("ssh")

@@ -1,14 +1,18 @@
-//! `bellows vm`: create and delete VMs. Everything here can be done with kubectl too; this spares writing YAML.
+//! `bellows vm`: create, stop, start and delete VMs. Everything here can be done with kubectl too; this spares writing YAML.
 
 use clap::{Args, Subcommand};
-use protocol::annotations::LABEL_ENABLED;
+use protocol::annotations::{ANNOTATION_USE_DISK, LABEL_ENABLED};
 use protocol::quantity::Quantity;
 use protocol::units::MilliCpu;
 use protocol::vm::{API_VERSION, MEMORY_BLOCK_BYTES};
 use serde_json::{Value, json};
 
 use crate::api::{Api, Kind};
-use crate::cli::VmArgs;
+use crate::commands::backup::{self, BackupArgs};
+use crate::commands::power::{self, StartArgs, StopArgs};
+use crate::commands::restore::{self, RestoreArgs};
+use crate::commands::vm_delete::{self, DeleteArgs};
+use crate::commands::vm_disk::{self, ResizeDiskArgs};
 use crate::context::Context;
 use crate::fail::{Fail, Outcome};
 use crate::output::{Format, print_value};
@@ -22,11 +26,23 @@ pub(crate) const SCHEDULER_NAME: &str = "autoscale-scheduler";
 /// How often a wait looks again.
 pub(crate) const LOOK_AGAIN: std::time::Duration = std::time::Duration::from_millis(300);
 
-/// Create or delete a VM.
+/// Create, stop, start or delete a VM.
 #[derive(Debug, Subcommand)]
 pub(crate) enum VmCommand {
     /// Create a VM
     Create(Box<CreateArgs>),
+    /// Power a VM off; its object and its disk stay
+    Stop(StopArgs),
+    /// Start a VM that was stopped
+    Start(StartArgs),
+    /// Stop a VM and start it again
+    Restart(StopArgs),
+    /// Make the root disk of a VM larger
+    ResizeDisk(ResizeDiskArgs),
+    /// Copy the root disk of a VM into a file, also while its guest runs
+    Backup(BackupArgs),
+    /// Make a VM from a backup
+    Restore(RestoreArgs),
     /// Delete a VM
     Delete(DeleteArgs),
 }
@@ -60,6 +76,15 @@ pub(crate) struct CreateArgs {
     /// Step in which memory changes, a multiple of 8Mi
     #[arg(long, default_value = "1Gi", value_name = "SIZE", value_parser = parse_memory)]
     slot_size: Quantity,
+    /// Size of the root disk, if larger than the image's
+    #[arg(long, value_name = "SIZE", value_parser = parse_memory)]
+    disk_size: Option<Quantity>,
+    /// A fresh root disk at each start of the guest, instead of one that lives as long as the VM
+    #[arg(long, conflicts_with = "use_disk")]
+    ephemeral_disk: bool,
+    /// Go on with the disk that `vm delete --keep-disk` left of an earlier VM of this name
+    #[arg(long)]
+    use_disk: bool,
     /// Ports to reach at the VM's address, [NAME:]PORT; may be given again
     #[arg(long = "port", default_value = "postgres:5432", value_name = "PORT", value_parser = parse_port)]
     ports: Vec<Port>,
@@ -89,19 +114,6 @@ enum DryRun {
     Server,
 }
 
-/// Delete a VM and wait until it is gone.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct DeleteArgs {
-    #[command(flatten)]
-    vm: VmArgs,
-    /// Do not wait
-    #[arg(long)]
-    no_wait: bool,
-    /// Give up waiting after this many seconds
-    #[arg(long, default_value_t = 120, value_name = "SECONDS")]
-    timeout: u64,
-}
-
 /// `[NAME:]PORT`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Port {
@@ -112,12 +124,18 @@ struct Port {
 pub(crate) async fn run(context: &Context, command: VmCommand) -> Outcome {
     match command {
         VmCommand::Create(args) => create(context, &args).await,
-        VmCommand::Delete(args) => delete(context, &args).await,
+        VmCommand::Stop(args) => power::stop(context, &args).await,
+        VmCommand::Start(args) => power::start(context, &args).await,
+        VmCommand::Restart(args) => power::restart(context, &args).await,
+        VmCommand::ResizeDisk(args) => vm_disk::resize(context, &args).await,
+        VmCommand::Backup(args) => backup::backup(context, &args).await,
+        VmCommand::Restore(args) => restore::restore(context, &args).await,
+        VmCommand::Delete(args) => vm_delete::delete(context, &args).await,
     }
 }
 
 async fn create(context: &Context, args: &CreateArgs) -> Outcome {
-    let object = object(args)?;
+    let object = object(args, !args.ephemeral_disk && !context.asks_cluster())?;
     if args.dry_run == Some(DryRun::Client) {
         return print_value(Format::Yaml, &object);
     }
@@ -141,7 +159,12 @@ async fn create(context: &Context, args: &CreateArgs) -> Outcome {
     }
 }
 
-async fn wait_until_running(api: &Api, namespace: &str, name: &str, timeout_s: u64) -> Outcome {
+pub(crate) async fn wait_until_running(
+    api: &Api,
+    namespace: &str,
+    name: &str,
+    timeout_s: u64,
+) -> Outcome {
     let mut progress = Progress::new();
     loop {
         let vm = api.get(Kind::Vm, namespace, name).await?;
@@ -178,39 +201,13 @@ async fn wait_until_running(api: &Api, namespace: &str, name: &str, timeout_s: u
     }
 }
 
-async fn delete(context: &Context, args: &DeleteArgs) -> Outcome {
-    let (namespace, name) = args.vm.key();
-    let api = context.api().await?;
-    api.delete(Kind::Vm, namespace, name).await?;
-    if args.no_wait {
-        out(&format!("VM {namespace}/{name} is being deleted"));
-        return Ok(());
-    }
-    let mut progress = Progress::new();
-    loop {
-        match api.get(Kind::Vm, namespace, name).await {
-            Ok(_) => {}
-            Err(fail) if fail.exit() == telemetry::exit::Exit::NotSo => break,
-            Err(fail) => return Err(fail),
-        }
-        if progress.elapsed().as_secs() >= args.timeout {
-            return Err(Fail::try_again(format!(
-                "VM {namespace}/{name} is still there after {} s",
-                args.timeout
-            ))
-            .rule("its finalizer goes when the controller has seen the deletion")
-            .fix("see whether the controller is ready: bellows status"));
-        }
-        progress.say(&format!("waiting for {namespace}/{name} to go"));
-        tokio::time::sleep(LOOK_AGAIN).await;
-    }
-    progress.clear();
-    out(&format!("VM {namespace}/{name} deleted"));
-    Ok(())
+/// Whether a VM's root disk lives as long as the VM.
+pub(crate) fn has_persistent_disk(vm: &Value) -> bool {
+    vm["spec"]["guest"]["rootDisk"]["persistent"] == true
 }
 
 /// The VirtualMachine object; only what differs from the API server's defaults.
-fn object(args: &CreateArgs) -> Outcome<Value> {
+fn object(args: &CreateArgs, persistent: bool) -> Outcome<Value> {
     let slots = Slots::of(args)?;
     if args.cpu_min > args.cpu_max {
         return Err(Fail::usage(format!(
@@ -223,6 +220,16 @@ fn object(args: &CreateArgs) -> Outcome<Value> {
     let mut metadata = json!({"name": args.name, "namespace": args.namespace});
     if !args.no_autoscale {
         metadata["labels"] = json!({LABEL_ENABLED: "true"});
+    }
+    if args.use_disk {
+        metadata["annotations"] = json!({ANNOTATION_USE_DISK: "true"});
+    }
+    let mut root_disk = json!({"image": args.image});
+    if let Some(size) = args.disk_size {
+        root_disk["size"] = json!(size);
+    }
+    if persistent {
+        root_disk["persistent"] = json!(true);
     }
     let ports: Vec<Value> = args
         .ports
@@ -245,7 +252,7 @@ fn object(args: &CreateArgs) -> Outcome<Value> {
                 "cpus": {"min": args.cpu_min, "max": args.cpu_max, "use": args.cpu_min},
                 "memorySlotSize": args.slot_size,
                 "memorySlots": {"min": slots.min, "max": slots.max, "use": slots.min},
-                "rootDisk": {"image": args.image},
+                "rootDisk": root_disk,
                 "ports": ports,
             },
         },
@@ -357,7 +364,7 @@ mod tests {
 
     #[test]
     fn n46_the_default_vm_is_an_autoscaled_postgres() {
-        let object = object(&parse("pg").unwrap()).unwrap();
+        let object = object(&parse("pg").unwrap(), true).unwrap();
         insta::assert_snapshot!(serde_json::to_string_pretty(&object).unwrap());
         let vm: protocol::vm::VirtualMachine = serde_json::from_value(object).unwrap();
         assert_eq!(vm.spec.guest.in_use(), vm.spec.guest.smallest());
@@ -367,7 +374,7 @@ mod tests {
     #[test]
     fn flags_reach_the_object() {
         let line = "x -n a --image i --cpu-min 1 --cpu-max 4 --memory-min 512Mi --memory-max 2Gi --slot-size 256Mi --port 80 --port db:5432 --no-autoscale";
-        let object = object(&parse(line).unwrap()).unwrap();
+        let object = object(&parse(line).unwrap(), false).unwrap();
         assert_eq!(object["metadata"], json!({"name": "x", "namespace": "a"}));
         let guest = &object["spec"]["guest"];
         assert_eq!(guest["cpus"], json!({"min": 1, "max": 4, "use": 1}));
@@ -376,12 +383,31 @@ mod tests {
             guest["ports"],
             json!([{"port": 80}, {"name": "db", "port": 5432}])
         );
+        assert_eq!(guest["rootDisk"], json!({"image": "i"}));
         let labels = |line: &str| {
-            super::object(&parse(line).unwrap()).unwrap()["metadata"]["labels"].clone()
+            super::object(&parse(line).unwrap(), true).unwrap()["metadata"]["labels"].clone()
         };
         assert_eq!(
             labels("x --no-autoscale --autoscale"),
             json!({LABEL_ENABLED: "true"})
+        );
+    }
+
+    #[test]
+    fn root_disk_persists_unless_it_is_said_to_be_ephemeral() {
+        let disk = |line: &str| {
+            let args = parse(line).unwrap();
+            let object = super::object(&args, !args.ephemeral_disk).unwrap();
+            object["spec"]["guest"]["rootDisk"].clone()
+        };
+        let kept = json!({"image": "i", "persistent": true, "size": "4Gi"});
+        assert_eq!(disk("x --image i --disk-size 4Gi"), kept);
+        assert_eq!(disk("x --image i --ephemeral-disk"), json!({"image": "i"}));
+        assert!(parse("x --ephemeral-disk --use-disk").is_err());
+        let object = super::object(&parse("x --use-disk").unwrap(), true).unwrap();
+        assert_eq!(
+            object["metadata"]["annotations"],
+            json!({ANNOTATION_USE_DISK: "true"})
         );
     }
 
@@ -394,7 +420,7 @@ mod tests {
             ("x --memory-min 9Gi", "above --memory-max"),
             ("x --slot-size 8Mi --memory-max 8Gi", "1024 slots"),
         ] {
-            let fail = object(&parse(line).unwrap()).unwrap_err();
+            let fail = object(&parse(line).unwrap(), true).unwrap_err();
             assert_eq!(fail.exit() as u8, 64, "{line}");
             assert!(
                 fail.to_string().contains(word) && fail.to_string().contains("rule:"),

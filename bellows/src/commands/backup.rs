@@ -1,136 +1,213 @@
-//! `bellows backup --store` and `bellows restore --store`: copies of the API's store.
+//! `bellows vm backup`: a copy of a VM's root disk as it is at one moment, also while the guest runs, and what is needed
+//! to make the VM again (`FILE.json`).
 
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Args;
-use hyper::http::Method;
-use neonvm_apiserver::{STORE_FILE, check_store, copy_store};
-use serde_json::json;
+use neonvm_runner::core::root_disk::DiskRecord;
+use neonvm_runner::node::Store;
+use neonvm_runner::shell::qmp::Qmp;
+use neonvm_runner::shell::qmp_backup::BackupStage;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
+use super::vm_disk::{VmDisk, need_room};
+use crate::cli::VmArgs;
+use crate::commands::image::store_dir;
 use crate::context::Context;
 use crate::fail::{Fail, Outcome};
-use crate::instance::lock::{self, Holder, StateLock};
+use crate::progress::Progress;
 use crate::terminal::out;
-use crate::unix_http::{UnixHttpError, exchange};
+use crate::view::vm::memory;
 
-/// Copy the store of the API to a file.
+/// Version of the format of [`Description`].
+pub(crate) const BACKUP_FORMAT: u32 = 1;
+/// How often the copy is looked at.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+
+/// Copy the root disk of a VM into a file, also while its guest runs.
 ///
-/// Works while `bellows up` runs, and without it. The store holds the objects of all VMs, and secrets: the file is
-/// readable by its owner only. It holds no disk.
+/// The copy is as the disk was at one moment, as after a loss of power: a database recovers on it as it does then. It is
+/// whole, without its image. What the VM was is in FILE.json, which `vm restore` needs.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct BackupArgs {
-    /// File to write; it must not exist
-    #[arg(long, value_name = "FILE", required = true)]
-    store: PathBuf,
+    #[command(flatten)]
+    vm: VmArgs,
+    /// The file to write; it must not exist
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
 }
 
-/// Put a copy of the store back.
-///
-/// Refuses while `bellows up` runs. The store that was there is kept beside it. Guests that run are not touched: those whose
-/// pods the copy does not have are left alone at the next `bellows up`, and `bellows adopt` brings their objects back.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct RestoreArgs {
-    /// File to put in the store's place; it is copied
-    #[arg(long, value_name = "FILE", required = true)]
-    store: PathBuf,
+/// `FILE.json`.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Description {
+    /// [`BACKUP_FORMAT`].
+    pub(crate) format: u32,
+    pub(crate) disk: DiskRecord,
+    pub(crate) labels: Value,
+    pub(crate) spec: Value,
 }
 
-pub(crate) async fn run(context: &Context, args: &BackupArgs) -> Outcome {
-    let state = context.state()?;
-    let file = std::path::absolute(&args.store)
-        .map_err(|error| Fail::usage(format!("{}: {error}", args.store.display())))?;
-    if file.symlink_metadata().is_ok() {
-        return Err(Fail::usage(format!("{} exists already", file.display()))
-            .rule("a backup never replaces a file")
-            .fix("name another file, or remove that one"));
-    }
-    let revision = if lock::holder(&state) == Holder::Nobody {
-        let store = state.path().join(STORE_FILE);
-        if !store.exists() {
-            return Err(Fail::not_so(format!("{} does not exist", store.display()))
-                .fix("name the right place: --state-dir DIR"));
+pub(crate) async fn backup(context: &Context, args: &BackupArgs) -> Outcome {
+    let api = context.api().await?;
+    let disk = VmDisk::find(context, &api, &args.vm).await?;
+    let file = std::path::absolute(&args.file).map_err(|error| broken(&args.file, &error))?;
+    let described = described(&file);
+    for path in [&file, &described] {
+        if path.exists() {
+            return Err(Fail::usage(format!("{} exists", path.display()))
+                .rule("a backup never replaces another one")
+                .fix("name another file"));
         }
-        let _lock = StateLock::take(&state)?;
-        let copied = copy_store(&store, &file);
-        let copied = copied.map_err(|error| Fail::missing(telemetry::chain(&error)))?;
-        copied.revision
-    } else {
-        let body = json!({"file": file});
-        let socket = state.admin_socket();
-        let asked = exchange(&socket, Method::POST, "/v1/store/backup", Some(&body)).await;
-        let answer = asked.map_err(|error| match error {
-            UnixHttpError::Refused { text, .. } => Fail::missing(text),
-            error => Fail::try_again(telemetry::chain(&error)),
-        })?;
-        answer["revision"].as_u64().unwrap_or(0)
+    }
+    let folder = file.parent().unwrap_or(Path::new("/"));
+    let image = image_of(&disk.record)?;
+    let most = allocated(&disk.path)? + image.as_deref().map_or(Ok(0), allocated)?;
+    need_room(folder, most, "the backup")?;
+    let mut progress = Progress::new();
+    let draft = match disk.qemu().await? {
+        Some(qemu) => by_qemu(&qemu, &disk, most, &mut progress).await?,
+        None => by_qemu_img(&disk, &file, &mut progress).await?,
     };
+    progress.say("putting it in place");
+    put(&draft, &file).map_err(|error| broken(&file, &error))?;
+    let description = Description {
+        format: BACKUP_FORMAT,
+        disk: disk.record.clone(),
+        labels: disk.vm["metadata"]["labels"].clone(),
+        spec: disk.vm["spec"].clone(),
+    };
+    let text = json!(description).to_string();
+    telemetry::durable::replace(&described, text.as_bytes())
+        .map_err(|error| broken(&described, &error))?;
+    progress.clear();
+    let size = allocated(&file)?;
     out(&format!(
-        "the store at revision {revision} is in {}",
-        file.display()
+        "VM {} is in {} ({}) and {}",
+        disk.key(),
+        file.display(),
+        memory(size),
+        described.display()
     ));
     Ok(())
 }
 
-pub(crate) fn restore(context: &Context, args: &RestoreArgs) -> Outcome {
-    let state = context.state()?;
-    let store = state.path().join(STORE_FILE);
-    let _lock = StateLock::take(&state)?;
-    let broken = |error: std::io::Error| {
-        Fail::missing(format!("{} is not put back: {error}", args.store.display()))
-    };
-    let draft = store.with_extension("restored");
-    match std::fs::remove_file(&draft) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(broken(error)),
-        _ => {}
-    }
-    let whole = read(&args.store)?;
-    telemetry::durable::replace(&draft, &whole).map_err(broken)?;
-    let position = check_store(&draft).map_err(|error| {
-        let _ = std::fs::remove_file(&draft);
-        Fail::missing(format!(
-            "{} is no store that can be read: {}",
-            args.store.display(),
-            telemetry::chain(&error)
-        ))
-        .rule("the store that is there is not touched before the copy was read")
-    })?;
-    let old = keep_old(&store).map_err(broken)?;
-    std::fs::rename(&draft, &store).map_err(broken)?;
-    telemetry::durable::sync_folder_of(&store).map_err(broken)?;
-    out(&format!(
-        "the store is at revision {} again, from {}",
-        position.revision,
-        args.store.display()
-    ));
-    if let Some(old) = old {
-        out(&format!(
-            "the one that was there is kept as {}",
-            old.display()
-        ));
-    }
-    out(
-        "start it: bellows up --detach; guests that it does not have are left alone, see bellows adopt --list",
-    );
-    Ok(())
+/// The file beside a backup that says what it is of.
+pub(crate) fn described(file: &Path) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push(".json");
+    PathBuf::from(name)
 }
 
-fn read(file: &Path) -> Outcome<Vec<u8>> {
-    std::fs::read(file).map_err(|error| {
-        Fail::usage(format!("{} cannot be read: {error}", file.display()))
-            .fix("snapshots that bellows up made are in snapshots/ of the state directory")
-    })
+pub(crate) fn broken(path: &Path, error: &io::Error) -> Fail {
+    Fail::missing(format!("{}: {error}", path.display()))
 }
 
-/// Gives the store that is there another name, `api.redb.replaced-N`.
-fn keep_old(store: &Path) -> std::io::Result<Option<PathBuf>> {
-    if !store.exists() {
+/// The root disk of the image that a disk lies over, if it lies over one.
+fn image_of(record: &DiskRecord) -> Outcome<Option<PathBuf>> {
+    if record.whole {
         return Ok(None);
     }
-    let name = |n: u32| store.with_file_name(format!("{STORE_FILE}.replaced-{n}"));
-    let free = (1..u32::MAX).map(name).find(|path| !path.exists());
-    let old = free.ok_or(std::io::ErrorKind::AlreadyExists)?;
-    std::fs::rename(store, &old)?;
-    Ok(Some(old))
+    let store = Store::new(store_dir()?);
+    let image = store.guest_of(&record.image, &record.image_digest);
+    image
+        .map(|image| Some(image.root_disk))
+        .map_err(|error| Fail::missing(telemetry::chain(&error)))
+}
+
+fn allocated(path: &Path) -> Outcome<u64> {
+    let file = fs::metadata(path).map_err(|error| broken(path, &error))?;
+    Ok(file.blocks() * 512)
+}
+
+/// QEMU copies into the disk's own directory, the one place that it may write to.
+async fn by_qemu(
+    qemu: &Qmp,
+    disk: &VmDisk,
+    most: u64,
+    progress: &mut Progress,
+) -> Outcome<PathBuf> {
+    need_room(&disk.path, most, "the backup")?;
+    let draft = disk.path.with_extension("backup");
+    // Of a backup that was given up.
+    qemu.cancel_backup().await;
+    let _ = fs::remove_file(&draft);
+    let refused = |message: &str| {
+        Fail::missing(format!("QEMU does not copy the disk: {message}"))
+            .rule("the guest runs on, and its disk is as it was")
+    };
+    qemu.begin_backup(&draft)
+        .await
+        .map_err(|failure| refused(&failure.message))?;
+    loop {
+        let stage = qemu.backup_stage().await;
+        match stage.map_err(|failure| refused(&failure.message))? {
+            BackupStage::Copying { done, total } => {
+                progress.say(&format!("copying {} of {}", memory(done), memory(total)));
+            }
+            BackupStage::Whole => return Ok(draft),
+            BackupStage::Failed(why) => {
+                let _ = fs::remove_file(&draft);
+                return Err(refused(&why));
+            }
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+}
+
+/// The disk of a VM that is off.
+async fn by_qemu_img(disk: &VmDisk, file: &Path, progress: &mut Progress) -> Outcome<PathBuf> {
+    let draft = draft_of(file);
+    let programs = Store::new(store_dir()?).programs();
+    let programs = programs.map_err(|error| Fail::missing(telemetry::chain(&error)))?;
+    progress.say("copying the disk of a VM that is off");
+    let converted = tokio::process::Command::new(&programs.qemu_img)
+        .args(["convert", "-f", "qcow2", "-O", "qcow2"])
+        .args([&disk.path, &draft])
+        .stdin(std::process::Stdio::null())
+        .output()
+        .await
+        .map_err(|error| broken(&programs.qemu_img, &error))?;
+    if converted.status.success() {
+        return Ok(draft);
+    }
+    let _ = fs::remove_file(&draft);
+    let said = String::from_utf8_lossy(&converted.stderr);
+    Err(Fail::missing(format!(
+        "qemu-img does not copy the disk: {}",
+        said.trim()
+    )))
+}
+
+fn draft_of(file: &Path) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push(".part");
+    PathBuf::from(name)
+}
+
+/// Gives a finished copy its place, on another file system too. What has the name is whole.
+pub(crate) fn put(draft: &Path, file: &Path) -> io::Result<()> {
+    File::open(draft)?.sync_all()?;
+    let moved = fs::rename(draft, file);
+    if let Err(error) = moved {
+        if error.kind() != io::ErrorKind::CrossesDevices {
+            return Err(error);
+        }
+        let part = draft_of(file);
+        let copied = fs::copy(draft, &part).and_then(|_| File::open(&part)?.sync_all());
+        if let Err(error) = copied {
+            let _ = fs::remove_file(&part);
+            return Err(error);
+        }
+        fs::rename(&part, file)?;
+        fs::remove_file(draft)?;
+    }
+    telemetry::durable::sync_folder_of(file)
 }
 
 #[cfg(test)]
@@ -138,14 +215,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn replaced_store_is_kept() {
+    fn finished_copy_is_moved_into_place_and_described_beside_it() {
         let dir = tempfile::tempdir().unwrap();
-        let store = dir.path().join(STORE_FILE);
-        assert_eq!(keep_old(&store).unwrap(), None);
-        for n in [1, 2] {
-            std::fs::write(&store, n.to_string()).unwrap();
-            let old = keep_old(&store).unwrap().unwrap();
-            assert!(old.ends_with(format!("api.redb.replaced-{n}")), "{old:?}");
-        }
+        let [draft, file] = ["draft", "pg.backup"].map(|name| dir.path().join(name));
+        fs::write(&draft, "data").unwrap();
+        put(&draft, &file).unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "data");
+        assert!(!draft.exists());
+        assert_eq!(described(&file), dir.path().join("pg.backup.json"));
     }
 }

@@ -103,8 +103,8 @@ pub(crate) struct RmArgs {
 
 /// Remove files that no image and no VM uses.
 ///
-/// Kept are images that have a name, those that VMs of this state directory were made from, and those that any running
-/// process has open.
+/// Kept are images that have a name, those that VMs and root disks of this state directory were made from, and those that any
+/// running process has open.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct GcArgs {}
 
@@ -437,6 +437,7 @@ fn collect(state: &StateDir) -> Outcome {
     let store = store()?;
     let keep = used_by_vms(state, store.root())
         .into_iter()
+        .chain(used_by_disks(state)?)
         .chain(used_by_processes(store.root()))
         .collect();
     let mut progress = Progress::new();
@@ -462,6 +463,31 @@ fn used_by_vms(state: &StateDir, store: &Path) -> BTreeSet<Digest> {
     dirs.filter_map(|dir| std::fs::read_to_string(dir.path().join("config.json")).ok())
         .flat_map(|text| digests_in(&text, store))
         .collect()
+}
+
+/// Digests that root disks lie over, also those that were moved aside. A record that cannot be read stops the collection:
+/// its disk would be lost with its image.
+fn used_by_disks(state: &StateDir) -> Outcome<BTreeSet<Digest>> {
+    let mut used = BTreeSet::new();
+    let below = |dir: PathBuf| std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let places = below(state.disks()).chain(below(state.trash()));
+    for path in places.map(|dir| dir.path().join("disk.json")) {
+        let unreadable = |why: String| {
+            Fail::missing(format!("{}: {why}", path.display()))
+                .rule("a root disk holds only what differs from its image, so no image may go before all disks are known")
+                .fix("restore the file, or move its directory out of the state directory")
+        };
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(unreadable(error.to_string())),
+        };
+        let record: serde_json::Value =
+            serde_json::from_str(&text).map_err(|error| unreadable(error.to_string()))?;
+        let digest = record["image_digest"].as_str().unwrap_or_default();
+        used.insert(Digest::parse(digest).map_err(|error| unreadable(error.to_string()))?);
+    }
+    Ok(used)
 }
 
 /// Every digest after `<store>/blobs/` in a text.
@@ -570,6 +596,31 @@ mod tests {
         let found = digests_in(&text, Path::new("/c/store"));
         assert_eq!(found, [Digest::parse(&digest).unwrap()]);
         assert!(digests_in(&text, Path::new("/d/store")).is_empty());
+    }
+
+    #[test]
+    fn images_below_root_disks_stay_and_an_unreadable_record_stops_the_collection() {
+        let root = tempfile::tempdir().unwrap();
+        let state = StateDir::choose(Some(root.path())).unwrap();
+        assert!(used_by_disks(&state).unwrap().is_empty());
+        let put = |place: PathBuf, text: &str| {
+            std::fs::create_dir_all(&place).unwrap();
+            std::fs::write(place.join("disk.json"), text).unwrap();
+        };
+        let record = |byte: u8| {
+            let digest = Digest::from_bytes([byte; 32]);
+            serde_json::json!({"image_digest": digest.as_str()}).to_string()
+        };
+        put(state.disks().join("default_pg"), &record(1));
+        put(
+            state.trash().join("20250131T235959Z-default_old"),
+            &record(2),
+        );
+        let both = [1, 2].map(|byte| Digest::from_bytes([byte; 32]));
+        assert_eq!(used_by_disks(&state).unwrap(), both.into());
+        put(state.disks().join("default_bad"), "{");
+        let fail = used_by_disks(&state).unwrap_err();
+        assert!(fail.to_string().contains("default_bad/disk.json"), "{fail}");
     }
 
     #[test]

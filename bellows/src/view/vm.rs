@@ -7,7 +7,7 @@ use protocol::object::ObjectMeta;
 use protocol::quantity::Quantity;
 use protocol::time::WallTime;
 use protocol::units::{Bytes, MilliCpu, Resources};
-use protocol::vm::VirtualMachine;
+use protocol::vm::{VirtualMachine, VmStatus};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -127,7 +127,11 @@ impl VmView {
         Self {
             namespace: vm.metadata.namespace.clone(),
             name: vm.metadata.name.clone(),
-            phase: status.phase.as_str().to_owned(),
+            phase: if is_stopped(&status) {
+                STOPPED.to_owned()
+            } else {
+                status.phase.as_str().to_owned()
+            },
             alive: status.phase.is_alive(),
             node: some(status.node),
             pod: some(status.pod_name),
@@ -282,11 +286,19 @@ pub(crate) fn memory(bytes: u64) -> String {
     }
 }
 
+/// Shown in place of the phase of a VM that is off on request.
+const STOPPED: &str = "Stopped";
+
+fn is_stopped(status: &VmStatus) -> bool {
+    let mut conditions = status.conditions.iter();
+    conditions.any(|one| one.kind == STOPPED && one.status == "True")
+}
+
 fn phase_tone(phase: &str) -> Tone {
     match phase {
         "Running" => Tone::Good,
         "Failed" | "Unreadable" => Tone::Bad,
-        "Succeeded" => Tone::Dim,
+        "Succeeded" | STOPPED => Tone::Dim,
         _ => Tone::Warn,
     }
 }
