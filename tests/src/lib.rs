@@ -7,6 +7,7 @@ pub mod api;
 pub mod attacks;
 pub mod cases;
 pub mod cluster;
+pub mod durability;
 pub mod figures;
 pub mod guest;
 pub mod guestd_key;

@@ -42,6 +42,8 @@ enum Name {
     Scheduler,
     /// Programs that climb, leak, fork and flood memory in a real guest: how many of them are killed
     Oom,
+    /// Everything is killed under a writing database: acknowledged transactions that are lost
+    Durability,
 }
 
 /// Builds what the benchmark needs, runs it, shows its table.
@@ -69,6 +71,13 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             command
                 .env("BELLOWS_BIN", &bellows)
                 .env("BELLOWS_GUEST_BINS", build::guest_bins()?);
+            (program, command)
+        }
+        Name::Durability => {
+            let bellows = build::images(build::Scope::Release)?;
+            let program = "bench-durability";
+            let mut command = Command::new(bellows.with_file_name(program));
+            command.env("BELLOWS_BIN", &bellows);
             (program, command)
         }
         Name::Monitor => {
