@@ -29,6 +29,12 @@ pub const GUEST_NETWORK: &str = "GUEST_NETWORK";
 /// the pod's address and makes them again to the guest, TCP and UDP alone.
 pub const GUEST_NETWORKS: [&str; 2] = ["bridge", "user"];
 
+/// Environment of a runner's container: [`NO_PRIVILEGES`] where it has none beyond those of any container, as a namespace of Pod
+/// Security level `baseline` wants it. The target of a migration is made like its source. Ours.
+pub const RUNNER_PRIVILEGES: &str = "RUNNER_PRIVILEGES";
+/// The value of [`RUNNER_PRIVILEGES`].
+pub const NO_PRIVILEGES: &str = "none";
+
 /// Environment of a runner's container: how orders come to its pod's address. [`ORDERS_BY_TLS`], or not there: then nobody has said
 /// that this runner knows TLS. Ours.
 pub const RUNNER_ORDERS: &str = "RUNNER_ORDERS";

@@ -100,6 +100,8 @@ pub enum Note {
         /// Why.
         reason: Reason,
     },
+    /// Its namespace admits no pod with privileges, so that its pod is made without.
+    Unprivileged,
     /// A change that breaks a rule was let pass, because the VM is excused.
     SkippedValidation {
         /// Which rules.
@@ -130,6 +132,7 @@ impl Note {
             Self::TakenBack { .. } => "TakenBack",
             Self::MigrationFailed { .. } => "MigrationFailed",
             Self::SkippedValidation { .. } => "SkippedValidation",
+            Self::Unprivileged => "Unprivileged",
         }
     }
 
@@ -189,6 +192,10 @@ impl fmt::Display for Note {
             }
             Self::MigrationFailed { reason } => write!(f, "migration failed: {reason}"),
             Self::SkippedValidation { broken } => f.write_str(broken),
+            Self::Unprivileged => f.write_str(
+                "its namespace admits no pod with privileges: the guest gets QEMU's own network, and its pod's CPU limit in place \
+                 of a quota",
+            ),
         }
     }
 }

@@ -4,7 +4,10 @@ use std::net::SocketAddr;
 
 use protocol::object::Pod;
 use protocol::quantity::Quantity;
-use protocol::runner::{ORDERS_BY_TLS, RUNNER_ORDERS, ResizeReport, RunnerState, SizeOrder};
+use protocol::runner::{
+    NO_PRIVILEGES, ORDERS_BY_TLS, RUNNER_ORDERS, RUNNER_PRIVILEGES, ResizeReport, RunnerState,
+    SizeOrder,
+};
 use protocol::time::WallTime;
 use protocol::units::{Bytes, MilliCpu, Resources};
 use protocol::vm::{VirtualMachine, VmStatus};
@@ -73,13 +76,24 @@ impl std::fmt::Display for PodRunner {
 #[must_use]
 pub fn runner_address(vm: &VirtualMachine, pod: &Pod) -> Option<PodRunner> {
     let port = u16::try_from(vm.spec.runner_port).ok()?;
+    Some(PodRunner {
+        at: SocketAddr::new(pod.status.pod_ip.parse().ok()?, port),
+        by_tls: says(pod, RUNNER_ORDERS, ORDERS_BY_TLS),
+    })
+}
+
+/// Whether a pod was made without privileges.
+#[must_use]
+pub fn is_unprivileged(pod: &Pod) -> bool {
+    says(pod, RUNNER_PRIVILEGES, NO_PRIVILEGES)
+}
+
+/// Whether the environment of a pod's runner has this.
+fn says(pod: &Pod, name: &str, value: &str) -> bool {
     let mut containers = pod.spec.containers.iter();
     let runner = containers.find(|container| container.name == CONTAINER);
     let mut variables = runner.into_iter().flat_map(|runner| &runner.env);
-    Some(PodRunner {
-        at: SocketAddr::new(pod.status.pod_ip.parse().ok()?, port),
-        by_tls: variables.any(|it| it.name == RUNNER_ORDERS && it.value == ORDERS_BY_TLS),
-    })
+    variables.any(|it| it.name == name && it.value == value)
 }
 
 /// The very image of the guest's disk in a pod, as its kubelet resolved it; `None` where nobody says it.

@@ -5,7 +5,10 @@ use std::io::Write;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use flate2::{Compression, GzBuilder};
-use protocol::runner::{CPU_QUOTA_PERCENT, GUEST_NETWORK, ORDERS_BY_TLS, RUNNER_ORDERS};
+use protocol::runner::{
+    CPU_QUOTA_PERCENT, GUEST_NETWORK, NO_PRIVILEGES, ORDERS_BY_TLS, RUNNER_ORDERS,
+    RUNNER_PRIVILEGES,
+};
 use protocol::vm::{API_VERSION, CpuScalingMode, VirtualMachine, VmStatus};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -17,6 +20,8 @@ use super::{metadata, requests, volumes};
 pub const CONTAINER: &str = "neonvm-runner";
 /// Name of the init container that brings the guest's disk.
 pub const INIT_CONTAINER: &str = "init";
+/// Name of the init container that prepares the pod's network. Of all containers it alone is privileged.
+pub const NETWORK_CONTAINER: &str = "init-network";
 /// User and group of the files a guest's disks are made of (`qemu:kvm` in the runner's image).
 const QEMU_UID: u32 = 36;
 const QEMU_GID: u32 = 34;
@@ -159,9 +164,50 @@ fn join(term: &mut Value, ours: &[Value]) {
     }
 }
 
+/// The containers that run before the runner. Images of the VM's author run without privileges: only the network's container,
+/// of the operator's own image, has them.
 fn init_containers(vm: &VirtualMachine, settings: &Settings) -> Vec<Value> {
     let images = json!([{"name": "virtualmachineimages", "mountPath": "/vm/images"}]);
     let disk = "/vm/images/rootdisk.qcow2";
+    let mut all = vec![json!({
+        "name": INIT_CONTAINER,
+        "image": vm.spec.guest.root_disk.image,
+        "imagePullPolicy": vm.spec.guest.root_disk.image_pull_policy,
+        "securityContext": {
+            "privileged": false,
+            "allowPrivilegeEscalation": false,
+            // To take the disk out of the image and give it to QEMU's user, whoever owns it there.
+            "capabilities": {"drop": ["ALL"], "add": ["CHOWN", "DAC_OVERRIDE", "FOWNER"]},
+        },
+        "command": ["sh", "-c", format!(
+            "mv /disk.qcow2 {disk} && chown {QEMU_UID}:{QEMU_GID} {disk}"
+        )],
+        "volumeMounts": images,
+    })];
+    if let Some(kernel) = &vm.spec.guest.kernel_image {
+        all.push(json!({
+            "name": "init-kernel",
+            "image": kernel,
+            "securityContext": {
+                "runAsUser": QEMU_UID,
+                "runAsGroup": QEMU_GID,
+                "allowPrivilegeEscalation": false,
+                "capabilities": {"drop": ["ALL"]},
+            },
+            "command": ["cp", "/vmlinuz", "/vm/images/vmlinuz"],
+            "volumeMounts": images,
+        }));
+    }
+    all.extend(network_container(settings));
+    all.extend(vm.spec.extra_init_containers.iter().cloned());
+    all
+}
+
+/// Sets what the kernel keeps per network namespace, in the pod's. `None` where nothing is routed there.
+fn network_container(settings: &Settings) -> Option<Value> {
+    if settings.unprivileged_pods || !settings.runners_at_pods {
+        return None;
+    }
     let mut kernel = "net.ipv4.ip_forward=1".to_owned();
     if settings.guest_network == Some(GuestNetwork::Bridge) {
         // For the bridge, which is made later: what comes from the pod's loopback address may leave by it, and nothing on it is
@@ -170,27 +216,31 @@ fn init_containers(vm: &VirtualMachine, settings: &Settings) -> Vec<Value> {
             " net.ipv4.conf.default.route_localnet=1 && sysctl -e -w net.bridge.bridge-nf-call-iptables=0",
         );
     }
-    let mut all = vec![json!({
-        "name": INIT_CONTAINER,
-        "image": vm.spec.guest.root_disk.image,
-        "imagePullPolicy": vm.spec.guest.root_disk.image_pull_policy,
+    Some(json!({
+        "name": NETWORK_CONTAINER,
+        // Not the image of `spec.runnerImage`.
+        "image": settings.runner_image,
+        "imagePullPolicy": "IfNotPresent",
         "securityContext": {"privileged": true},
-        "command": ["sh", "-c", format!(
-            "mv /disk.qcow2 {disk} && chown {QEMU_UID}:{QEMU_GID} {disk} && sysctl -w {kernel}"
-        )],
-        "volumeMounts": images,
-    })];
-    if let Some(kernel) = &vm.spec.guest.kernel_image {
-        all.push(json!({
-            "name": "init-kernel",
-            "image": kernel,
-            "securityContext": {"runAsUser": QEMU_UID, "runAsGroup": QEMU_GID},
-            "command": ["cp", "/vmlinuz", "/vm/images/vmlinuz"],
-            "volumeMounts": images,
-        }));
+        "command": ["sh", "-c", format!("sysctl -w {kernel}")],
+    }))
+}
+
+/// What the runner's container may do beyond any other container.
+fn runner_privileges(settings: &Settings) -> Value {
+    if settings.unprivileged_pods {
+        // What a container has by default, less what no runner needs.
+        let drop = ["AUDIT_WRITE", "MKNOD", "NET_RAW", "SETFCAP"];
+        return json!({
+            "privileged": false,
+            "allowPrivilegeEscalation": false,
+            "capabilities": {"drop": drop},
+        });
     }
-    all.extend(vm.spec.extra_init_containers.iter().cloned());
-    all
+    json!({
+        "privileged": false,
+        "capabilities": {"add": ["NET_ADMIN", "SYS_ADMIN", "SYS_RESOURCE"]},
+    })
 }
 
 fn runner(vm: &VirtualMachine, status: &VmStatus, settings: &Settings) -> Value {
@@ -208,10 +258,7 @@ fn runner(vm: &VirtualMachine, status: &VmStatus, settings: &Settings) -> Value 
         "args": arguments(vm, status, settings),
         "env": environment(settings, image),
         "ports": ports(vm),
-        "securityContext": {
-            "privileged": false,
-            "capabilities": {"add": ["NET_ADMIN", "SYS_ADMIN", "SYS_RESOURCE"]},
-        },
+        "securityContext": runner_privileges(settings),
         "readinessProbe": {
             "httpGet": {"path": "/ready", "port": vm.spec.runner_port, "scheme": "HTTP"},
             "initialDelaySeconds": settings.readiness_initial_delay_s,
@@ -226,15 +273,19 @@ fn runner(vm: &VirtualMachine, status: &VmStatus, settings: &Settings) -> Value 
 fn environment(settings: &Settings, image: &str) -> Value {
     let name =
         json!({"name": "K8S_POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}});
-    let percent = settings.cpu_quota_percent;
+    // Without privileges a runner can make no control group. The container's limit bounds it instead (`requests::bound`).
+    let unprivileged = settings.unprivileged_pods;
+    let percent = settings.cpu_quota_percent.filter(|_| !unprivileged);
     let quota = percent.map(|it| json!({"name": CPU_QUOTA_PERCENT, "value": it.to_string()}));
     let network = settings.guest_network;
     let network = network.map(|it| json!({"name": GUEST_NETWORK, "value": it.as_str()}));
     // What came with us knows TLS. Of a runner that somebody else chose nobody knows that before it is tried.
     let knows_tls = settings.runners_at_pods && image == settings.runner_image;
     let orders = knows_tls.then(|| json!({"name": RUNNER_ORDERS, "value": ORDERS_BY_TLS}));
+    let privileges =
+        unprivileged.then(|| json!({"name": RUNNER_PRIVILEGES, "value": NO_PRIVILEGES}));
     let all = std::iter::once(name).chain(quota).chain(network);
-    all.chain(orders).collect()
+    all.chain(orders).chain(privileges).collect()
 }
 
 fn arguments(vm: &VirtualMachine, status: &VmStatus, settings: &Settings) -> Vec<String> {
@@ -305,6 +356,9 @@ fn resources(vm: &VirtualMachine, settings: &Settings) -> Value {
     };
     if settings.true_requests {
         requests::insert(&mut resources, vm);
+        if settings.unprivileged_pods {
+            requests::bound(&mut resources, vm, settings.cpu_quota_percent);
+        }
     }
     if settings.device_limits {
         let limits = resources.entry("limits").or_insert_with(|| json!({}));

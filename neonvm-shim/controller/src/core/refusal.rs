@@ -18,7 +18,16 @@ pub enum Refusal {
     },
 }
 
+/// What API servers say of a pod that has more privileges than its namespace admits.
+const POD_SECURITY: &str = "violates PodSecurity";
+
 impl Refusal {
+    /// Whether Pod Security admission has refused a pod.
+    #[must_use]
+    pub fn is_of_pod_security(&self) -> bool {
+        matches!(self, Self::Failed { message, .. } if message.contains(POD_SECURITY))
+    }
+
     /// How an attempt counts that ended so.
     #[must_use]
     pub fn outcome<T>(result: &Result<T, Self>) -> Outcome {

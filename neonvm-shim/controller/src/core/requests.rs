@@ -70,6 +70,24 @@ pub(super) fn insert(resources: &mut serde_json::Map<String, Value>, vm: &Virtua
     }
 }
 
+/// Limits the CPU time of a new container whose runner cannot hold QEMU to a quota: `percent` of the VM's largest size, and one
+/// CPU at least, which a guest needs to boot in time. Bound to the largest size, it never has to follow a resize.
+pub(super) fn bound(
+    resources: &mut serde_json::Map<String, Value>,
+    vm: &VirtualMachine,
+    percent: Option<u32>,
+) {
+    let Some(percent) = percent.filter(|_| !Resource::Cpu.is_authors(vm)) else {
+        return;
+    };
+    let milli = u64::from(vm.spec.guest.cpus.max.0) * u64::from(percent) / 100;
+    let limits = resources.entry("limits").or_insert_with(|| json!({}));
+    if let Some(limits) = limits.as_object_mut() {
+        let most = Quantity::from_milli(milli.max(1000));
+        limits.insert(Resource::Cpu.name().into(), json!(most));
+    }
+}
+
 /// The part of a size that a node is to set aside for it: less by the VM's over-commit factors, never nothing.
 fn shared(vm: &VirtualMachine, size: Resources) -> Resources {
     let overcommit: Overcommit = vm.spec.overcommit.unwrap_or_default();

@@ -67,6 +67,9 @@ pub struct Settings {
     pub cpu_quota_percent: Option<u32>,
     /// How guests are connected to their pods; `None` says nothing of it to the runner.
     pub guest_network: Option<GuestNetwork>,
+    /// Runner pods have no privileges, so that a namespace of Pod Security level `baseline` admits them: QEMU's own network, and a
+    /// limit of the container in place of the quota. Set for a VM once the API server has refused its pod for them.
+    pub unprivileged_pods: bool,
     /// Passes `-use-virtio-console`.
     pub use_virtio_console: bool,
     /// A VM is restarted only once its old pod is gone.
@@ -108,6 +111,7 @@ impl Settings {
             skip_cgroup_management: false,
             cpu_quota_percent: None,
             guest_network: None,
+            unprivileged_pods: false,
             use_virtio_console: true,
             at_most_one_pod: true,
             device_limits: false,
@@ -139,6 +143,15 @@ impl Settings {
             default_scheduler: None,
             runners_at_pods: true,
             ..Self::one_machine()
+        }
+    }
+    /// The same for pods without privileges.
+    #[must_use]
+    pub fn unprivileged(&self) -> Self {
+        Self {
+            unprivileged_pods: true,
+            guest_network: self.guest_network.map(|_| GuestNetwork::User),
+            ..self.clone()
         }
     }
 }

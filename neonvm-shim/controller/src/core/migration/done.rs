@@ -61,6 +61,14 @@ impl MoveCore {
                 self.is_stale(&action);
             }
             Err(Refusal::Gone) => self.is_gone(&action),
+            // Its namespace has come to admit no privileges since the source was made.
+            Err(refusal)
+                if kind == Kind::CreatePod
+                    && refusal.is_of_pod_security()
+                    && !self.settings.unprivileged_pods =>
+            {
+                self.settings = self.settings.unprivileged();
+            }
             Err(Refusal::Failed { message, permanent }) => {
                 let times = self.pace.failed(kind, at.now);
                 if permanent || times >= TOLD_FROM {

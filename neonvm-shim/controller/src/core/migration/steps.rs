@@ -21,7 +21,7 @@ use super::plan::{Draft, PENDING, PodView, RUNNING};
 use super::reason::{Reason, Wait};
 use crate::core::metadata;
 use crate::core::note::Note;
-use crate::core::observe::{PodState, disk_image, pod_state};
+use crate::core::observe::{PodState, disk_image, is_unprivileged, pod_state};
 use crate::core::pod::owner;
 use crate::core::problem::peer_text;
 use crate::core::volumes::runner_secret;
@@ -175,10 +175,17 @@ impl Draft<'_> {
 
     fn create_target(&mut self) {
         let Some(vm) = self.vm else { return };
-        let at_pods = self.input.settings.runners_at_pods;
+        let settings = self.input.settings;
+        let at_pods = settings.runners_at_pods;
+        let source = self.input.pods.get(&self.stored.source_pod_name);
+        // Both ends of a move have the same network.
+        let settings = match source {
+            Some(source) if is_unprivileged(source) => &settings.unprivileged(),
+            _ => settings,
+        };
         self.actions.push(Action::CreatePod {
             name: self.stored.target_pod_name.clone(),
-            pod: target_pod(vm, self.migration, self.input.settings),
+            pod: target_pod(vm, self.migration, settings),
             secret: at_pods.then(|| (runner_secret(&vm.metadata.name), owner(vm))),
         });
     }

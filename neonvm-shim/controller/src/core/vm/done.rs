@@ -60,6 +60,7 @@ impl VmCore {
                 self.must_read_vm = true;
             }
             Err(Refusal::Gone) => self.vm = None,
+            Err(refusal) if self.does_without_privileges(kind, &refusal) => {}
             Err(Refusal::Failed { message, permanent }) => {
                 match action {
                     Action::ResizePod { ops, .. } => {
@@ -89,6 +90,17 @@ impl VmCore {
                 }
             }
         }
+    }
+
+    /// Whether a pod was refused for its privileges, and is now made without them. A refusal of that pod is like any other.
+    fn does_without_privileges(&mut self, kind: Kind, refusal: &Refusal) -> bool {
+        let may = kind == Kind::CreatePod && refusal.is_of_pod_security();
+        if !may || self.settings.unprivileged_pods {
+            return false;
+        }
+        self.settings = self.settings.unprivileged();
+        self.note(Note::Unprivileged);
+        true
     }
 
     /// It was taken, and has not led to what was asked for: tried again at once, it might for ever.
