@@ -8,6 +8,7 @@
 //! directory of its own with all it writes, none of which others may read, and one port, so that any number of them run side by
 //! side.
 
+mod caller;
 mod dials;
 mod files;
 mod images;
@@ -22,6 +23,7 @@ mod relay;
 mod spawn;
 mod wire;
 
+pub use caller::{Caller, outcome, vms};
 pub use dials::{Dial, Dials, End};
 pub use images::{pack_all, pack_busybox, pack_guest, pack_ours};
 pub use nodes::Cluster;

@@ -1,0 +1,113 @@
+//! Somebody with the token of a service account, who talks to the API without a client's manners: what is sent is what is tried.
+
+use anyhow::{Context as _, Result, bail};
+use hyper::http::Request;
+use serde_json::Value;
+
+use super::files::private_file;
+use super::plane::ControlPlane;
+use crate::api::client_of;
+use crate::attacks::Outcome;
+
+/// The path of VMs of a namespace.
+#[must_use]
+pub fn vms(namespace: &str) -> String {
+    format!("/apis/vm.neon.tech/v1/namespaces/{namespace}/virtualmachines")
+}
+
+/// A caller of the API.
+#[derive(Clone)]
+pub struct Caller {
+    client: kube::Client,
+}
+
+impl Caller {
+    /// With the token of a service account of `namespace`: bound to the pod `pod`, as the kubelet's are, or to none.
+    ///
+    /// # Errors
+    /// When there is no token to be had.
+    pub async fn of(
+        plane: &ControlPlane,
+        namespace: &str,
+        account: &str,
+        pod: Option<&str>,
+    ) -> Result<Self> {
+        let mut words = vec!["create", "token", account, "--namespace", namespace];
+        if let Some(pod) = pod {
+            words.extend(["--bound-object-kind=Pod", "--bound-object-name", pod]);
+        }
+        let token = plane.ask(&words)?;
+        let file = plane
+            .dir()
+            .join(format!("{account}-{}.kubeconfig", pod.unwrap_or("unbound")));
+        private_file(&file, &plane.token_kubeconfig(token.trim()))?;
+        let client = client_of(&file).await?;
+        Ok(Self { client })
+    }
+
+    /// Creates an object at a path.
+    ///
+    /// # Errors
+    /// What the server says, or that it was not reached.
+    pub async fn create(&self, path: &str, object: &Value) -> kube::Result<Value> {
+        self.send("POST", path, "application/json", object).await
+    }
+
+    /// Changes an object by a merge patch.
+    ///
+    /// # Errors
+    /// As [`Caller::create`].
+    pub async fn patch(&self, path: &str, patch: &Value) -> kube::Result<Value> {
+        let kind = "application/merge-patch+json";
+        self.send("PATCH", path, kind, patch).await
+    }
+
+    /// Deletes an object.
+    ///
+    /// # Errors
+    /// As [`Caller::create`].
+    pub async fn delete(&self, path: &str) -> kube::Result<Value> {
+        self.send("DELETE", path, "application/json", &Value::Null)
+            .await
+    }
+
+    async fn send(
+        &self,
+        method: &str,
+        path: &str,
+        kind: &str,
+        body: &Value,
+    ) -> kube::Result<Value> {
+        let body = match body {
+            Value::Null => Vec::new(),
+            body => body.to_string().into_bytes(),
+        };
+        let request = Request::builder().method(method).uri(path);
+        let request = request.header("content-type", kind).body(body);
+        let request = request.map_err(kube::Error::HttpError)?;
+        self.client.request(request).await
+    }
+}
+
+/// What an attempt led to, by the server's answer.
+///
+/// # Errors
+/// When it was refused for another reason than that it may not be: then nothing was tried.
+pub fn outcome(answer: kube::Result<Value>) -> Result<Outcome> {
+    match answer {
+        Ok(object) => {
+            let name = &object["metadata"]["name"];
+            Ok(Outcome::Succeeded(format!("the API took {name}")))
+        }
+        Err(kube::Error::Api(status)) => {
+            let by_policy = status.message.contains("denied request");
+            if status.code != 403 && !by_policy {
+                bail!("the attempt means nothing: {}", status.message);
+            }
+            let said = status.message.split("denied request: ").last();
+            let said = said.unwrap_or_default().chars().take(200).collect();
+            Ok(Outcome::Refused(said))
+        }
+        Err(error) => Err(error).context("the API was not reached"),
+    }
+}
