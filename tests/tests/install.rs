@@ -515,7 +515,13 @@ fn whoever_may_view_or_edit_a_namespace_may_so_with_its_vms() {
     let mut files = applied["resources"].as_array().into_iter().flatten();
     assert!(files.any(|file| file == "roles.yaml"));
     let made = objects(&read(&kinds.join("roles.yaml")));
-    assert_eq!(made.len(), 4);
+    assert_eq!(made.len(), 5);
+    let privileged = &made[&key("ClusterRole", "", "neonvm-virtualmachine-privileged-role")];
+    assert!(
+        privileged["metadata"].get("labels").is_none(),
+        "nobody has it"
+    );
+    assert_eq!(privileged["rules"][0]["verbs"], json!(["use-privileged"]));
     let read_only = json!(["get", "list", "watch"]);
     let all = json!([
         "get", "list", "watch", "create", "update", "patch", "delete"

@@ -1,4 +1,4 @@
-//! Whom the policy of VMs' pods lets in, and where.
+//! Whom the policy of VMs' pods lets in, and where; and that the policies of VM objects come with the roles, by the right accounts.
 
 use std::collections::BTreeSet;
 
@@ -68,4 +68,45 @@ fn n49_guests_reach_of_their_neighbours_what_guests_serve_and_nothing_of_their_p
             assert_eq!(closed(policy, peer, protocol), BTreeSet::new(), "{peer}");
         }
     }
+}
+
+/// Requirements: W7, W8.
+#[test]
+fn roles_of_vms_come_with_the_policies_and_these_name_our_accounts() {
+    let test = "roles_of_vms_come_with_the_policies_and_these_name_our_accounts";
+    let Some(kit) = Kit::find(test) else {
+        return;
+    };
+    let made = kit.chart(&[r#"controller={"namespace":"vms"}"#]);
+    let role = key("ClusterRole", "", "neonvm-virtualmachine-editor-role");
+    assert!(made.contains_key(&role));
+    let names = [
+        "bellows-agent",
+        "bellows-controller-secrets",
+        "bellows-scheduler",
+        "bellows-vm-privileged-members",
+        "bellows-vm-written-by-parts",
+    ];
+    for name in names {
+        let policy = &made[&key("ValidatingAdmissionPolicy", "", name)];
+        assert_eq!(policy["spec"]["failurePolicy"], "Fail", "{name}");
+        let binding = &made[&key("ValidatingAdmissionPolicyBinding", "", name)];
+        assert_eq!(binding["spec"]["policyName"], name);
+        let actions = &binding["spec"]["validationActions"];
+        assert_eq!(actions, &serde_json::json!(["Deny"]), "{name}");
+        assert!(binding["spec"].get("matchResources").is_none(), "{name}");
+        // Whoever is named is an account that the chart makes.
+        let text = policy.to_string();
+        let named = "system:serviceaccount:";
+        for (at, _) in text.match_indices(named) {
+            let account = &text[at + named.len()..];
+            let end = account.find('\'').expect("a text in an expression");
+            if let Some((namespace, name)) = account[..end].split_once(':') {
+                let made = made.contains_key(&key("ServiceAccount", namespace, name));
+                assert!(made, "{namespace}:{name}");
+            }
+        }
+    }
+    let without = kit.chart(&["crds.install=false"]);
+    assert!(!without.contains_key(&role));
 }

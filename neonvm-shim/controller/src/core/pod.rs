@@ -13,15 +13,17 @@ use protocol::vm::{API_VERSION, CpuScalingMode, VirtualMachine, VmStatus};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::settings::{AffinityStyle, GuestNetwork, Settings};
+use super::settings::{AffinityStyle, Settings};
 use super::{metadata, requests, volumes};
+
+mod privileges;
+
+use privileges::{init_containers, runner_privileges};
 
 /// Name of the container that owns QEMU.
 pub const CONTAINER: &str = "neonvm-runner";
 /// Name of the init container that brings the guest's disk.
 pub const INIT_CONTAINER: &str = "init";
-/// Name of the init container that prepares the pod's network. Of all containers it alone is privileged.
-pub const NETWORK_CONTAINER: &str = "init-network";
 /// User and group of the files a guest's disks are made of (`qemu:kvm` in the runner's image).
 const QEMU_UID: u32 = 36;
 const QEMU_GID: u32 = 34;
@@ -162,85 +164,6 @@ fn join(term: &mut Value, ours: &[Value]) {
     if let Some(list) = expressions.as_array_mut() {
         list.extend_from_slice(ours);
     }
-}
-
-/// The containers that run before the runner. Images of the VM's author run without privileges: only the network's container,
-/// of the operator's own image, has them.
-fn init_containers(vm: &VirtualMachine, settings: &Settings) -> Vec<Value> {
-    let images = json!([{"name": "virtualmachineimages", "mountPath": "/vm/images"}]);
-    let disk = "/vm/images/rootdisk.qcow2";
-    let mut all = vec![json!({
-        "name": INIT_CONTAINER,
-        "image": vm.spec.guest.root_disk.image,
-        "imagePullPolicy": vm.spec.guest.root_disk.image_pull_policy,
-        "securityContext": {
-            "privileged": false,
-            "allowPrivilegeEscalation": false,
-            // To take the disk out of the image and give it to QEMU's user, whoever owns it there.
-            "capabilities": {"drop": ["ALL"], "add": ["CHOWN", "DAC_OVERRIDE", "FOWNER"]},
-        },
-        "command": ["sh", "-c", format!(
-            "mv /disk.qcow2 {disk} && chown {QEMU_UID}:{QEMU_GID} {disk}"
-        )],
-        "volumeMounts": images,
-    })];
-    if let Some(kernel) = &vm.spec.guest.kernel_image {
-        all.push(json!({
-            "name": "init-kernel",
-            "image": kernel,
-            "securityContext": {
-                "runAsUser": QEMU_UID,
-                "runAsGroup": QEMU_GID,
-                "allowPrivilegeEscalation": false,
-                "capabilities": {"drop": ["ALL"]},
-            },
-            "command": ["cp", "/vmlinuz", "/vm/images/vmlinuz"],
-            "volumeMounts": images,
-        }));
-    }
-    all.extend(network_container(settings));
-    all.extend(vm.spec.extra_init_containers.iter().cloned());
-    all
-}
-
-/// Sets what the kernel keeps per network namespace, in the pod's. `None` where nothing is routed there.
-fn network_container(settings: &Settings) -> Option<Value> {
-    if settings.unprivileged_pods || !settings.runners_at_pods {
-        return None;
-    }
-    let mut kernel = "net.ipv4.ip_forward=1".to_owned();
-    if settings.guest_network == Some(GuestNetwork::Bridge) {
-        // For the bridge, which is made later: what comes from the pod's loopback address may leave by it, and nothing on it is
-        // translated before it reaches the pod. Where bridges have no such setting, that is so.
-        kernel.push_str(
-            " net.ipv4.conf.default.route_localnet=1 && sysctl -e -w net.bridge.bridge-nf-call-iptables=0",
-        );
-    }
-    Some(json!({
-        "name": NETWORK_CONTAINER,
-        // Not the image of `spec.runnerImage`.
-        "image": settings.runner_image,
-        "imagePullPolicy": "IfNotPresent",
-        "securityContext": {"privileged": true},
-        "command": ["sh", "-c", format!("sysctl -w {kernel}")],
-    }))
-}
-
-/// What the runner's container may do beyond any other container.
-fn runner_privileges(settings: &Settings) -> Value {
-    if settings.unprivileged_pods {
-        // What a container has by default, less what no runner needs.
-        let drop = ["AUDIT_WRITE", "MKNOD", "NET_RAW", "SETFCAP"];
-        return json!({
-            "privileged": false,
-            "allowPrivilegeEscalation": false,
-            "capabilities": {"drop": drop},
-        });
-    }
-    json!({
-        "privileged": false,
-        "capabilities": {"add": ["NET_ADMIN", "SYS_ADMIN", "SYS_RESOURCE"]},
-    })
 }
 
 fn runner(vm: &VirtualMachine, status: &VmStatus, settings: &Settings) -> Value {

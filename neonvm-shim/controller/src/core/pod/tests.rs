@@ -275,7 +275,7 @@ fn n18_a_runner_is_told_how_its_guest_is_connected_and_its_pod_is_prepared_for_i
         let mut settings = Settings::cluster("runner:1");
         settings.guest_network = network;
         let pod = build(&sample_vm(), &status(), &settings);
-        let prepared = pod["spec"]["initContainers"][0]["command"][2].to_string();
+        let prepared = pod["spec"]["initContainers"][1]["command"][2].to_string();
         let told = pod["spec"]["containers"][0]["env"].as_array().cloned();
         let told = told.expect("an environment").into_iter();
         let told = told.filter(|it| it["name"] == "GUEST_NETWORK");

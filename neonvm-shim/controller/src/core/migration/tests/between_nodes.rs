@@ -1,11 +1,14 @@
 //! What is different in a cluster: runners are at their pods' addresses, and nodes do not share disks.
 
 use protocol::migration::DiskTravel;
+use protocol::runner::{NO_PRIVILEGES, RUNNER_PRIVILEGES};
 use serde_json::{Value, json};
 
 use super::world::{MOVE, SOURCE, World};
 use crate::core::Settings;
 use crate::core::migration::{FAILED, SUCCEEDED};
+use crate::core::observe::is_unprivileged;
+use crate::core::pod::CONTAINER;
 
 /// Says what the disk's image of a pod was resolved to.
 fn resolve(world: &mut World, pod: &str, image: &str) {
@@ -84,4 +87,22 @@ fn n44_what_the_target_cannot_take_is_told_and_the_guest_stays() {
     assert_eq!(world.message(MOVE), told);
     assert_eq!(world.running(), [SOURCE]);
     world.assert_tidy();
+}
+
+#[test]
+fn target_of_a_guest_without_privileges_has_none_either() {
+    let mut world = World::with(&json!({}), Settings::cluster("runner:1"));
+    let source = world.pods.get_mut(SOURCE).expect("it is there");
+    source["spec"]["containers"] = json!([{"name": CONTAINER,
+        "env": [{"name": RUNNER_PRIVILEGES, "value": NO_PRIVILEGES}]}]);
+    world.show();
+    while world
+        .target()
+        .is_none_or(|name| !world.pods.contains_key(&name))
+    {
+        assert!(world.step(), "no target: {:#?}", world.log);
+    }
+    let target = &world.pods[&world.target().expect("a target")];
+    let target = serde_json::from_value(target.clone()).expect("a pod");
+    assert!(is_unprivileged(&target));
 }

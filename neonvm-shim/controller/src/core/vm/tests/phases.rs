@@ -7,6 +7,7 @@ use serde_json::json;
 use super::world::World;
 use crate::core::conditions::{AVAILABLE, DEGRADED};
 use crate::core::note::Note;
+use crate::core::observe::is_unprivileged;
 use crate::core::problem::Problem;
 use crate::core::testing::sample_vm;
 use crate::core::vm::READ_AGAIN;
@@ -287,6 +288,21 @@ fn in_a_cluster_a_token_is_there_before_the_pod_and_a_vm_older_than_it_gets_one(
     let done = world.settle();
     assert!(done.contains(&"EnsureRunnerSecret".to_owned()), "{done:?}");
     assert!(!done.contains(&"CreatePod".to_owned()), "{done:?}");
+}
+
+#[test]
+fn pod_that_is_refused_for_its_privileges_is_made_without_them_at_once() {
+    let mut world = World::with(&sample_vm(), Settings::cluster("r:1"));
+    world.admits_privileges = false;
+    world.settle();
+    let pod = world.status().pod_name;
+    assert_eq!(world.created, [pod.clone()]);
+    assert!(is_unprivileged(&world.pod(&pod)));
+    let mut notes = std::iter::from_fn(|| world.core.poll_note());
+    assert!(notes.any(|note| note == Note::Unprivileged));
+    world.start(&pod);
+    world.settle();
+    assert_eq!(world.phase(), VmPhase::Running);
 }
 
 #[test]

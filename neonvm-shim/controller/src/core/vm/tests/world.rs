@@ -40,6 +40,8 @@ pub(super) struct World {
     boots: BTreeMap<String, Resources>,
     /// What the API server refuses to have done to a pod's metadata.
     pub(super) forbids: Option<fn(&PatchOp) -> bool>,
+    /// Whether the namespace admits pods with privileges.
+    pub(super) admits_privileges: bool,
     /// What a webhook makes of a pod whose metadata are written; it gets a number that grows.
     pub(super) changes: Option<fn(&mut Value, usize)>,
     /// The most pods alive at once.
@@ -74,6 +76,7 @@ impl World {
             created: Vec::new(),
             boots: BTreeMap::new(),
             forbids: None,
+            admits_privileges: true,
             changes: None,
             most_pods: 0,
             version: 100,
@@ -449,6 +452,15 @@ impl World {
             Action::ReadTaker { name, .. } => Ok(Reply::Taker(self.migrations.get(name).cloned())),
             Action::EnsureSshSecret { .. } | Action::EnsureRunnerSecret { .. } => {
                 Ok(Reply::SecretReady)
+            }
+            Action::CreatePod { pod, .. }
+                if !self.admits_privileges && pod.to_string().contains("\"privileged\":true") =>
+            {
+                Err(Refusal::Failed {
+                    message: "pods \"x\" is forbidden: violates PodSecurity \"baseline:latest\": privileged (403)"
+                        .into(),
+                    permanent: true,
+                })
             }
             Action::CreatePod { name, pod } => {
                 self.create_pod(name, pod);
