@@ -1,5 +1,7 @@
 //! Somebody with the token of a service account, who talks to the API without a client's manners: what is sent is what is tried.
 
+use std::path::PathBuf;
+
 use anyhow::{Context as _, Result, bail};
 use hyper::http::Request;
 use serde_json::Value;
@@ -8,6 +10,7 @@ use super::files::private_file;
 use super::plane::ControlPlane;
 use crate::api::client_of;
 use crate::attacks::Outcome;
+use crate::checkout;
 
 /// The path of VMs of a namespace.
 #[must_use]
@@ -15,10 +18,27 @@ pub fn vms(namespace: &str) -> String {
     format!("/apis/vm.neon.tech/v1/namespaces/{namespace}/virtualmachines")
 }
 
+/// Applies the account of a part and its rights, and nothing that would run.
+///
+/// # Errors
+/// When `kubectl` fails.
+pub fn apply_rights(plane: &ControlPlane, part: &str) -> Result<()> {
+    let folder = checkout().join("deploy").join(part).display().to_string();
+    let made = plane.ask(&["kustomize", &folder])?;
+    let is_right = |one: &&str| {
+        let mut kinds = one.lines().filter_map(|line| line.strip_prefix("kind: "));
+        kinds.any(|kind| ["Namespace", "ServiceAccount"].contains(&kind) || kind.contains("Role"))
+    };
+    let rights: Vec<&str> = made.split("\n---\n").filter(is_right).collect();
+    plane.apply(&rights.join("\n---\n"))
+}
+
 /// A caller of the API.
 #[derive(Clone)]
 pub struct Caller {
     client: kube::Client,
+    /// By which a program calls as this one.
+    pub kubeconfig: PathBuf,
 }
 
 impl Caller {
@@ -42,7 +62,10 @@ impl Caller {
             .join(format!("{account}-{}.kubeconfig", pod.unwrap_or("unbound")));
         private_file(&file, &plane.token_kubeconfig(token.trim()))?;
         let client = client_of(&file).await?;
-        Ok(Self { client })
+        Ok(Self {
+            client,
+            kubeconfig: file,
+        })
     }
 
     /// Creates an object at a path.

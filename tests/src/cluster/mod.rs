@@ -23,7 +23,7 @@ mod relay;
 mod spawn;
 mod wire;
 
-pub use caller::{Caller, outcome, vms};
+pub use caller::{Caller, apply_rights, outcome, vms};
 pub use dials::{Dial, Dials, End};
 pub use images::{pack_all, pack_busybox, pack_guest, pack_ours};
 pub use nodes::Cluster;

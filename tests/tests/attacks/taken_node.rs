@@ -2,8 +2,9 @@
 //! scheduler or the controller of a cluster, whose roles allow more than the programs do.
 
 use bellows_tests::attacks::Report;
-use bellows_tests::checkout;
-use bellows_tests::cluster::{Caller, ControlPlane, Life, Tier, cluster_or_skip, outcome, vms};
+use bellows_tests::cluster::{
+    Caller, ControlPlane, Life, Tier, apply_rights, cluster_or_skip, outcome, vms,
+};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -31,20 +32,6 @@ impl World {
             world.vm_on(node);
         }
         Some(world)
-    }
-
-    /// Applies a part's account and rights, and nothing that would run.
-    fn rights_of(&self, part: &str) {
-        let folder = checkout().join("deploy").join(part).display().to_string();
-        let made = self.plane.ask(&["kustomize", &folder]).expect("manifests");
-        let is_right = |one: &&str| {
-            let mut kinds = one.lines().filter_map(|line| line.strip_prefix("kind: "));
-            kinds.any(|kind| {
-                kind == "Namespace" || kind == "ServiceAccount" || kind.contains("Role")
-            })
-        };
-        let rights: Vec<&str> = made.split("\n---\n").filter(is_right).collect();
-        self.plane.apply(&rights.join("\n---\n")).expect("rights");
     }
 
     /// Makes the VM `vm-NODE`, which runs on that node.
@@ -123,7 +110,7 @@ async fn agent_of_a_taken_node_sizes_vms_of_its_own_node_and_does_nothing_else()
     let Some(world) = World::start(test).await else {
         return;
     };
-    world.rights_of("agent");
+    apply_rights(&world.plane, "agent").expect("rights");
     let agent = world.agent_of("a").await;
     settle(&agent, &vm_at("b"), &size(2)).await;
     let mut report = Report::new("the agent of a taken-over node");
@@ -170,7 +157,7 @@ async fn scheduler_that_is_taken_over_writes_its_grants_and_migrations_alone() {
     let Some(world) = World::start(test).await else {
         return;
     };
-    world.rights_of("scheduler");
+    apply_rights(&world.plane, "scheduler").expect("rights");
     let caller = Caller::of(&world.plane, "kube-system", "autoscale-scheduler", None);
     let scheduler = caller.await.expect("a token");
     let at = vm_at("a");
@@ -228,7 +215,7 @@ async fn controller_that_is_taken_over_writes_secrets_of_vms_alone() {
     let Some(world) = World::start(test).await else {
         return;
     };
-    world.rights_of("controller");
+    apply_rights(&world.plane, "controller").expect("rights");
     let caller = Caller::of(&world.plane, "neonvm-system", "neonvm-controller", None);
     let controller = caller.await.expect("a token");
     let secrets = format!("/api/v1/namespaces/{SPACE}/secrets");

@@ -8,7 +8,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use bellows_tests::attacks::{Outcome, Report};
-use bellows_tests::cluster::{Caller, ControlPlane, Life, Tier, cluster_or_skip, outcome, vms};
+use bellows_tests::cluster::{
+    Caller, ControlPlane, Life, Tier, apply_rights, cluster_or_skip, outcome, vms,
+};
 use bellows_tests::patience::wait_for;
 use bellows_tests::process::Process;
 use bellows_tests::program;
@@ -171,7 +173,10 @@ async fn the_verb_is_enough(plane: &ControlPlane, tenant: &Caller, own: &str) {
 }
 
 /// The controller, with the rights of the deployed one.
-fn start_controller(plane: &ControlPlane, dir: &Path) -> (Process, PathBuf) {
+async fn start_controller(plane: &ControlPlane, dir: &Path) -> (Process, PathBuf) {
+    apply_rights(plane, "controller").expect("rights");
+    let account = Caller::of(plane, "neonvm-system", "neonvm-controller", None).await;
+    let account = account.expect("a token");
     let log = dir.join("controller.log");
     let mut command = Command::new(program("neonvm-controller"));
     command
@@ -181,10 +186,10 @@ fn start_controller(plane: &ControlPlane, dir: &Path) -> (Process, PathBuf) {
             "--listen",
             "127.0.0.1:0",
         ])
-        .args(["--leader-elect", "--lease-namespace", "kube-system"])
+        .args(["--leader-elect", "--lease-namespace", "neonvm-system"])
         .arg("--state-dir")
         .arg(dir.join("runners"))
-        .env("KUBECONFIG", plane.kubeconfig());
+        .env("KUBECONFIG", account.kubeconfig);
     let file = std::fs::File::create(&log).expect("a log");
     let process = Process::start(&mut command, file).expect("it starts");
     (process, log)
@@ -218,7 +223,7 @@ async fn images_of_a_tenant_run_without_privileges_and_vm_pods_are_admitted_by_b
     let plane = ControlPlane::start(programs, dir.path(), Tier::Api, Life::WithUs).await;
     let plane = plane.expect("it starts");
     plane.install_kinds().expect("kinds");
-    let (_controller, log) = start_controller(&plane, dir.path());
+    let (_controller, log) = start_controller(&plane, dir.path()).await;
     let mut report = Report::new("a tenant with images of its own");
     for (space, level) in [("open", "privileged"), ("team", "baseline")] {
         plane.namespace(space).await.expect("a namespace");

@@ -54,6 +54,7 @@ const OF_THE_POD: &[&str] = &[
     "schedulerName",
     "serviceAccountName",
     "service_links",
+    "targetArchitecture",
     "tls.certificateIssuer",
     "tls.expireAfter",
     "tls.renewBefore",

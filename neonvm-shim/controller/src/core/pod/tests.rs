@@ -5,6 +5,7 @@ use protocol::vm::VmSpec;
 
 use super::*;
 use crate::core::observe::runner_address;
+use crate::core::settings::GuestNetwork;
 use crate::core::testing::sample_vm;
 
 fn status() -> VmStatus {
