@@ -1,6 +1,8 @@
 //! The whole loop in a real cluster: our parts deployed by their own manifests as pods of two kubelet nodes, a VM that the
 //! controller makes a pod of, the pair places, the kubelet runs and the agent sizes. The guest is real, by TCG.
 
+#[path = "cluster_vms/baseline.rs"]
+mod baseline;
 #[path = "cluster_vms/dials.rs"]
 mod dials;
 #[path = "cluster_vms/faults.rs"]
@@ -48,7 +50,7 @@ type Run = for<'a> fn(&'a World) -> Pin<Box<dyn Future<Output = Result<()>> + Se
 
 /// In this order: first those with a guest of their own; and a QEMU without KVM that has unplugged a CPU seldom sends its guest, so
 /// what moves comes before what shrinks.
-const CASES: [(&str, Run); 25] = [
+const CASES: [(&str, Run); 26] = [
     ("n17_a_guest_with_swap_has_it_to_the_page", |world| {
         Box::pin(rows::swap(world))
     }),
@@ -62,6 +64,10 @@ const CASES: [(&str, Run); 25] = [
     ("n44_a_guest_that_writes_to_other_disks_stays", |world| {
         Box::pin(rows::stays(world))
     }),
+    (
+        "guest_runs_in_a_namespace_of_level_baseline_and_is_resized",
+        |world| Box::pin(baseline::check(world)),
+    ),
     (
         "n17_a_vm_has_its_default_values_and_runs_in_a_pod",
         |world| Box::pin(default_values(world)),
