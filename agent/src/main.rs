@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use agent::{Config, Params, RunError};
 use clap::Parser;
 use telemetry::exit::Exit;
-use telemetry::{chain, logging, shutdown};
+use telemetry::{chain, descriptors, logging, shutdown};
 
 /// Where events are kept unless something else is said.
 const DEFAULT_EVENTS_DIR: &str = "/var/lib/autoscaler-agent/events";
@@ -89,6 +89,7 @@ async fn start(args: Args) -> Result<(), Stop> {
     };
     let broken = |error: &dyn std::error::Error| (Exit::Dependency, chain(error));
     let log = logging::init("autoscaler-agent").map_err(|error| (Exit::Config, chain(&error)))?;
+    descriptors::raise_limit();
     // A second provider could only have been installed by ourselves: then there is one, which is all that is needed.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let client = kube::Client::try_default()

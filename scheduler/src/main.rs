@@ -23,6 +23,7 @@ fn main() -> ExitCode {
         Ok(config) => config,
         Err(error) => return fail(&error.into(), Exit::Config),
     };
+    telemetry::descriptors::raise_limit();
     let callers = match args.trust.callers() {
         Ok(callers) => callers,
         Err(error) => return fail(&error.into(), Exit::Config),

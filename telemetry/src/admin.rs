@@ -3,22 +3,21 @@
 //! Reading any of these never blocks a core: each closure reads a snapshot that its shell published. Whoever reaches the port may read;
 //! an order, which is `PUT /debug/log` alone, is taken from this process's own machine or pod only.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::body::Bytes;
-use axum::extract::connect_info::Connected;
-use axum::extract::{ConnectInfo, State};
+use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, put};
-use axum::serve::IncomingStream;
 use axum::{Extension, Router};
 use prometheus_client::registry::Registry;
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use crate::connections::http::{self, Addresses, Limits};
+use crate::connections::{Bounds, ServerCounters};
 use crate::logging::LogHandle;
 
 /// Content type of the OpenMetrics text the registry is rendered to.
@@ -42,25 +41,15 @@ enum Origin {
 }
 
 impl Origin {
-    /// Of a connection of `peer`, which dialled `dialled`. Whoever dials an address of his own has it himself, and kernels drop what comes
+    /// Of a connection of `peer`, which dialled `local`. Whoever dials an address of his own has it himself, and kernels drop what comes
     /// from outside with it.
-    fn of(peer: IpAddr, dialled: Option<IpAddr>) -> Self {
+    fn of(Addresses { peer, local }: Addresses) -> Self {
         let peer = peer.to_canonical();
-        if peer.is_loopback() || dialled.is_some_and(|ip| ip.to_canonical() == peer) {
+        if peer.is_loopback() || local.to_canonical() == peer {
             Self::Here
         } else {
             Self::Elsewhere
         }
-    }
-}
-
-impl Connected<IncomingStream<'_, TcpListener>> for Origin {
-    fn connect_info(stream: IncomingStream<'_, TcpListener>) -> Self {
-        let dialled = stream.io().local_addr().ok();
-        Self::of(
-            stream.remote_addr().ip(),
-            dialled.map(|address| address.ip()),
-        )
     }
 }
 
@@ -71,17 +60,20 @@ pub struct Admin {
     state: StateFn,
     ready: ReadyFn,
     log: Option<LogHandle>,
+    connections: ServerCounters,
 }
 
 impl Admin {
-    /// Shows the metrics of `registry`; always ready, empty state, until told otherwise.
+    /// Shows the metrics of `registry`; always ready, empty state, until told otherwise. Connections
+    /// that its bounds close are counted by `connections`.
     #[must_use]
-    pub fn new(registry: Arc<Registry>) -> Self {
+    pub fn new(registry: Arc<Registry>, connections: ServerCounters) -> Self {
         Self {
             registry,
             state: Arc::new(|| Value::Null),
             ready: Arc::new(|| Ok(())),
             log: None,
+            connections,
         }
     }
 
@@ -148,10 +140,10 @@ async fn debug_state(State(admin): State<Admin>) -> Response {
 
 async fn debug_log(
     State(admin): State<Admin>,
-    from: Option<Extension<ConnectInfo<Origin>>>,
+    from: Option<Extension<Addresses>>,
     body: Bytes,
 ) -> Response {
-    if !matches!(from, Some(Extension(ConnectInfo(Origin::Here)))) {
+    if !from.is_some_and(|Extension(from)| Origin::of(from) == Origin::Here) {
         return (StatusCode::FORBIDDEN, FROM_ELSEWHERE).into_response();
     }
     let Some(log) = &admin.log else {
@@ -182,30 +174,20 @@ async fn debug_log(
 }
 
 /// Serves until `cancel`.
-///
-/// # Errors
-/// When the listener fails.
-pub async fn serve(
-    listener: TcpListener,
-    admin: Admin,
-    cancel: CancellationToken,
-) -> std::io::Result<()> {
-    serve_routes(listener, admin.router(), cancel).await
+pub async fn serve(listener: TcpListener, admin: Admin, cancel: CancellationToken) {
+    let connections = admin.connections.clone();
+    serve_routes(listener, admin.router(), connections, cancel).await;
 }
 
 /// Serves the routes of an [`Admin`], and what else is beside them, until `cancel`.
-///
-/// # Errors
-/// When the listener fails.
 pub async fn serve_routes(
     listener: TcpListener,
     routes: Router,
+    connections: ServerCounters,
     cancel: CancellationToken,
-) -> std::io::Result<()> {
-    let service = routes.into_make_service_with_connect_info::<Origin>();
-    axum::serve(listener, service)
-        .with_graceful_shutdown(cancel.cancelled_owned())
-        .await
+) {
+    let bounds = (Bounds::pages(), Limits::PAGES);
+    http::serve(listener, routes, bounds, connections, cancel).await;
 }
 
 #[cfg(test)]
@@ -234,7 +216,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
         let address = listener.local_addr().expect("has an address");
         let cancel = CancellationToken::new();
-        let admin = Admin::new(Arc::new(Registry::default()))
+        let admin = Admin::new(Arc::default(), ServerCounters::unregistered())
             .state(|| serde_json::json!({"vms": 3}))
             .ready(|| Err("lists are not synced".into()));
         let server = tokio::spawn(serve(listener, admin, cancel.clone()));
@@ -247,15 +229,19 @@ mod tests {
         let order = ask(address, "PUT", "/debug/log").await;
         assert!(order.starts_with("HTTP/1.1 404"), "{order}");
         cancel.cancel();
-        server.await.expect("joins").expect("ends well");
+        server.await.expect("joins");
     }
 
     #[tokio::test]
     async fn an_order_is_taken_from_this_machine_or_pod_only() {
-        let routes = Admin::new(Arc::new(Registry::default())).router();
+        let routes = Admin::new(Arc::default(), ServerCounters::unregistered()).router();
+        let addresses = |peer: [u8; 4]| Addresses {
+            peer: peer.into(),
+            local: [10, 0, 0, 1].into(),
+        };
         for (from, wanted) in [
-            (Some(Origin::Here), StatusCode::NOT_FOUND),
-            (Some(Origin::Elsewhere), StatusCode::FORBIDDEN),
+            (Some(addresses([10, 0, 0, 1])), StatusCode::NOT_FOUND),
+            (Some(addresses([10, 0, 0, 2])), StatusCode::FORBIDDEN),
             // Served by somebody who does not tell.
             (None, StatusCode::FORBIDDEN),
         ] {
@@ -263,7 +249,7 @@ mod tests {
                 .body(axum::body::Body::from("debug"))
                 .expect("a request");
             if let Some(from) = from {
-                order.extensions_mut().insert(ConnectInfo(from));
+                order.extensions_mut().insert(from);
             }
             let answer = routes.clone().oneshot(order).await.expect("answers");
             assert_eq!(answer.status(), wanted, "{from:?}");
@@ -284,12 +270,11 @@ mod tests {
             ("fd00::8", "fd00::7", Origin::Elsewhere),
         ] {
             let ip = |text: &str| text.parse().expect("an address");
-            let found = Origin::of(ip(peer), Some(ip(dialled)));
-            assert_eq!(found, wanted, "{peer} to {dialled}");
+            let addresses = Addresses {
+                peer: ip(peer),
+                local: ip(dialled),
+            };
+            assert_eq!(Origin::of(addresses), wanted, "{peer} to {dialled}");
         }
-        assert_eq!(
-            Origin::of(IpAddr::from([10, 0, 0, 1]), None),
-            Origin::Elsewhere
-        );
     }
 }

@@ -6,6 +6,8 @@
 
 pub mod admin;
 pub mod clock;
+pub mod connections;
+pub mod descriptors;
 pub mod durable;
 pub mod exit;
 pub mod journal;

@@ -22,13 +22,43 @@ pub struct Patience {
     pub write: Duration,
 }
 
+/// How a connection ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// By itself, or because the server stops.
+    Done,
+    /// The peer took longer than [`Patience`] allows.
+    TimedOut,
+    /// It broke, or the peer does not speak HTTP.
+    Broken,
+}
+
+impl Ending {
+    fn of(error: &hyper::Error) -> Self {
+        let mut source = error.source();
+        while let Some(inner) = source {
+            let io = inner.downcast_ref::<io::Error>();
+            if io.is_some_and(|io| io.kind() == io::ErrorKind::TimedOut) {
+                return Self::TimedOut;
+            }
+            source = inner.source();
+        }
+        if error.is_timeout() {
+            Self::TimedOut
+        } else {
+            Self::Broken
+        }
+    }
+}
+
 /// Answers the requests of one stream until it ends or `until`; then the one that is open is answered yet.
 pub async fn converse<T, S, B>(
     stream: T,
     service: S,
     patience: Patience,
     until: impl Future<Output = ()>,
-) where
+) -> Ending
+where
     T: AsyncRead + AsyncWrite + Unpin,
     S: HttpService<Incoming, ResBody = B>,
     S::Error: Into<Box<dyn Error + Send + Sync>>,
@@ -53,8 +83,12 @@ pub async fn converse<T, S, B>(
             connection.await
         }
     };
-    if let Err(error) = ended {
-        tracing::debug!(error = crate::chain(&error), "connection ended");
+    match ended {
+        Ok(()) => Ending::Done,
+        Err(error) => {
+            tracing::debug!(error = crate::chain(&error), "connection ended");
+            Ending::of(&error)
+        }
     }
 }
 
@@ -148,7 +182,7 @@ mod tests {
     const FOR_EVER: Duration = Duration::from_secs(3600);
 
     /// A conversation over a pipe that holds a few bytes; `/late` is answered after `FOR_EVER`.
-    fn conversation() -> (DuplexStream, JoinHandle<()>) {
+    fn conversation() -> (DuplexStream, JoinHandle<Ending>) {
         let late = async || {
             sleep(FOR_EVER).await;
             "late"
@@ -173,7 +207,8 @@ mod tests {
             let (mut ours, ended) = conversation();
             ours.write_all(begun.as_bytes()).await.expect("taken");
             let ended = timeout(FOR_EVER, ended).await;
-            ended.expect("hung up on").expect("no panic");
+            let ended = ended.expect("hung up on").expect("no panic");
+            assert_eq!(ended, Ending::TimedOut, "{begun:?}");
         }
     }
 
@@ -183,7 +218,8 @@ mod tests {
         let request = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n";
         ours.write_all(request).await.expect("taken");
         let ended = timeout(FOR_EVER, ended).await;
-        ended.expect("hung up on").expect("no panic");
+        let ended = ended.expect("hung up on").expect("no panic");
+        assert_eq!(ended, Ending::TimedOut);
     }
 
     #[tokio::test(start_paused = true)]

@@ -41,6 +41,7 @@ use std::time::Duration;
 use prometheus_client::registry::Registry;
 use telemetry::StageLog;
 use telemetry::clock::Clock;
+use telemetry::connections::ConnectionCounters;
 use telemetry::logging::LogHandle;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -138,15 +139,6 @@ pub enum RunError {
         #[source]
         source: std::io::Error,
     },
-    /// A server ended by itself.
-    #[error("the server for {what} failed")]
-    Server {
-        /// The server.
-        what: &'static str,
-        /// Why.
-        #[source]
-        source: std::io::Error,
-    },
     /// A main task crashed.
     #[error("a main task crashed")]
     Crashed(#[source] tokio::task::JoinError),
@@ -238,6 +230,7 @@ impl Bound {
         } = self;
         let (mut registry, mut vm_registry) = (Registry::default(), Registry::default());
         let metrics = metrics::AgentMetrics::new(&mut registry);
+        let connections = ConnectionCounters::register(&mut registry);
         let vm_metrics = vm_metrics::VmMetrics::new(&mut vm_registry);
         let stop = cancel.child_token();
         let (folder, clock) = (params.events_folder.as_deref(), params.clock);
@@ -307,6 +300,7 @@ impl Bound {
         let servers = servers::Servers {
             registry,
             vm_registry,
+            connections,
             state: state.clone(),
             log: params.log,
         };

@@ -9,6 +9,7 @@ use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use prometheus_client::registry::Registry;
 use telemetry::admin::{self, Admin};
+use telemetry::connections::ConnectionCounters;
 use telemetry::logging::LogHandle;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -21,6 +22,7 @@ use super::state::StateHandle;
 pub(super) struct Servers {
     pub registry: Registry,
     pub vm_registry: Registry,
+    pub connections: ConnectionCounters,
     pub state: StateHandle,
     pub log: Option<LogHandle>,
 }
@@ -36,35 +38,27 @@ impl Servers {
         cancel: &CancellationToken,
     ) {
         let (shown, ready) = (self.state.clone(), self.state.clone());
-        let mut global = Admin::new(Arc::new(self.registry))
+        let counters = |server| self.connections.server(server);
+        let mut global = Admin::new(Arc::new(self.registry), counters("metrics"))
             .state(move || shown.dump())
             .ready(move || ready.ready());
         if let Some(log) = self.log {
             global = global.log(log);
         }
-        let single = Admin::new(Arc::new(self.vm_registry));
-        for (what, listener, admin) in [
-            ("metrics", metrics, global),
-            ("VM metrics", vm_metrics, single),
-        ] {
+        let single = Admin::new(Arc::new(self.vm_registry), counters("vm_metrics"));
+        for (listener, admin) in [(metrics, global), (vm_metrics, single)] {
             let cancel = cancel.clone();
             tasks.spawn(async move {
-                admin::serve(listener, admin, cancel)
-                    .await
-                    .map_err(|source| RunError::Server { what, source })
+                admin::serve(listener, admin, cancel).await;
+                Ok(())
             });
         }
         if let Some(listener) = dump {
             let router = Router::new().fallback(answer).with_state(self.state);
-            let cancel = cancel.clone();
+            let (counters, cancel) = (counters("state"), cancel.clone());
             tasks.spawn(async move {
-                axum::serve(listener, router)
-                    .with_graceful_shutdown(cancel.cancelled_owned())
-                    .await
-                    .map_err(|source| RunError::Server {
-                        what: "the state dump",
-                        source,
-                    })
+                admin::serve_routes(listener, router, counters, cancel).await;
+                Ok(())
             });
         }
     }

@@ -79,7 +79,7 @@ fn explain(error: &RunError) -> Fail {
             .fix("check the event clients of the configuration and the credentials in the environment"),
         RunError::Bind { source, .. } if source.kind() == std::io::ErrorKind::AddrInUse => Fail::try_again(what)
             .fix("end the process that listens there, or use another --state-dir, which gets other addresses"),
-        RunError::Bind { .. } | RunError::Server { .. } => Fail::missing(what),
+        RunError::Bind { .. } => Fail::missing(what),
         RunError::Crashed(_) => Fail::bug(what),
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use kube::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use neonvm_apiserver::{Config, Position, StartError};
+use telemetry::connections::ConnectionCounters;
 
 use super::Base;
 use super::supervisor::{Stage, Supervisor};
@@ -25,7 +26,11 @@ pub(crate) struct Started {
 }
 
 /// Opens the store, listens, writes the kubeconfig and serves.
-pub(crate) async fn start(base: &Base, supervisor: &mut Supervisor) -> Outcome<Started> {
+pub(crate) async fn start(
+    base: &Base,
+    supervisor: &mut Supervisor,
+    connections: &ConnectionCounters,
+) -> Outcome<Started> {
     let listen = base.instance.api();
     let config = Config {
         state_dir: base.state.path().to_owned(),
@@ -37,9 +42,10 @@ pub(crate) async fn start(base: &Base, supervisor: &mut Supervisor) -> Outcome<S
         ],
         seen: seen(base.state.path()),
     };
-    let server = neonvm_apiserver::start(config)
+    let mut server = neonvm_apiserver::start(config)
         .await
         .map_err(|error| explain(&error))?;
+    server.count_connections(connections.server(NAME));
     let address = format!("https://{}", server.addr);
     let kubeconfig = server.kubeconfig_path.clone();
     let store_id = format!("{:016x}", server.store_id());

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use prometheus_client::registry::Registry;
 use telemetry::admin::Admin;
+use telemetry::connections::ConnectionCounters;
 
 use super::Base;
 use super::status::PartPhase;
@@ -23,11 +24,16 @@ pub(crate) fn address(instance: &Instance) -> SocketAddr {
 }
 
 /// Serves `/metrics`, `/healthz`, `/readyz` and `/debug/state`.
-pub(crate) async fn start(base: &Base, supervisor: &mut Supervisor, registry: Registry) -> Outcome {
+pub(crate) async fn start(
+    base: &Base,
+    supervisor: &mut Supervisor,
+    registry: Registry,
+    connections: &ConnectionCounters,
+) -> Outcome {
     let address = address(&base.instance);
     let listener = super::scheduler::listen(address, "the metrics server").await?;
     let (ready, dumps) = (base.board.clone(), base.board.clone());
-    let admin = Admin::new(Arc::new(registry))
+    let admin = Admin::new(Arc::new(registry), connections.server(NAME))
         .state(move || dumps.dump())
         .ready(move || {
             let parts = ready.parts();
@@ -50,9 +56,8 @@ pub(crate) async fn start(base: &Base, supervisor: &mut Supervisor, registry: Re
     );
     let token = supervisor.token(Stage::Api);
     supervisor.run(NAME, Stage::Api, async move {
-        telemetry::admin::serve(listener, admin, token)
-            .await
-            .map_err(|error| error.to_string())
+        telemetry::admin::serve(listener, admin, token).await;
+        Ok(())
     });
     Ok(())
 }

@@ -45,6 +45,7 @@ use protocol::units::MilliCpu;
 use serde_json::json;
 use telemetry::StageLog;
 use telemetry::clock::Clock;
+use telemetry::connections::ConnectionCounters;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -157,6 +158,7 @@ pub(crate) async fn run(context: &Context, args: UpArgs) -> Outcome {
     let _log = telemetry::logging::init("bellows").map_err(|error| {
         Fail::usage(telemetry::chain(&error)).fix("correct BELLOWS_LOG or RUST_LOG")
     })?;
+    telemetry::descriptors::raise_limit();
     let signals = telemetry::shutdown::on_signal()
         .map_err(|error| Fail::bug(format!("signals cannot be handled: {error}")))?;
     let plan = Plan::read(&args)?;
@@ -275,14 +277,15 @@ async fn serve(
 /// Puts the parts together, each on what the earlier ones offer.
 async fn start_parts(plan: Plan, base: &Base, supervisor: &mut Supervisor) -> Outcome {
     let mut registry = Registry::default();
-    let api = apiserver::start(base, supervisor).await?;
+    let connections = ConnectionCounters::register(&mut registry);
+    let api = apiserver::start(base, supervisor, &connections).await?;
     let client = api.client.clone();
     scheduler::start(base, supervisor, &client, plan.scheduler).await?;
     controller::start(base, supervisor, &client, &mut registry);
     node::start(base, supervisor, &api, plan.node)?;
     agent::start(base, supervisor, &client, plan.agent).await?;
     announcer::start(base, supervisor, &client);
-    metrics::start(base, supervisor, registry).await
+    metrics::start(base, supervisor, registry, &connections).await
 }
 
 /// Ends the deciders, then the guests if that is asked for. The rest is the caller's.

@@ -52,6 +52,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
+use telemetry::connections::ServerCounters;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -158,6 +159,7 @@ pub struct Server {
     /// The kubeconfig it wrote.
     pub kubeconfig_path: PathBuf,
     listener: TcpListener,
+    connections: ServerCounters,
     parts: Parts,
 }
 
@@ -206,6 +208,7 @@ pub async fn start_on(config: Config, listener: TcpListener) -> Result<Server, S
         addr,
         kubeconfig_path,
         listener,
+        connections: ServerCounters::unregistered(),
         parts,
     })
 }
@@ -339,6 +342,11 @@ impl Server {
         dir.join("pki").join("ca.crt")
     }
 
+    /// Counts the connections that the server's bounds close.
+    pub fn count_connections(&mut self, counters: ServerCounters) {
+        self.connections = counters;
+    }
+
     /// Serves requests until `cancel`, then ends watches, lets running requests finish and closes the store.
     ///
     /// # Errors
@@ -366,6 +374,7 @@ impl Server {
             self.listener,
             identity.tls,
             http::router(app),
+            self.connections,
             cancel.clone(),
         );
         tokio::join!(serving, housekeeping(&hub, engine, &store_path, cancel));

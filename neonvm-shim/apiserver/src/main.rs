@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use neonvm_apiserver::{Config, StartError, start};
 use telemetry::exit::Exit;
-use telemetry::{chain, logging, shutdown};
+use telemetry::{chain, descriptors, logging, shutdown};
 
 /// Kubernetes-compatible API server for one machine.
 #[derive(Parser)]
@@ -46,6 +46,7 @@ async fn main() -> ExitCode {
 )]
 async fn run(args: Args) -> anyhow::Result<()> {
     logging::init("neonvm-apiserver")?;
+    descriptors::raise_limit();
     let stop = shutdown::on_signal()?;
     let config = Config {
         state_dir: args.state_dir,

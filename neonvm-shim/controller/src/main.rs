@@ -16,8 +16,9 @@ use prometheus_client::registry::Registry;
 use protocol::time::Span;
 use telemetry::admin::Admin;
 use telemetry::clock::Clock;
+use telemetry::connections::ConnectionCounters;
 use telemetry::exit::Exit;
-use telemetry::{StageLog, logging, shutdown};
+use telemetry::{StageLog, descriptors, logging, shutdown};
 use tokio_util::sync::CancellationToken;
 
 /// Resize stages kept.
@@ -47,6 +48,7 @@ async fn main() -> ExitCode {
 
 async fn run(args: Args) -> anyhow::Result<()> {
     let log = logging::init("neonvm-controller").context("logging")?;
+    descriptors::raise_limit();
     let cancel = shutdown::on_signal().context("signals")?;
     let _ = rustls::crypto::ring::default_provider().install_default();
     let client = kube::Client::try_default()
@@ -54,6 +56,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
         .context("no API server is configured")?;
     let (clock, mut registry) = (Clock::new(), Registry::default());
     let metrics = Metrics::register(&mut registry);
+    let connections = ConnectionCounters::register(&mut registry).server("metrics");
     let state = StateHandle::new(clock);
     let election = args
         .election(client.default_namespace(), SETTLE, clock.wall())
@@ -63,8 +66,9 @@ async fn run(args: Args) -> anyhow::Result<()> {
         for_lead: Arc::default(),
         is_asked: webhook.as_ref().map(|webhook| Arc::clone(&webhook.ready)),
     };
-    let admin = waits.admin(Admin::new(Arc::new(registry)).log(log), &state);
-    let server = serve_admin(args.listen, admin, &state, &cancel).await;
+    let admin = Admin::new(Arc::new(registry), connections.clone()).log(log);
+    let admin = waits.admin(admin, &state);
+    let server = serve_admin(args.listen, admin, connections, &state, &cancel).await;
     let server = server.with_context(|| format!("could not listen on {}", args.listen))?;
     let webhook = webhook.map(|webhook| tokio::spawn(webhook.serve(cancel.clone())));
     // `None`: it was told to end while the API server was away.
@@ -81,7 +85,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
         };
         work(params, election, &waits.for_lead, &cancel).await?;
     }
-    server.await??;
+    server.await?;
     if let Some(webhook) = webhook {
         webhook.await??;
     }

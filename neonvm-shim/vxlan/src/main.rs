@@ -9,6 +9,7 @@ use neonvm_vxlan::args::Args;
 use neonvm_vxlan::shell::{Kernel, Metrics, Params, StateHandle, remove, run};
 use prometheus_client::registry::Registry;
 use telemetry::admin::{Admin, serve};
+use telemetry::connections::ConnectionCounters;
 use telemetry::exit::Exit;
 use telemetry::{logging, shutdown};
 use tokio::net::TcpListener;
@@ -51,9 +52,10 @@ async fn start(args: Args) -> anyhow::Result<()> {
     let client = client.context("no API server is configured")?;
     let mut registry = Registry::default();
     let metrics = Metrics::register(&mut registry);
+    let connections = ConnectionCounters::register(&mut registry).server("metrics");
     let state = StateHandle::default();
     let (shown, asked) = (state.clone(), state.clone());
-    let admin = Admin::new(Arc::new(registry)).log(log);
+    let admin = Admin::new(Arc::new(registry), connections).log(log);
     let admin = admin
         .state(move || shown.dump())
         .ready(move || asked.ready());
@@ -70,6 +72,6 @@ async fn start(args: Args) -> anyhow::Result<()> {
         state,
     };
     run(params, cancel).await?;
-    server.await??;
+    server.await?;
     Ok(())
 }

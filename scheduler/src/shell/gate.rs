@@ -1,71 +1,34 @@
 //! Accepting connections within bounds, for whatever is served on them.
 //!
-//! Bounds: a time to send headers and to take answers, a number of open connections, and of each address a part of them. A connection that is
-//! too slow is closed; one too many is closed at once, and whoever made it comes back.
+//! Bounds: a time to send headers and to take answers, a number of open connections, and of each address a part of them
+//! ([`telemetry::connections`]). A connection that is too slow is closed. One too many takes the place of the one that has been idle
+//! longest, of the same address where that address has its part.
 
-use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::error::Error;
-use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use hyper::body::{Body, Incoming};
-use hyper::service::HttpService;
+use hyper::service::{HttpService, service_fn};
 use hyper::{Request, Response};
-use telemetry::serving::{Patience, converse};
+use telemetry::connections::{self, Bounds, Connection, ServerCounters};
+use telemetry::descriptors;
+use telemetry::serving::{Ending, Patience, converse};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
-
-use super::metrics::Metrics;
 
 /// Above an agent's period of 15 s.
 const PATIENCE: Patience = Patience {
     head: Duration::from_secs(20),
     write: Duration::from_secs(20),
 };
-/// Open connections. Agents keep one each, so this is a cluster of a thousand nodes.
+/// Open connections, where an eighth of the descriptors is enough for them. Agents keep one each, so this is a cluster of a thousand
+/// nodes.
 pub const MAX_CONNECTIONS: usize = 1024;
 /// Open connections of one address, so that a single peer cannot take all places.
 pub const MAX_CONNECTIONS_OF_ONE: usize = MAX_CONNECTIONS / 4;
-/// Pause after accepting failed, for instance for lack of file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Time for open requests to end when the server stops.
-const DRAIN: Duration = Duration::from_secs(5);
-
-/// How many connections each address has open.
-#[derive(Clone, Default)]
-struct Guests(Arc<Mutex<BTreeMap<IpAddr, usize>>>);
-
-/// One open connection of an address; given back when dropped.
-struct Seat(Guests, IpAddr);
-
-impl Guests {
-    /// Nothing when the address has its part already.
-    fn seat(&self, address: IpAddr) -> Option<Seat> {
-        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = open.entry(address).or_default();
-        if *count >= MAX_CONNECTIONS_OF_ONE {
-            return None;
-        }
-        *count += 1;
-        Some(Seat(self.clone(), address))
-    }
-}
-
-impl Drop for Seat {
-    fn drop(&mut self) {
-        let mut open = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = open.get_mut(&self.1) {
-            *count -= 1;
-            if *count == 0 {
-                open.remove(&self.1);
-            }
-        }
-    }
-}
+/// The part of the process's descriptors that connections may take: one of this many.
+const DESCRIPTOR_PART: u64 = 8;
 
 /// What can be served on a connection.
 pub(super) trait Serves: Clone + Send + 'static {
@@ -73,8 +36,9 @@ pub(super) trait Serves: Clone + Send + 'static {
     fn converse(
         self,
         stream: TcpStream,
+        connection: Connection,
         cancel: CancellationToken,
-    ) -> impl Future<Output = ()> + Send;
+    ) -> impl Future<Output = Ending> + Send;
 }
 
 /// Any HTTP service, in plain text.
@@ -90,8 +54,23 @@ where
     B::Data: Send,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
-    async fn converse(self, stream: TcpStream, cancel: CancellationToken) {
-        serve_http(stream, self.0, cancel.cancelled()).await;
+    async fn converse(
+        self,
+        stream: TcpStream,
+        connection: Connection,
+        cancel: CancellationToken,
+    ) -> Ending {
+        let service = self.0;
+        let counted = service_fn(move |request| {
+            let guard = connection.request();
+            let answer = service.call(request);
+            async move {
+                let answer = answer.await;
+                drop(guard);
+                answer
+            }
+        });
+        serve_http(stream, counted, cancel.cancelled()).await
     }
 }
 
@@ -99,57 +78,26 @@ where
 pub(super) async fn serve(
     listener: TcpListener,
     served: impl Serves,
-    metrics: Metrics,
+    counters: ServerCounters,
     cancel: CancellationToken,
 ) {
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let (tracker, guests) = (TaskTracker::new(), Guests::default());
-    loop {
-        let accepted = tokio::select! {
-            () = cancel.cancelled() => break,
-            accepted = listener.accept() => accepted,
-        };
-        match accepted {
-            Ok((stream, peer)) => {
-                let place = Arc::clone(&places).try_acquire_owned().ok();
-                let Some(place) = place.zip(guests.seat(peer.ip())) else {
-                    metrics.connection_refused();
-                    continue;
-                };
-                let (served, cancel) = (served.clone(), cancel.clone());
-                tracker.spawn(async move {
-                    // Answers are small and awaited.
-                    let _set = stream.set_nodelay(true);
-                    served.converse(stream, cancel).await;
-                    drop(place);
-                });
-            }
-            Err(error) => {
-                tracing::warn!(
-                    error = telemetry::chain(&error),
-                    "accepting a connection failed"
-                );
-                tokio::select! {
-                    () = cancel.cancelled() => break,
-                    () = pause() => {}
-                }
-            }
-        }
-    }
-    // Whoever connects from now on is told at once that nobody listens.
-    drop(listener);
-    tracker.close();
-    if tokio::time::timeout(DRAIN, tracker.wait()).await.is_err() {
-        tracing::warn!("connections still open are closed");
-    }
-}
-
-async fn pause() {
-    tokio::time::sleep(ACCEPT_PAUSE).await;
+    let total = descriptors::share(MAX_CONNECTIONS, DESCRIPTOR_PART);
+    let bounds = Bounds {
+        total,
+        per_peer: (total / 4).max(1),
+    };
+    let stop = cancel.clone();
+    let serve_one =
+        move |stream, connection| served.clone().converse(stream, connection, stop.clone());
+    connections::accept(listener, bounds, counters, cancel, serve_one).await;
 }
 
 /// Answers the requests of one stream until it ends or `until`; then the one that is open is answered yet.
-pub(super) async fn serve_http<T, S, B>(stream: T, service: S, until: impl Future<Output = ()>)
+pub(super) async fn serve_http<T, S, B>(
+    stream: T,
+    service: S,
+    until: impl Future<Output = ()>,
+) -> Ending
 where
     T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
     S: HttpService<Incoming, ResBody = B>,
@@ -157,5 +105,5 @@ where
     B: Body + 'static,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
-    converse(stream, service, PATIENCE, until).await;
+    converse(stream, service, PATIENCE, until).await
 }

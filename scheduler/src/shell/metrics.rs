@@ -47,7 +47,6 @@ pub(super) struct Metrics {
     denials: Counters,
     oddities: Amounts,
     unreadable: Counters,
-    connections_refused: Counter,
     callers_refused: Counters,
     reserve_should_deny: Counters,
     leads: Gauge,
@@ -121,7 +120,6 @@ impl Metrics {
             denials: Family::default(),
             oddities: Family::default(),
             unreadable: Family::default(),
-            connections_refused: Counter::default(),
             callers_refused: Family::default(),
             reserve_should_deny: Family::default(),
             leads: Gauge::default(),
@@ -232,12 +230,6 @@ impl Metrics {
         );
         let odd = "What should be rare, since start, by kind";
         registry.register("oddities_current", odd, self.oddities.clone());
-        let refused = "Connections to the permit server closed because too many were open";
-        registry.register(
-            "connections_refused",
-            refused,
-            self.connections_refused.clone(),
-        );
         let remarked = "Pods that people should know about, by what is to be said";
         registry.register("remarked_pods_current", remarked, self.remarked.clone());
         let pressure = "Pressure on a node, cores and bytes, by resource and kind (logical, capacity, accounted)";
@@ -404,10 +396,6 @@ impl Metrics {
         self.unreadable
             .get_or_create(&labels(&[("kind", kind)]))
             .inc();
-    }
-
-    pub(super) fn connection_refused(&self) {
-        self.connections_refused.inc();
     }
 
     /// A pod is bound to a node that has no room for it.

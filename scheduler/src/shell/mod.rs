@@ -31,6 +31,7 @@ use protocol::time::Span;
 use serde_json::Value;
 use telemetry::admin::Admin;
 use telemetry::clock::Clock;
+use telemetry::connections::ConnectionCounters;
 use telemetry::logging::LogHandle;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
@@ -90,9 +91,6 @@ pub enum RunError {
     /// There is no thread to serve permits on.
     #[error("no thread to serve permits on")]
     Desk(#[source] std::io::Error),
-    /// The metrics server failed.
-    #[error("the metrics server failed")]
-    Metrics(#[source] std::io::Error),
     /// A part crashed. The state is rebuilt from the objects at the next start.
     #[error("the {part} crashed")]
     Crashed {
@@ -183,7 +181,8 @@ impl StateHandle {
 pub async fn run(params: Params, cancel: CancellationToken) -> Result<(), RunError> {
     let desk = desk::Desk::start().map_err(RunError::Desk)?;
     let permit_listener = desk.adopt(params.permit_listener).map_err(RunError::Desk)?;
-    let (metrics, registry) = metrics::Metrics::new();
+    let (metrics, mut registry) = metrics::Metrics::new();
+    let connections = ConnectionCounters::register(&mut registry);
     let (commands, inbox) = mpsc::channel(owner::COMMAND_QUEUE);
     let config = &params.config;
     let means = Arc::new(api::Means {
@@ -238,14 +237,14 @@ pub async fn run(params: Params, cancel: CancellationToken) -> Result<(), RunErr
     let mut lead = Lead::follow(&means, commands.clone(), params.leadership, inner.clone());
     let mut admin = tokio::spawn(serve_admin(
         params.metrics_listener,
-        Admin::new(Arc::new(registry)),
+        Admin::new(Arc::new(registry), connections.server("metrics")),
         params.state.clone(),
         params.log,
         inner.clone(),
     ));
     let stop = cancel.child_token();
     let routes = extender::router(commands.clone(), metrics.clone(), &params.config);
-    let (bound, counts) = (params.extender_listener, metrics.clone());
+    let (bound, counts) = (params.extender_listener, connections.server("extender"));
     let until = stop.clone();
     let extender = async move {
         if let Some(listener) = bound {
@@ -254,7 +253,12 @@ pub async fn run(params: Params, cancel: CancellationToken) -> Result<(), RunErr
         }
     };
     let _stop_server = stop.clone().drop_guard();
-    let permits = server::serve(permit_listener, answering, stop.clone());
+    let permits = server::serve(
+        permit_listener,
+        answering,
+        connections.server("permits"),
+        stop.clone(),
+    );
     let permits = desk.handle.spawn(permits);
     // Neither ends before it is told to.
     let mut server = tokio::spawn(async move {
@@ -279,10 +283,7 @@ pub async fn run(params: Params, cancel: CancellationToken) -> Result<(), RunErr
         ended = &mut owner => Err(failed("ledger's owner", ended)),
         ended = &mut watches => Err(failed("watches", ended)),
         ended = &mut lead.task => Err(failed("lead", ended)),
-        ended = &mut admin => match ended {
-            Ok(Err(error)) => Err(RunError::Metrics(error)),
-            other => Err(failed("metrics server", other.map(|_| ()))),
-        },
+        ended = &mut admin => Err(failed("metrics server", ended)),
     }
 }
 
@@ -356,10 +357,9 @@ async fn serve_admin(
     state: StateHandle,
     log: Option<LogHandle>,
     cancel: CancellationToken,
-) -> std::io::Result<()> {
+) {
     let Some(listener) = listener else {
-        cancel.cancelled().await;
-        return Ok(());
+        return cancel.cancelled().await;
     };
     let ready = state.clone();
     let mut admin = admin
@@ -368,7 +368,7 @@ async fn serve_admin(
     if let Some(log) = log {
         admin = admin.log(log);
     }
-    telemetry::admin::serve(listener, admin, cancel).await
+    telemetry::admin::serve(listener, admin, cancel).await;
 }
 
 /// Says once what is missing when the lists take longer than the configuration expects.

@@ -17,6 +17,8 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use protocol::permit::{AgentRequest, PermitRefusal, PluginResponse, Unproved};
 use telemetry::clock::Clock;
+use telemetry::connections::{Connection, ServerCounters};
+use telemetry::serving::Ending;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -49,15 +51,15 @@ pub(super) struct Desk {
 }
 
 /// Serves until `cancel`, then lets open requests end for up to five seconds.
-pub(super) async fn serve(listener: TcpListener, desk: Desk, cancel: CancellationToken) {
-    let metrics = desk.metrics.clone();
+pub(super) async fn serve(
+    listener: TcpListener,
+    desk: Desk,
+    counters: ServerCounters,
+    cancel: CancellationToken,
+) {
     let desk = Arc::new(desk);
-    let served = gate::serve(
-        listener,
-        Permits(Arc::clone(&desk)),
-        metrics,
-        cancel.clone(),
-    );
+    let permits = Permits(Arc::clone(&desk));
+    let served = gate::serve(listener, permits, counters, cancel.clone());
     let watched = async {
         if let Some(door) = &desk.door {
             door.watch(cancel).await;
@@ -70,23 +72,31 @@ pub(super) async fn serve(listener: TcpListener, desk: Desk, cancel: Cancellatio
 struct Permits(Arc<Desk>);
 
 impl Serves for Permits {
-    async fn converse(self, stream: TcpStream, cancel: CancellationToken) {
+    async fn converse(
+        self,
+        stream: TcpStream,
+        connection: Connection,
+        cancel: CancellationToken,
+    ) -> Ending {
         let Some(door) = &self.0.door else {
-            let service = self.service(false);
+            let service = self.service(false, connection);
             return gate::serve_http(stream, service, cancel.cancelled()).await;
         };
         match door.enter(stream).await {
             Ok(guest) => {
-                let service = self.service(guest.is_stranger);
+                let service = self.service(guest.is_stranger, connection);
                 let until = async {
                     tokio::select! {
                         () = cancel.cancelled() => {}
                         () = guest.term.cancelled() => {}
                     }
                 };
-                gate::serve_http(guest.stream, service, until).await;
+                gate::serve_http(guest.stream, service, until).await
             }
-            Err(reason) => self.0.metrics.caller_refused(reason),
+            Err(reason) => {
+                self.0.metrics.caller_refused(reason);
+                Ending::Broken
+            }
         }
     }
 }
@@ -95,6 +105,7 @@ impl Permits {
     fn service(
         &self,
         is_stranger: bool,
+        connection: Connection,
     ) -> impl hyper::service::Service<
         Request<Incoming>,
         Response = Response<Full<Bytes>>,
@@ -103,14 +114,19 @@ impl Permits {
     > + use<> {
         let desk = Arc::clone(&self.0);
         service_fn(move |request| {
-            let desk = Arc::clone(&desk);
-            async move { Ok(desk.answer(request, is_stranger).await) }
+            let (desk, connection) = (Arc::clone(&desk), connection.clone());
+            async move { Ok(desk.answer(request, is_stranger, &connection).await) }
         })
     }
 }
 
 impl Desk {
-    async fn answer(&self, request: Request<Incoming>, is_stranger: bool) -> Response<Full<Bytes>> {
+    async fn answer(
+        &self,
+        request: Request<Incoming>,
+        is_stranger: bool,
+        connection: &Connection,
+    ) -> Response<Full<Bytes>> {
         let began = self.clock.now();
         let admitted = match self.scope(&request, is_stranger).await {
             Err(refusal) => Err(refusal),
@@ -119,10 +135,15 @@ impl Desk {
         let (node, result) = match admitted {
             Err(refusal) => (None, Err(refusal)),
             Ok((request, scope)) => {
+                // Not before: a caller that does not end its body is an idle one.
+                let _guard = connection.request();
                 let (node, result) = ask(&self.commands, request, scope).await;
                 (Some(node.unwrap_or_else(|| "<none>".into())), result)
             }
         };
+        if result.is_ok() {
+            connection.trust();
+        }
         if let Err(refusal) = &result
             && let Some(reason) = refusal.of_caller()
         {

@@ -1,114 +1,88 @@
 //! TCP, TLS and HTTP/1.1 connections.
+//!
+//! Without the token a client gets no further than an idle connection, and the longest idle one is closed
+//! for a new one ([`telemetry::connections`]). So connections that nobody uses keep no client out.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
+use axum::body::Body;
+use axum::http::Request;
+use axum::response::Response;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use telemetry::connections::{self, Bounds, Connection, ServerCounters};
+use telemetry::descriptors;
+use telemetry::serving::{Ending, Patience, converse};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
+use tower::ServiceExt as _;
 
-/// Connections served at once; more wait in the kernel's queue.
+/// Connections at once, where the limit of open files leaves three quarters to others.
 const MAX_CONNECTIONS: usize = 2048;
-/// A client that has not finished its handshake or its header by then is dropped.
+/// The part of the process's descriptors that connections may take: one of this many.
+const DESCRIPTOR_PART: u64 = 4;
+/// A client that has not finished its handshake by then is dropped.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Requests still running this long after the stop are cut off.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
-/// Pause after a failed accept (no descriptors left), so that the loop does not spin.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// How long a client is waited for.
+const PATIENCE: Patience = Patience {
+    head: Duration::from_secs(30),
+    write: Duration::from_secs(30),
+};
 
 /// Accepts connections until `cancel`, then lets running requests end.
 pub async fn serve(
     listener: TcpListener,
     tls: Arc<rustls::ServerConfig>,
     router: Router,
+    counters: ServerCounters,
     cancel: CancellationToken,
 ) {
     let acceptor = TlsAcceptor::from(tls);
-    let connections = TaskTracker::new();
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let cut_off = CancellationToken::new();
-    loop {
-        let accepted = tokio::select! {
-            () = cancel.cancelled() => break,
-            accepted = listener.accept() => accepted,
-        };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                tracing::warn!(%error, "a connection could not be accepted");
-                tokio::select! {
-                    () = cancel.cancelled() => break,
-                    () = tokio::time::sleep(ACCEPT_PAUSE) => continue,
-                }
-            }
-        };
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else {
-            break;
-        };
-        let connection = connection(stream, acceptor.clone(), router.clone(), cancel.clone());
-        let cut = cut_off.clone();
-        connections.spawn(async move {
-            // A client that neither reads nor goes away must not hold up the stop.
-            cut.run_until_cancelled(connection).await;
-            drop(place);
-        });
-    }
-    drop(listener);
-    connections.close();
-    if tokio::time::timeout(DRAIN_TIMEOUT, connections.wait())
-        .await
-        .is_err()
-    {
-        tracing::warn!(
-            left = connections.len(),
-            "connections are cut off at the stop"
-        );
-        cut_off.cancel();
-        connections.wait().await;
-    }
+    let total = descriptors::share(MAX_CONNECTIONS, DESCRIPTOR_PART);
+    // Clients of one machine all have its loopback address: it tells nobody apart.
+    let bounds = Bounds {
+        total,
+        per_peer: total,
+    };
+    let stop = cancel.clone();
+    let serve_one = move |stream, connection| {
+        let (acceptor, router, stop) = (acceptor.clone(), router.clone(), stop.clone());
+        serve_connection(stream, connection, acceptor, router, stop)
+    };
+    connections::accept(listener, bounds, counters, cancel, serve_one).await;
 }
 
-async fn connection(
+async fn serve_connection(
     stream: TcpStream,
+    connection: Connection,
     acceptor: TlsAcceptor,
     router: Router,
     cancel: CancellationToken,
-) {
-    // Watch events are small and must not wait for more.
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "no-delay could not be set");
-    }
+) -> Ending {
     let stream = match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => {
             tracing::debug!(%error, "a TLS handshake failed");
-            return;
+            return Ending::Broken;
         }
-        Err(_) => {
-            tracing::debug!("a TLS handshake took too long");
-            return;
-        }
+        Err(_) => return Ending::TimedOut,
     };
-    let service = TowerToHyperService::new(router);
-    let connection = hyper::server::conn::http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_TIMEOUT)
-        .serve_connection(TokioIo::new(stream), service);
-    tokio::pin!(connection);
-    let ended = tokio::select! {
-        ended = &mut connection => ended,
-        () = cancel.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
-    };
-    if let Err(error) = ended {
-        tracing::debug!(%error, "a connection ended early");
-    }
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (connection, router) = (connection.clone(), router.clone());
+        async move { Ok::<_, Infallible>(answer(request, connection, router).await) }
+    });
+    converse(stream, service, PATIENCE, cancel.cancelled()).await
+}
+
+/// Answers one request. A watch is one request as long as it lasts.
+async fn answer(request: Request<Incoming>, connection: Connection, router: Router) -> Response {
+    let guard = connection.request();
+    let mut request = request.map(Body::new);
+    request.extensions_mut().insert(connection);
+    let Ok(response) = router.oneshot(request).await;
+    guard.until_sent(response)
 }

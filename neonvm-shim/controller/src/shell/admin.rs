@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use axum::Json;
 use axum::routing::get;
 use telemetry::admin::{Admin, serve_routes};
+use telemetry::connections::ServerCounters;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -49,13 +50,15 @@ impl Waits {
 pub async fn serve_admin(
     listen: SocketAddr,
     admin: Admin,
+    connections: ServerCounters,
     state: &StateHandle,
     cancel: &CancellationToken,
-) -> std::io::Result<JoinHandle<std::io::Result<()>>> {
+) -> std::io::Result<JoinHandle<()>> {
     let listener = TcpListener::bind(listen).await?;
     tracing::info!(address = %listener.local_addr()?, "admin server listens");
     let root = state.clone();
     let router = admin.router();
     let router = router.route("/", get(async move || Json(root.dump())));
-    Ok(tokio::spawn(serve_routes(listener, router, cancel.clone())))
+    let served = serve_routes(listener, router, connections, cancel.clone());
+    Ok(tokio::spawn(served))
 }

@@ -1,9 +1,12 @@
 //! Request bodies: JSON or YAML to a value, within a bound.
 
+use std::time::Duration;
+
 use axum::extract::Request;
 use axum::http::{HeaderMap, header};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use serde_json::Value;
+use tokio::time::timeout;
 
 use crate::core::error::{ApiError, Reason};
 use crate::core::protobuf::{Messages, ProtobufError};
@@ -11,6 +14,8 @@ use crate::core::request::PatchKind;
 
 /// Largest body, as the real server bounds it.
 const MAX_BODY_BYTES: usize = 3 << 20;
+/// Time for a body to arrive.
+const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The body's media type without parameters, empty if not given.
 pub(super) fn media_type(headers: &HeaderMap) -> &str {
@@ -41,10 +46,12 @@ pub(super) async fn read(
             return Err(ApiError::new(Reason::UnsupportedMediaType, why));
         }
     };
-    let bytes = match Limited::new(request.into_body(), MAX_BODY_BYTES)
-        .collect()
-        .await
-    {
+    let body = Limited::new(request.into_body(), MAX_BODY_BYTES);
+    let Ok(body) = timeout(BODY_TIMEOUT, body.collect()).await else {
+        let why = format!("the body did not arrive within {BODY_TIMEOUT:?}: send it again");
+        return Err(ApiError::new(Reason::Timeout, why));
+    };
+    let bytes = match body {
         Ok(body) => body.to_bytes(),
         Err(error) if error.is::<LengthLimitError>() => {
             let why = format!("Request entity too large: limit is {MAX_BODY_BYTES}");

@@ -14,6 +14,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use serde_json::Value;
+use telemetry::connections::Connection;
 use tokio_util::sync::CancellationToken;
 
 use self::accept::Accept;
@@ -62,6 +63,9 @@ async fn entry(State(app): State<Arc<App>>, request: Request) -> Response {
             .headers_mut()
             .insert(header::WWW_AUTHENTICATE, challenge);
         return response;
+    }
+    if let Some(connection) = request.extensions().get::<Connection>() {
+        connection.trust();
     }
     let started = std::time::Instant::now();
     let (method, uri) = (request.method().clone(), request.uri().clone());

@@ -1,0 +1,239 @@
+//! The accept loop of a TCP server with bounds: connections in all, connections of one peer address,
+//! and open files. [`http::serve`] adds the bounds in time for a server of plain HTTP.
+//!
+//! ```text
+//! accept ─▶ Table::admit ─▶ a task per connection ─▶ ended by itself, timed out, or closed for another
+//!   └─ no descriptor left ─▶ the idlest connection is closed
+//! ```
+//! A new connection takes the place of the one that has been idle longest ([`table`]), so a peer that
+//! holds connections without using them keeps nobody else out. Every connection closed by a bound is
+//! counted ([`ConnectionCounters`]).
+
+pub mod http;
+mod metrics;
+mod table;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+pub use self::metrics::{ConnectionCounters, Reason, ServerCounters};
+use self::table::{Admission, Id, Table};
+use crate::serving::Ending;
+
+/// Pause after an accept that failed while no connection could be closed.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Pause after an accept that failed, in which a closed connection gives its descriptor back.
+const CLOSE_PAUSE: Duration = Duration::from_millis(1);
+/// Time for open requests to end when the server stops.
+const DRAIN: Duration = Duration::from_secs(5);
+
+/// How many connections a server holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// Connections in all.
+    pub total: usize,
+    /// Connections of one peer address.
+    pub per_peer: usize,
+}
+
+impl Bounds {
+    /// Bounds of a port that serves small pages to few readers: metrics, health, state.
+    #[must_use]
+    pub fn pages() -> Self {
+        Self {
+            total: crate::descriptors::share(64, 32),
+            per_peer: crate::descriptors::share(32, 64),
+        }
+    }
+}
+
+/// The open connections of a server, shared by its accept loop and its connections.
+#[derive(Debug)]
+struct OpenConnections {
+    inner: Mutex<Inner>,
+    counters: ServerCounters,
+}
+
+#[derive(Debug)]
+struct Inner {
+    table: Table,
+    /// Cancelled for a connection that has to close.
+    closing: BTreeMap<Id, CancellationToken>,
+}
+
+impl OpenConnections {
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        // Each step leaves a whole table, so a panic elsewhere leaves nothing half done.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn admit(self: &Arc<Self>, peer: SocketAddr) -> Option<Connection> {
+        let mut inner = self.inner();
+        match inner.table.admit(peer.ip().to_canonical()) {
+            Admission::Refused(reason) => {
+                self.counters.closed(reason);
+                None
+            }
+            Admission::Admitted { id, instead_of } => {
+                if let Some((closed, reason)) = instead_of {
+                    inner.close(closed);
+                    self.counters.closed(reason);
+                }
+                let closing = CancellationToken::new();
+                inner.closing.insert(id, closing.clone());
+                Some(Connection(Arc::new(Place {
+                    open: Arc::clone(self),
+                    id,
+                    closing,
+                })))
+            }
+        }
+    }
+
+    /// Makes room for a connection that could not be accepted.
+    async fn accept_failed(&self, error: &std::io::Error) {
+        let closed = {
+            let mut inner = self.inner();
+            let closed = inner.table.remove_idlest();
+            if let Some(id) = closed {
+                inner.close(id);
+            }
+            closed
+        };
+        if closed.is_some() {
+            self.counters.closed(Reason::Descriptors);
+            tokio::time::sleep(CLOSE_PAUSE).await;
+            return;
+        }
+        let error = crate::chain(error);
+        tracing::warn!(error, "failed to accept a connection");
+        tokio::time::sleep(ACCEPT_PAUSE).await;
+    }
+
+    fn close_all(&self) {
+        for closing in self.inner().closing.values() {
+            closing.cancel();
+        }
+    }
+}
+
+impl Inner {
+    fn close(&mut self, id: Id) {
+        if let Some(closing) = self.closing.remove(&id) {
+            closing.cancel();
+        }
+    }
+}
+
+/// One open connection, as its task and its requests know it.
+#[derive(Debug, Clone)]
+pub struct Connection(Arc<Place>);
+
+#[derive(Debug)]
+struct Place {
+    open: Arc<OpenConnections>,
+    id: Id,
+    closing: CancellationToken,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut inner = self.open.inner();
+        inner.table.remove(self.id);
+        inner.closing.remove(&self.id);
+    }
+}
+
+impl Connection {
+    /// A request is being answered as long as the guard lives; the connection is not closed for
+    /// another one in that time.
+    #[must_use]
+    pub fn request(&self) -> RequestGuard {
+        self.0.open.inner().table.begin(self.0.id);
+        RequestGuard(self.clone())
+    }
+
+    /// Marks the peer as one that has proved who it is. Its connection is closed for another one only
+    /// if there is no idle connection of a stranger.
+    pub fn trust(&self) {
+        self.0.open.inner().table.trust(self.0.id);
+    }
+}
+
+/// See [`Connection::request`].
+#[derive(Debug)]
+pub struct RequestGuard(Connection);
+
+impl Drop for RequestGuard {
+    fn drop(&mut self) {
+        let place = &self.0.0;
+        place.open.inner().table.end(place.id);
+    }
+}
+
+/// Accepts connections until `cancel`, then gives open requests five seconds to end. `converse` serves
+/// one connection; it is dropped when the connection has to close.
+pub async fn accept<F, Fut>(
+    listener: TcpListener,
+    bounds: Bounds,
+    counters: ServerCounters,
+    cancel: CancellationToken,
+    converse: F,
+) where
+    F: Fn(TcpStream, Connection) -> Fut,
+    Fut: Future<Output = Ending> + Send + 'static,
+{
+    let open = Arc::new(OpenConnections {
+        inner: Mutex::new(Inner {
+            table: Table::new(bounds),
+            closing: BTreeMap::new(),
+        }),
+        counters,
+    });
+    let tasks = TaskTracker::new();
+    loop {
+        let accepted = tokio::select! {
+            () = cancel.cancelled() => break,
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((stream, peer)) => {
+                let Some(connection) = open.admit(peer) else {
+                    continue;
+                };
+                // Answers are small and awaited; without it they are only slower.
+                let _set = stream.set_nodelay(true);
+                let serving = converse(stream, connection.clone());
+                tasks.spawn(hold(connection, serving));
+            }
+            Err(error) => open.accept_failed(&error).await,
+        }
+    }
+    // New clients see at once that nobody listens.
+    drop(listener);
+    tasks.close();
+    if tokio::time::timeout(DRAIN, tasks.wait()).await.is_err() {
+        tracing::warn!(open = tasks.len(), "connections are cut off at the stop");
+        open.close_all();
+        tasks.wait().await;
+    }
+}
+
+async fn hold(connection: Connection, serving: impl Future<Output = Ending>) {
+    let place = &connection.0;
+    tokio::select! {
+        ending = serving => if ending == Ending::TimedOut {
+            place.open.counters.closed(Reason::Timeout);
+        },
+        () = place.closing.cancelled() => {}
+    }
+}
+
+#[cfg(test)]
+mod tests;
