@@ -35,6 +35,8 @@ pub struct Site {
     /// Keeps the directory until the end.
     _dir: Option<tempfile::TempDir>,
     up: Option<Child>,
+    /// Open files that `bellows up` may have, where that is bounded.
+    open_files: Option<u64>,
     /// The line `bellows up` printed when it was ready.
     pub ready: Value,
     client: kube::Client,
@@ -60,19 +62,42 @@ impl Site {
         Ok(site)
     }
 
+    /// A fresh site whose `bellows up` may have so many open files, soft and hard.
+    ///
+    /// # Errors
+    /// When `bellows up` does not become ready; its log is in the message.
+    pub async fn with_open_files(limit: u64) -> Result<Self> {
+        let dir = tempfile::Builder::new().prefix("bellows-test-").tempdir()?;
+        let state = dir.path().to_owned();
+        let mut site = Self::start_within(&state, Some(limit)).await?;
+        site._dir = Some(dir);
+        Ok(site)
+    }
+
+    /// The process id of `bellows up`.
+    #[must_use]
+    pub fn pid(&self) -> Option<u32> {
+        self.up.as_ref()?.id()
+    }
+
     /// Starts `bellows up` on a state directory that may already hold objects and guests.
     ///
     /// # Errors
     /// When it does not become ready; its log is in the message.
     pub async fn start(state: &Path) -> Result<Self> {
+        Self::start_within(state, None).await
+    }
+
+    async fn start_within(state: &Path, open_files: Option<u64>) -> Result<Self> {
         install_crypto();
         let turn = TURN.lock().await;
-        let (up, ready) = spawn_up(state).await?;
+        let (up, ready) = spawn_up(state, open_files).await?;
         let client = client_of(&state.join("kubeconfig")).await?;
         Ok(Self {
             state: state.to_owned(),
             _dir: None,
             up: Some(up),
+            open_files,
             ready,
             client,
             _turn: turn,
@@ -258,7 +283,7 @@ impl Site {
     /// # Errors
     /// When it does not become ready.
     pub async fn restart_up(&mut self) -> Result<()> {
-        let (up, ready) = spawn_up(&self.state).await?;
+        let (up, ready) = spawn_up(&self.state, self.open_files).await?;
         self.up = Some(up);
         self.ready = ready;
         self.client = client_of(&self.state.join("kubeconfig")).await?;
@@ -313,12 +338,23 @@ pub fn consoles(state: &Path) -> String {
     consoles.collect::<Vec<_>>().join("\n")
 }
 
-async fn spawn_up(state: &Path) -> Result<(Child, Value)> {
+async fn spawn_up(state: &Path, open_files: Option<u64>) -> Result<(Child, Value)> {
     let log = std::fs::OpenOptions::new()
         .create(true)
         .append(true)
         .open(state.join("up.log"))?;
-    let mut child = Command::new(bellows_bin())
+    let mut command = match open_files {
+        None => Command::new(bellows_bin()),
+        Some(limit) => {
+            // It becomes the program it is given.
+            let mut command = Command::new("prlimit");
+            command
+                .arg(format!("--nofile={limit}:{limit}"))
+                .arg(bellows_bin());
+            command
+        }
+    };
+    let mut child = command
         .args(["up", "--state-dir"])
         .arg(state)
         .stdin(Stdio::null())

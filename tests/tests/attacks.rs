@@ -1,6 +1,8 @@
 //! The attackers of `docs/threat-model.md`, played against real parts: `cargo test -p bellows-tests --test attacks`.
 //! Each attacker lists what it tried and what it got ([`bellows_tests::attacks`]).
 
+#[path = "attacks/bounds.rs"]
+mod bounds;
 #[path = "attacks/guest.rs"]
 mod guest;
 #[path = "attacks/local_user.rs"]

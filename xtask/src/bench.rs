@@ -20,7 +20,7 @@ pub(crate) struct Options {
     /// Repeats of each measurement
     #[arg(long, visible_alias = "runs", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: u32,
-    /// Numbers of VMs, for `agent` and `scheduler` only
+    /// Numbers of VMs, for `agent`, `flood` and `scheduler` only
     #[arg(long, value_name = "N,N,…")]
     vms: Option<String>,
     /// Options of the benchmark's own program (see `-- --help`)
@@ -38,6 +38,8 @@ enum Name {
     Monitor,
     /// The agent with many VMs: memory, CPU, log, decisions, time from metrics and requests to patches
     Agent,
+    /// The agent while every tenth guest floods, stalls or lies, beside the same agent before that
+    Flood,
     /// The scheduler: permits a second with few and many VMs known, time without a leader
     Scheduler,
     /// Programs that climb, leak, fork and flood memory in a real guest: how many of them are killed
@@ -93,6 +95,16 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             let program = "bench-agent";
             let mut command = Command::new(bellows.with_file_name(program));
             command.args(["--hot-paths", hot_paths()?.trim()]);
+            (program, command)
+        }
+        Name::Flood => {
+            let bellows = build::host_bins(build::Scope::Release)?;
+            let program = "bench-agent";
+            let mut command = Command::new(bellows.with_file_name(program));
+            command.arg("--flood");
+            if options.vms.is_none() {
+                command.args(["--vms", "200"]);
+            }
             (program, command)
         }
         Name::Scheduler => {

@@ -20,10 +20,13 @@
 //! * A complaint is never answered, so that two sides cannot complain to one another for ever: same test.
 //! * A guest cannot make us handle more than ten wishes of one urgency, and ten pushes, a second:
 //!   `wishes_and_pushes_too_close_together_are_one`.
+//! * A guest cannot make us read more than [`pace::FRAMES`] allows, and one that tries for long is left:
+//!   `monitor_that_floods_is_paused_and_then_left`.
 //!
 //! Source: spec/agent.md §4.1.
 
 mod answers;
+pub mod pace;
 #[cfg(test)]
 mod tests;
 
@@ -40,6 +43,7 @@ use protocol::monitor_v2::{
 use protocol::time::{Span, Timestamp};
 use protocol::units::{Bytes, Resources};
 
+use self::pace::{Bucket, FRAMES, Flood};
 use super::Wish;
 pub use answers::{Answer, Ask, CallError, Downscaled};
 
@@ -86,6 +90,8 @@ pub enum Output {
     Unreadable,
     /// A complaint about something nobody waits for.
     Complaint(CallError),
+    /// The monitor has sent more than it may: reading pauses.
+    Paused,
     /// The connection is to end. Nothing follows.
     End(Breach),
 }
@@ -102,6 +108,13 @@ pub enum Breach {
     /// No health check for longer than [`Limits::unhealthy`].
     #[error("no health check succeeded for too long")]
     Unhealthy,
+    /// More than [`pace::FRAMES`] or [`pace::BYTES`] allow, for [`pace::FLOOD_LIMIT`].
+    #[error(
+        "the monitor floods: it sends more than {} frames or {} KiB a second",
+        FRAMES.per_second,
+        pace::BYTES.per_second >> 10
+    )]
+    Flood,
 }
 
 /// Why a handshake failed.
@@ -158,6 +171,8 @@ pub struct Conversation {
     unhealthy_since: Option<Timestamp>,
     last_wish: Option<(Timestamp, Option<Urgency>)>,
     last_push: Option<Timestamp>,
+    frames: Bucket,
+    flood: Flood,
     outputs: VecDeque<Output>,
     is_over: bool,
 }
@@ -175,6 +190,8 @@ impl Conversation {
             unhealthy_since: None,
             last_wish: None,
             last_push: None,
+            frames: Bucket::new(now, FRAMES),
+            flood: Flood::default(),
             outputs: VecDeque::new(),
             is_over: false,
         };
@@ -207,10 +224,33 @@ impl Conversation {
         if self.is_over {
             return;
         }
+        self.count(now);
         match self.decode(text) {
             Ok(frame) => self.frame(now, frame),
             Err(error) => self.unreadable(now, error),
         }
+    }
+
+    /// A frame came in that says nothing, such as a ping.
+    pub fn ignored(&mut self, now: Timestamp) {
+        self.count(now);
+    }
+
+    /// The carrier has begun to pause, for the bytes that came.
+    pub fn carrier_paused(&mut self, now: Timestamp) {
+        if self.is_over {
+            return;
+        }
+        self.outputs.push_back(Output::Paused);
+        if self.flood.paused(now) {
+            self.end(Breach::Flood);
+        }
+    }
+
+    /// Until when no frame is to be read, if that is later than `now`.
+    #[must_use]
+    pub fn paused_until(&self, now: Timestamp) -> Option<Timestamp> {
+        self.frames.paused_until().filter(|until| *until > now)
     }
 
     /// Time has passed: gives up what is overdue, checks health when that is due.
@@ -255,6 +295,12 @@ impl Conversation {
     pub fn poll_deadline(&self) -> Timestamp {
         let answers = self.waiting.values().map(|(deadline, _)| *deadline);
         answers.fold(self.next_health_check, Timestamp::min)
+    }
+
+    fn count(&mut self, now: Timestamp) {
+        if self.frames.take(now, 1) {
+            self.carrier_paused(now);
+        }
     }
 
     fn ask(&mut self, now: Timestamp, body: impl Into<AgentBodyV2>, ask: Ask) -> u64 {

@@ -187,6 +187,7 @@ pub(super) struct AgentMetrics {
     partial_approvals: Family<Direction, Counter>,
     monitor_outbound: Family<EndpointCode, Counter>,
     monitor_inbound: Family<EndpointCode, Counter>,
+    monitor_pauses: Counter,
     pub monitor_requested: Change,
     pub monitor_approved: Change,
     neonvm_requests: Family<ResultLabel, Counter>,
@@ -238,6 +239,7 @@ impl AgentMetrics {
             partial_approvals: Family::default(),
             monitor_outbound: Family::default(),
             monitor_inbound: Family::default(),
+            monitor_pauses: Counter::default(),
             monitor_requested: Change::default(),
             monitor_approved: Change::default(),
             neonvm_requests: Family::default(),
@@ -328,6 +330,12 @@ impl AgentMetrics {
             "monitor_inbound_requests",
             "Messages from monitors",
             &self.monitor_inbound,
+        );
+        register(
+            r,
+            "monitor_pauses",
+            "Pauses in reading monitors that send more than they may",
+            &self.monitor_pauses,
         );
         register(
             r,
@@ -500,6 +508,10 @@ impl AgentMetrics {
         self.monitor_inbound
             .get_or_create(&EndpointCode { endpoint, code })
             .inc();
+    }
+
+    pub(super) fn monitor_paused(&self) {
+        self.monitor_pauses.inc();
     }
 
     pub(super) fn neonvm_request(&self, result: String) {

@@ -6,14 +6,17 @@
 //!      |    failed                     ended (peer, protocol, no health for too long, a write that blocks)
 //!      +--- wait the rest of 5 s <--- MonitorDown
 //! ```
-//! Reads and writes never wait for one another: frames to send go through a bounded queue to a writer of their own, and a write
+//! A monitor that sends more than it may is read slowly, and left for longer and longer if it goes on
+//! ([`crate::core::conversation::pace`]). Reads and writes never wait for one another: frames to send go through a bounded queue to a writer of their own, and a write
 //! that takes longer than a response may ends the connection.
 
 mod errors;
+mod paced;
 mod tls;
 
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use carrier::Stream;
@@ -23,7 +26,7 @@ use protocol::monitor_v2::AgentFrameV2;
 use protocol::time::Span;
 use protocol::units::Resources;
 use telemetry::clock::Clock;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
@@ -33,11 +36,13 @@ use tokio_util::sync::CancellationToken;
 use super::config;
 use super::input::{Input, InputKind};
 use super::metrics::AgentMetrics;
+use crate::core::conversation::pace::Backoff;
 use crate::core::conversation::{
     self, Answer, Ask, CallError, Conversation, Downscaled, HandshakeError, Limits, Output,
 };
 
 use errors::{Ended, close_frame, code_of, endpoint_of};
+use paced::Paced;
 
 /// Frames waiting to be written: every call, a health check and a handful of refusals. A peer that makes more pile up does not
 /// read, and the connection ends.
@@ -46,6 +51,8 @@ const WRITE_BOUND: usize = 16;
 pub(super) const CALL_BOUND: usize = 4;
 /// Read buffer of a connection, bytes: frames are short and there is a connection per VM.
 const READ_BUFFER_BYTES: usize = 4096;
+/// Frames without text before a monitor says its version; more are no handshake.
+const HANDSHAKE_FRAMES: usize = 16;
 /// How long a close frame may take.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -103,13 +110,16 @@ impl Link {
     pub(super) async fn run(self, cancel: CancellationToken) {
         let mut generation = 0_u64;
         let mut was_connected = true;
+        let mut backoff = Backoff::default();
         loop {
             let began = Instant::now();
+            let since = self.clock.now();
             generation += 1;
             let ended = match self.connect(&cancel).await {
-                Ok((socket, version)) => {
+                Ok((socket, version, paused)) => {
                     was_connected = true;
-                    self.serve(socket, version, generation, &cancel).await
+                    let carrier = (socket, paused);
+                    self.serve(carrier, version, generation, &cancel).await
                 }
                 Err(ended) => ended,
             };
@@ -131,6 +141,9 @@ impl Link {
                 return;
             }
             let next = began + self.config.connection_retry_min_wait.duration();
+            let lasted = self.clock.now().since(since);
+            let wait = backoff.ended(ended.is_flood(), lasted).to_duration();
+            let next = next.max(Instant::now() + wait);
             tokio::select! {
                 () = tokio::time::sleep_until(next) => {}
                 () = cancel.cancelled() => return,
@@ -143,7 +156,10 @@ impl Link {
         self.inputs.send(input).await.map_err(|_| Ended::TaskGone)
     }
 
-    async fn connect(&self, cancel: &CancellationToken) -> Result<(Socket, Version), Ended> {
+    async fn connect(
+        &self,
+        cancel: &CancellationToken,
+    ) -> Result<(Socket, Version, Arc<Notify>), Ended> {
         let limit = self.config.connection_timeout.duration();
         tokio::select! {
             // Boxed: what it needs is not needed again while the connection lasts.
@@ -154,9 +170,11 @@ impl Link {
         }
     }
 
-    async fn handshake(&self) -> Result<(Socket, Version), Ended> {
+    async fn handshake(&self) -> Result<(Socket, Version, Arc<Notify>), Ended> {
         let address = format!("{}:{}", self.pod_ip, self.config.server_port);
         let stream = self.dial(&address).await.map_err(Ended::Connect)?;
+        let paused = Arc::new(Notify::new());
+        let stream: Stream = Box::new(Paced::new(stream, self.clock, Arc::clone(&paused)));
         let stream: Stream = match &self.config.tls {
             None => stream,
             Some(files) => Box::new(tls::connect(files, &self.pod_ip, stream).await?),
@@ -178,7 +196,7 @@ impl Link {
         let answer = first_text(&mut socket).await;
         let chosen = answer.and_then(|text| Ok(conversation::chosen(offered, &text)?));
         let outcome = match chosen {
-            Ok(version) => return Ok((socket, version)),
+            Ok(version) => return Ok((socket, version, paused)),
             Err(ended) => ended,
         };
         let frame = close_frame(&outcome);
@@ -206,7 +224,7 @@ impl Link {
     /// Carries one connection until it ends.
     async fn serve(
         &self,
-        socket: Socket,
+        (socket, paused): (Socket, Arc<Notify>),
         version: Version,
         generation: u64,
         cancel: &CancellationToken,
@@ -233,6 +251,8 @@ impl Link {
             conversation: Conversation::new(self.clock.now(), version, self.limits()),
             frames,
             replies: BTreeMap::new(),
+            paused,
+            was_paused: false,
         };
         let ended = session.run(stream, calls, &mut writer, cancel).await;
         session.finish().await;
@@ -245,7 +265,7 @@ impl Link {
 }
 
 async fn first_text(socket: &mut Socket) -> Result<String, Ended> {
-    loop {
+    for _ in 0..HANDSHAKE_FRAMES {
         match socket.next().await {
             None => return Err(Ended::Closed),
             Some(Err(error)) => return Err(Ended::Broken(Box::new(error))),
@@ -255,6 +275,7 @@ async fn first_text(socket: &mut Socket) -> Result<String, Ended> {
             Some(Ok(_)) => return Err(HandshakeError::Unreadable.into()),
         }
     }
+    Err(HandshakeError::Unreadable.into())
 }
 
 /// Writes frames until the queue ends, a write fails, or one takes too long.
@@ -280,6 +301,10 @@ struct Session<'a> {
     conversation: Conversation,
     frames: mpsc::Sender<Message>,
     replies: BTreeMap<u64, Reply>,
+    /// Notified when the carrier pauses.
+    paused: Arc<Notify>,
+    /// It has been logged that this connection pauses.
+    was_paused: bool,
 }
 
 impl Session<'_> {
@@ -295,9 +320,16 @@ impl Session<'_> {
                 return ended;
             }
             let now = self.link.clock.now();
-            let rest = self.conversation.poll_deadline().since(now);
+            let pause = self.conversation.paused_until(now);
+            let deadline = self.conversation.poll_deadline();
+            let rest = pause.map_or(deadline, |until| until.min(deadline));
+            let rest = rest.since(now);
             let step = tokio::select! {
-                message = stream.next() => self.received(message),
+                message = stream.next(), if pause.is_none() => self.received(message),
+                () = self.paused.notified() => {
+                    self.conversation.carrier_paused(self.link.clock.now());
+                    Ok(())
+                }
                 call = calls.recv() => match call {
                     Some(call) => {
                         self.call(call);
@@ -338,7 +370,10 @@ impl Session<'_> {
                 self.conversation.received(self.link.clock.now(), &text);
                 Ok(())
             }
-            Some(Ok(_)) => Ok(()),
+            Some(Ok(_)) => {
+                self.conversation.ignored(self.link.clock.now());
+                Ok(())
+            }
         }
     }
 
@@ -371,10 +406,22 @@ impl Session<'_> {
                 Output::Complaint(complaint) => {
                     tracing::debug!(%complaint, "the monitor complains of what nobody waits for");
                 }
+                Output::Paused => self.note_pause(),
                 Output::End(breach) => return Err(breach.into()),
             }
         }
         Ok(())
+    }
+
+    /// Counts a pause, and logs the first one of a connection.
+    fn note_pause(&mut self) {
+        self.link.metrics.monitor_paused();
+        if !std::mem::replace(&mut self.was_paused, true) {
+            tracing::warn!(
+                generation = self.generation,
+                "monitor sends more than it may: it is read slowly"
+            );
+        }
     }
 
     /// Hands a frame to the writer.

@@ -13,6 +13,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::broadcast;
 use tokio_rustls::TlsAcceptor;
+use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 
 use super::{Seen, Trace};
@@ -64,6 +65,8 @@ pub struct Manners {
     pub is_mute: Arc<AtomicBool>,
     /// Answers every call with a health check's answer.
     pub confuses: Arc<AtomicBool>,
+    /// Sends wishes without pause, and reads nothing.
+    pub floods: Arc<AtomicBool>,
     /// Speaks version 2.
     pub speaks_v2: Arc<AtomicBool>,
     /// In version 2: confirms a growth with what was granted, as seen in the guest.
@@ -245,6 +248,9 @@ impl Guest {
         let mut words = self.words.subscribe();
         let number = self.connections.fetch_add(1, Ordering::Relaxed) + 1;
         self.trace.push(Seen::Connected(number));
+        if self.manners.floods.load(Ordering::Relaxed) {
+            return flood(socket).await;
+        }
         loop {
             let out = tokio::select! {
                 word = words.recv() => word.ok(),
@@ -344,4 +350,14 @@ impl Guest {
             _ => None,
         }
     }
+}
+
+/// Sends wishes until the other side has had enough.
+async fn flood<S: AsyncRead + AsyncWrite + Unpin>(mut socket: WebSocketStream<S>) {
+    let frame = MonitorFrame {
+        body: MonitorBody::UpscaleRequest,
+        id: 1,
+    };
+    let wish = frame.encode();
+    while socket.feed(Message::text(wish.clone())).await.is_ok() {}
 }

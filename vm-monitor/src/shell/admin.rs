@@ -1,7 +1,7 @@
 //! The scrapers' port: `/metrics`, `/healthz`, `/readyz`, `/debug/state`.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,7 +11,7 @@ use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -24,7 +24,8 @@ use crate::core::decision::Watched;
 use crate::core::files::ReadFailure;
 use crate::core::runnable::RunnableLoad;
 
-/// Scrapers at once. Each VM has one agent and perhaps a Prometheus.
+/// Scrapers at once. Each VM has one agent and perhaps a Prometheus. One more takes the place of the one that has asked least recently,
+/// so that connections on which nobody asks keep the agent from nothing.
 const CONNECTIONS_AT_ONCE: usize = 16;
 /// An idle connection, or a request that does not end, is closed after this.
 const IDLE_LIMIT: Duration = Duration::from_secs(60);
@@ -121,9 +122,43 @@ fn page(status: StatusCode, kind: HeaderValue, text: String) -> Response<Full<By
     response
 }
 
+/// Open connections by number, the one that has asked least recently first, and how to close each.
+#[derive(Debug, Clone, Default)]
+struct Scrapers(Arc<Mutex<Vec<(u64, CancellationToken)>>>);
+
+impl Scrapers {
+    fn open(&self) -> MutexGuard<'_, Vec<(u64, CancellationToken)>> {
+        // Only whole entries are moved, so a panic elsewhere leaves nothing half done.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Admits a connection; the result is cancelled when it has to close.
+    fn admit(&self, id: u64) -> CancellationToken {
+        let (mut open, closing) = (self.open(), CancellationToken::new());
+        if open.len() >= CONNECTIONS_AT_ONCE {
+            open.remove(0).1.cancel();
+        }
+        open.push((id, closing.clone()));
+        closing
+    }
+
+    /// The connection asks something.
+    fn asks(&self, id: u64) {
+        let mut open = self.open();
+        if let Some(at) = open.iter().position(|(other, _)| *other == id) {
+            let entry = open.remove(at);
+            open.push(entry);
+        }
+    }
+
+    fn leave(&self, id: u64) {
+        self.open().retain(|(other, _)| *other != id);
+    }
+}
+
 /// Accepts scrapers until cancelled.
 pub async fn serve(listener: TcpListener, admin: Admin, cancel: CancellationToken) {
-    let slots = Arc::new(Semaphore::new(CONNECTIONS_AT_ONCE));
+    let (scrapers, mut next) = (Scrapers::default(), 0);
     loop {
         let stream = tokio::select! {
             () = cancel.cancelled() => return,
@@ -135,12 +170,13 @@ pub async fn serve(listener: TcpListener, admin: Admin, cancel: CancellationToke
                 }
             },
         };
-        let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else {
-            continue;
-        };
-        let (admin, cancel) = (admin.clone(), cancel.clone());
+        next += 1;
+        let (id, closing) = (next, scrapers.admit(next));
+        let (admin, scrapers, cancel) = (admin.clone(), scrapers.clone(), cancel.clone());
         tokio::spawn(async move {
+            let asked = scrapers.clone();
             let service = hyper::service::service_fn(move |request| {
+                asked.asks(id);
                 let admin = admin.clone();
                 async move { Ok::<_, std::convert::Infallible>(admin.page(&request).await) }
             });
@@ -151,10 +187,11 @@ pub async fn serve(listener: TcpListener, admin: Admin, cancel: CancellationToke
                 .serve_connection(TokioIo::new(stream), service);
             tokio::select! {
                 () = cancel.cancelled() => {}
+                () = closing.cancelled() => {}
                 // Scrapers come and go as they like.
                 _ = served => {}
             }
-            drop(slot);
+            scrapers.leave(id);
         });
     }
 }
@@ -163,4 +200,26 @@ pub async fn serve(listener: TcpListener, admin: Admin, cancel: CancellationToke
 pub async fn after_failed_accept(error: &std::io::Error) {
     tracing::warn!(%error, "cannot accept a connection");
     tokio::time::sleep(Duration::from_millis(100)).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scraper_that_asks_outlives_connections_on_which_nobody_asks() {
+        let scrapers = Scrapers::default();
+        let agent = scrapers.admit(0);
+        let mut idle = Vec::new();
+        for id in 1..200 {
+            idle.push(scrapers.admit(id));
+            scrapers.asks(0);
+        }
+        assert!(!agent.is_cancelled());
+        let open = idle.iter().filter(|idle| !idle.is_cancelled()).count();
+        assert_eq!(open, CONNECTIONS_AT_ONCE - 1);
+        scrapers.leave(0);
+        scrapers.leave(0);
+        assert_eq!(scrapers.open().len(), open);
+    }
 }

@@ -95,7 +95,7 @@ impl Talk<'_> {
                     }
                     came.done.push((id, outcome));
                 }
-                Output::Wish(_) | Output::Complaint(_) => {}
+                Output::Wish(_) | Output::Complaint(_) | Output::Paused => {}
                 Output::End(breach) => came.end = Some(breach),
                 other => panic!("{other:?}"),
             }

@@ -62,6 +62,11 @@ pub(super) enum Ended {
 }
 
 impl Ended {
+    /// The monitor has sent more than it may for too long.
+    pub(super) const fn is_flood(&self) -> bool {
+        matches!(self, Self::Breach(Breach::Flood))
+    }
+
     fn close_code(&self) -> CloseCode {
         match self {
             Self::Cancelled | Self::TaskGone => CloseCode::Normal,

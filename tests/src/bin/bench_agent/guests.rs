@@ -36,6 +36,19 @@ pub(super) fn address(block: u8, n: usize) -> IpAddr {
     Ipv4Addr::new(127, block, part(1 + n / 200), part(1 + n % 200)).into()
 }
 
+/// How a guest treats its agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Temper {
+    /// As it should.
+    Honest,
+    /// Its monitor sends wishes without pause.
+    Floods,
+    /// Its monitor takes connections and never answers.
+    Stalls,
+    /// Its monitor breaks the protocol as soon as it is connected.
+    Lies,
+}
+
 /// One guest.
 struct Guest {
     /// Load average shown, bits of an `f64`.
@@ -46,6 +59,7 @@ struct Guest {
     reads: AtomicUsize,
     /// Wishes for the monitor to send, counted.
     wishes: watch::Sender<u64>,
+    temper: watch::Sender<Temper>,
     is_connected: AtomicBool,
     approvals: AtomicUsize,
 }
@@ -67,6 +81,7 @@ impl Guests {
                 first_read: Mutex::new(None),
                 reads: AtomicUsize::new(0),
                 wishes: watch::channel(0).0,
+                temper: watch::channel(Temper::Honest).0,
                 is_connected: AtomicBool::new(false),
                 approvals: AtomicUsize::new(0),
             })
@@ -109,6 +124,11 @@ impl Guests {
     /// Lets a monitor ask for more.
     pub(super) fn wish(&self, n: usize) {
         self.all[n].wishes.send_modify(|count| *count += 1);
+    }
+
+    /// Changes how a guest treats its agent; an open connection to its monitor ends.
+    pub(super) fn turn(&self, n: usize, temper: Temper) {
+        self.all[n].temper.send_replace(temper);
     }
 
     /// How many guests have an agent on both endpoints.
@@ -214,8 +234,23 @@ async fn attend(stream: TcpStream, guest: &Guest) -> Result<()> {
     }
     sink.send(Message::text(r#"{"version":1}"#)).await?;
     let (out, mut replies) = mpsc::channel::<Value>(16);
-    let mut wishes = guest.wishes.subscribe();
+    let (mut wishes, mut temper) = (guest.wishes.subscribe(), guest.temper.subscribe());
     guest.is_connected.store(true, Ordering::SeqCst);
+    let is = *temper.borrow_and_update();
+    match is {
+        Temper::Honest => {}
+        Temper::Floods => {
+            let wish = json!({ "type": "UpscaleRequest", "id": 1 }).to_string();
+            loop {
+                sink.feed(Message::text(wish.clone())).await?;
+            }
+        }
+        Temper::Stalls => while frames.next().await.is_some_and(|frame| frame.is_ok()) {},
+        Temper::Lies => {
+            sink.send(Message::text(r#"{"type":"DownscaleResult","id":2}"#))
+                .await?
+        }
+    }
     let mut next_id = 1_u64;
     loop {
         tokio::select! {
@@ -226,6 +261,7 @@ async fn attend(stream: TcpStream, guest: &Guest) -> Result<()> {
                 }
             }
             Some(reply) = replies.recv() => sink.send(Message::text(reply.to_string())).await?,
+            Ok(()) = temper.changed() => bail!("the guest is of another temper now"),
             Ok(()) = wishes.changed() => {
                 let wish = json!({ "type": "UpscaleRequest", "id": next_id });
                 next_id += 2;

@@ -3,6 +3,7 @@
 //! All guests are endpoints of this process, each on a loopback address of its own. This process also plays the controller
 //! (it copies what is asked into the status), so that the API carries the writes it carries in earnest.
 
+mod flood;
 mod follow;
 mod guests;
 mod world;
@@ -64,6 +65,9 @@ struct Cli {
     /// Seconds over which memory, CPU and log of an idle agent are measured
     #[arg(long, default_value_t = 60)]
     window: u64,
+    /// Measure the agent while every tenth guest floods, stalls or lies, beside the same agent without
+    #[arg(long)]
+    flood: bool,
     /// What the inner loops take, measured before: `{"NAME":NANOSECONDS,…}`
     #[arg(long, value_name = "JSON")]
     hot_paths: Option<String>,
@@ -143,7 +147,7 @@ async fn run(cli: &Cli, bin_dir: &std::path::Path, block: u8, count: usize) -> R
     world.populate(count).await?;
     let sizes = Sizes::default();
     sizes.follow(world.vms());
-    let agent = world.agent()?;
+    let agent = world.agent(cli.flood.then_some(flood::DESCRIPTORS))?;
     let round = Round {
         vms: (0..count).map(name).collect(),
         samples: count.min(cli.repeats * SAMPLES_PER_REPEAT),
@@ -155,10 +159,15 @@ async fn run(cli: &Cli, bin_dir: &std::path::Path, block: u8, count: usize) -> R
     round.attended().await?;
     world.permitted(&round.agent, count).await?;
     tokio::time::sleep(SETTLE).await;
-    let mut figures = round.idle().await?;
-    figures.extend(round.single_steps().await?);
-    figures.extend(round.wishes().await?);
-    figures.extend(round.all_at_once().await?);
+    let figures = if cli.flood {
+        round.flood().await?
+    } else {
+        let mut figures = round.idle().await?;
+        figures.extend(round.single_steps().await?);
+        figures.extend(round.wishes().await?);
+        figures.extend(round.all_at_once().await?);
+        figures
+    };
     let at = |figure: Figure| Figure {
         name: format!("{}@{count}", figure.name),
         ..figure
@@ -271,21 +280,7 @@ impl Round {
 
     /// From the monitor's request to the patched object, one VM after the other.
     async fn wishes(&self) -> Result<Vec<Figure>> {
-        tell(&format!("{} VMs: {} wishes", self.vms.len(), self.samples));
-        let mut took = Vec::new();
-        for (n, vm) in self.sampled().iter().enumerate() {
-            let asked = Instant::now();
-            self.guests.wish(n);
-            let one = std::slice::from_ref(vm);
-            let is_up = |units| units > 1;
-            let seen = self
-                .sizes
-                .until("a wish's patch", one, PATIENCE, is_up)
-                .await?;
-            took.push(millis(seen, asked));
-            tokio::time::sleep(PACE).await;
-        }
-        self.back_to_idle(self.samples).await?;
+        let took = self.wish_times().await?;
         let [p50, p99] = WISH_TARGETS_MS;
         Ok(vec![
             Figure::lower(
@@ -301,6 +296,26 @@ impl Round {
                 Some(p99),
             ),
         ])
+    }
+
+    /// Milliseconds of each wish.
+    async fn wish_times(&self) -> Result<Vec<f64>> {
+        tell(&format!("{} VMs: {} wishes", self.vms.len(), self.samples));
+        let mut took = Vec::new();
+        for (n, vm) in self.sampled().iter().enumerate() {
+            let asked = Instant::now();
+            self.guests.wish(n);
+            let one = std::slice::from_ref(vm);
+            let is_up = |units| units > 1;
+            let seen = self
+                .sizes
+                .until("a wish's patch", one, PATIENCE, is_up)
+                .await?;
+            took.push(millis(seen, asked));
+            tokio::time::sleep(PACE).await;
+        }
+        self.back_to_idle(self.samples).await?;
+        Ok(took)
     }
 
     /// All VMs want the largest size at the same instant, then none of it.

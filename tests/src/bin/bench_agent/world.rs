@@ -45,6 +45,8 @@ pub(super) struct Agent {
     pub(super) process: Process,
     log: PathBuf,
     metrics: String,
+    /// Addresses of its pages.
+    pub(super) servers: [String; 2],
     http: reqwest::Client,
 }
 
@@ -134,16 +136,27 @@ impl World {
             .await
     }
 
-    /// Starts the agent.
-    pub(super) fn agent(&self) -> Result<Agent> {
+    /// Starts the agent, where that is asked for with so many open files at most.
+    pub(super) fn agent(&self, open_files: Option<u64>) -> Result<Agent> {
         let (config, log) = (
             self.dir.path().join("agent.json"),
             self.dir.path().join("agent.log"),
         );
         std::fs::write(&config, agent_config(self.permits.port()).to_string())?;
         let address = format!("127.{}.0.3", self.block);
+        let program = self.bin_dir.join("autoscaler-agent");
+        let mut command = match open_files {
+            None => Command::new(program),
+            Some(limit) => {
+                let mut command = Command::new("prlimit");
+                command
+                    .arg(format!("--nofile={limit}:{limit}"))
+                    .arg(program);
+                command
+            }
+        };
         let process = Process::start(
-            Command::new(self.bin_dir.join("autoscaler-agent"))
+            command
                 .env("CONFIG_PATH", &config)
                 .env("K8S_NODE_NAME", NODE)
                 .env("K8S_POD_IP", &address)
@@ -153,6 +166,7 @@ impl World {
         Ok(Agent {
             process,
             log,
+            servers: [9100, 9101].map(|port| format!("{address}:{port}")),
             metrics: format!("http://{address}:9100/metrics"),
             http: self.http.clone(),
         })

@@ -1,0 +1,252 @@
+//! How fast a monitor is read. A guest is root over its monitor and may send without pause, so frames and
+//! bytes are taken from token buckets. A bucket that is empty pauses the reading; then TCP pushes back.
+//!
+//! A pause lasts a second and not until the next token: what a flood sends is read in batches, and wishes
+//! of one batch are one ([`super::WISH_GAP`]). So a flood costs a wake-up a second.
+
+use protocol::time::{Span, Timestamp};
+
+/// Reading pauses for this long once a bucket is empty.
+pub const PAUSE: Span = Span::from_secs(1);
+/// Frames of one monitor. An honest one sends a handful a second at most: wishes ten times a second,
+/// metrics twice a second, and answers.
+pub const FRAMES: Rate = Rate {
+    per_second: 20,
+    burst: 200,
+};
+/// Bytes of one connection to a monitor, below TLS and WebSocket. The burst holds two of the largest frames.
+pub const BYTES: Rate = Rate {
+    per_second: 32 << 10,
+    burst: 64 << 10,
+};
+/// A connection whose reading pauses again and again for this long is closed.
+pub const FLOOD_LIMIT: Span = Span::from_secs(10);
+/// Pauses this far apart or closer belong to one flood.
+const FLOOD_GAP: Span = Span::from_secs(3);
+/// Wait after the first flood; doubled with each that follows.
+const FIRST_WAIT: Span = Span::from_secs(10);
+/// Longest wait after a flood.
+const LONGEST_WAIT: Span = Span::from_secs(300);
+/// A connection that lasts this long without a flood makes the next flood the first one again.
+const FORGIVEN_AFTER: Span = Span::from_secs(60);
+/// Tokens are counted in millionths, one for each microsecond and token a second.
+const TOKEN: u64 = 1_000_000;
+
+/// How much may come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rate {
+    /// In the long run.
+    pub per_second: u64,
+    /// At once, after a time of silence.
+    pub burst: u64,
+}
+
+/// A token bucket.
+#[derive(Debug, Clone)]
+pub struct Bucket {
+    rate: Rate,
+    millionths: u64,
+    at: Timestamp,
+    paused_until: Option<Timestamp>,
+}
+
+impl Bucket {
+    /// A full bucket.
+    #[must_use]
+    pub const fn new(now: Timestamp, rate: Rate) -> Self {
+        Self {
+            rate,
+            millionths: rate.burst * TOKEN,
+            at: now,
+            paused_until: None,
+        }
+    }
+
+    /// Takes what was read. True when that empties the bucket: reading pauses from now on.
+    pub fn take(&mut self, now: Timestamp, count: u64) -> bool {
+        let grown = now.since(self.at).0.saturating_mul(self.rate.per_second);
+        let full = self.rate.burst * TOKEN;
+        let held = self.millionths.saturating_add(grown).min(full);
+        self.at = self.at.max(now);
+        self.millionths = held.saturating_sub(count.saturating_mul(TOKEN));
+        let is_empty = self.millionths < TOKEN;
+        if is_empty {
+            self.paused_until = Some(now + PAUSE);
+        }
+        is_empty
+    }
+
+    /// Until when nothing is to be read; a time that has passed means nothing.
+    #[must_use]
+    pub const fn paused_until(&self) -> Option<Timestamp> {
+        self.paused_until
+    }
+}
+
+/// Pauses of one connection that follow one another.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Flood {
+    /// When the first one began, and the last one.
+    pauses: Option<(Timestamp, Timestamp)>,
+}
+
+impl Flood {
+    /// A pause begins. True when they have gone on for [`FLOOD_LIMIT`].
+    pub(super) fn paused(&mut self, now: Timestamp) -> bool {
+        let first = match self.pauses {
+            Some((first, last)) if now.since(last) <= FLOOD_GAP => first,
+            _ => now,
+        };
+        self.pauses = Some((first, now));
+        now.since(first) >= FLOOD_LIMIT
+    }
+}
+
+/// How long a monitor is left alone after a flood.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Backoff {
+    floods: u32,
+}
+
+impl Backoff {
+    /// A connection has ended, by a flood or otherwise, after it lasted `lasted`: how long to wait before
+    /// the next one, beside what is waited in any case.
+    pub fn ended(&mut self, by_flood: bool, lasted: Span) -> Span {
+        if !by_flood {
+            if lasted >= FORGIVEN_AFTER {
+                self.floods = 0;
+            }
+            return Span(0);
+        }
+        let doubled = FIRST_WAIT.0.saturating_mul(1 << self.floods.min(16));
+        self.floods = self.floods.saturating_add(1);
+        Span(doubled.min(LONGEST_WAIT.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Frames read in a minute of a monitor that always has another one.
+    fn read_in_a_minute(rate: Rate) -> u64 {
+        let (start, mut now) = (Timestamp(0), Timestamp(0));
+        let mut bucket = Bucket::new(now, rate);
+        let mut read = 0;
+        while now.since(start) < Span::from_secs(60) {
+            read += 1;
+            now = match bucket.take(now, 1) {
+                true => bucket.paused_until().expect("a pause"),
+                false => now + Span(10),
+            };
+        }
+        read
+    }
+
+    #[test]
+    fn monitor_that_never_pauses_is_read_no_faster_than_its_rate() {
+        let read = read_in_a_minute(FRAMES);
+        let (least, most) = (
+            60 * FRAMES.per_second,
+            61 * FRAMES.per_second + FRAMES.burst,
+        );
+        assert!((least..=most).contains(&read), "{read}");
+    }
+
+    #[test]
+    fn honest_monitor_is_never_paused() {
+        let mut now = Timestamp(0);
+        let mut bucket = Bucket::new(now, FRAMES);
+        for second in 0..3600 {
+            // Twelve frames a second, and after a minute of it a burst.
+            let frames = if second % 60 == 0 { 100 } else { 12 };
+            for _ in 0..frames {
+                assert!(!bucket.take(now, 1), "second {second}");
+            }
+            now = now + Span::from_secs(1);
+        }
+    }
+
+    #[test]
+    fn clock_that_stands_still_or_goes_back_gives_no_tokens() {
+        let rate = Rate {
+            per_second: 10,
+            burst: 2,
+        };
+        let mut bucket = Bucket::new(Timestamp(5), rate);
+        assert!(!bucket.take(Timestamp(5), 1));
+        assert!(bucket.take(Timestamp(0), 1));
+        assert!(bucket.take(Timestamp(5), u64::MAX));
+    }
+
+    #[test]
+    fn flood_is_what_pauses_again_and_again() {
+        let mut flood = Flood::default();
+        let at = Timestamp;
+        for second in 0..10 {
+            assert!(!flood.paused(at(second * 1_000_000)), "{second}");
+        }
+        assert!(flood.paused(at(10_000_000)));
+        let mut rare = Flood::default();
+        for n in 0..100 {
+            assert!(!rare.paused(at(n * 4_000_000)), "{n}");
+        }
+    }
+
+    #[test]
+    fn monitor_that_floods_is_paused_and_then_left() {
+        use super::super::{Breach, Conversation, Limits, Output};
+        use protocol::monitor::{MonitorBody, MonitorFrame, Version};
+
+        let mut now = Timestamp(0);
+        let second = Span::from_secs(1);
+        let limits = Limits {
+            response: Span::from_secs(60),
+            health_check_every: Span::from_secs(60),
+            unhealthy: Span::from_secs(60),
+            push_every: second,
+        };
+        let mut conversation = Conversation::new(now, Version::V1, limits);
+        let wish = MonitorFrame {
+            body: MonitorBody::UpscaleRequest,
+            id: 1,
+        };
+        let (wish, mut wishes, mut pauses) = (wish.encode(), 0, 0);
+        let ended = loop {
+            conversation.received(now, &wish);
+            let mut end = None;
+            while let Some(output) = conversation.poll_action() {
+                match output {
+                    Output::Wish(Some(_)) => wishes += 1,
+                    Output::Paused => pauses += 1,
+                    Output::End(breach) => end = Some(breach),
+                    _ => {}
+                }
+            }
+            if end.is_some() {
+                break end;
+            }
+            now = conversation.paused_until(now).unwrap_or(now + Span(1));
+        };
+        assert_eq!(ended, Some(Breach::Flood));
+        assert!(now <= Timestamp(0) + FLOOD_LIMIT + second, "{now:?}");
+        // One wish of the burst, and one of the frames of each second.
+        assert!(wishes <= pauses + 1 && pauses <= 12, "{wishes}, {pauses}");
+        conversation.carrier_paused(now);
+        assert_eq!(conversation.poll_action(), None, "nothing follows the end");
+    }
+
+    #[test]
+    fn wait_grows_with_each_flood_and_is_forgiven_after_a_good_connection() {
+        let mut backoff = Backoff::default();
+        let waits = [(); 7].map(|()| backoff.ended(true, FLOOD_LIMIT));
+        assert_eq!(
+            waits.map(|wait| wait.as_millis() / 1000),
+            [10, 20, 40, 80, 160, 300, 300]
+        );
+        assert_eq!(backoff.ended(false, Span::from_secs(5)), Span(0));
+        assert_eq!(backoff.ended(true, FLOOD_LIMIT), LONGEST_WAIT);
+        assert_eq!(backoff.ended(false, FORGIVEN_AFTER), Span(0));
+        assert_eq!(backoff.ended(true, FLOOD_LIMIT), FIRST_WAIT);
+    }
+}
