@@ -19,6 +19,15 @@ fi
 for file in $owns; do
     [ ! -e "$file" ] || chown "$user" "$file"
 done
+# What an agent must show to the monitor. The drive's file is root's; the monitor's user reads a copy.
+token=/neonvm/runtime/monitor.token
+if [ "$name" = vm-monitor ] && [ -s $token ]; then
+    copy=/run/$name.token
+    rm -f "$copy"
+    (umask 077 && cat $token > "$copy")
+    chown "$user" "$copy"
+    set -- "$@" --agent-token-file "$copy"
+fi
 # What nobody waits for leaves the processor to what somebody does, but not for ever.
 tries=0
 while [ -n "$after_ready" ] && [ ! -e /run/ready ] && [ $tries -lt 300 ]; do

@@ -18,6 +18,7 @@ pub use shell::config::Config;
 
 use crate::core::cache::CacheFailure;
 use crate::shell::link::AgentPort;
+use crate::shell::token::{AgentToken, TokenError};
 use carrier::{Address, Door};
 
 /// The monitor's two listeners, bound but not served yet.
@@ -41,6 +42,9 @@ pub enum BindError {
         #[source]
         source: io::Error,
     },
+    /// A token that cannot be used.
+    #[error("cannot ask agents for a token")]
+    Token(#[from] TokenError),
     /// Certificates that cannot be used.
     #[cfg(feature = "tls")]
     #[error("cannot speak TLS")]
@@ -48,7 +52,7 @@ pub enum BindError {
 }
 
 impl Bound {
-    /// Reads the certificates of a configuration and binds both of its addresses. Port 0 takes a free one.
+    /// Reads the token and the certificates of a configuration and binds both of its addresses. Port 0 takes a free one.
     ///
     /// # Errors
     /// [`BindError`], for the first thing that cannot be had.
@@ -58,11 +62,14 @@ impl Bound {
             let files = config.tls.clone();
             files.map(shell::tls::Identity::load).transpose()?
         };
+        let token = config.agent_token.as_deref().map(AgentToken::load);
+        let token = token.transpose()?;
         let failed = |addr| move |source| BindError::Address { addr, source };
         let door = Door::open(config.addr).await;
         let metrics = TcpListener::bind(config.metrics_addr).await;
         let monitor = AgentPort {
             door: door.map_err(failed(config.addr))?,
+            token,
             #[cfg(feature = "tls")]
             identity,
         };

@@ -4,9 +4,11 @@ mod harness;
 
 use std::time::Duration;
 
-use harness::{Files, Guest, soon};
+use harness::{Agent, Files, Guest, soon};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio_tungstenite::tungstenite::Error;
+use vm_monitor::Config;
 use vm_monitor::shell::link::HANDSHAKES_AT_ONCE;
 
 async fn failures(guest: &Guest, reason: &str, count: u64) {
@@ -35,6 +37,36 @@ async fn a_second_agent_takes_over_only_after_its_handshake() {
     let state = guest.state_when("counted", |_| true).await;
     assert_eq!(state["counters"]["connections"], 2);
     assert_eq!(state["counters"]["replaced"], 1);
+    guest.stop().await;
+}
+
+/// Requirement: W3.
+#[tokio::test]
+async fn agent_with_token_is_not_replaced_by_caller_without_it() {
+    const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+    let files = Files::new();
+    let path = files.cgroup().with_file_name("agent.token");
+    files.write(&path, TOKEN);
+    let config = Config {
+        agent_token: Some(path),
+        ..files.config()
+    };
+    let guest = Guest::with(files, config).await;
+    let right = format!("Bearer {TOKEN}");
+    let dialled = Agent::dial_with(guest.addr, Some(&right)).await;
+    let mut agent = dialled.expect("upgraded").version_one().await;
+    for wrong in [None, Some("Bearer 0123456789abcdef"), Some(TOKEN)] {
+        let refused = Agent::dial_with(guest.addr, wrong).await;
+        match refused.err().expect("refused") {
+            Error::Http(response) => assert_eq!(response.status(), 401, "{wrong:?}"),
+            other => panic!("{other}"),
+        }
+    }
+    assert!(agent.is_alive().await, "it is still the agent");
+    failures(&guest, "no_token", 3).await;
+    let next = Agent::dial_with(guest.addr, Some(&right)).await;
+    let mut next = next.expect("upgraded").version_one().await;
+    assert!(next.is_alive().await, "its holder takes over as before");
     guest.stop().await;
 }
 

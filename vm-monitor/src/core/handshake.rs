@@ -24,6 +24,8 @@ pub enum HandshakeFailure {
     TooMany,
     /// What came was no HTTP: TLS to a port without, most likely.
     NotHttp,
+    /// The agent showed no token or a wrong one, on a port that asks for one.
+    NoToken,
     /// What came was no TLS, on a port that speaks nothing else.
     NotTls,
     /// The agent showed no certificate.
@@ -38,7 +40,7 @@ pub enum HandshakeFailure {
 
 impl HandshakeFailure {
     /// Every kind, for counters.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::NotText,
         Self::NotARange,
         Self::NoCommonVersion,
@@ -46,6 +48,7 @@ impl HandshakeFailure {
         Self::Closed,
         Self::TooMany,
         Self::NotHttp,
+        Self::NoToken,
         Self::NotTls,
         Self::TlsNoCertificate,
         Self::TlsUntrusted,
@@ -64,6 +67,7 @@ impl HandshakeFailure {
             Self::Closed => "closed",
             Self::TooMany => "too_many",
             Self::NotHttp => "not_http",
+            Self::NoToken => "no_token",
             Self::NotTls => "not_tls",
             Self::TlsNoCertificate => "tls_no_certificate",
             Self::TlsUntrusted => "tls_untrusted",

@@ -45,6 +45,10 @@ pub struct Args {
         env = "VM_MONITOR_METRICS_ADDR"
     )]
     metrics_addr: String,
+    /// File with the token that agents must show, at least 16 characters: who asks for the WebSocket without `Authorization:
+    /// Bearer TOKEN` is answered 401, and the present agent stays. Read at the start
+    #[arg(long, value_name = "PATH", env = "VM_MONITOR_AGENT_TOKEN_FILE")]
+    agent_token_file: Option<PathBuf>,
     /// Certificate of the monitor, PEM. With the two below, agents are spoken to by TLS only, and only those with a
     /// certificate. All three files are read again when they change
     #[arg(long, value_name = "PATH", env = "VM_MONITOR_TLS_CERT")]
@@ -259,6 +263,7 @@ impl Args {
         };
         Some(Config {
             addr: addr?,
+            agent_token: self.agent_token_file.clone(),
             tls: tls?,
             metrics_addr: metrics_addr?,
             watched,

@@ -99,6 +99,8 @@ pub struct TlsFiles {
 pub struct Config {
     /// Where agents dial.
     pub addr: Address,
+    /// File with the token that agents must show; without one any agent is taken.
+    pub agent_token: Option<PathBuf>,
     /// Certificates of the agent's port; none for a port without TLS.
     pub tls: Option<TlsFiles>,
     /// Where scrapers come.
@@ -129,6 +131,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             addr: SocketAddr::from(([0, 0, 0, 0], protocol::monitor::DEFAULT_PORT)).into(),
+            agent_token: None,
             tls: None,
             metrics_addr: SocketAddr::from(([0, 0, 0, 0], 9100)),
             watched: Watched::Machine,

@@ -22,6 +22,7 @@ use super::clock::Clock;
 use super::owner::{INBOX_LIMIT, Inbox};
 #[cfg(feature = "tls")]
 use super::tls::{self, Identity};
+use super::token::AgentToken;
 use super::upgrade::upgraded;
 use crate::core::handshake::{HandshakeFailure, Refused, negotiate};
 use crate::core::throttle::Throttle;
@@ -81,6 +82,8 @@ impl Goodbye {
 pub struct AgentPort {
     /// The listener.
     pub door: Door,
+    /// The token that agents must show, where one is asked for.
+    pub token: Option<AgentToken>,
     /// Our certificate and the agents' authority; none on a port without TLS.
     #[cfg(feature = "tls")]
     pub identity: Option<Identity>,
@@ -122,7 +125,7 @@ pub async fn serve(port: AgentPort, links: Links, cancel: CancellationToken) {
         next += 1;
         #[cfg(feature = "tls")]
         let tls = identity.as_mut().map(Identity::acceptor);
-        let (connection, links) = (ConnectionId(next), links.clone());
+        let (connection, links, token) = (ConnectionId(next), links.clone(), port.token.clone());
         tokio::spawn(async move {
             let ready = async {
                 #[cfg(feature = "tls")]
@@ -130,7 +133,7 @@ pub async fn serve(port: AgentPort, links: Links, cancel: CancellationToken) {
                     Some(acceptor) => tls::accept(acceptor, stream).await?,
                     None => stream,
                 };
-                make_ready(stream).await
+                make_ready(stream, token).await
             };
             let ready = timeout_at(deadline, ready).await;
             drop(slot);
@@ -148,8 +151,11 @@ pub async fn serve(port: AgentPort, links: Links, cancel: CancellationToken) {
 }
 
 /// From an accepted stream to a socket that has said `{"version":N}`.
-async fn make_ready(stream: Stream) -> Result<Option<(Socket, Version)>, HandshakeFailure> {
-    let Some(stream) = upgraded(stream).await? else {
+async fn make_ready(
+    stream: Stream,
+    token: Option<AgentToken>,
+) -> Result<Option<(Socket, Version)>, HandshakeFailure> {
+    let Some(stream) = upgraded(stream, token).await? else {
         return Ok(None);
     };
     let config = WebSocketConfig::default()

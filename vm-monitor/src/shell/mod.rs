@@ -20,4 +20,5 @@ pub mod render_pressure;
 pub mod runnable;
 #[cfg(feature = "tls")]
 pub mod tls;
+pub mod token;
 pub mod upgrade;

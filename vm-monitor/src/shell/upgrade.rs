@@ -1,12 +1,14 @@
-//! The HTTP side of the agent's port: `/monitor` becomes a WebSocket, all else is refused.
+//! The HTTP side of the agent's port: `/monitor` becomes a WebSocket, for the holder of the token
+//! where the port asks for one; all else is refused.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use carrier::Stream;
 use http_body_util::Empty;
 use hyper::body::Incoming;
-use hyper::header::{CONNECTION, HeaderName, HeaderValue, UPGRADE};
+use hyper::header::{CONNECTION, HeaderName, HeaderValue, UPGRADE, WWW_AUTHENTICATE};
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
@@ -14,6 +16,7 @@ use protocol::monitor::PATH;
 use tokio::sync::mpsc;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
+use super::token::AgentToken;
 use crate::core::handshake::HandshakeFailure;
 
 /// Largest request head, bytes. hyper's least is 8 KiB.
@@ -26,14 +29,23 @@ const VERSION: HeaderName = HeaderName::from_static("sec-websocket-version");
 /// Serves the one HTTP request of a connection; the stream after a WebSocket upgrade, `None` if there was none.
 ///
 /// # Errors
-/// When what comes is no HTTP at all, such as TLS to a port without.
-pub async fn upgraded(stream: Stream) -> Result<Option<Upgraded>, HandshakeFailure> {
+/// When what comes is no HTTP at all, such as TLS to a port without, or shows no token to a port
+/// that asks for one.
+pub async fn upgraded(
+    stream: Stream,
+    token: Option<AgentToken>,
+) -> Result<Option<Upgraded>, HandshakeFailure> {
     let (took, mut taken) = mpsc::channel::<OnUpgrade>(1);
     let took = Arc::new(took);
+    let is_refused = Arc::new(AtomicBool::new(false));
+    let refused = Arc::clone(&is_refused);
     let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
-        let took = Arc::clone(&took);
+        let (took, refused, token) = (Arc::clone(&took), Arc::clone(&refused), token.clone());
         async move {
-            let response = answer(&request);
+            let response = answer(&request, token.as_ref());
+            if response.status() == StatusCode::UNAUTHORIZED {
+                refused.store(true, Ordering::Relaxed);
+            }
             if response.status() == StatusCode::SWITCHING_PROTOCOLS {
                 // Full only if there were two requests on this connection, which `close` rules out.
                 let _ = took.try_send(hyper::upgrade::on(&mut request));
@@ -54,13 +66,16 @@ pub async fn upgraded(stream: Stream) -> Result<Option<Upgraded>, HandshakeFailu
             Ok(None)
         };
     }
+    if is_refused.load(Ordering::Relaxed) {
+        return Err(HandshakeFailure::NoToken);
+    }
     let Ok(upgrade) = taken.try_recv() else {
         return Ok(None);
     };
     Ok(upgrade.await.ok())
 }
 
-fn answer(request: &Request<Incoming>) -> Response<Empty<Bytes>> {
+fn answer(request: &Request<Incoming>, token: Option<&AgentToken>) -> Response<Empty<Bytes>> {
     let mut response = Response::new(Empty::new());
     *response.status_mut() = StatusCode::NOT_FOUND;
     // One request to a connection. (hyper's own switch for this would say `close` on an upgrade, too.)
@@ -70,8 +85,15 @@ fn answer(request: &Request<Incoming>) -> Response<Empty<Bytes>> {
     if request.uri().path() != PATH {
         return response;
     }
-    *response.status_mut() = StatusCode::BAD_REQUEST;
     let headers = request.headers();
+    if token.is_some_and(|token| !token.is_shown(headers)) {
+        *response.status_mut() = StatusCode::UNAUTHORIZED;
+        response
+            .headers_mut()
+            .insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        return response;
+    }
+    *response.status_mut() = StatusCode::BAD_REQUEST;
     let wanted = request.method() == Method::GET
         && has_token(headers, &CONNECTION, "upgrade")
         && has_token(headers, &UPGRADE, "websocket")

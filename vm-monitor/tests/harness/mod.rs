@@ -20,6 +20,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::{Error, Message};
 use tokio_tungstenite::{WebSocketStream, client_async};
@@ -314,7 +315,22 @@ impl Agent {
 
     /// Upgrades a connection to a WebSocket.
     pub async fn over(stream: Stream) -> Result<Self, Error> {
-        let dialled = soon("upgrade", client_async("ws://guest/monitor", stream)).await;
+        Self::over_with(stream, None).await
+    }
+
+    /// Dials a monitor and shows a value of `Authorization`.
+    pub async fn dial_with(addr: SocketAddr, shown: Option<&str>) -> Result<Self, Error> {
+        let stream = soon("connect", TcpStream::connect(addr)).await;
+        Self::over_with(Box::new(stream.expect("connected")), shown).await
+    }
+
+    async fn over_with(stream: Stream, shown: Option<&str>) -> Result<Self, Error> {
+        let mut request = "ws://guest/monitor".into_client_request()?;
+        if let Some(shown) = shown {
+            let shown = shown.parse().expect("a header");
+            request.headers_mut().insert("authorization", shown);
+        }
+        let dialled = soon("upgrade", client_async(request, stream)).await;
         let (socket, response) = dialled?;
         assert_eq!(response.status(), 101);
         Ok(Self { socket, next_id: 2 })
