@@ -1,21 +1,29 @@
 //! The admin server of a daemon: `/metrics`, `/healthz`, `/readyz`, `/debug/state`, `/debug/log`.
 //!
-//! Reading any of these never blocks a core: each closure reads a snapshot that its shell published. Whoever reaches the port may read;
-//! an order, which is `PUT /debug/log` alone, is taken from this process's own machine or pod only.
+//! Reading any of these never blocks a core: each closure reads a snapshot that its shell published.
+//!
+//! | page | in a pod | on one machine ([`Admin::behind_token`]) |
+//! |---|---|---|
+//! | `/healthz`, `/readyz` | open | open |
+//! | `/metrics` | open | needs the token: labels name VMs |
+//! | `/debug/state` | open | not served: every local user reaches the loopback |
+//! | `PUT /debug/log` | from the process's own machine or pod | not served |
 
 use std::sync::Arc;
 
 use axum::body::Bytes;
-use axum::extract::State;
+use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, put};
+use axum::routing::{any, get, put};
 use axum::{Extension, Router};
 use prometheus_client::registry::Registry;
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use crate::bearer::Expected;
 use crate::connections::http::{self, Addresses, Limits};
 use crate::connections::{Bounds, ServerCounters};
 use crate::logging::LogHandle;
@@ -27,6 +35,12 @@ const FILTER_LIMIT_BYTES: usize = 1024;
 /// What is answered to an order from elsewhere.
 const FROM_ELSEWHERE: &str = "the log filter is changed from this process's own machine or pod only: in a cluster by \
     `kubectl port-forward`, or by `kubectl debug` at the pod's own address\n";
+/// Answer to a request for metrics that shows no token or a wrong one.
+const NO_TOKEN: &str = "metrics of this machine need the token of the file metrics.token in the \
+    state directory: Authorization: Bearer TOKEN\n";
+/// Answer to a request for state or for the log filter on one machine.
+const ON_SOCKET_ONLY: &str =
+    "not served on this port: run `bellows dump` as the owner of the state directory\n";
 
 type StateFn = Arc<dyn Fn() -> Value + Send + Sync>;
 type ReadyFn = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
@@ -61,6 +75,7 @@ pub struct Admin {
     ready: ReadyFn,
     log: Option<LogHandle>,
     connections: ServerCounters,
+    token: Option<Expected>,
 }
 
 impl Admin {
@@ -74,7 +89,15 @@ impl Admin {
             ready: Arc::new(|| Ok(())),
             log: None,
             connections,
+            token: None,
         }
+    }
+
+    /// Serves metrics to callers with this token only, and neither state nor log filter to anyone.
+    #[must_use]
+    pub fn behind_token(mut self, token: Option<Expected>) -> Self {
+        self.token = token;
+        self
     }
 
     /// What `/debug/state` answers.
@@ -101,12 +124,18 @@ impl Admin {
     /// The routes, for a daemon that adds its own. Orders among them are refused unless they are served by [`serve_routes`], which knows
     /// where they come from.
     pub fn router(self) -> Router {
-        let metrics = metrics_route(self.registry.clone());
+        let mut metrics = metrics_route(self.registry.clone());
+        let mut debug = Router::new()
+            .route("/debug/state", get(debug_state))
+            .route("/debug/log", put(debug_log));
+        if let Some(token) = self.token {
+            metrics = metrics.route_layer(middleware::from_fn_with_state(token, admit));
+            debug = Router::new().route("/debug/{page}", any(on_socket_only));
+        }
         Router::new()
             .route("/healthz", get(async || "ok\n"))
             .route("/readyz", get(readyz))
-            .route("/debug/state", get(debug_state))
-            .route("/debug/log", put(debug_log))
+            .merge(debug)
             .with_state(self)
             .merge(metrics)
     }
@@ -117,6 +146,18 @@ pub fn metrics_route(registry: Arc<Registry>) -> Router {
     Router::new()
         .route("/metrics", get(metrics))
         .with_state(registry)
+}
+
+async fn admit(State(token): State<Expected>, request: Request, next: Next) -> Response {
+    if token.is_shown(request.headers()) {
+        next.run(request).await
+    } else {
+        (StatusCode::UNAUTHORIZED, NO_TOKEN).into_response()
+    }
+}
+
+async fn on_socket_only() -> Response {
+    (StatusCode::FORBIDDEN, ON_SOCKET_ONLY).into_response()
 }
 
 async fn metrics(State(registry): State<Arc<Registry>>) -> Response {
@@ -253,6 +294,43 @@ mod tests {
             }
             let answer = routes.clone().oneshot(order).await.expect("answers");
             assert_eq!(answer.status(), wanted, "{from:?}");
+        }
+    }
+
+    /// Requirement: W4.
+    #[tokio::test]
+    async fn metrics_behind_a_token_are_for_its_holder_and_state_is_for_nobody() {
+        let token = crate::bearer::random();
+        let routes = Admin::new(Arc::default(), ServerCounters::unregistered())
+            .state(|| serde_json::json!({"vms": 3}))
+            .behind_token(Some(Expected::new(&token)))
+            .router();
+        let right = format!("Bearer {token}");
+        for (method, path, shown, wanted) in [
+            ("GET", "/metrics", None, StatusCode::UNAUTHORIZED),
+            (
+                "GET",
+                "/metrics",
+                Some("Bearer 0"),
+                StatusCode::UNAUTHORIZED,
+            ),
+            ("GET", "/metrics", Some(right.as_str()), StatusCode::OK),
+            ("GET", "/healthz", None, StatusCode::OK),
+            ("GET", "/debug/state", None, StatusCode::FORBIDDEN),
+            ("GET", "/debug/state", Some(&right), StatusCode::FORBIDDEN),
+            ("PUT", "/debug/log", Some(&right), StatusCode::FORBIDDEN),
+        ] {
+            let mut request = axum::http::Request::builder().method(method).uri(path);
+            if let Some(shown) = shown {
+                request = request.header(header::AUTHORIZATION, shown);
+            }
+            let mut request = request.body(axum::body::Body::empty()).expect("a request");
+            request.extensions_mut().insert(Addresses {
+                peer: [127, 0, 0, 1].into(),
+                local: [127, 0, 0, 1].into(),
+            });
+            let answer = routes.clone().oneshot(request).await.expect("answers");
+            assert_eq!(answer.status(), wanted, "{method} {path} {shown:?}");
         }
     }
 

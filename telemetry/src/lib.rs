@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod admin;
+pub mod bearer;
 pub mod clock;
 pub mod connections;
 pub mod descriptors;
