@@ -28,7 +28,7 @@ pub struct Args {
     /// reaches it may bind pods.
     #[arg(long, env = "SCHEDULER_EXTENDER_LISTEN", value_parser = loopback)]
     pub extender_listen: Option<SocketAddr>,
-    /// Who may ask for permits; without any of it anyone may.
+    /// Who may ask for permits: at least one proof, or --permits-for-anyone.
     #[command(flatten)]
     pub trust: TrustArgs,
     /// Where metrics and the state are shown.
@@ -91,6 +91,14 @@ pub struct TrustArgs {
         requires = "token_review_audience"
     )]
     pub token_review_users: Vec<String>,
+    /// Grant permits to anyone who reaches the port, as Neon's scheduler does. Without it a token or a client certificate must be
+    /// asked for.
+    #[arg(
+        long,
+        env = "SCHEDULER_PERMITS_FOR_ANYONE",
+        conflicts_with_all = ["tokens", "tls_client_ca", "token_review_audience"]
+    )]
+    pub permits_for_anyone: bool,
 }
 
 /// Why what callers have to prove cannot be set up.
@@ -102,6 +110,12 @@ pub enum TrustError {
     /// The files for TLS.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// Neither a proof nor the option that asks for none.
+    #[error(
+        "anyone who reaches the permit port could take a whole node: callers must prove who they are. Give --tokens, \
+         --token-review-audience or --tls-client-ca; or --permits-for-anyone, if the network lets nobody but agents reach the port"
+    )]
+    NoProof,
 }
 
 impl TrustArgs {
@@ -110,6 +124,11 @@ impl TrustArgs {
     /// # Errors
     /// [`TrustError`] when a file cannot be used.
     pub fn callers(&self) -> Result<Callers, TrustError> {
+        let has_token = self.tokens.is_some() || self.token_review_audience.is_some();
+        let needs_no_token = self.permits_for_anyone || self.tls_client_ca.is_some();
+        if !has_token && !needs_no_token {
+            return Err(TrustError::NoProof);
+        }
         let tokens = self.tokens.as_deref().map(TokenFile::load).transpose()?;
         let files = self.tls_cert.clone().zip(self.tls_key.clone());
         let files = files.map(|(cert, key)| ServerFiles {
@@ -126,6 +145,8 @@ impl TrustArgs {
             tls: files.map(Server::load).transpose()?,
             tokens,
             review,
+            secret: None,
+            needs_no_token,
         })
     }
 }
@@ -239,7 +260,7 @@ mod tests {
         assert_eq!(lease.name, "autoscale-scheduler");
         assert!(!rule.host.is_empty() && rule.host.trim() == rule.host);
         for bad in [
-            &["--lease", "maybe"],
+            &["--lease", "maybe"][..],
             &["--lease-seconds", "3"],
             &["--tls-cert", "c"],
             &["--tls-key", "k"],
@@ -248,8 +269,40 @@ mod tests {
             &["--token-review-users", "u"],
             &["--extender-listen", "10.0.0.1:10298"],
             &["--extender-listen", "localhost"],
+            &["--permits-for-anyone", "--tokens", "t"],
+            &[
+                "--permits-for-anyone",
+                "--tls-client-ca",
+                "a",
+                "--tls-cert",
+                "c",
+                "--tls-key",
+                "k",
+            ],
         ] {
-            assert!(Args::try_parse_from([&["autoscale-scheduler"], &bad[..]].concat()).is_err());
+            assert!(Args::try_parse_from([&["autoscale-scheduler"][..], bad].concat()).is_err());
         }
+    }
+
+    /// Requirement: W4.
+    #[test]
+    fn permits_without_proof_take_an_option_of_their_own() {
+        let callers = |options: &[&str]| {
+            let args = Args::try_parse_from([&["autoscale-scheduler"], options].concat());
+            args.expect("parses").trust.callers()
+        };
+        let error = callers(&[]).err().expect("no proof is asked for");
+        assert!(
+            error.to_string().contains("--permits-for-anyone"),
+            "{error}"
+        );
+        assert!(callers(&["--permits-for-anyone"]).is_ok_and(|callers| callers.needs_no_token));
+        let review = [
+            "--token-review-audience",
+            "permits",
+            "--token-review-users",
+            "u",
+        ];
+        assert!(callers(&review).is_ok_and(|callers| !callers.needs_no_token));
     }
 }

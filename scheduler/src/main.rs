@@ -35,6 +35,9 @@ fn main() -> ExitCode {
         Ok(log) => log,
         Err(error) => return fail(&error.into(), Exit::Config),
     };
+    if args.trust.permits_for_anyone {
+        tracing::warn!("permits are granted to anyone who reaches the port: --permits-for-anyone");
+    }
     // Both sides name the provider, so that a second one in the tree cannot make the choice ambiguous.
     let _installed = rustls::crypto::ring::default_provider().install_default();
     let outcome = scheduler::runtime()
@@ -93,6 +96,7 @@ async fn serve(
         permit_listener,
         extender_listener,
         metrics_listener: Some(metrics_listener),
+        metrics_token: None,
         embedded_bind: args.embedded_bind,
         count_plugged: true,
         callers,

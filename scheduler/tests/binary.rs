@@ -63,7 +63,7 @@ async fn a_wrong_configuration_is_exit_64_with_every_problem() {
 #[tokio::test]
 async fn the_effective_configuration_is_a_valid_file() {
     let output = Command::new(BINARY)
-        .arg("--check-config")
+        .args(["--check-config", "--permits-for-anyone"])
         .output()
         .await
         .expect("runs");
@@ -73,7 +73,10 @@ async fn the_effective_configuration_is_a_valid_file() {
         &String::from_utf8(output.stdout.clone()).expect("is text"),
     );
     let mut again = Command::new(BINARY);
-    again.arg("--check-config").arg("--config").arg(&file.0);
+    again
+        .args(["--check-config", "--permits-for-anyone"])
+        .arg("--config")
+        .arg(&file.0);
     let again = again.output().await.expect("runs");
     assert_eq!(
         (again.status.code(), again.stdout),
@@ -88,7 +91,7 @@ async fn a_port_that_is_taken_is_exit_69() {
         .expect("binds");
     let address = taken.local_addr().expect("has an address").to_string();
     let output = Command::new(BINARY)
-        .args(["--listen", &address])
+        .args(["--permits-for-anyone", "--listen", &address])
         .output()
         .await
         .expect("runs");
@@ -122,6 +125,7 @@ async fn n01_it_starts_alone_answers_and_drains() {
             "127.0.0.1:0",
             "--takeover-wait-ms",
             "0",
+            "--permits-for-anyone",
         ])
         .env("KUBECONFIG", &kubeconfig.0)
         .stdout(Stdio::piped())

@@ -1,8 +1,14 @@
-//! Who may ask for permits: anyone, as in the deployed system, or whoever proves who it is.
+//! Who may ask for permits. A scheduler that is given no proof to ask for refuses every caller,
+//! unless it is started for anyone ([`Callers::anyone`]), as the deployed system is.
 //!
-//! Up to three things may be asked for, all of them off by default: a client certificate that a given authority has signed, a
-//! token of a file, a token that the API server knows ([`super::review`]). A certificate is asked for beside a token; of tokens
-//! either kind will do. The file of tokens:
+//! | proof | of |
+//! |---|---|
+//! | a client certificate that a given authority has signed | an agent, beside a token |
+//! | the secret that this process shares with its agent | the agent of one machine |
+//! | a token of a file | an agent, of one node or all |
+//! | a token that the API server knows ([`super::review`]) | an agent's service account |
+//!
+//! Any one kind of token will do. The file of tokens:
 //!
 //! ```text
 //! # one token a line; after it, the only node whose pods it may ask for
@@ -17,6 +23,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use protocol::permit::{PermitRefusal, Unproved};
 use protocol::time::{Span, Timestamp};
+use telemetry::bearer::Expected;
 use telemetry::secret::{self, SecretError};
 use telemetry::tls::{Server, Stamp};
 
@@ -49,6 +56,11 @@ pub struct Callers {
     pub tokens: Option<TokenFile>,
     /// Tokens that the API server reviews.
     pub review: Option<ReviewRule>,
+    /// The token of the agent in this process.
+    pub secret: Option<Expected>,
+    /// Where none of these tokens is asked for: whether callers need none. A certificate is then
+    /// their proof, or the operator wants no proof.
+    pub needs_no_token: bool,
 }
 
 /// Why a file of tokens is not used.
@@ -73,7 +85,19 @@ impl Callers {
     /// Anyone who reaches the port.
     #[must_use]
     pub fn anyone() -> Self {
-        Self::default()
+        Self {
+            needs_no_token: true,
+            ..Self::default()
+        }
+    }
+
+    /// Only the agent that has this token.
+    #[must_use]
+    pub fn only(secret: Expected) -> Self {
+        Self {
+            secret: Some(secret),
+            ..Self::default()
+        }
     }
 }
 

@@ -30,6 +30,7 @@ use kube::Client;
 use protocol::time::Span;
 use serde_json::Value;
 use telemetry::admin::Admin;
+use telemetry::bearer::Expected;
 use telemetry::clock::Clock;
 use telemetry::connections::ConnectionCounters;
 use telemetry::logging::LogHandle;
@@ -68,6 +69,8 @@ pub struct Params {
     pub extender_listener: Option<TcpListener>,
     /// Where `/metrics`, `/healthz`, `/readyz` and `/debug/state` are served; port 9100 by convention.
     pub metrics_listener: Option<TcpListener>,
+    /// Token that `/metrics` needs; with one, state and log filter are not served there.
+    pub metrics_token: Option<Expected>,
     /// Whether this process places pods itself, for a machine without kube-scheduler.
     pub embedded_bind: bool,
     /// Whether memory and CPUs that a runner still reports as plugged are counted beyond what is approved.
@@ -233,11 +236,14 @@ pub async fn run(params: Params, cancel: CancellationToken) -> Result<(), RunErr
         door: params.callers.tls.map(door::Door::new),
         tokens: params.callers.tokens,
         reviewer: params.callers.review.map(|rule| reviewer(rule, &means)),
+        secret: params.callers.secret,
+        needs_no_token: params.callers.needs_no_token,
     };
     let mut lead = Lead::follow(&means, commands.clone(), params.leadership, inner.clone());
     let mut admin = tokio::spawn(serve_admin(
         params.metrics_listener,
-        Admin::new(Arc::new(registry), connections.server("metrics")),
+        Admin::new(Arc::new(registry), connections.server("metrics"))
+            .behind_token(params.metrics_token),
         params.state.clone(),
         params.log,
         inner.clone(),

@@ -16,6 +16,7 @@ use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use protocol::permit::{AgentRequest, PermitRefusal, PluginResponse, Unproved};
+use telemetry::bearer::Expected;
 use telemetry::clock::Clock;
 use telemetry::connections::{Connection, ServerCounters};
 use telemetry::serving::Ending;
@@ -48,6 +49,10 @@ pub(super) struct Desk {
     pub(super) tokens: Option<TokenFile>,
     /// Tokens that the API server knows, where they are asked for.
     pub(super) reviewer: Option<Reviewer>,
+    /// The token of the agent in this process, where it is asked for.
+    pub(super) secret: Option<Expected>,
+    /// Whether callers need no token where none of these is asked for.
+    pub(super) needs_no_token: bool,
 }
 
 /// Serves until `cancel`, then lets open requests end for up to five seconds.
@@ -166,18 +171,23 @@ impl Desk {
         if is_stranger {
             return Err(PermitRefusal::Unauthorized(Unproved::NoCertificate));
         }
-        if self.tokens.is_none() && self.reviewer.is_none() {
+        let asks_for_token =
+            self.tokens.is_some() || self.reviewer.is_some() || self.secret.is_some();
+        if !asks_for_token && self.needs_no_token {
             return Ok(Scope::AnyNode);
         }
         let header = request.headers().get(AUTHORIZATION);
         let token = bearer(header.map(HeaderValue::as_bytes))?;
+        if self.secret.is_some_and(|secret| secret.is(token)) {
+            return Ok(Scope::AnyNode);
+        }
         let of_file = self.tokens.as_ref();
         let of_file = of_file.map(|file| file.scope(self.clock.now(), token));
         match (of_file, &self.reviewer) {
             (Some(Ok(scope)), _) => Ok(scope),
             (_, Some(reviewer)) => reviewer.scope(token).await,
             (Some(refused), None) => refused,
-            (None, None) => Ok(Scope::AnyNode),
+            (None, None) => Err(PermitRefusal::Unauthorized(Unproved::BadToken)),
         }
     }
 }

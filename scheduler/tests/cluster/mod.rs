@@ -163,6 +163,7 @@ impl Cluster {
         let (child, line) = start(
             Command::new(SCHEDULER)
                 .args(["--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0"])
+                .arg("--permits-for-anyone")
                 .args(["--lease-host", name])
                 .args(options)
                 .env("KUBECONFIG", &kubeconfig)

@@ -141,6 +141,7 @@ impl Running {
             permit_listener,
             extender_listener: Some(extender_listener),
             metrics_listener: Some(metrics_listener),
+            metrics_token: None,
             embedded_bind,
             count_plugged: true,
             callers,

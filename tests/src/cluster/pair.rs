@@ -79,6 +79,7 @@ impl Pair {
         let mut command = Command::new(&self.program);
         command
             .args(["--lease", "follow", "--lease-name", ACCOUNT])
+            .arg("--permits-for-anyone")
             .args(["--config", &folder("autoscale-enforcer-config.json")])
             .arg(format!("--listen={}", self.permits))
             .arg(format!("--metrics-listen={}", self.metrics))

@@ -63,10 +63,13 @@ its containers and pods; `config`: what its pods must be started anew for when i
 {{- $words := eq $container.name "autoscale-scheduler" | ternary "command" "args" }}
 {{- if ne $container.name "kube-scheduler" }}
 {{- $args := list }}
+{{- $open := eq (toString $values.tokenReview) "false" }}
 {{- range $arg := get $container $words }}
 {{- if hasPrefix "--runner-image=" $arg }}{{ $arg = printf "--runner-image=%s" (get $.images "runner") }}{{ end }}
-{{- if not (and $values.deviceLimits (eq $arg "--no-device-limits")) }}{{ $args = append $args $arg }}{{ end }}
+{{- $left_out := or (and $values.deviceLimits (eq $arg "--no-device-limits")) (and $open (hasPrefix "--token-review-" $arg)) }}
+{{- if not $left_out }}{{ $args = append $args $arg }}{{ end }}
 {{- end }}
+{{- if $open }}{{ $args = append $args "--permits-for-anyone" }}{{ end }}
 {{- $_ := set $container $words (concat $args (default (list) $values.extraArgs)) }}
 {{- end }}
 {{- end }}

@@ -79,6 +79,7 @@ impl World {
                 .args(["--listen", &format!("127.{block}.0.2:0")])
                 .args(["--metrics-listen", &format!("127.{block}.0.2:0")])
                 .args(["--takeover-wait-ms", "0"])
+                .env("SCHEDULER_PERMITS_FOR_ANYONE", "true")
                 .env("KUBECONFIG", &kubeconfig),
             std::fs::File::create(dir.path().join("scheduler.log"))?,
         )?;

@@ -129,6 +129,7 @@ impl Site {
         let mut process = Process::start(
             Command::new(self.bin_dir.join("autoscale-scheduler"))
                 .args(["--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0"])
+                .env("SCHEDULER_PERMITS_FOR_ANYONE", "true")
                 .args(["--lease", "own", "--lease-host", &name])
                 .env("KUBECONFIG", &self.kubeconfig),
             std::fs::File::create(self.dir.path().join(format!("{name}.log")))?,

@@ -140,6 +140,7 @@ impl Pair {
         let mut scheduler = Process::start(
             Command::new(bin_dir.join("autoscale-scheduler"))
                 .args(["--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0"])
+                .env("SCHEDULER_PERMITS_FOR_ANYONE", "true")
                 .args(["--takeover-wait-ms", "0"])
                 .env("KUBECONFIG", &kubeconfig)
                 .env("RUST_LOG", "warn"),
