@@ -40,6 +40,7 @@ use std::time::Duration;
 
 use prometheus_client::registry::Registry;
 use telemetry::StageLog;
+use telemetry::bearer::{Expected, VmKey};
 use telemetry::clock::Clock;
 use telemetry::connections::ConnectionCounters;
 use telemetry::logging::LogHandle;
@@ -99,6 +100,12 @@ pub struct Params {
     pub events_folder: Option<PathBuf>,
     /// Lets `PUT /debug/log` on the metrics port change the log filter; `None` = it is fixed.
     pub log: Option<LogHandle>,
+    /// Token shown with each permit request, in place of the one that the configuration names.
+    pub permit_token: Option<String>,
+    /// Token that the metrics pages need; with one, state and log filter are not served there.
+    pub metrics_token: Option<Expected>,
+    /// Derives the token that is shown to each monitor; `None` = none is shown.
+    pub monitor_key: Option<VmKey>,
 }
 
 impl Params {
@@ -118,6 +125,9 @@ impl Params {
             journal: None,
             events_folder: None,
             log: None,
+            permit_token: None,
+            metrics_token: None,
+            monitor_key: None,
         }
     }
 }
@@ -251,7 +261,11 @@ impl Bound {
             vm_metrics,
             stages: params.stages,
             schedulers,
-            permit_client: permit::PermitClient::new(&params.config.scheduler),
+            permit_client: permit::PermitClient::new(
+                &params.config.scheduler,
+                params.permit_token.as_deref(),
+            ),
+            monitor_key: params.monitor_key,
             health_check_every: params.health_check_every,
             journal: journal.clone(),
             book,
@@ -303,6 +317,7 @@ impl Bound {
             connections,
             state: state.clone(),
             log: params.log,
+            token: params.metrics_token,
         };
         servers.spawn(&mut tasks, metrics_listener, vm_listener, dump, &stop);
         tracing::info!("agent runs");

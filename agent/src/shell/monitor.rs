@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use carrier::Stream;
 use futures::{SinkExt, StreamExt};
+use hyper::header::{AUTHORIZATION, HeaderValue};
 use protocol::monitor::{AGENT_FRAME_LIMIT_BYTES, PATH, Version};
 use protocol::monitor_v2::AgentFrameV2;
 use protocol::time::Span;
@@ -29,6 +30,7 @@ use telemetry::clock::Clock;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::tungstenite::{Error as WsError, Message};
 use tokio_util::sync::CancellationToken;
@@ -100,6 +102,8 @@ pub(super) struct Link {
     pub pod_ip: String,
     /// The guest's number, if it has a vsock device: it is dialled there instead.
     pub vsock_cid: Option<u32>,
+    /// Shown to the monitor, which refuses the connection without it where its guest was given one.
+    pub token: Option<HeaderValue>,
     pub clock: Clock,
     pub metrics: AgentMetrics,
     pub inputs: mpsc::Sender<Input>,
@@ -185,10 +189,15 @@ impl Link {
             .read_buffer_size(READ_BUFFER_BYTES)
             .write_buffer_size(0);
         let url = format!("ws://{address}{PATH}");
+        let refused = |error| Ended::Upgrade(Box::new(error));
+        let mut request = url.into_client_request().map_err(refused)?;
+        if let Some(token) = &self.token {
+            request.headers_mut().insert(AUTHORIZATION, token.clone());
+        }
         let (mut socket, _) =
-            tokio_tungstenite::client_async_with_config(url, stream, Some(limits))
+            tokio_tungstenite::client_async_with_config(request, stream, Some(limits))
                 .await
-                .map_err(|error| Ended::Upgrade(Box::new(error)))?;
+                .map_err(refused)?;
         let offered = conversation::offer(self.config.highest_version);
         let offer = serde_json::to_string(&offered).map_err(|_| HandshakeError::Unreadable)?;
         let broken = |error| Ended::Broken(Box::new(error));

@@ -10,7 +10,7 @@ use telemetry::tls::TlsError;
 
 use super::config;
 use super::permit_link::Link;
-use super::token::{Token, TokenError};
+use super::token::{Token, TokenError, TokenFile, bearer_header};
 use crate::core::Failure;
 
 /// Largest answer read, bytes; a permit has under 100.
@@ -25,11 +25,14 @@ pub(super) struct PermitClient {
 }
 
 impl PermitClient {
-    /// A client that keeps one idle connection per scheduler, and shows it what the configuration has to be shown.
-    pub(super) fn new(config: &config::Scheduler) -> Self {
+    /// A client that keeps one idle connection per scheduler, and shows it `token`, or else what the configuration has to be
+    /// shown.
+    pub(super) fn new(config: &config::Scheduler, token: Option<&str>) -> Self {
+        let file = config.token_file.clone().map(TokenFile::new);
+        let given = token.and_then(|token| bearer_header(token.as_bytes()));
         Self {
             link: Link::new(config.tls.as_ref()),
-            token: config.token_file.clone().map(Token::new),
+            token: given.map(Token::Fixed).or(file.map(Token::File)),
         }
     }
 }

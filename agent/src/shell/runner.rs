@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use hyper::header::HeaderValue;
 use kube::api::{Api, ApiResource, DynamicObject};
 use protocol::monitor_v2::AskReason;
 use protocol::permit::NamespacedName;
@@ -14,6 +15,7 @@ use protocol::trace::{Stage, StageRecord, TraceId};
 use protocol::units::Resources;
 use rand::Rng;
 use telemetry::StageLog;
+use telemetry::bearer::VmKey;
 use telemetry::clock::Clock;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -30,6 +32,7 @@ use super::pushed::{Pushed, signals_of, system_of};
 use super::schedulers::SchedulerPod;
 use super::scrape::{Scraper, Source};
 use super::state::{DecisionEntry, Place, Refusal, text_of, wall_of};
+use super::token::bearer_header;
 use super::vm_metrics::{VmLabels, VmMetrics};
 use crate::core::health::Health;
 use crate::core::journal::Output;
@@ -51,6 +54,8 @@ pub(super) struct Context {
     pub stages: StageLog,
     pub schedulers: watch::Receiver<Option<SchedulerPod>>,
     pub permit_client: PermitClient,
+    /// Derives the tokens of monitors, where they ask for one.
+    pub monitor_key: Option<VmKey>,
     pub health_check_every: Duration,
     pub journal: Option<JournalHandle>,
     pub book: Book,
@@ -72,8 +77,18 @@ pub(super) struct VmFeed {
 pub(super) struct Subject {
     pub vm: NamespacedName,
     pub pod: NamespacedName,
+    /// Of the VM object.
+    pub uid: String,
     pub pod_ip: String,
     pub vsock_cid: Option<u32>,
+}
+
+impl Subject {
+    /// What the agent shows to the VM's monitor.
+    fn monitor_token(&self, key: Option<&VmKey>) -> Option<HeaderValue> {
+        let token = key?.token(&self.vm.namespace, &self.vm.name, &self.uid);
+        bearer_header(token.as_bytes())
+    }
 }
 
 /// One VM's task.
@@ -257,6 +272,7 @@ impl Runner {
             health_check_every: Span::from_duration(ctx.health_check_every),
             pod_ip: self.subject.pod_ip.clone(),
             vsock_cid: self.subject.vsock_cid,
+            token: self.subject.monitor_token(ctx.monitor_key.as_ref()),
             clock: ctx.clock,
             metrics: ctx.metrics.clone(),
             inputs: inputs.clone(),

@@ -9,6 +9,7 @@ use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use prometheus_client::registry::Registry;
 use telemetry::admin::{self, Admin};
+use telemetry::bearer::Expected;
 use telemetry::connections::ConnectionCounters;
 use telemetry::logging::LogHandle;
 use tokio::net::TcpListener;
@@ -25,6 +26,7 @@ pub(super) struct Servers {
     pub connections: ConnectionCounters,
     pub state: StateHandle,
     pub log: Option<LogHandle>,
+    pub token: Option<Expected>,
 }
 
 impl Servers {
@@ -41,11 +43,13 @@ impl Servers {
         let counters = |server| self.connections.server(server);
         let mut global = Admin::new(Arc::new(self.registry), counters("metrics"))
             .state(move || shown.dump())
-            .ready(move || ready.ready());
+            .ready(move || ready.ready())
+            .behind_token(self.token);
         if let Some(log) = self.log {
             global = global.log(log);
         }
-        let single = Admin::new(Arc::new(self.vm_registry), counters("vm_metrics"));
+        let single = Admin::new(Arc::new(self.vm_registry), counters("vm_metrics"))
+            .behind_token(self.token);
         for (listener, admin) in [(metrics, global), (vm_metrics, single)] {
             let cancel = cancel.clone();
             tasks.spawn(async move {

@@ -1,5 +1,5 @@
-//! The token that is shown to the scheduler, where one is asked for: a file that may be replaced at any time, as the
-//! tokens of service accounts are.
+//! The token that is shown to the scheduler, where one is asked for: one that was given at the start, or a file that may be
+//! replaced at any time, as the tokens of service accounts are.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
@@ -25,15 +25,42 @@ pub(super) enum TokenError {
 /// What changes when a file is replaced or written to; nobody can set it back.
 type Stamp = (u64, u64, i64, i64);
 
+/// Where the token comes from.
+#[derive(Debug)]
+pub(super) enum Token {
+    /// Given at the start.
+    Fixed(HeaderValue),
+    /// Of a file.
+    File(TokenFile),
+}
+
+impl Token {
+    /// The value of `Authorization`.
+    pub(super) fn header(&self) -> Result<HeaderValue, TokenError> {
+        match self {
+            Self::Fixed(header) => Ok(header.clone()),
+            Self::File(file) => file.header(),
+        }
+    }
+}
+
+/// `Bearer TOKEN`; `None` for what no header can hold.
+pub(super) fn bearer_header(token: &[u8]) -> Option<HeaderValue> {
+    let mut value = HeaderValue::from_bytes(&[b"Bearer ", token].concat()).ok()?;
+    // Never shown, and never in a table of compressed headers.
+    value.set_sensitive(true);
+    Some(value)
+}
+
 /// A token file, and the header made of it.
 #[derive(Debug)]
-pub(super) struct Token {
+pub(super) struct TokenFile {
     path: PathBuf,
     /// As long as the file is the same.
     kept: Mutex<Option<(Stamp, HeaderValue)>>,
 }
 
-impl Token {
+impl TokenFile {
     pub(super) const fn new(path: PathBuf) -> Self {
         Self {
             path,
@@ -41,8 +68,8 @@ impl Token {
         }
     }
 
-    /// The value of `Authorization`; the file is read again if it has changed.
-    pub(super) fn header(&self) -> Result<HeaderValue, TokenError> {
+    /// The header; the file is read again if it has changed.
+    fn header(&self) -> Result<HeaderValue, TokenError> {
         let now = self.stamp();
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if let (Some(now), Some((then, header))) = (now, &*kept)
@@ -69,11 +96,7 @@ impl Token {
         if token.is_empty() || !token.iter().all(u8::is_ascii_graphic) {
             return Err(none());
         }
-        let value = HeaderValue::from_bytes(&[b"Bearer ", token].concat());
-        let mut value = value.map_err(|_| none())?;
-        // Never shown, and never in a table of compressed headers.
-        value.set_sensitive(true);
-        Ok(value)
+        bearer_header(token).ok_or_else(none)
     }
 }
 
@@ -96,7 +119,7 @@ mod tests {
     fn the_newest_token_is_shown_and_none_that_is_gone_or_wrong() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("token");
-        let token = Token::new(path.clone());
+        let token = TokenFile::new(path.clone());
         let shown = || token.header().map_err(|error| error.to_string());
         assert!(shown().is_err());
         for name in ["first", "other"] {

@@ -47,7 +47,6 @@ pub(super) fn virtual_machine_kind() -> GroupVersionKind {
 /// A VM with a task.
 struct Managed {
     subject: Subject,
-    uid: String,
     feed: watch::Sender<VmFeed>,
     cancel: CancellationToken,
     task: JoinHandle<()>,
@@ -191,14 +190,14 @@ impl Vms {
                 name: place.pod_name,
             },
             vm: key.clone(),
+            uid: object.metadata.uid.clone().unwrap_or_default(),
             pod_ip: place.pod_ip,
             vsock_cid: place.vsock_cid,
         };
-        let uid = object.metadata.uid.clone().unwrap_or_default();
         let is_same = self
             .managed
             .get(&key)
-            .is_some_and(|managed| managed.uid == uid && managed.subject == subject);
+            .is_some_and(|managed| managed.subject == subject);
         let default = self.default_in(&key.namespace);
         let info = parsed.and_then(|vm| {
             let info = VmInfo::from_object(&vm, &default).map_err(|error| error.to_string())?;
@@ -221,7 +220,7 @@ impl Vms {
                     }
                 } else {
                     self.stop(&key).await;
-                    self.start(key, subject, uid, feed);
+                    self.start(key, subject, feed);
                 }
             }
         }
@@ -266,7 +265,7 @@ impl Vms {
             .set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
-    fn start(&mut self, key: NamespacedName, subject: Subject, uid: String, feed: VmFeed) {
+    fn start(&mut self, key: NamespacedName, subject: Subject, feed: VmFeed) {
         let (feed, receiver) = watch::channel(feed);
         let cancel = CancellationToken::new();
         let span = tracing::info_span!("vm", vm = %key, pod = %subject.pod);
@@ -278,7 +277,8 @@ impl Vms {
         };
         let (ctx, whom, stop) = (Arc::clone(&self.ctx), subject.clone(), cancel.clone());
         let place = supervisor.place.clone();
-        let left = self.left.remove(&key).filter(|(of, _)| *of == uid);
+        let left = self.left.remove(&key);
+        let left = left.filter(|(of, _)| *of == subject.uid);
         let left = left.map(|(_, left)| left);
         let make = move || {
             let (ctx, whom, place) = (Arc::clone(&ctx), whom.clone(), place.clone());
@@ -290,7 +290,6 @@ impl Vms {
             key,
             Managed {
                 subject,
-                uid,
                 feed,
                 cancel,
                 task,
@@ -311,7 +310,8 @@ impl Vms {
             managed.task.abort();
         }
         if let Some(left) = self.state.place(&managed.subject.pod).left() {
-            self.left.insert(key.clone(), (managed.uid, left));
+            let uid = managed.subject.uid.clone();
+            self.left.insert(key.clone(), (uid, left));
         }
         self.state.remove(&managed.subject.pod);
         tracing::info!(vm = %key, "not managing the VM any more");

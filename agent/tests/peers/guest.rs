@@ -15,6 +15,8 @@ use tokio::sync::broadcast;
 use tokio_rustls::TlsAcceptor;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::handshake::server::{ErrorResponse, Request, Response};
+use tokio_tungstenite::tungstenite::http::StatusCode;
 
 use super::{Seen, Trace};
 
@@ -75,6 +77,8 @@ pub struct Manners {
     pub smallest_gib: Arc<Mutex<Option<u64>>>,
     /// Speaks TLS, by this.
     pub tls: Arc<Mutex<Option<Arc<rustls::ServerConfig>>>>,
+    /// What a caller's `Authorization` has to be.
+    pub authorization: Arc<Mutex<Option<String>>>,
     /// Answers the version range with this instead of the right thing.
     pub greeting: Arc<Mutex<Option<String>>>,
 }
@@ -213,7 +217,20 @@ impl Guest {
     }
 
     async fn serve_monitor(self, stream: impl AsyncRead + AsyncWrite + Unpin) {
-        let Ok(mut socket) = tokio_tungstenite::accept_async(stream).await else {
+        let wanted = self.manners.authorization.lock();
+        let wanted = wanted.expect("no test panics here").clone();
+        let admit = |request: &Request, response: Response| {
+            let shown = request.headers().get("authorization");
+            if wanted.is_none() || shown.and_then(|shown| shown.to_str().ok()) == wanted.as_deref()
+            {
+                return Ok(response);
+            }
+            self.trace.push(Seen::Refused);
+            let mut refused = ErrorResponse::new(None);
+            *refused.status_mut() = StatusCode::UNAUTHORIZED;
+            Err(refused)
+        };
+        let Ok(mut socket) = tokio_tungstenite::accept_hdr_async(stream, admit).await else {
             return;
         };
         let Some(Ok(Message::Text(range))) = socket.next().await else {

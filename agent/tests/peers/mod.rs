@@ -27,6 +27,7 @@ use protocol::time::Timestamp;
 use protocol::units::Resources;
 use serde_json::{Value, json};
 use telemetry::StageLog;
+use telemetry::bearer::VmKey;
 use telemetry::clock::Clock;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -157,6 +158,10 @@ pub struct World {
     pub addresses: Option<Addresses>,
     pub config: Value,
     pub events_folder: Option<std::path::PathBuf>,
+    /// What the agent shows to the scheduler, if not what its configuration says.
+    pub permit_token: Option<String>,
+    /// Of which the agent makes what it shows to monitors.
+    pub monitor_key: Option<VmKey>,
     /// The agent's clock.
     pub clock: Clock,
     cancel: CancellationToken,
@@ -188,6 +193,8 @@ impl World {
             addresses: None,
             config,
             events_folder: None,
+            permit_token: None,
+            monitor_key: None,
             clock: Clock::new(),
             cancel: CancellationToken::new(),
             agent: None,
@@ -207,6 +214,8 @@ impl World {
         };
         params.state = self.state.clone();
         params.events_folder = self.events_folder.clone();
+        params.permit_token = self.permit_token.clone();
+        params.monitor_key = self.monitor_key.clone();
         params.clock = self.clock;
         params.stages = self.stages.clone();
         params.health_check_every = Duration::from_millis(200);
