@@ -32,6 +32,8 @@ pub const ANNOTATION_VSOCK_CID: &str = "autoscaling.neon.tech/vsock-cid";
 /// Annotation on a VM, ours, on one machine: `POD/UID` of a guest that runs already, whose pod the API's store does not have. The VM's
 /// first pod gets that name and takes the guest over.
 pub const ANNOTATION_ADOPTS: &str = "autoscaling.neon.tech/adopts";
+/// `"true"`: the VM's monitor takes any agent, as Neon's does, and its guest is given no token to ask for.
+pub const ANNOTATION_MONITOR_OPEN: &str = "bellows.dev/monitor-open";
 /// Annotation: turns billing on and names the billed endpoint.
 pub const ANNOTATION_BILLING_ENDPOINT: &str = "autoscaling.neon.tech/billing-endpoint-id";
 /// Annotation, written by the scheduler: the compute unit of the newest request.

@@ -142,6 +142,7 @@ pub async fn run_node(args: NodeArgs, cancel: CancellationToken) -> Result<(), C
         cpu_quota_percent: args.cpu_quota_percent,
         cgroup_parent: Some(args.cgroup_parent),
         ssh_public_key: None,
+        monitor_key: None,
         allocatable,
         clock: Clock::new(),
     };

@@ -123,6 +123,12 @@ impl Paths {
         self.dir.join(DISK_SOCKET)
     }
 
+    /// The token that the agent shows to the guest's monitor; no file where none is asked for.
+    #[must_use]
+    pub fn monitor_token(&self) -> PathBuf {
+        self.dir.join("monitor.token")
+    }
+
     /// The runner's control socket.
     #[must_use]
     pub fn control(&self) -> PathBuf {

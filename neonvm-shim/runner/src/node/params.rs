@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
 use protocol::units::{Bytes, MilliCpu};
+use telemetry::bearer::VmKey;
 use telemetry::clock::Clock;
 
 use super::orphans::Orphans;
@@ -50,6 +51,8 @@ pub struct NodeParams {
     pub cgroup_parent: Option<String>,
     /// An `authorized_keys` line that is let into every guest, beside its VM's own key.
     pub ssh_public_key: Option<String>,
+    /// Derives the token that the agent shows to each guest's monitor; `None` gives guests none to ask for.
+    pub monitor_key: Option<VmKey>,
     /// What pods may use.
     pub allocatable: Allocatable,
     /// The clock.

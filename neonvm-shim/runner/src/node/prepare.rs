@@ -4,12 +4,15 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 use std::sync::Arc;
 
-use protocol::annotations::{ANNOTATION_VSOCK_CID, VsockCidError, vsock_cid};
+use protocol::annotations::{
+    ANNOTATION_MONITOR_OPEN, ANNOTATION_VSOCK_CID, VsockCidError, vsock_cid,
+};
 use protocol::disk_cache::DiskCacheError;
 use protocol::migration::RECEIVE_MIGRATION;
 use protocol::object::Pod;
 use protocol::vm::VmSpec;
 use serde::{Deserialize, Serialize};
+use telemetry::bearer::VmKey;
 use tokio::sync::Mutex;
 
 use super::api::{PodId, ssh_key};
@@ -25,6 +28,8 @@ use crate::core::packed::{DISK_CACHE, PackedError, disk_cache, vm_spec};
 use crate::core::pod::CONTAINER;
 use crate::shell::record::{RecordError, private_dir, read_json, write_json};
 
+/// Kind of the pods' owners.
+const VM_KIND: &str = "VirtualMachine";
 /// What QEMU opens for a vsock device.
 const VHOST_VSOCK: &str = "/dev/vhost-vsock";
 
@@ -250,6 +255,7 @@ pub(super) async fn prepare(
     };
     record.write(dir)?;
     volumes::write_all(params, &id.namespace, pod, dir).await?;
+    write_monitor_token(params, pod, &vm, dir)?;
     let config = RunnerConfig {
         format: CONFIG_FORMAT,
         namespace: id.namespace.clone(),
@@ -292,6 +298,34 @@ fn check(spec: &VmSpec) -> Result<(), PrepareError> {
     Ok(())
 }
 
+/// Writes the token that the guest's monitor asks for, or removes the one of an earlier try. A VM that takes any agent gets none.
+fn write_monitor_token(
+    params: &NodeParams,
+    pod: &Pod,
+    vm: &str,
+    dir: &Path,
+) -> Result<(), RecordError> {
+    let path = Paths::new(dir).monitor_token();
+    let written = match monitor_token(params.monitor_key.as_ref(), pod, vm) {
+        Some(token) => telemetry::durable::replace(&path, token.as_bytes()),
+        None => match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        },
+    };
+    written.map_err(|error| RecordError::Write(path.display().to_string(), error))
+}
+
+fn monitor_token(key: Option<&VmKey>, pod: &Pod, vm: &str) -> Option<String> {
+    let open = pod.metadata.annotations.get(ANNOTATION_MONITOR_OPEN);
+    if open.is_some_and(|value| value == "true") {
+        return None;
+    }
+    // The target of a migration has the VM among its owners, too.
+    let owner = pod.metadata.owner_of_kind(VM_KIND)?;
+    Some(key?.token(&pod.metadata.namespace, vm, &owner.uid))
+}
+
 /// Whether the pod is the target of a migration.
 fn receives(container: &protocol::object::Container) -> bool {
     let mut env = container.env.iter();
@@ -326,6 +360,29 @@ pub(super) fn grace_ms(pod: &Pod) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Requirement: W3.
+    #[test]
+    fn guest_gets_the_token_of_its_vm_unless_its_monitor_is_open() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let key = VmKey::load_or_create(&dir.path().join("key")).expect("made");
+        let owned = |kind: &str| protocol::object::OwnerReference {
+            kind: kind.into(),
+            uid: format!("uid of the {kind}"),
+            ..Default::default()
+        };
+        let mut pod = Pod::default();
+        pod.metadata.namespace = "default".into();
+        pod.metadata.owner_references = vec![owned("VirtualMachineMigration"), owned(VM_KIND)];
+        let token = key.token("default", "pg", "uid of the VirtualMachine");
+        assert_eq!(monitor_token(Some(&key), &pod, "pg"), Some(token));
+        assert_eq!(monitor_token(None, &pod, "pg"), None);
+        let open = |value: &str| [(ANNOTATION_MONITOR_OPEN.to_owned(), value.to_owned())].into();
+        pod.metadata.annotations = open("false");
+        assert!(monitor_token(Some(&key), &pod, "pg").is_some());
+        pod.metadata.annotations = open("true");
+        assert_eq!(monitor_token(Some(&key), &pod, "pg"), None);
+    }
 
     #[test]
     fn a_script_of_the_spec_is_not_run_as_who_runs_the_machine() {

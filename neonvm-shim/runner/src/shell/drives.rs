@@ -15,7 +15,7 @@ use crate::config::RunnerConfig;
 use crate::core::args::Paths;
 use crate::core::disks::iso::{IsoError, iso};
 use crate::core::disks::runtime::GUESTD_KEY;
-use crate::core::disks::{Content, Drive, Plan, Planned, RUNTIME_LABEL, SWAP, swap_header};
+use crate::core::disks::{Content, Drive, Plan, Planned, MONITOR_TOKEN, RUNTIME_LABEL, SWAP, swap_header};
 
 /// Where `mke2fs` is, in a machine or in a container.
 const MKE2FS: [&str; 2] = ["/usr/sbin/mke2fs", "/sbin/mke2fs"];
@@ -25,6 +25,16 @@ const QCOW2: &str = "cluster_size=2M,lazy_refcounts=on";
 /// Why a drive cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum DriveError {
+    /// The token of the guest's monitor.
+    #[error(
+        "cannot read {path}, which the node driver has written: delete the pod, and its VM gets another"
+    )]
+    MonitorToken {
+        /// Its file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
     /// Its volume.
     #[error(
         "disk {name}: cannot read its files in {path}; is the secret or config map there, with all its keys?"
@@ -63,6 +73,19 @@ pub enum DriveError {
         /// Why.
         source: DiskError,
     },
+}
+
+/// The token that an agent must show to the guest's monitor, where the node driver has put one into the runner's directory.
+///
+/// # Errors
+/// When the file is there and cannot be read.
+pub fn monitor_token(paths: &Paths) -> Result<Option<String>, DriveError> {
+    let path = paths.monitor_token();
+    match fs::read_to_string(&path) {
+        Ok(token) => Ok(Some(token.trim().to_owned())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(DriveError::MonitorToken { path, source }),
+    }
 }
 
 /// Makes all drives of a plan; old ones are replaced.
@@ -172,7 +195,10 @@ fn write_files(
     files: &BTreeMap<String, Vec<u8>>,
 ) -> Result<(), DriveError> {
     // A volume of the VM's author may hold a file of the same name.
-    let private = (planned.label == RUNTIME_LABEL).then_some(GUESTD_KEY);
+    let private: &[&str] = match planned.label.as_str() {
+        RUNTIME_LABEL => &[GUESTD_KEY, MONITOR_TOKEN],
+        _ => &[],
+    };
     let image = iso(&planned.label, files, private).map_err(|source| DriveError::Files {
         name: planned.name.clone(),
         source,

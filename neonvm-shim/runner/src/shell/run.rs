@@ -301,6 +301,7 @@ impl Runner {
         let key = guestd_key::make(&key).map_err(|error| RunError::GuestdKey(key, error))?;
         let ssh = config.ssh_public_key.as_deref();
         let plan = disks::plan(&config.spec, ssh, Some(&key))?;
+        let plan = plan.with_monitor_token(drives::monitor_token(&self.paths)?.as_deref());
         let queues = nic::queues(&shape, None);
         bridge::prepare(config, None, queues).await?;
         overlay::prepare(config.overlay.as_ref(), queues).await?;

@@ -238,6 +238,9 @@ async fn make_same(
     let ssh = config.ssh_public_key.as_deref();
     let plan = disks::plan(&config.spec, ssh, key)
         .map_err(|problem| Unfit::Drives(problem.to_string()))?;
+    let token =
+        drives::monitor_token(paths).map_err(|error| Unfit::Drives(telemetry::chain(&error)))?;
+    let plan = plan.with_monitor_token(token.as_deref());
     let planned = plan.drives.iter().find(|one| one.drive == there.drive);
     let planned = planned.ok_or_else(changed)?;
     let made = drives::make(config, paths, planned).await;

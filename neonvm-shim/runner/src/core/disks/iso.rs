@@ -45,14 +45,14 @@ pub enum IsoError {
     Size,
 }
 
-/// The bytes of a volume with that label and those files. The file named `private` is readable by root alone.
+/// The bytes of a volume with that label and those files. The files named `private` are readable by root alone.
 ///
 /// # Errors
 /// [`IsoError`].
 pub fn iso(
     label: &str,
     files: &BTreeMap<String, Vec<u8>>,
-    private: Option<&str>,
+    private: &[&str],
 ) -> Result<Vec<u8>, IsoError> {
     if label.is_empty() || label.len() > MAX_LABEL {
         return Err(IsoError::Label(label.to_owned()));
@@ -143,11 +143,11 @@ impl Layout {
         })
     }
 
-    /// The root directory's sectors.
+    /// The root directory's sectors. The files named `private` are readable by root alone.
     fn directory(
         &self,
         files: &BTreeMap<String, Vec<u8>>,
-        private: Option<&str>,
+        private: &[&str],
     ) -> Result<Vec<u8>, IsoError> {
         let (places, sectors) = pack(&entry_sizes(files)?);
         let place = (ROOT, sectors * SECTOR);
@@ -161,7 +161,7 @@ impl Layout {
         let mut away = self.away.iter().skip(1);
         for (index, (name, content)) in files.iter().enumerate() {
             // The kernel takes this mode before the one that a mount's options name.
-            let is_private = private == Some(name.as_str());
+            let is_private = private.contains(&name.as_str());
             let mut fields = px(if is_private { 0o100_400 } else { 0o100_644 }, 1)?;
             if fits(name) {
                 fields.extend(name_field(name));

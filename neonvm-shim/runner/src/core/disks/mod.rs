@@ -29,6 +29,8 @@ use crate::core::guestd_key::GuestdKey;
 
 /// Label of the drive that says what the guest is to do.
 pub const RUNTIME_LABEL: &str = "vmruntime";
+/// File on that drive with the token that an agent must show to the guest's monitor. Only root of the guest reads it.
+pub const MONITOR_TOKEN: &str = "monitor.token";
 /// Id and label of the drive with the keys.
 pub const KEYS: &str = "ssh-authorized-keys";
 /// Id and label of the swap drive.
@@ -182,6 +184,21 @@ pub struct Plan {
     pub drives: Vec<Planned>,
     /// Directories of the guest that are kept fresh.
     pub watched: Vec<String>,
+}
+
+impl Plan {
+    /// Puts the token that the guest's monitor asks for on the runtime drive. Without one the drive is as it was.
+    #[must_use]
+    pub fn with_monitor_token(mut self, token: Option<&str>) -> Self {
+        if let Some(token) = token {
+            let mut drives = self.drives.iter_mut();
+            let runtime = drives.find(|one| one.label == RUNTIME_LABEL);
+            if let Some(Content::Files(files)) = runtime.map(|one| &mut one.content) {
+                files.insert(MONITOR_TOKEN.to_owned(), format!("{token}\n").into_bytes());
+            }
+        }
+        self
+    }
 }
 
 /// A spec that cannot be carried out.

@@ -10,6 +10,7 @@
 //! | `resize-swap-internal.sh` | swap | a script that makes the swap so many bytes large |
 //! | `guestd.key` | key | what the guest's daemon must be shown; NeonVM's runner has no such file |
 //! | `pushed.txt` | key | the directories that the daemon lets the runner write, one per line |
+//! | `monitor.token` | given | what an agent must show to the guest's monitor ([`super::Plan::with_monitor_token`]) |
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

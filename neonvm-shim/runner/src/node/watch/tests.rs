@@ -188,6 +188,7 @@ fn params(client: kube::Client, state_dir: PathBuf) -> NodeParams {
         cpu_quota_percent: 100,
         cgroup_parent: None,
         ssh_public_key: None,
+        monitor_key: None,
         allocatable: Allocatable {
             cpu: MilliCpu(1000),
             memory: Size::gib(1),

@@ -44,7 +44,7 @@ async fn drives_hold_what_the_spec_says_and_nothing_else_stays() {
     let drives = make_all(&config, &paths, &plan).await.unwrap();
     assert_eq!(drives.len(), 4);
     let image = fs::read(paths.drive(&drives[2])).unwrap();
-    assert_eq!(image, iso("map", &files, None).unwrap());
+    assert_eq!(image, iso("map", &files, &[]).unwrap());
     let output = Command::new("/sbin/blkid")
         .args(["-p", "-o", "export"])
         .arg(paths.drive(&drives[3]))
@@ -129,6 +129,7 @@ fn other_readers_find_the_label() {
         iso(
             "vmruntime",
             &BTreeMap::from([("a".to_owned(), b"b".to_vec())]),
+            &[],
         )
         .unwrap(),
     )

@@ -67,20 +67,20 @@ fn read(image: &[u8]) -> (String, BTreeMap<String, Vec<u8>>) {
 #[test]
 fn a_volume_is_the_same_for_the_same_files() {
     let given = files(&[("authorized_keys", b"ssh-ed25519 AAAA\n"), ("empty", b"")]);
-    let image = iso("vmruntime", &given, None).unwrap();
-    assert_eq!(image, iso("vmruntime", &given, None).unwrap());
+    let image = iso("vmruntime", &given, &[]).unwrap();
+    assert_eq!(image, iso("vmruntime", &given, &[]).unwrap());
     assert_eq!(read(&image), ("vmruntime".to_owned(), given));
 }
 
 #[test]
 fn what_is_no_file_is_refused() {
     for bad in ["", ".", "..", "a/b", "a\0", &"x".repeat(256)] {
-        let error = iso("x", &files(&[(bad, b"")]), None).unwrap_err();
+        let error = iso("x", &files(&[(bad, b"")]), &[]).unwrap_err();
         assert!(matches!(error, IsoError::Name(_)), "{bad:?}: {error}");
     }
     for bad in ["", &"x".repeat(33)] {
         assert!(matches!(
-            iso(bad, &BTreeMap::new(), None),
+            iso(bad, &BTreeMap::new(), &[]),
             Err(IsoError::Label(_))
         ));
     }
@@ -93,7 +93,7 @@ proptest! {
     fn every_file_is_read_back(
         given in proptest::collection::btree_map("[a-zA-Z0-9_é-]{1,120}", proptest::collection::vec(any::<u8>(), 0..5000), 0..40),
     ) {
-        let (label, found) = read(&iso("some-label", &given, None).unwrap());
+        let (label, found) = read(&iso("some-label", &given, &[]).unwrap());
         prop_assert_eq!(label, "some-label");
         prop_assert_eq!(found, given);
     }
