@@ -74,6 +74,16 @@ impl StateDir {
         self.0.join("journal")
     }
 
+    /// Token of the metrics pages on the loopback.
+    pub(crate) fn metrics_token(&self) -> PathBuf {
+        self.0.join("metrics.token")
+    }
+
+    /// Key from which the tokens of the guests' monitors are derived.
+    pub(crate) fn agent_key(&self) -> PathBuf {
+        self.0.join("agent.key")
+    }
+
     /// Log of a detached `bellows up`.
     pub(crate) fn log(&self) -> PathBuf {
         self.0.join("up.log")

@@ -34,8 +34,13 @@ pub(crate) async fn start(
     base: &Base,
     supervisor: &mut Supervisor,
     client: &Client,
-    config: Config,
+    mut config: Config,
 ) -> Outcome {
+    if config.dump_state.take().is_some() {
+        tracing::warn!(
+            "dumpState of the agent's configuration is not served on one machine: use `bellows dump agent`"
+        );
+    }
     let state = StateHandle::new();
     let address = IpAddr::V4(base.instance.agent());
     let params = Params {
@@ -44,6 +49,9 @@ pub(crate) async fn start(
         state: state.clone(),
         journal: Some(base.state.journal()),
         events_folder: Some(base.state.path().join("events")),
+        permit_token: Some(base.secrets.permit_token.reveal().to_owned()),
+        metrics_token: Some(base.secrets.metrics_token),
+        monitor_key: Some(base.secrets.agent_key.clone()),
         ..Params::new(
             config,
             base.instance.node().to_owned(),

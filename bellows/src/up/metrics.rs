@@ -23,7 +23,7 @@ pub(crate) fn address(instance: &Instance) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(instance.address(1)), PORT)
 }
 
-/// Serves `/metrics`, `/healthz`, `/readyz` and `/debug/state`.
+/// Serves `/metrics`, behind the metrics token, `/healthz` and `/readyz`.
 pub(crate) async fn start(
     base: &Base,
     supervisor: &mut Supervisor,
@@ -32,9 +32,9 @@ pub(crate) async fn start(
 ) -> Outcome {
     let address = address(&base.instance);
     let listener = super::scheduler::listen(address, "the metrics server").await?;
-    let (ready, dumps) = (base.board.clone(), base.board.clone());
+    let ready = base.board.clone();
     let admin = Admin::new(Arc::new(registry), connections.server(NAME))
-        .state(move || dumps.dump())
+        .behind_token(Some(base.secrets.metrics_token))
         .ready(move || {
             let parts = ready.parts();
             let waiting: Vec<String> = parts

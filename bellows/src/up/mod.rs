@@ -28,6 +28,7 @@ mod metrics;
 mod node;
 mod objects;
 mod scheduler;
+mod secrets;
 pub(crate) mod status;
 mod supervisor;
 
@@ -58,6 +59,7 @@ use crate::places::StateDir;
 use crate::terminal::{err, out};
 use admin::{AdminApi, Shutdown};
 use board::Board;
+use secrets::Secrets;
 use status::{PartPhase, Status};
 use supervisor::{Stage, Supervisor};
 
@@ -126,6 +128,7 @@ pub(crate) struct Base {
     pub(crate) orphans: Orphans,
     /// Makes copies of the store, once it is open.
     pub(crate) backups: Arc<OnceLock<Backups>>,
+    pub(crate) secrets: Secrets,
 }
 
 /// What the user wants, checked before anything is touched.
@@ -167,6 +170,7 @@ pub(crate) async fn run(context: &Context, args: UpArgs) -> Outcome {
     detach::settle(&state)?;
     let instance = Instance::load_or_create(&state, args.block, args.node_name.as_deref())?;
     let base = Base {
+        secrets: Secrets::load(&state)?,
         state,
         instance,
         clock: Clock::new(),

@@ -66,6 +66,7 @@ pub(crate) fn start(
         cpu_quota_percent: wish.cpu_quota_percent,
         cgroup_parent: Some(CGROUP_PARENT.to_owned()),
         ssh_public_key: None,
+        monitor_key: Some(base.secrets.agent_key.clone()),
         allocatable: wish.allocatable,
         clock: base.clock,
     };

@@ -7,6 +7,7 @@ use kube::Client;
 use protocol::time::Span;
 use scheduler::config::Config;
 use scheduler::{Callers, Leadership, Params, StateHandle};
+use telemetry::bearer::Expected;
 use tokio::net::TcpListener;
 
 use super::Base;
@@ -66,9 +67,10 @@ pub(crate) async fn start(
         permit_listener: listen(permits, "the permit server").await?,
         extender_listener: None,
         metrics_listener: Some(listen(metrics, "the scheduler's metrics server").await?),
+        metrics_token: Some(base.secrets.metrics_token),
         embedded_bind: true,
         count_plugged: true,
-        callers: Callers::anyone(),
+        callers: Callers::only(Expected::new(base.secrets.permit_token.reveal())),
         leadership: Leadership::Alone,
         // The lock on the state directory and the API server in this process leave no earlier scheduler's call under way.
         takeover_wait: Span(0),

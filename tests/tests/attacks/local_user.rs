@@ -1,5 +1,8 @@
 //! Attacker: a local user without groups or capabilities. It has the loopback of the machine and its file system.
 
+#[path = "local_user/permits.rs"]
+mod permits;
+
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
