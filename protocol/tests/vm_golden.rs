@@ -116,6 +116,7 @@ fn full_guest() -> Guest {
             size: Some(quantity("8Gi")),
             image_pull_policy: "Always".into(),
             execute: vec!["unused".into()],
+            persistent: false,
         },
         command: vec!["sh".into()],
         args: vec!["-c".into(), "true".into()],

@@ -81,7 +81,12 @@ impl VmDisk {
         }
         let rundir = self.state.vms().join(format!("{}_{pod}", self.namespace));
         let connected = qmp::connect(&rundir.join("qmp-manual.sock")).await;
-        connected.map(|(qmp, _)| Some(qmp)).map_err(|error| {
+        let read = |(qmp, mut events): (Qmp, tokio::sync::mpsc::Receiver<_>)| {
+            // The connection ends with the reader of its events.
+            tokio::spawn(async move { while events.recv().await.is_some() {} });
+            Some(qmp)
+        };
+        connected.map(read).map_err(|error| {
             Fail::try_again(format!(
                 "QEMU of VM {}: {}",
                 self.key(),

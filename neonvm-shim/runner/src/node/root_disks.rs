@@ -18,7 +18,7 @@ use super::api::{self, PodId};
 use super::aside::{move_aside, trash};
 use super::images::{ImageError, Store};
 use super::params::NodeParams;
-use crate::config::{BootImage, RunnerConfig};
+use crate::config::BootImage;
 use crate::core::args::Paths;
 use crate::core::root_disk::{
     Claim, ClaimProblem, DISK_FILE, DISK_FORMAT, DiskRecord, Found, RECORD_FILE, claim,
@@ -106,39 +106,24 @@ pub(super) async fn claim_for(
     receives: bool,
 ) -> Result<Claimed, DiskClaimError> {
     let object = held_vm(params, pod, &id.namespace, vm).await?;
-    let uid = object.metadata.uid.clone().unwrap_or_default();
-    let use_disk = annotation(&object, ANNOTATION_USE_DISK);
     let dir = dir_of(&params.state_dir, &id.namespace, vm);
     let shown = dir.display().to_string();
-    let record: Option<DiskRecord> = read_json(&dir.join(RECORD_FILE))?;
+    let left: Option<DiskRecord> = read_json(&dir.join(RECORD_FILE))?;
     let found = Found {
-        record: record.as_ref(),
+        record: left.as_ref(),
         has_disk: dir.join(DISK_FILE).exists(),
     };
+    let uid = object.metadata.uid.clone().unwrap_or_default();
+    let use_disk = annotation(&object, ANNOTATION_USE_DISK);
     let claim = claim(found, &uid, use_disk.as_deref());
     let claim = claim.map_err(|problem| DiskClaimError::Problem {
         dir: shown.clone(),
         problem,
     })?;
-    let record = match (claim, record) {
+    let record = match (claim, left) {
         (Claim::Own, Some(record)) => record,
         _ if receives => return Err(DiskClaimError::NothingToShare(shown)),
-        (Claim::TakeOver, Some(record)) => {
-            let record = DiskRecord {
-                vm_uid: uid,
-                released: false,
-                ..record
-            };
-            write_json_durably(&dir.join(RECORD_FILE), &record)?;
-            tell(
-                params,
-                id,
-                "RootDiskTakenOver",
-                &format!("the VM goes on with the disk in {shown}"),
-            )
-            .await;
-            record
-        }
+        (Claim::TakeOver, Some(left)) => take_over(params, id, &dir, left, &uid).await?,
         (_, left) => {
             if let Some(left) = left {
                 replace(params, id, &dir, &left).await?;
@@ -146,18 +131,39 @@ pub(super) async fn claim_for(
             begin(params, id, vm, &uid, spec, &dir)?
         }
     };
-    let store = Store::new(&params.store_dir);
-    let image = store
-        .guest_of(&record.image, &record.image_digest)
-        .map_err(|source| DiskClaimError::Image {
-            image: record.image.clone(),
-            digest: record.image_digest.clone(),
-            source,
-        })?;
     Ok(Claimed {
         disk: dir.join(DISK_FILE),
-        image,
+        image: image_of(params, &record)?,
     })
+}
+
+/// The image that a disk was made over, whatever its name stands for now.
+fn image_of(params: &NodeParams, record: &DiskRecord) -> Result<BootImage, DiskClaimError> {
+    let image = Store::new(&params.store_dir).guest_of(&record.image, &record.image_digest);
+    image.map_err(|source| DiskClaimError::Image {
+        image: record.image.clone(),
+        digest: record.image_digest.clone(),
+        source,
+    })
+}
+
+/// Gives the disk of an earlier VM to the one that asks for it.
+async fn take_over(
+    params: &NodeParams,
+    id: &PodId,
+    dir: &Path,
+    left: DiskRecord,
+    uid: &str,
+) -> Result<DiskRecord, DiskClaimError> {
+    let record = DiskRecord {
+        vm_uid: uid.to_owned(),
+        released: false,
+        ..left
+    };
+    write_json_durably(&dir.join(RECORD_FILE), &record)?;
+    let message = format!("the VM goes on with the disk in {}", dir.display());
+    tell(params, id, "RootDiskTakenOver", &message).await;
+    Ok(record)
 }
 
 /// The pod's VM, with the finalizer by which the disk outlives no deletion unseen.
@@ -300,13 +306,16 @@ pub(super) fn let_go(
     Ok(to.map_or(LetGo::Nothing, LetGo::Aside))
 }
 
-/// Whether the directory of any runner names the disk. It goes when the runner's QEMU has ended.
+/// Whether the directory of any runner names the disk. It goes when the runner's QEMU has ended. A configuration is searched as
+/// text: one that another version wrote counts too.
 fn is_in_use(vms: &Path, disk: &Path) -> bool {
+    let disk = disk.display().to_string();
     let entries = fs::read_dir(vms);
     entries.into_iter().flatten().flatten().any(|entry| {
-        let config = Paths::new(entry.path()).config();
-        let config: Option<RunnerConfig> = read_json(&config).ok().flatten();
-        config.is_some_and(|config| config.root_overlay.as_deref() == Some(disk))
+        match fs::read_to_string(Paths::new(entry.path()).config()) {
+            Ok(text) => text.contains(&disk),
+            Err(error) => error.kind() != io::ErrorKind::NotFound,
+        }
     })
 }
 

@@ -1,6 +1,7 @@
 use serde_json::Value;
 
 use super::*;
+use crate::config::RunnerConfig;
 
 const UID: &str = "uid-1";
 

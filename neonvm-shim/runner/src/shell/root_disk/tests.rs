@@ -146,6 +146,28 @@ async fn damaged_disk_is_refused_and_leaked_clusters_are_not_damage() {
 }
 
 #[tokio::test]
+async fn disk_that_finds_no_room_leaves_nothing_and_is_made_later() {
+    let rig = Rig::sound(false);
+    let tool = fs::read_to_string(&rig.config.programs.qemu_img).unwrap();
+    let full = tool.replace(
+        "echo whole > \"$9\"",
+        "echo half > \"$9\"; echo No space left >&2; exit 1",
+    );
+    assert_ne!(full, tool);
+    fs::write(&rig.config.programs.qemu_img, full).unwrap();
+    let refused = rig.open().await.unwrap_err();
+    assert!(
+        refused.contains("is there room") && refused.contains("No space left"),
+        "{refused}"
+    );
+    assert!(!rig.disk().exists() && !rig.record().made);
+    assert!(!rig.dir.path().join("root.qcow2.new").exists());
+    fs::write(&rig.config.programs.qemu_img, tool).unwrap();
+    rig.open().await.unwrap();
+    assert!(rig.disk().exists());
+}
+
+#[tokio::test]
 async fn disk_that_another_qemu_has_open_is_named_as_such() {
     let held = r#"echo 'Failed to get shared "write" lock' >&2; exit 1"#;
     let rig = Rig::new(true, held, 0);
