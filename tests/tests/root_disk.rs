@@ -218,5 +218,5 @@ async fn disk_goes_with_its_vm_unless_it_is_kept() {
     assert!(!disk(&site).exists());
     let trash = names(&site.state_dir().join("trash"));
     assert_eq!(trash.len(), 1, "{trash:?}");
-    assert!(trash[0].ends_with(&format!("-default_{VM}")), "{trash:?}");
+    assert!(trash[0].starts_with(&format!("default_{VM}_")), "{trash:?}");
 }

@@ -59,11 +59,7 @@ pub(crate) async fn backup(context: &Context, args: &BackupArgs) -> Outcome {
     let file = std::path::absolute(&args.file).map_err(|error| broken(&args.file, &error))?;
     let described = described(&file);
     for path in [&file, &described] {
-        if path.exists() {
-            return Err(Fail::usage(format!("{} exists", path.display()))
-                .rule("a backup never replaces another one")
-                .fix("name another file"));
-        }
+        check_is_free(path)?;
     }
     let folder = file.parent().unwrap_or(Path::new("/"));
     let image = image_of(&disk.record)?;
@@ -94,6 +90,15 @@ pub(crate) async fn backup(context: &Context, args: &BackupArgs) -> Outcome {
         memory(size),
         described.display()
     ));
+    Ok(())
+}
+
+fn check_is_free(path: &Path) -> Outcome {
+    if path.exists() {
+        return Err(Fail::usage(format!("{} exists", path.display()))
+            .rule("a backup never replaces another one")
+            .fix("name another file"));
+    }
     Ok(())
 }
 

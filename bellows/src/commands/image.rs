@@ -613,7 +613,7 @@ mod tests {
         };
         put(state.disks().join("default_pg"), &record(1));
         put(
-            state.trash().join("20250131T235959Z-default_old"),
+            state.trash().join("default_old_1738367999000000"),
             &record(2),
         );
         let both = [1, 2].map(|byte| Digest::from_bytes([byte; 32]));

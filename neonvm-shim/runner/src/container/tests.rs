@@ -263,6 +263,20 @@ fn n18_what_is_missing_or_wrong_is_named() {
     assert!(why(&args(&[])).contains("manifest.json does not describe a guest"));
 }
 
+/// Requirement: D1. A disk that is asked to stay is never a fresh one in silence.
+#[test]
+fn persistent_disk_without_a_volume_is_refused() {
+    let root = files();
+    let mut spec = spec();
+    spec["guest"]["rootDisk"]["persistent"] = json!(true);
+    let refused = config(root.path(), &args_of(&spec, "x", &[]), &pod());
+    let refused = refused.unwrap_err().to_string();
+    assert!(
+        refused.contains("has no volume for the root disk"),
+        "{refused}"
+    );
+}
+
 #[test]
 fn a_disk_that_belongs_to_somebody_else_can_be_read_by_a_qemu_without_privileges() {
     let root = files();

@@ -27,6 +27,8 @@ use crate::shell::record::{RecordError, private_dir, read_json, write_json_durab
 
 /// Directory of all root disks, below the state directory.
 const DISKS: &str = "disks";
+/// Annotation of a VM that was made for a guest that runs already: the disk of that guest is its own.
+const ADOPTS: &str = "autoscaling.neon.tech/adopts";
 
 /// Why a pod cannot have its VM's disk now.
 #[derive(Debug, thiserror::Error)]
@@ -114,7 +116,8 @@ pub(super) async fn claim_for(
         has_disk: dir.join(DISK_FILE).exists(),
     };
     let uid = object.metadata.uid.clone().unwrap_or_default();
-    let use_disk = annotation(&object, ANNOTATION_USE_DISK);
+    let adopts = annotation(&object, ADOPTS).map(|_| "true".to_owned());
+    let use_disk = annotation(&object, ANNOTATION_USE_DISK).or(adopts);
     let claim = claim(found, &uid, use_disk.as_deref());
     let claim = claim.map_err(|problem| DiskClaimError::Problem {
         dir: shown.clone(),
