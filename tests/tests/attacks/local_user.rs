@@ -48,7 +48,7 @@ fn name_of(at: SocketAddr) -> Option<&'static str> {
         ([0, 2], 9100) => "scheduler's metrics",
         ([0, 3], 9100 | 9101) => "agent's metrics",
         ([0, 3], 10300) => "agent's state",
-        ([0, 4], 7778) => "controller's metrics",
+        ([0, 1], 8080) => "metrics of the process",
         ([0, _], _) => return None,
         (_, 25183) => "runner's port",
         (_, 25184) => "guest's daemon",
