@@ -16,6 +16,7 @@ use scheduler::{Callers, ReviewRule};
 use serde_json::{Value, json};
 use support::api::FakeApi;
 use support::{GIB, Running, approved, node, request, size, vm, vm_pod};
+use telemetry::bearer::Expected;
 use telemetry::tls::{ClientFiles, IdentityFiles, Server, ServerFiles};
 use test_authority::{Authority, put};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
@@ -312,6 +313,36 @@ async fn a_reviewed_token_of_an_agent_is_good_for_its_node_and_reviewed_once() {
             .iter()
             .all(|review| review["spec"]["audiences"] == json!(["permits"]))
     );
+    running.stop().await.expect("ends well");
+}
+
+/// Requirement: W4.
+#[tokio::test]
+async fn scheduler_of_one_machine_grants_permits_to_its_agent_only() {
+    let api = two_nodes().await;
+    let callers = Callers::only(Expected::new("of-this-start"));
+    let running = start(&api, callers).await;
+    let url = format!("http://{}/", running.permits);
+    let bare = running.http.post(url).body("x").send().await;
+    assert_eq!(bare.expect("is answered").status(), 401);
+    until_counted(&running, "no_token", 1).await;
+    let told = ask_with(&running, "of-another-start", "here").await;
+    assert_eq!(told, (401, "bad_token".to_owned()));
+    assert_eq!(approved(&api, "here"), None, "a refusal writes nothing");
+    for vm in ["here", "there"] {
+        assert_eq!(ask_with(&running, "of-this-start", vm).await.0, 200, "{vm}");
+    }
+    running.stop().await.expect("ends well");
+}
+
+/// Requirement: W4.
+#[tokio::test]
+async fn scheduler_without_a_proof_to_ask_for_grants_nothing() {
+    let api = two_nodes().await;
+    let running = start(&api, Callers::default()).await;
+    let told = ask_with(&running, "any", "here").await;
+    assert_eq!(told, (401, "bad_token".to_owned()));
+    assert_eq!(approved(&api, "here"), None);
     running.stop().await.expect("ends well");
 }
 

@@ -116,3 +116,34 @@ fn labels_fit_their_file_systems_and_stay_apart() {
     assert!(one.len() == 16 && one.starts_with("sevente~"), "{one}");
     assert_ne!(one, other);
 }
+
+/// Requirement: W3.
+#[test]
+fn monitors_token_is_on_the_runtime_drive_for_root_of_the_guest_alone() {
+    let planned = |token: Option<&str>| {
+        let plan = plan(&spec(Vec::new()), None).unwrap();
+        plan.with_monitor_token(token)
+    };
+    let files = |plan: &Plan| match &plan.drives[0].content {
+        Content::Files(files) => files.clone(),
+        other => panic!("{other:?}"),
+    };
+    let (with, without) = (files(&planned(Some("0123"))), files(&planned(None)));
+    assert_eq!(with[MONITOR_TOKEN], b"0123\n");
+    assert!(!without.contains_key(MONITOR_TOKEN));
+    // Rock Ridge's field of a file with mode 0400.
+    let mut field = b"PX\x24\x01".to_vec();
+    field.extend(0o100_400_u32.to_le_bytes());
+    let private = |label: &str, files| {
+        let image = iso::iso(label, files).unwrap();
+        let found = image.windows(field.len()).filter(|part| *part == field);
+        found.count()
+    };
+    assert_eq!(private(RUNTIME_LABEL, &with), 1);
+    assert_eq!(private(RUNTIME_LABEL, &without), 0);
+    assert_eq!(
+        private("a-volume", &with),
+        0,
+        "a volume's file is as it was"
+    );
+}
