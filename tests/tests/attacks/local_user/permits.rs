@@ -9,7 +9,7 @@ use bellows_tests::attacks::{Outcome, Report};
 use bellows_tests::guest::Guest;
 use bellows_tests::guest_or_skip;
 use bellows_tests::patience::wait_for;
-use bellows_tests::site::{BOOT_PATIENCE, Site};
+use bellows_tests::site::{BOOT_PATIENCE, Site, postgres_vm};
 use protocol::vm::VmPhase;
 use serde_json::{Value, json};
 use tokio::process::Command;
@@ -189,10 +189,7 @@ async fn local_user_does_not_take_the_agents_place_at_a_monitor() {
         return;
     }
     let site = Site::fresh().await.unwrap();
-    let mut vm = vm_without_guest();
-    vm["spec"]["guest"]["rootDisk"]["image"] = json!("bellows/minimal");
-    vm["spec"]["guest"]["ports"] = json!([{"port": 9100}, {"port": 10301}]);
-    vm["spec"]["guest"]["memorySlotSize"] = json!("256Mi");
+    let vm = postgres_vm("pg", (1000, 1000, 1000), (1, 1, 2), true);
     site.create(&vm).await.unwrap();
     let running = site.wait_vm("pg", "phase Running", BOOT_PATIENCE, |vm| {
         let status = vm.status.as_ref();
