@@ -324,6 +324,41 @@ fn values_of_the_others_reach_their_manifests() {
     );
 }
 
+/// Requirement: W8.
+#[test]
+fn permits_of_the_chart_need_a_token_unless_that_is_switched_off() {
+    let Some(kit) = Kit::find("permits_of_the_chart_need_a_token_unless_that_is_switched_off")
+    else {
+        return;
+    };
+    let words = |values: &[&str]| {
+        let scheduler = key("Deployment", "kube-system", "autoscale-scheduler");
+        let command = "/spec/template/spec/containers/1/command";
+        at(&kit.chart(values), &scheduler, command).to_string()
+    };
+    let (usual, open) = (words(&[]), words(&["scheduler.tokenReview=false"]));
+    assert!(
+        usual.contains("--token-review-audience=permits")
+            && usual.contains("serviceaccount:kube-system:autoscaler-agent")
+            && !usual.contains("--permits-for-anyone"),
+        "{usual}"
+    );
+    assert!(
+        open.contains("--permits-for-anyone") && !open.contains("--token-review"),
+        "{open}"
+    );
+    let agent = key("DaemonSet", "kube-system", "autoscaler-agent");
+    let mounts = at(
+        &kit.chart(&[]),
+        &agent,
+        "/spec/template/spec/containers/0/volumeMounts",
+    );
+    assert!(
+        mounts.to_string().contains("/var/run/secrets/permits"),
+        "{mounts}"
+    );
+}
+
 #[test]
 fn the_chart_lints_and_refuses_what_means_nothing() {
     let Some(kit) = Kit::find("the_chart_lints_and_refuses_what_means_nothing") else {
