@@ -29,8 +29,8 @@ pub const GUEST_NETWORK: &str = "GUEST_NETWORK";
 /// the pod's address and makes them again to the guest, TCP and UDP alone.
 pub const GUEST_NETWORKS: [&str; 2] = ["bridge", "user"];
 
-/// Environment of a runner's container: [`NO_PRIVILEGES`] where it has none beyond those of any container, as a namespace of Pod
-/// Security level `baseline` wants it. The target of a migration is made like its source. Ours.
+/// Environment of a runner's container: [`NO_PRIVILEGES`] where it has only the privileges that Pod
+/// Security level `baseline` admits. The controller makes the target of a migration like its source. Ours.
 pub const RUNNER_PRIVILEGES: &str = "RUNNER_PRIVILEGES";
 /// The value of [`RUNNER_PRIVILEGES`].
 pub const NO_PRIVILEGES: &str = "none";

@@ -554,7 +554,7 @@ fn whoever_may_view_or_edit_a_namespace_may_so_with_its_vms() {
     let privileged = &made[&key("ClusterRole", "", "neonvm-virtualmachine-privileged-role")];
     assert!(
         privileged["metadata"].get("labels").is_none(),
-        "nobody has it"
+        "no role includes it"
     );
     assert_eq!(privileged["rules"][0]["verbs"], json!(["use-privileged"]));
     let read_only = json!(["get", "list", "watch"]);

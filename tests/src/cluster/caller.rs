@@ -1,4 +1,5 @@
-//! Somebody with the token of a service account, who talks to the API without a client's manners: what is sent is what is tried.
+//! A caller with the token of a service account. It sends requests as they are, without a client's reads
+//! before them.
 
 use std::path::PathBuf;
 

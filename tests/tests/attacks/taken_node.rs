@@ -1,5 +1,5 @@
-//! Attacker: whoever has taken over one node. It has the tokens of the agent and the runners of that node. And whoever has taken over the
-//! scheduler or the controller of a cluster, whose roles allow more than the programs do.
+//! Attacker: an intruder on one node, with the tokens of the agent and the runners of that node. And an
+//! intruder in the scheduler or controller of a cluster, whose roles allow more than their programs do.
 
 use bellows_tests::attacks::Report;
 use bellows_tests::cluster::{
@@ -44,7 +44,7 @@ impl World {
         self.plane.ask(&[&words[..], &rest].concat()).expect("it");
     }
 
-    /// What the kubelet of a node has: the token of its agent's pod.
+    /// The token of the agent's pod, as the kubelet of the node has it.
     async fn agent_of(&self, node: &str) -> Caller {
         let pod = format!("agent-{node}");
         let object = json!({"apiVersion": "v1", "kind": "Pod",
@@ -61,13 +61,13 @@ fn vm_at(node: &str) -> String {
     format!("{}/vm-{node}", vms(SPACE))
 }
 
-/// What an agent writes.
+/// The patch of an agent.
 fn size(cpus: u32) -> Value {
     json!({"spec": {"guest": {"cpus": {"use": cpus}, "memorySlots": {"use": cpus}},
         "targetRevision": {"revision": {"value": 1, "flags": 0}, "updatedAt": "2026-01-01T00:00:00Z"}}})
 }
 
-/// What of a VM an agent never writes.
+/// Patches that an agent never sends.
 fn beyond_a_size() -> Vec<(&'static str, Value)> {
     let container = json!([{"name": "x", "image": "x", "securityContext": {"privileged": true}}]);
     vec![
@@ -164,7 +164,7 @@ async fn scheduler_that_is_taken_over_writes_its_grants_and_migrations_alone() {
     settle(&scheduler, &at, &size(2)).await;
     let mut report = Report::new("a scheduler that was taken over");
     let mut tried = beyond_a_size();
-    // What it has granted is its to write.
+    // The scheduler writes its own grants.
     tried.retain(|(what, _)| *what != "metadata.annotations");
     tried.push(("spec.guest.cpus.use", size(3)));
     let bounds = json!({"metadata": {"annotations": {"autoscaling.neon.tech/bounds": "{}"}}});

@@ -22,9 +22,9 @@ use serde_json::{Value, json};
 /// The tenant's namespace.
 pub(super) const SPACE: &str = "team";
 const TENANT: &str = "tenant";
-/// How long the controllers of Kubernetes may take to put roles together, and ours to make a pod, on a busy machine.
+/// Longest time on a busy machine until Kubernetes aggregates roles and our controller makes a pod.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// How long a policy may take to come into effect. Where there is none, the attack goes on after it.
+/// Longest time until a policy is in effect. Without a policy the attack begins after it.
 const SETTLE: Duration = Duration::from_secs(15);
 
 /// A VM that is autoscaled and has nothing unusual.
@@ -134,7 +134,7 @@ async fn tenant_with_edit_sets_nothing_of_a_vm_that_acts_outside_its_guest() {
     the_verb_is_enough(&plane, &tenant, &own).await;
 }
 
-/// Who is given `use-privileged` sets such members; who is not may still change the rest of that VM.
+/// With `use-privileged` the tenant sets such members. Without it, the tenant may still change the others.
 async fn the_verb_is_enough(plane: &ControlPlane, tenant: &Caller, own: &str) {
     let account = format!("--serviceaccount={SPACE}:{TENANT}");
     let role = "--clusterrole=neonvm-virtualmachine-privileged-role";
@@ -195,7 +195,7 @@ async fn start_controller(plane: &ControlPlane, dir: &Path) -> (Process, PathBuf
     (process, log)
 }
 
-/// What of a pod's containers runs the tenant's images, and with which privileges.
+/// Name and security context of each container that runs an image of the tenant.
 fn tenants_containers(pod: &Pod) -> Vec<(String, Value)> {
     let spec = pod.spec.as_ref().expect("a spec");
     let init = spec.init_containers.iter().flatten();

@@ -95,7 +95,7 @@ fn roles_of_vms_come_with_the_policies_and_these_name_our_accounts() {
         let actions = &binding["spec"]["validationActions"];
         assert_eq!(actions, &serde_json::json!(["Deny"]), "{name}");
         assert!(binding["spec"].get("matchResources").is_none(), "{name}");
-        // Whoever is named is an account that the chart makes.
+        // The chart makes each account that a policy names.
         let text = policy.to_string();
         let named = "system:serviceaccount:";
         for (at, _) in text.match_indices(named) {

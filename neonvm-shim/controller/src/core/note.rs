@@ -100,7 +100,7 @@ pub enum Note {
         /// Why.
         reason: Reason,
     },
-    /// Its namespace admits no pod with privileges, so that its pod is made without.
+    /// The namespace admits no pod with privileges. The controller makes the pod without.
     Unprivileged,
     /// A change that breaks a rule was let pass, because the VM is excused.
     SkippedValidation {

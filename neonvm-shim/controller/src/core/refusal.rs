@@ -18,7 +18,7 @@ pub enum Refusal {
     },
 }
 
-/// What API servers say of a pod that has more privileges than its namespace admits.
+/// Part of the message by which Pod Security admission refuses a pod.
 const POD_SECURITY: &str = "violates PodSecurity";
 
 impl Refusal {

@@ -70,8 +70,9 @@ pub(super) fn insert(resources: &mut serde_json::Map<String, Value>, vm: &Virtua
     }
 }
 
-/// Limits the CPU time of a new container whose runner cannot hold QEMU to a quota: `percent` of the VM's largest size, and one
-/// CPU at least, which a guest needs to boot in time. Bound to the largest size, it never has to follow a resize.
+/// Limits the CPU time of a new container whose runner cannot hold QEMU to a quota: `percent` of the
+/// VM's largest size, and at least one CPU, so that a small guest boots in time. A limit by the largest
+/// size never has to follow a resize.
 pub(super) fn bound(
     resources: &mut serde_json::Map<String, Value>,
     vm: &VirtualMachine,

@@ -67,8 +67,9 @@ pub struct Settings {
     pub cpu_quota_percent: Option<u32>,
     /// How guests are connected to their pods; `None` says nothing of it to the runner.
     pub guest_network: Option<GuestNetwork>,
-    /// Runner pods have no privileges, so that a namespace of Pod Security level `baseline` admits them: QEMU's own network, and a
-    /// limit of the container in place of the quota. Set for a VM once the API server has refused its pod for them.
+    /// Runner pods have no privileges, so that namespaces of Pod Security level `baseline` admit them:
+    /// QEMU's own network, and a limit of the container in place of the quota. A VM's core sets it when
+    /// the API server refuses the pod for its privileges.
     pub unprivileged_pods: bool,
     /// Passes `-use-virtio-console`.
     pub use_virtio_console: bool,
@@ -145,7 +146,7 @@ impl Settings {
             ..Self::one_machine()
         }
     }
-    /// The same for pods without privileges.
+    /// These settings, for pods without privileges.
     #[must_use]
     pub fn unprivileged(&self) -> Self {
         Self {

@@ -1,12 +1,12 @@
-//! Every member of a VirtualMachine's spec, and what it can reach. A member that no list names fails the test: whoever adds one says
-//! here what it is.
+//! Every member of a VirtualMachine's spec, and what it can reach. A member that no list names fails the
+//! test: the author of a new member classifies it here.
 
 use std::collections::BTreeSet;
 
 use bellows_tests::cluster::ControlPlane;
 use serde_json::{Value, json};
 
-/// These stay in the guest, its QEMU or its status: they say how large it is, what it runs and how it is looked at.
+/// These act on the guest and its QEMU alone: size, programs, settings.
 const IN_THE_GUEST: &[&str] = &[
     "cpuScalingMode",
     "enableAcceleration",
@@ -30,8 +30,9 @@ const IN_THE_GUEST: &[&str] = &[
     "targetRevision",
     "terminationGracePeriodSeconds",
 ];
-/// These are the pod's. Whoever has `edit` says them of any pod, and gets no more by a VM: places, ports of the pod's own address,
-/// secrets and config maps of the namespace, and images, which run without privileges (the other test of this file).
+/// These act on the pod. `edit` allows them for any pod, and a VM gives no more: nodes, ports of the pod's
+/// address, secrets and config maps of the namespace, and images, which run without privileges (the
+/// other test of `tenant.rs`).
 const OF_THE_POD: &[&str] = &[
     "affinity",
     "disks[].configMap",
@@ -76,7 +77,7 @@ const ATTACKED: &[&str] = &[
     "tls.mountPath",
 ];
 
-/// What runs a program of the tenant's beside its guest, or names what is not its namespace's.
+/// Changes that run a program of the tenant's beside its guest, or name something of another namespace.
 pub(super) fn privileged() -> Vec<(&'static str, Value)> {
     let container =
         json!([{"name": "x", "image": "tenant/x:1", "securityContext": {"privileged": true}}]);
@@ -127,7 +128,7 @@ pub(super) fn approved() -> Value {
     json!({"metadata": {"annotations": {approved: r#"{"vCPUs":1000,"mem":"4000Gi"}"#}}})
 }
 
-/// What agent and scheduler alone write, of a VM that is there.
+/// Changes that agent and scheduler alone may make.
 pub(super) fn of_parts() -> Vec<(&'static str, Value)> {
     let note = |name: &str, value: &str| json!({"metadata": {"annotations": {name: value}}});
     let guest = |member: &str, size: u32| json!({"spec": {"guest": {member: {"use": size}}}});

@@ -61,7 +61,7 @@ impl MoveCore {
                 self.is_stale(&action);
             }
             Err(Refusal::Gone) => self.is_gone(&action),
-            // Its namespace has come to admit no privileges since the source was made.
+            // The namespace's level was raised after the source was made.
             Err(refusal)
                 if kind == Kind::CreatePod
                     && refusal.is_of_pod_security()

@@ -1,5 +1,5 @@
-//! What the containers of a runner pod may do (SECURITY.md, wall W7): images of the VM's author run without privileges, and where a
-//! namespace admits none, so does the runner.
+//! Privileges of the containers of a runner pod (`docs/threat-model.md`, W7). Images of the VM's author
+//! run without any. The runner has none where its namespace admits none.
 
 use protocol::vm::VirtualMachine;
 use serde_json::{Value, json};
@@ -10,8 +10,8 @@ use crate::core::settings::{GuestNetwork, Settings};
 /// Name of the init container that prepares the pod's network. Of all containers it alone is privileged.
 const NETWORK_CONTAINER: &str = "init-network";
 
-/// The containers that run before the runner. Images of the VM's author run without privileges: only the network's container,
-/// of the operator's own image, has them.
+/// The containers that run before the runner. The one that prepares the network is privileged and runs
+/// the operator's image; images of the VM's author have no privileges.
 pub(super) fn init_containers(vm: &VirtualMachine, settings: &Settings) -> Vec<Value> {
     let images = json!([{"name": "virtualmachineimages", "mountPath": "/vm/images"}]);
     let disk = "/vm/images/rootdisk.qcow2";
@@ -22,7 +22,7 @@ pub(super) fn init_containers(vm: &VirtualMachine, settings: &Settings) -> Vec<V
         "securityContext": {
             "privileged": false,
             "allowPrivilegeEscalation": false,
-            // To take the disk out of the image and give it to QEMU's user, whoever owns it there.
+            // To move the disk out of the image and give it to QEMU's user.
             "capabilities": {"drop": ["ALL"], "add": ["CHOWN", "DAC_OVERRIDE", "FOWNER"]},
         },
         "command": ["sh", "-c", format!(
@@ -49,7 +49,7 @@ pub(super) fn init_containers(vm: &VirtualMachine, settings: &Settings) -> Vec<V
     all
 }
 
-/// Sets what the kernel keeps per network namespace, in the pod's. `None` where nothing is routed there.
+/// Sets sysctls of the pod's network namespace. `None` where the pod routes nothing.
 fn network_container(settings: &Settings) -> Option<Value> {
     if settings.unprivileged_pods || !settings.runners_at_pods {
         return None;
@@ -72,10 +72,10 @@ fn network_container(settings: &Settings) -> Option<Value> {
     }))
 }
 
-/// What the runner's container may do beyond any other container.
+/// Security context of the runner's container.
 pub(super) fn runner_privileges(settings: &Settings) -> Value {
     if settings.unprivileged_pods {
-        // What a container has by default, less what no runner needs.
+        // The default capabilities, less those that the runner does not use.
         let drop = ["AUDIT_WRITE", "MKNOD", "NET_RAW", "SETFCAP"];
         return json!({
             "privileged": false,

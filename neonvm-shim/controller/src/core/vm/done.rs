@@ -92,7 +92,8 @@ impl VmCore {
         }
     }
 
-    /// Whether a pod was refused for its privileges, and is now made without them. A refusal of that pod is like any other.
+    /// Switches to pods without privileges when Pod Security has refused one with them; returns whether it
+    /// did. A refusal of a pod without privileges is handled like any other.
     fn does_without_privileges(&mut self, kind: Kind, refusal: &Refusal) -> bool {
         let may = kind == Kind::CreatePod && refusal.is_of_pod_security();
         if !may || self.settings.unprivileged_pods {

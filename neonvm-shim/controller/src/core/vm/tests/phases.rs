@@ -296,7 +296,7 @@ fn pod_that_is_refused_for_its_privileges_is_made_without_them_at_once() {
     world.admits_privileges = false;
     world.settle();
     let pod = world.status().pod_name;
-    assert_eq!(world.created, [pod.clone()]);
+    assert_eq!(world.created.iter().collect::<Vec<_>>(), [&pod]);
     assert!(is_unprivileged(&world.pod(&pod)));
     let mut notes = std::iter::from_fn(|| world.core.poll_note());
     assert!(notes.any(|note| note == Note::Unprivileged));
