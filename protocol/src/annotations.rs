@@ -19,6 +19,10 @@ pub const LABEL_ALWAYS_MIGRATE: &str = "autoscaling.neon.tech/testing-only-alway
 pub const LABEL_CREATED_BY_SCHEDULER: &str = "autoscaling.neon.tech/created-by-scheduler";
 /// Label on runner pods: the VM's name.
 pub const LABEL_VM_NAME: &str = "vm.neon.tech/name";
+/// Label on nodes, ours: the largest over-commit factor of CPU that counts there.
+pub const LABEL_MAX_OVERCOMMIT_CPU: &str = "autoscaling.neon.tech/max-overcommit-cpu";
+/// Label on nodes, ours: the largest over-commit factor of memory that counts there.
+pub const LABEL_MAX_OVERCOMMIT_MEMORY: &str = "autoscaling.neon.tech/max-overcommit-memory";
 /// Label of the endpoint a VM belongs to.
 pub const LABEL_ENDPOINT_ID: &str = "neon/endpoint-id";
 /// Label of the project a VM belongs to.

@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 use crate::core::fair::Fairness;
 use crate::core::ledger::Rules;
 use crate::core::migrate::MigrationRule;
+use crate::core::overcommit::OvercommitPolicy;
 use crate::core::score::Curve;
 use crate::core::{Settings, Timing};
 
@@ -26,6 +27,10 @@ const FAIRNESS_KEYS: &str = "an object of sharing (true or false), vmGrowthPerSe
 /// What `migration` holds.
 const MIGRATION_KEYS: &str = "an object of mode (off, deployed or pressure), maxPerNode, backoffSeconds, \
     backoffMaxSeconds and stuckSeconds (whole numbers)";
+
+/// What `overcommit` holds.
+const OVERCOMMIT_KEYS: &str =
+    "an object of max ({cpu, memory}) and namespaces (by name, the same), factors of at least 1";
 
 /// The checked configuration. [`Config::default`] holds the values that ship.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -58,6 +63,9 @@ pub struct Config {
     /// Ours: when VMs are migrated.
     #[serde(skip_serializing_if = "MigrationRule::is_default")]
     pub migration: MigrationRule,
+    /// Ours: the largest over-commit factors that count.
+    #[serde(skip_serializing_if = "OvercommitPolicy::is_default")]
+    pub overcommit: OvercommitPolicy,
     /// Ours: whether a binding that kube-scheduler asks for is refused where there is no room any more. On by default; the
     /// deployed plugin never refuses one.
     #[serde(skip_serializing_if = "is_true")]
@@ -103,6 +111,7 @@ impl Default for Config {
             ignored_namespaces: BTreeSet::new(),
             fairness: Fairness::default(),
             migration: MigrationRule::default(),
+            overcommit: OvercommitPolicy::default(),
             strict_bind: true,
         }
     }
@@ -192,6 +201,7 @@ impl Config {
             ignored_namespaces: reader.optional("ignoredNamespaces", "a list of texts"),
             fairness: reader.optional("fairness", FAIRNESS_KEYS),
             migration: reader.optional("migration", MIGRATION_KEYS),
+            overcommit: reader.optional("overcommit", OVERCOMMIT_KEYS),
             strict_bind: reader
                 .optional::<Option<bool>>("strictBind", "true or false")
                 .unwrap_or(true),
@@ -249,6 +259,7 @@ impl Config {
                 },
                 count_plugged,
                 fairness: self.fairness,
+                overcommit: self.overcommit.clone(),
             },
             timing: Timing {
                 request_budget: budget,
@@ -430,6 +441,29 @@ mod tests {
                 "{error}"
             );
         }
+    }
+
+    #[test]
+    fn overcommit_bounds_are_ours_and_a_deployed_file_has_the_defaults() {
+        assert!(!shipped().to_string().contains("overcommit"));
+        let mut file = shipped();
+        let bounds = |file: &Value| -> Result<_, ConfigError> {
+            Ok(Config::parse(&file.to_string())?
+                .settings(false, true)
+                .rules
+                .overcommit)
+        };
+        assert_eq!(bounds(&file), Ok(OvercommitPolicy::default()));
+        file["overcommit"] =
+            json!({"max": {"memory": 1}, "namespaces": {"a": {"memory": "1500m"}}});
+        let policy = bounds(&file).expect("is valid");
+        assert_eq!(policy.of("a").mem, 1500);
+        assert_eq!(policy.of("b").mem, 1000);
+        let config = Config::parse(&file.to_string()).expect("is valid");
+        assert_eq!(Config::parse(&config.to_pretty_json()), Ok(config));
+        file["overcommit"] = json!({"max": {"cpu": 0.9}});
+        let error = Config::parse(&file.to_string()).expect_err("is bad");
+        assert!(error.0[0].starts_with("overcommit must be an object of max"));
     }
 
     #[test]

@@ -183,6 +183,7 @@ fn refusal(refused: &Value) -> Vec<String> {
             "priority" => format!("VMs of a higher priority on node {node} want what is left"),
             "growth_rate" => "it or its node grew as fast as it may".into(),
             "migrating" => "it is being moved to another node".into(),
+            "vm_max" => "that is the VM's own largest size".into(),
             "claim" => "its agent says it was permitted more than is written".into(),
             "node_missing" => format!("node {node} is not known any more"),
             other => other.replace('_', " "),

@@ -3,12 +3,17 @@
 //! Per resource, independently (spec/scheduler.md §2.3, §2.4):
 //!
 //! ```text
-//! held  = approved by the VM's object, or what the VM uses when nothing is;
-//!         at first contact at least what it uses; never below what the agent says it was permitted
+//! shown = the largest of: approved by the VM's object, in use by it, targets of writes under way
+//! held  = what the agent says it was permitted, but no more than is shown; at least what is in use when nothing is approved;
+//!         at first contact the larger of approved and in use
+//! most  = the VM's own largest size; held where that is not known
 //! asked <= held : permit = asked
-//! asked >  held : permit = held + a grant of what the node has left, unless something forbids any grant (`Limit`)
+//! asked >  held : permit = held + a grant of what the node has left, up to `most`, unless something forbids any grant
+//!                 (`Limit`)
 //! approved       = permit, and not less than the VM uses by the version of its object that the write is conditional on
 //! ```
+//!
+//! An agent's word and the object's have to agree: neither a forged request nor a forged annotation is room on the node.
 
 use protocol::permit::{AgentRequest, NamespacedName, PermitRefusal};
 use protocol::time::Timestamp;
@@ -17,7 +22,7 @@ use serde::Serialize;
 
 use super::amount::{Both, GrantInput, Resource, grant};
 use super::fair::{Case, Fair};
-use super::ledger::{Ledger, VmEntry, overcommit_of};
+use super::ledger::{Ledger, VmEntry};
 use super::view::{Noted, PodRole, PodView};
 
 /// What kept an increase from being granted whole.
@@ -28,8 +33,10 @@ pub enum Limit {
     NoRoom,
     /// The node's object is not known, so that its room is not.
     NodeMissing,
-    /// The agent says it was permitted more than is approved; nothing is added to that.
+    /// The agent says it was permitted more than is approved; it is granted nothing beyond what is.
     Claim,
+    /// The VM's own largest size, or that size is not known.
+    VmMax,
     /// The VM is being migrated.
     Migrating,
     /// Another scheduler places this pod.
@@ -58,6 +65,7 @@ impl Limit {
             Self::NoRoom => "no_room",
             Self::NodeMissing => "node_missing",
             Self::Claim => "claim",
+            Self::VmMax => "vm_max",
             Self::Migrating => "migrating",
             Self::ForeignScheduler => "foreign_scheduler",
             Self::NotAutoscaled => "not_autoscaled",
@@ -111,6 +119,8 @@ pub struct Verdict {
     pub held: u64,
     /// What is held from now on.
     pub permit: u64,
+    /// The VM's own largest size. No permit is above it.
+    pub most: u64,
     /// How far beyond `held` it could have grown.
     pub room: u64,
     /// What became of it.
@@ -197,20 +207,26 @@ pub fn decide(
         vm: &vm.view.key,
         priority: pod.priority,
     };
+    let most = vm.view.most().unwrap_or(ground.held);
+    let factors = ledger.factors(pod, node);
     let verdicts = Both::<u64>::from(request.resources).map(|resource, asked| {
+        let most = Both::from(most).get(resource);
         let input = GrantInput {
             total: total.get(resource),
             others: others.get(resource),
             held: Both::from(ground.held).get(resource),
-            asked,
+            asked: asked.min(most),
             unit: Both::from(request.compute_unit).get(resource),
-            overcommit_milli: overcommit_of(pod).get(resource),
+            overcommit_milli: factors.get(resource),
         };
         let claimed = ground.overclaimed.get(resource).then_some(Limit::Claim);
-        match forbidden.or(claimed) {
-            None if asked > input.held => verdict(input, None, fair.cap(case, resource, &input)),
-            limit => verdict(input, limit, None),
-        }
+        let decided = match forbidden.or(claimed) {
+            None if input.asked > input.held => {
+                verdict(input, most, None, fair.cap(case, resource, &input))
+            }
+            limit => verdict(input, most, limit, None),
+        };
+        above_max(decided, asked)
     });
     let permit = verdicts.map(|_, verdict| verdict.permit).to_resources();
     Ok(Decision {
@@ -237,15 +253,14 @@ struct Ground {
 impl Ground {
     fn of(vm: &VmEntry, request: &AgentRequest) -> Self {
         let view = &vm.view;
-        let mut written = match view.approved {
-            Noted::Value(approved) if view.autoscaled => approved,
-            _ => view.in_use,
+        let (approved, written) = match view.approved {
+            Noted::Value(approved) if view.autoscaled => (true, approved),
+            _ => (false, view.in_use),
         };
         let Some(last_permit) = request.last_permit else {
             // First contact tells what the VM has already; that is accepted as it is.
-            written = written.field_max(view.in_use);
             return Self {
-                held: written,
+                held: written.field_max(view.in_use),
                 overclaimed: Both::same(false),
                 claim: None,
             };
@@ -254,10 +269,17 @@ impl Ground {
             .holds
             .iter()
             .fold(written, |sum, hold| sum.field_max(hold.target));
+        let shown = last_permit.field_min(pending.field_max(view.in_use));
+        let held = if approved {
+            shown
+        } else {
+            shown.field_max(written)
+        };
         // An agent lowers its use before it tells, so what it asks for bounds what it may be using.
         let used = last_permit.field_min(request.resources);
+        let used = view.most().map_or(used, |most| used.field_min(most));
         Self {
-            held: written.field_max(last_permit),
+            held,
             overclaimed: Both::<u64>::from(last_permit)
                 .zip(pending.into())
                 .map(|_, (l, p)| l > p),
@@ -295,13 +317,34 @@ fn forbidden(ledger: &Ledger, pod: &PodView, node: &str, vm: &VmEntry) -> Option
     ledger.node(node).is_none().then_some(Limit::NodeMissing)
 }
 
+/// The verdict on a wish that was cut to the VM's largest size before it was decided.
+fn above_max(decided: Verdict, asked: u64) -> Verdict {
+    let is_cut = asked > decided.most;
+    let outcome = match decided.outcome {
+        Outcome::Accepted if is_cut => Outcome::Denied(Limit::VmMax),
+        Outcome::Granted if is_cut => Outcome::Partial(Limit::VmMax),
+        outcome => outcome,
+    };
+    Verdict {
+        asked,
+        outcome,
+        ..decided
+    }
+}
+
 /// `cap`: the most it may grow by whatever the room, and what says so.
-fn verdict(input: GrantInput, forbidden: Option<Limit>, cap: Option<(u64, Limit)>) -> Verdict {
+fn verdict(
+    input: GrantInput,
+    most: u64,
+    forbidden: Option<Limit>,
+    cap: Option<(u64, Limit)>,
+) -> Verdict {
     let GrantInput { asked, held, .. } = input;
     let done = |permit: u64, room: u64, outcome: Outcome| Verdict {
         asked,
         held,
         permit,
+        most,
         room,
         outcome,
     };

@@ -114,6 +114,8 @@ pub struct PodView {
     /// runner requests, before over-commit: its controller writes one of them before a guest grows, and after one has shrunk. Zero
     /// where there is neither, or the annotations are not readable.
     pub told: Resources,
+    /// What a VM's pod requests of its node, as kubelet counts it; zero for other pods, whose `size` it is.
+    pub runner_requests: Resources,
     /// The most it can be, counted while `size` is a problem: the larger of its requests and its VM's largest size.
     pub fallback: Resources,
 }
@@ -143,6 +145,7 @@ impl PodView {
             meta.label_is_true(LABEL_AUTO_MIGRATION) || meta.label_is_true(LABEL_ALWAYS_MIGRATE);
         let requests = requests::of_pod(object);
         let requested = requests.as_ref().ok().copied();
+        let runner_requests = requested.filter(|_| vm.is_some()).unwrap_or_default();
         let node = text("/spec/nodeName");
         let (size, told) = if vm.is_some() {
             let size = vm_size(&meta);
@@ -172,6 +175,7 @@ impl PodView {
             unschedulable_noted: unschedulable_noted(object),
             fallback: fallback(&meta, requested),
             told,
+            runner_requests,
             size,
             vm,
             uid: meta.uid,

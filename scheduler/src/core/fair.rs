@@ -274,7 +274,11 @@ impl Fair {
             let waits = verdict.outcome.limit().is_some_and(Limit::is_want_of_room);
             Wish {
                 held: verdict.permit,
-                asked: if waits { verdict.asked } else { verdict.permit },
+                asked: if waits {
+                    verdict.asked.min(verdict.most)
+                } else {
+                    verdict.permit
+                },
                 unit: Both::<u64>::from(unit).get(resource),
                 overcommit_milli: overcommit_milli.get(resource),
                 priority: case.priority,

@@ -11,7 +11,9 @@
 //!                   , legacy: what an earlier agent was permitted, for a while after another one's first contact
 //!                   , told: what its runner requests of the node, which a guest that grows has not had before
 //!                   , peak: what the guest may have had since its runner last reported the size wanted )
+//!              , but no more than the VM's own largest size, or what its pod requests where that is more
 //! on node      = spec.nodeName, else the node of a bind hold
+//! reserved     = counted / the over-commit factor that counts ([`super::overcommit`]), but no more than the node has
 //! ```
 //!
 //! A hold ends only by observation. A grant hold remembers the version of the VM its write was conditional on: the
@@ -24,8 +26,10 @@
 //! * sums equal the charges of the pods (`Ledger::audit`, called by every property test);
 //! * an older state of a VM never replaces a newer one (`tests::an_older_vm_state_is_ignored`);
 //! * what a guest may still have stays counted (`tests::a_late_report_frees_nothing_a_guest_may_still_have`);
+//! * no word of an object or a caller counts a VM at more than its largest size (`bounds::tests`);
 //! * a hold outlives errors and time-outs (`tests::a_grant_hold_ends_only_when_a_later_version_is_seen`).
 
+mod bounds;
 mod digest;
 mod fit;
 mod legacy;
@@ -39,12 +43,14 @@ use protocol::time::Timestamp;
 use protocol::units::{Bytes, Resources};
 use serde::Serialize;
 
+pub use bounds::Anomalies;
 pub use fit::Fit;
 
-use super::amount::{Both, NO_OVERCOMMIT_MILLI, shares};
+use super::amount::Both;
 use super::fair::Fairness;
+use super::overcommit::OvercommitPolicy;
 use super::score::Curve;
-use super::view::{NodeView, PodRole, PodView, VmView};
+use super::view::{NodeView, PodView, VmView};
 use table::{Index, Keyed, Table, digest};
 
 /// What pods take of one node.
@@ -195,6 +201,8 @@ pub struct Rules {
     pub count_plugged: bool,
     /// Who grows next when several want more, and how fast.
     pub fairness: Fairness,
+    /// How far over-commit factors count.
+    pub overcommit: OvercommitPolicy,
 }
 
 /// See the module's description. A clone is a speculative copy.
@@ -213,6 +221,7 @@ pub struct Ledger {
     touched: BTreeSet<String>,
     unlooked: BTreeSet<String>,
     room_epoch: u64,
+    anomalies: Anomalies,
 }
 
 impl Ledger {
@@ -231,6 +240,7 @@ impl Ledger {
             touched: BTreeSet::new(),
             unlooked: BTreeSet::new(),
             room_epoch: 0,
+            anomalies: Anomalies::default(),
         }
     }
 
@@ -246,13 +256,16 @@ impl Ledger {
     pub fn node_applied(&mut self, node: NodeView) {
         self.touch(&node.name);
         self.room_epoch += 1;
-        self.nodes.insert(node.name.clone(), node);
+        let name = node.name.clone();
+        let old = self.nodes.insert(name.clone(), node);
+        self.bounds_changed(&name, old.as_ref());
     }
 
     /// A node is gone. Pods still bound to it stay counted under its name.
     pub fn node_deleted(&mut self, name: &str) {
         self.touch(name);
-        self.nodes.remove(name);
+        let old = self.nodes.remove(name);
+        self.bounds_changed(name, old.as_ref());
     }
 
     /// The node of that name.
@@ -396,6 +409,7 @@ impl Ledger {
         match self.vms.get_mut(&key) {
             Some(entry) if view.version != 0 && view.version <= entry.view.version => return false,
             Some(entry) => {
+                self.anomalies.vm_observed(Some(&entry.view), &view);
                 if entry.view.uid != view.uid {
                     entry.claim = None;
                     entry.legacy = Resources::default();
@@ -413,6 +427,7 @@ impl Ledger {
                 }
             }
             None => {
+                self.anomalies.vm_observed(None, &view);
                 let entry = VmEntry {
                     peak: first_peak(&view),
                     view,
@@ -433,17 +448,14 @@ impl Ledger {
         if self.vms.get(key).is_none_or(|entry| entry.view.uid != uid) {
             return;
         }
-        let counted = self
-            .vms
-            .remove(key)
-            .map(|(_, entry)| entry.counted())
-            .unwrap_or_default();
         for pod in self.uids_of(key) {
+            let counted = self.pods.get(&pod).map(|entry| self.counted(&entry.view));
             if let Some(entry) = self.pods.get_mut(&pod) {
-                entry.orphan_floor = entry.orphan_floor.field_max(counted);
+                entry.orphan_floor = entry.orphan_floor.field_max(counted.unwrap_or_default());
             }
-            self.recharge(&pod);
         }
+        self.vms.remove(key);
+        self.recharge_vm(key);
     }
 
     /// The VM of that name.
@@ -491,53 +503,6 @@ impl Ledger {
 
     // ---- counting ----
 
-    /// What a pod is counted at before over-commit, wherever it is; nothing once it has ended.
-    #[must_use]
-    pub fn counted(&self, pod: &PodView) -> Resources {
-        let orphan_floor = self.pods.get(&pod.uid).map(|entry| entry.orphan_floor);
-        if pod.terminal {
-            return Resources::default();
-        }
-        let mut amount = match &pod.size {
-            Ok(size) => size.reserved,
-            Err(_) => pod.fallback,
-        };
-        amount = amount.field_max(orphan_floor.unwrap_or_default());
-        if let Some(vm) = vm_key(pod).and_then(|key| self.vms.get(&key)) {
-            amount = amount.field_max(vm.counted());
-            if pod.size.is_err() {
-                amount = amount.field_max(vm.view.largest);
-            }
-            let (plugged_in, plugged) = &vm.view.plugged;
-            if self.rules.count_plugged && *plugged_in == pod.key.name {
-                amount = amount.field_max(*plugged).field_max(vm.peak);
-            }
-        }
-        if self.rules.count_plugged {
-            amount = amount.field_max(pod.told);
-        }
-        amount
-    }
-
-    fn charge_of(&self, pod: &PodView) -> Load {
-        let amount = Both::from(self.counted(pod));
-        let milli = overcommit_of(pod);
-        let share = shares(amount, milli);
-        if self.rules.ignored_namespaces.contains(&pod.key.namespace) {
-            return Load {
-                ignored: share,
-                ..Load::default()
-            };
-        }
-        let leaving = pod.vm.is_some() && pod.role == PodRole::Source;
-        Load {
-            reserved: share,
-            committed: amount.map(|_, amount| u128::from(amount)),
-            migrating: if leaving { share } else { Both::default() },
-            ignored: Both::default(),
-        }
-    }
-
     fn recharge_vm(&mut self, vm: &NamespacedName) {
         for uid in self.uids_of(vm) {
             self.recharge(&uid);
@@ -556,8 +521,8 @@ impl Ledger {
         let node = entry.view.node.as_ref().or(entry.bind_hold.as_ref());
         let node = node.filter(|_| !entry.view.terminal).cloned();
         let fresh = node.map(|node| Charge {
+            load: self.charge_of(&entry.view, &node),
             node,
-            load: self.charge_of(&entry.view),
         });
         let Some(entry) = self.pods.get_mut(uid) else {
             return;
@@ -624,7 +589,9 @@ impl Ledger {
                     return Err(vec![node.clone()]);
                 }
                 let load = fresh.entry(node.clone()).or_default();
-                *load = combine(*load, self.charge_of(&entry.view), |sum, part| sum + part);
+                *load = combine(*load, self.charge_of(&entry.view, node), |sum, part| {
+                    sum + part
+                });
             }
         }
         let names: BTreeSet<&String> = fresh.keys().chain(self.loads.keys()).collect();
@@ -661,16 +628,6 @@ pub fn vm_key(pod: &PodView) -> Option<NamespacedName> {
         namespace: pod.key.namespace.clone(),
         name,
     })
-}
-
-/// A pod's over-commit factors; none when its size is not known.
-#[must_use]
-pub fn overcommit_of(pod: &PodView) -> Both<u32> {
-    pod.size
-        .as_ref()
-        .map_or(Both::same(NO_OVERCOMMIT_MILLI), |size| {
-            size.overcommit_milli
-        })
 }
 
 /// Whether replacing one charge by another leaves more room on some node.

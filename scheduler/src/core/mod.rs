@@ -36,6 +36,7 @@ pub mod fair;
 mod fixtures;
 pub mod ledger;
 pub mod migrate;
+pub mod overcommit;
 mod permits;
 mod placement;
 pub mod pressure;

@@ -89,6 +89,8 @@ struct Ticket {
     vm: NamespacedName,
     conflicts: u32,
     in_flight: bool,
+    /// The VM was read because the request says more was permitted than is known.
+    verified: bool,
 }
 
 impl Hash for Ticket {
@@ -103,7 +105,7 @@ impl Hash for Ticket {
             metrics: _,
         } = &self.request;
         (proto_version, pod, compute_unit, resources, last_permit).hash(hasher);
-        (&self.vm, self.conflicts, self.in_flight).hash(hasher);
+        (&self.vm, self.conflicts, self.in_flight, self.verified).hash(hasher);
     }
 }
 
@@ -234,6 +236,7 @@ impl Permits {
             vm: vm.clone(),
             conflicts: 0,
             in_flight: false,
+            verified: false,
         };
         self.tickets.insert(id, ticket);
         let desk = self.desks.entry(vm.clone()).or_default();
@@ -281,6 +284,7 @@ impl Permits {
             }),
         };
         match planned {
+            Ok(plan) if plan.decision.overclaimed && !ticket.verified => self.verify(bench, id),
             Ok(plan) => self.carry_out(bench, id, plan),
             Err(Some(refusal)) => self.refuse(bench, id, refusal),
             Err(None) => {
@@ -291,6 +295,17 @@ impl Permits {
                 }
             }
         }
+    }
+
+    /// A request says that more was permitted than is known. The watch may be behind; the object itself says what is true.
+    fn verify(&mut self, bench: &mut Bench<'_>, id: TicketId) {
+        let Some(ticket) = self.tickets.get_mut(&id) else {
+            return;
+        };
+        ticket.verified = true;
+        ticket.in_flight = true;
+        let vm = ticket.vm.clone();
+        self.read(bench, &vm, Some(id));
     }
 
     /// Writes what a decision needs written, and answers now or when it is.
@@ -605,6 +620,7 @@ fn plan(
             stands: true,
         });
     }
+    let wish = request.resources;
     let write = VmWrite {
         id: 0,
         vm: view.key.clone(),
@@ -612,7 +628,7 @@ fn plan(
         approved_before: view.approved_text.clone(),
         has_annotations: view.has_annotations,
         unit: annotation_text(request.compute_unit),
-        requested: annotation_text(request.resources),
+        requested: annotation_text(view.most().map_or(wish, |most| wish.field_min(most))),
         approved: annotation_text(decision.approved),
     };
     // With a write of unclear fate, what is seen approved may not be so any more; and where more is used than is asked for, what is
@@ -653,6 +669,8 @@ fn admit<'a>(
     }
 }
 
+#[cfg(test)]
+mod forged;
 #[cfg(test)]
 mod refusals;
 #[cfg(test)]

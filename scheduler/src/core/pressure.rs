@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 
 use super::amount::{Both, share};
 use super::decide::{Decision, Limit};
-use super::ledger::{Ledger, overcommit_of};
+use super::ledger::Ledger;
 
 /// How long a wish counts after it was last made. An agent repeats itself every 15 seconds at the latest.
 pub const WISH_LASTS: Span = Span::from_secs(20);
@@ -208,13 +208,13 @@ fn amount_of(ledger: &Ledger, decision: &Decision) -> Both<u128> {
     let (Some(pod), Some(node)) = (pod, ledger.node(&decision.node)) else {
         return Both::default();
     };
-    let milli = overcommit_of(&pod.view);
+    let milli = ledger.factors(&pod.view, &node.name);
     decision.verdicts.map(|resource, verdict| {
         if !verdict.outcome.limit().is_some_and(Limit::is_want_of_room) {
             return 0;
         }
         let has = share(verdict.permit, milli.get(resource));
-        let wants = share(verdict.asked, milli.get(resource));
+        let wants = share(verdict.asked.min(verdict.most), milli.get(resource));
         let total = u128::from(node.total.get(resource));
         wants.min(total).saturating_sub(has)
     })

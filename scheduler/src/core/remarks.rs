@@ -19,11 +19,17 @@ pub enum Remark {
     RequestsBelowLimits,
     /// It came to its node without having been placed: `spec.nodeName` was set by hand, or another scheduler placed it.
     Unpermitted,
+    /// Its over-commit factor is above the bound of its namespace.
+    OvercommitBounded,
 }
 
 impl Remark {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::RequestsBelowLimits, Self::Unpermitted];
+    pub const ALL: [Self; 3] = [
+        Self::RequestsBelowLimits,
+        Self::Unpermitted,
+        Self::OvercommitBounded,
+    ];
 
     /// The word for metric labels and logs.
     #[must_use]
@@ -31,6 +37,7 @@ impl Remark {
         match self {
             Self::RequestsBelowLimits => "requests_below_limits",
             Self::Unpermitted => "unpermitted",
+            Self::OvercommitBounded => "overcommit_bounded",
         }
     }
 
@@ -40,6 +47,7 @@ impl Remark {
         match self {
             Self::RequestsBelowLimits => "RequestsBelowLimits",
             Self::Unpermitted => "UnpermittedPod",
+            Self::OvercommitBounded => "OvercommitBounded",
         }
     }
 
@@ -52,6 +60,10 @@ impl Remark {
             }
             Self::Unpermitted => {
                 "it was put on its node without the scheduler; it is counted there, whether or not there was room"
+            }
+            Self::OvercommitBounded => {
+                "its over-commit factor is above the bound of its namespace (overcommit in the scheduler's configuration); \
+                 the bound counts"
             }
         }
     }
@@ -91,6 +103,9 @@ impl Remarks {
             .contains(&pod.key.namespace);
         if pod.may_burst && !ignored {
             found.push(Remark::RequestsBelowLimits);
+        }
+        if ledger.is_overcommit_bounded(pod) {
+            found.push(Remark::OvercommitBounded);
         }
         if !ignored && !is_listed && self.came_unasked(ledger, pod) {
             found.push(Remark::Unpermitted);

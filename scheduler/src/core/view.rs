@@ -21,6 +21,7 @@ use serde_json::Value;
 
 use super::amount::Both;
 pub use super::extract::{PodProblem, PodRole, PodSize, PodView};
+use super::overcommit;
 
 /// Bytes of a memory slot when the object does not say: the default of the VM's schema.
 const DEFAULT_SLOT_BYTES: u64 = 1 << 30;
@@ -115,6 +116,8 @@ pub struct NodeView {
     pub cordoned: bool,
     /// Its condition Ready is not `True`: nothing new is placed on it. A node that does not say is ready.
     pub unready: bool,
+    /// The largest over-commit factors that count on it by its labels, thousandths.
+    pub max_overcommit_milli: Both<u32>,
     /// What is wrong with it.
     pub problem: Option<NodeProblem>,
 }
@@ -151,6 +154,7 @@ impl NodeView {
         Ok(Self {
             name: meta.name,
             total,
+            max_overcommit_milli: overcommit::of_node(&meta.labels),
             labels: meta.labels,
             cordoned: object
                 .pointer("/spec/unschedulable")
@@ -208,11 +212,13 @@ pub struct VmView {
     pub requested_text: Option<String>,
     /// Annotation resources-approved as it stands.
     pub approved_text: Option<String>,
-    /// Annotation resources-approved, decoded.
+    /// Annotation resources-approved, decoded; no more than `largest`.
     pub approved: Noted,
-    /// The size wanted now by `spec.guest`.
+    /// Annotation resources-approved says more than `largest`: the scheduler did not write it.
+    pub approved_above_max: bool,
+    /// The size wanted now by `spec.guest`; no more than `largest`.
     pub in_use: Resources,
-    /// The largest size by `spec.guest`.
+    /// The largest size by `spec.guest`; zero where that is not readable.
     pub largest: Resources,
     /// The size the runner reported last (`status.cpus`, `status.memorySize`, 0 where it did not), and the pod it
     /// spoke of (`status.podName`).
@@ -229,6 +235,13 @@ impl Noted {
         text.map_or(Self::Absent, |text| {
             serde_json::from_str(text).map_or(Self::Garbled, Self::Value)
         })
+    }
+
+    fn within(self, largest: Resources) -> Self {
+        match self {
+            Self::Value(size) => Self::Value(within(size, largest)),
+            other => other,
+        }
     }
 }
 
@@ -277,6 +290,8 @@ impl VmView {
         });
         let noted = |key: &str| meta.annotations.get(key).cloned();
         let in_use = guest.as_ref().map(VmResources::in_use).unwrap_or_default();
+        let largest = guest.as_ref().map(largest).unwrap_or_default();
+        let approved = Noted::of(meta.annotations.get(ANNOTATION_APPROVED));
         let plugged = plugged(object);
         Ok(Self {
             key: key_of(&meta),
@@ -287,15 +302,22 @@ impl VmView {
                 .is_some_and(Value::is_object),
             unit_text: noted(ANNOTATION_SCALING_UNIT),
             requested_text: noted(ANNOTATION_REQUESTED),
-            approved: Noted::of(meta.annotations.get(ANNOTATION_APPROVED)),
+            approved: approved.within(largest),
+            approved_above_max: approved.within(largest) != approved,
             approved_text: noted(ANNOTATION_APPROVED),
-            in_use,
-            largest: guest.as_ref().map(largest).unwrap_or_default(),
+            in_use: within(in_use, largest),
+            largest,
             reached: plugged.1 == in_use && revision_is_reached(object),
             plugged,
             problem,
             uid: meta.uid,
         })
+    }
+
+    /// The VM's own largest size, if that is known.
+    #[must_use]
+    pub fn most(&self) -> Option<Resources> {
+        is_size(self.largest).then_some(self.largest)
     }
 
     /// The least the VM must be counted at by this object alone: what is approved if it is autoscaled, what its spec
@@ -350,6 +372,19 @@ fn read_guest(object: &Value) -> Result<VmResources, VmProblem> {
             .or_insert_with(|| Value::String(Quantity::from_bytes(DEFAULT_SLOT_BYTES).to_string()));
     }
     serde_json::from_value(guest).map_err(|error| VmProblem::Guest(error.to_string()))
+}
+
+/// A size cut to the VM's largest, where that is known.
+fn within(size: Resources, largest: Resources) -> Resources {
+    if is_size(largest) {
+        size.field_min(largest)
+    } else {
+        size
+    }
+}
+
+fn is_size(size: Resources) -> bool {
+    size.zero_field().is_none()
 }
 
 /// The size a VM may reach by its bounds.

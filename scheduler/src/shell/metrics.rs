@@ -12,6 +12,7 @@ use prometheus_client::registry::Registry;
 
 use crate::core::amount::{Both, Resource};
 use crate::core::event::RemovalCause;
+use crate::core::ledger::Anomalies;
 use crate::core::pressure::Pressure;
 use crate::core::remarks::Remark;
 use crate::core::view::NodeView;
@@ -417,12 +418,13 @@ impl Metrics {
         self.callers_refused.get_or_create(&key).inc();
     }
 
-    pub(super) fn oddities(&self, oddities: Oddities) {
+    pub(super) fn oddities(&self, oddities: Oddities, anomalies: Anomalies) {
         let values = [
             ("overclaims", oddities.overclaims),
             ("late_outcomes", oddities.late_outcomes),
             ("unclear_writes", oddities.unclear_writes),
             ("conflicts", oddities.conflicts),
+            ("approved_above_max", anomalies.approved_above_max),
         ];
         for (kind, value) in values {
             let gauge = self

@@ -21,6 +21,7 @@ use crate::core::decide::{Decision, Outcome};
 use crate::core::elect::Leave;
 use crate::core::event::{Action, Answer, CallOutcome, Event, RemovalCause, TicketId};
 use crate::core::extend::{Ask, Told};
+use crate::core::ledger::Anomalies;
 use crate::core::ledger::Fit;
 use crate::core::migrate::NodeNote;
 use crate::core::remarks::Remark;
@@ -85,7 +86,7 @@ pub(super) struct Owner {
     notes: JoinSet<()>,
     gate: Arc<Semaphore>,
     commands: mpsc::Sender<Command>,
-    oddities: Option<Oddities>,
+    oddities: Option<(Oddities, Anomalies)>,
     remarked: Option<[usize; Remark::ALL.len()]>,
     shown: Option<(Option<&'static str>, Vec<&'static str>)>,
     /// The round of watches that is heard, if any.
@@ -509,10 +510,10 @@ impl Owner {
         // Time changes nodes too.
         self.changed |= self.core.has_touched();
         self.show_nodes();
-        let oddities = self.core.oddities();
+        let oddities = (self.core.oddities(), self.core.ledger().anomalies());
         if self.oddities != Some(oddities) {
             self.oddities = Some(oddities);
-            self.metrics.oddities(oddities);
+            self.metrics.oddities(oddities.0, oddities.1);
         }
         let remarked = Remark::ALL.map(|remark| self.core.remarked(remark));
         if self.remarked != Some(remarked) {
@@ -589,7 +590,7 @@ fn log(answer: &Answer) {
         .map(|(resource, limit)| format!("{}:{}", resource.as_str(), limit.as_str()))
         .collect();
     if decision.overclaimed {
-        tracing::warn!(vm = %decision.vm, pod = %decision.pod, "last permit is above what is approved");
+        tracing::warn!(vm = %decision.vm, pod = %decision.pod, "last permit is above what is approved and in use");
     }
     if answer.news {
         tracing::info!(

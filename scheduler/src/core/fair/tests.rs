@@ -181,6 +181,7 @@ fn decision(vm: &str, asked: u64, held: u64, permit: u64, outcome: Outcome) -> D
         asked,
         held,
         permit,
+        most: 100_000,
         room: 0,
         outcome,
     };
@@ -190,6 +191,7 @@ fn decision(vm: &str, asked: u64, held: u64, permit: u64, outcome: Outcome) -> D
             asked: 1,
             held: 1,
             permit: 1,
+            most: 1,
             room: 0,
             outcome: Outcome::Accepted,
         },

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::{Ledger, Load, combine, overcommit_of};
-use crate::core::amount::{Both, shares};
+use super::bounds::cut;
+use super::{Ledger, Load, combine};
+use crate::core::amount::Both;
 use crate::core::score::score;
 use crate::core::view::{PodProblem, PodView};
 
@@ -75,7 +76,7 @@ impl Ledger {
             let known = self.pods.get(&other.uid).map(|entry| &entry.view);
             let unknown = || other.size.is_ok().then_some(other);
             known.or_else(unknown).map_or(sum, |view| {
-                let share = shares(self.counted(view).into(), overcommit_of(view));
+                let share = cut(self.nodes.get(node), self.share_of(view, node));
                 sum.zip(share).map(|_, (a, b)| a + b)
             })
         });
@@ -92,7 +93,7 @@ impl Ledger {
         let Some(node) = self.nodes.get(node) else {
             return Fit::UnknownNode;
         };
-        let share = shares(self.counted(pod).into(), overcommit_of(pod));
+        let share = self.share_of(pod, &node.name);
         let missing = others
             .zip(share)
             .zip(node.total)
@@ -110,7 +111,7 @@ impl Ledger {
         let Some(view) = self.nodes.get(node) else {
             return 0;
         };
-        let share = shares(self.counted(pod).into(), overcommit_of(pod));
+        let share = self.share_of(pod, node);
         let reserved = self.others(pod, node).zip(share).map(|_, (a, b)| a + b);
         score(self.rules.curve, reserved, view.total, self.max_seen())
     }

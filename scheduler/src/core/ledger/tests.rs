@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::core::view::{PodProblem, VmView};
+use crate::core::view::{PodProblem, PodRole, VmView};
 
 const GIB: u64 = 1 << 30;
 
@@ -19,6 +19,7 @@ fn rules() -> Rules {
         },
         count_plugged: true,
         fairness: crate::core::fair::Fairness::default(),
+        overcommit: crate::core::overcommit::OvercommitPolicy::default(),
     }
 }
 
@@ -29,6 +30,7 @@ fn node(cpu: u64, gib: u64) -> NodeView {
         labels: BTreeMap::new(),
         cordoned: false,
         unready: false,
+        max_overcommit_milli: Both::same(u32::MAX),
         problem: None,
     }
 }

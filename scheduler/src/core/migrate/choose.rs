@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::MigrationRule;
 use crate::core::amount::{Both, shares};
-use crate::core::ledger::{Ledger, PodEntry, overcommit_of, vm_key};
+use crate::core::ledger::{Ledger, PodEntry, vm_key};
 use crate::core::pressure::Wishes;
 use crate::core::view::{NodeView, PodView};
 
@@ -199,11 +199,11 @@ fn target_of(
     counted: Both<u64>,
 ) -> Option<String> {
     let ledger = ground.ledger;
-    let share = shares(counted, overcommit_of(pod));
     let others = ledger
         .nodes()
         .filter(|node| node.name != from.name && node.is_open());
     let fitting = others.filter(|node| {
+        let share = shares(counted, ledger.factors(pod, &node.name));
         let load = ledger.load(&node.name);
         let coming = ground.arriving.get(&node.name).copied().unwrap_or_default();
         let sums = load.reserved.zip(load.ignored).zip(coming.zip(share));

@@ -8,7 +8,6 @@ use super::{Bench, Permits};
 use crate::core::decide::{Decision, Limit, Outcome};
 use crate::core::event::{Action, Answer, TicketId};
 use crate::core::fair::Case;
-use crate::core::ledger::overcommit_of;
 
 /// The same denial of the same VM is news again after this long.
 const DENIAL_QUIET: Span = Span::from_secs(60);
@@ -60,8 +59,8 @@ impl Permits {
             vm: &decision.vm,
             priority: pod.view.priority,
         };
-        self.fair
-            .decided(case, decision, unit, overcommit_of(&pod.view));
+        let factors = bench.ledger.factors(&pod.view, &decision.node);
+        self.fair.decided(case, decision, unit, factors);
     }
 
     /// Whether a denial is to be told, and if so tells it on the VM.

@@ -314,33 +314,6 @@ fn a_call_without_any_outcome_is_taken_as_unclear() {
 }
 
 #[test]
-fn claims_beyond_what_is_approved_are_counted_but_not_added_to() {
-    let mut rig = Rig::new(size(4_000, 8), Some(size(500, 2)));
-    rig.ask(0, Some(size(1_000, 2)), size(2_000, 4));
-    let got = rig.settle(0);
-    let decision = got[0].decision.clone().expect("was decided");
-    assert!(decision.overclaimed);
-    assert_eq!(decision.verdicts.cpu.outcome, Outcome::Denied(Limit::Claim));
-    assert_eq!(
-        permit_of(&got[0]),
-        Ok(size(1_000, 4)),
-        "memory is another matter"
-    );
-    assert_eq!(rig.core.oddities().overclaims, 1);
-    assert_eq!(rig.approved(), Some(size(1_000, 4)), "accepted as a fact");
-    // Even on a full node, and even when the write fails.
-    let mut rig = Rig::new(size(0, 0), Some(size(500, 2)));
-    rig.ask(0, Some(size(1_000, 2)), size(1_000, 2));
-    let write = writes(&rig.actions(0))[0].clone();
-    rig.core.handle(
-        MS(1),
-        Event::WriteDone(write.id, CallOutcome::Refused("no".into())),
-    );
-    rig.actions(1);
-    assert_eq!(rig.reserved(), size(1_000, 2));
-}
-
-#[test]
 fn n08_a_late_copy_of_what_was_given_back_makes_no_room() {
     let mut rig = Rig::new(size(0, 0), Some(size(500, 2)));
     // The pod's copy is from a time when more was approved; the room has gone to another pod since.

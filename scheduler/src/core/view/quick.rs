@@ -11,7 +11,7 @@ use protocol::units::{Bytes, MilliCpu, Resources};
 use protocol::vm::{CpuBounds, MemorySlots};
 use serde::Deserialize;
 
-use super::{DEFAULT_SLOT_BYTES, Noted, VmView, largest};
+use super::{DEFAULT_SLOT_BYTES, Noted, VmView, largest, within};
 
 #[derive(Deserialize)]
 struct Object {
@@ -108,7 +108,7 @@ pub(super) fn read(text: &[u8]) -> Option<VmView> {
     };
     let status = status.unwrap_or_default();
     let enabled = metadata.labels.and_then(|labels| labels.enabled);
-    let in_use = guest.in_use();
+    let (in_use, largest) = (guest.in_use(), largest(&guest));
     let cpu = status
         .cpus
         .and_then(|cpus| u32::try_from(cpus.milli_value()).ok());
@@ -125,6 +125,7 @@ pub(super) fn read(text: &[u8]) -> Option<VmView> {
         requested: None,
         approved: None,
     });
+    let approved = Noted::of(noted.approved.as_ref());
     Some(VmView {
         key: NamespacedName {
             namespace: metadata.namespace,
@@ -136,10 +137,11 @@ pub(super) fn read(text: &[u8]) -> Option<VmView> {
         has_annotations,
         unit_text: noted.unit,
         requested_text: noted.requested,
-        approved: Noted::of(noted.approved.as_ref()),
+        approved: approved.within(largest),
+        approved_above_max: approved.within(largest) != approved,
         approved_text: noted.approved,
-        in_use,
-        largest: largest(&guest),
+        in_use: within(in_use, largest),
+        largest,
         reached: plugged == in_use && (wanted.is_none() || wanted == reached),
         plugged: (status.pod_name.unwrap_or_default(), plugged),
         problem: None,
