@@ -381,3 +381,38 @@ async fn a_review_is_believed_for_a_while_only_and_without_one_nobody_is_let_in(
     until_counted(&running, "not_reviewed", 1).await;
     running.stop().await.expect("ends well");
 }
+
+/// Wall: W6, finding H2. One forged request was granted 1000 CPU and 4000 GiB on a node of 2 CPU and 6 GiB.
+#[tokio::test]
+async fn forged_permits_take_nothing_of_the_node() {
+    let forged = size(1_000_000, 4_000);
+    let held = size(500, 2);
+    let api = FakeApi::start().await;
+    api.put("nodes", node("n1", 2_000, 6 * GIB));
+    for name in ["pg", "other"] {
+        api.put("virtualmachines", vm(name, held));
+        api.put("pods", vm_pod(name, held, Some("n1")));
+    }
+    let running = start(&api, Callers::anyone()).await;
+    for last in [None, Some(forged), Some(size(3_000, 8))] {
+        let permit = running.ask("pg", last, forged).await;
+        let permit = permit.expect("is answered");
+        let most = if last.is_none() { size(1_500, 4) } else { held };
+        assert!(!permit.has_field_above(most), "{permit} for {last:?}");
+        let written = approved(&api, "pg").expect("is written");
+        assert!(!written.has_field_above(most), "{written} for {last:?}");
+        // The agent's own next request ends what the caller said.
+        assert_eq!(running.ask("pg", Some(held), held).await, Ok(held));
+        running
+            .until("nothing else is reserved", |running| {
+                running.reserved("n1") == (1_000, 4 * GIB)
+            })
+            .await;
+    }
+    let other = running.ask("other", Some(held), size(1_500, 4)).await;
+    assert_eq!(other, Ok(size(1_500, 4)), "all that is left");
+    running
+        .until_metrics(&["autoscaling_plugin_oddities_current{kind=\"overclaims\"} 2.0"])
+        .await;
+    running.stop().await.expect("ends well");
+}

@@ -160,6 +160,12 @@ impl Decision {
         self.verdicts.any(|verdict| verdict.asked > verdict.held)
     }
 
+    /// Whether more than is held was asked, by one that says it was permitted more.
+    #[must_use]
+    pub fn rests_on_claim(&self) -> bool {
+        self.overclaimed && self.is_increase()
+    }
+
     /// What limited it, CPU first.
     #[must_use]
     pub fn limits(&self) -> Vec<(Resource, Limit)> {

@@ -284,7 +284,9 @@ impl Permits {
             }),
         };
         match planned {
-            Ok(plan) if plan.decision.overclaimed && !ticket.verified => self.verify(bench, id),
+            Ok(plan) if plan.decision.rests_on_claim() && !ticket.verified => {
+                self.verify(bench, id);
+            }
             Ok(plan) => self.carry_out(bench, id, plan),
             Err(Some(refusal)) => self.refuse(bench, id, refusal),
             Err(None) => {

@@ -26,10 +26,9 @@ impl World {
         let truth = &mut self.checks.truth[vm];
         let before = truth.using;
         truth.using = view.in_use;
-        truth.approved = match view.approved {
-            scheduler::core::view::Noted::Value(approved) => Some(approved),
-            _ => None,
-        };
+        // As it stands in the object, not cut to the VM's largest size as the scheduler reads it.
+        let approved = view.approved_text.as_deref();
+        truth.approved = approved.and_then(|text| serde_json::from_str(text).ok());
         if before != view.in_use {
             self.note(crate::journal::Note::Patched {
                 vm,

@@ -103,7 +103,7 @@ impl Ledger {
     pub(super) fn charge_of(&self, pod: &PodView, node: &str) -> Load {
         let amount = Both::from(self.counted(pod));
         let node = self.nodes.get(node);
-        let share = cut(node, shares(amount, self.factors_on(pod, node)));
+        let share = cut(pod, node, shares(amount, self.factors_on(pod, node)));
         if self.rules.ignored_namespaces.contains(&pod.key.namespace) {
             return Load {
                 ignored: share,
@@ -133,9 +133,10 @@ impl Ledger {
     }
 }
 
-/// A share of a node, cut to what the node has. A share of all that it has makes it full; more would only send other VMs away.
-pub(super) fn cut(node: Option<&NodeView>, share: Both<u128>) -> Both<u128> {
-    match node.filter(|node| node.problem.is_none()) {
+/// A VM's share of a node, cut to what the node has. A share of all that it has makes it full; more would only send other VMs
+/// away. Other pods are counted as kubelet counts them.
+pub(super) fn cut(pod: &PodView, node: Option<&NodeView>, share: Both<u128>) -> Both<u128> {
+    match node.filter(|node| pod.vm.is_some() && node.problem.is_none()) {
         Some(node) => share
             .zip(node.total)
             .map(|_, (share, total)| share.min(u128::from(total))),

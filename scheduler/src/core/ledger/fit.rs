@@ -76,7 +76,7 @@ impl Ledger {
             let known = self.pods.get(&other.uid).map(|entry| &entry.view);
             let unknown = || other.size.is_ok().then_some(other);
             known.or_else(unknown).map_or(sum, |view| {
-                let share = cut(self.nodes.get(node), self.share_of(view, node));
+                let share = cut(view, self.nodes.get(node), self.share_of(view, node));
                 sum.zip(share).map(|_, (a, b)| a + b)
             })
         });

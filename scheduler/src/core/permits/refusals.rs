@@ -20,8 +20,8 @@ fn annotations_that_do_not_parse_are_repaired() {
     rig.tell(Event::VmApplied(vm));
     assert_eq!(
         rig.reserved(),
-        size(4_000, 16),
-        "it may be anything up to its largest"
+        size(4_000, 11),
+        "it may be anything up to its largest, on a node of 11 GiB"
     );
     rig.ask(0, Some(size(500, 2)), size(1_000, 4));
     assert_eq!(permit_of(&rig.settle(0)[0]), Err(PermitRefusal::BadPod));
