@@ -86,7 +86,9 @@ async fn guests_outlive_the_loss_of_the_store() {
     // The objects of a guest are saved a moment after its pod was started.
     wait_for("saved objects", PATIENCE, || async {
         let count = std::fs::read_dir(state.join("objects")).map_or(0, Iterator::count);
-        (count == GUESTS.len()).then_some(()).ok_or(count)
+        (count == GUESTS.len())
+            .then_some(())
+            .ok_or_else(|| format!("{count} directories"))
     })
     .await
     .unwrap();

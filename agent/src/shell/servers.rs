@@ -48,8 +48,8 @@ impl Servers {
         if let Some(log) = self.log {
             global = global.log(log);
         }
-        let single = Admin::new(Arc::new(self.vm_registry), counters("vm_metrics"))
-            .behind_token(self.token);
+        let single =
+            Admin::new(Arc::new(self.vm_registry), counters("vm_metrics")).behind_token(self.token);
         for (listener, admin) in [(metrics, global), (vm_metrics, single)] {
             let cancel = cancel.clone();
             tasks.spawn(async move {

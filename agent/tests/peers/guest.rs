@@ -216,6 +216,10 @@ impl Guest {
         }
     }
 
+    #[expect(
+        clippy::result_large_err,
+        reason = "the type of the WebSocket library's callback"
+    )]
     async fn serve_monitor(self, stream: impl AsyncRead + AsyncWrite + Unpin) {
         let wanted = self.manners.authorization.lock();
         let wanted = wanted.expect("no test panics here").clone();

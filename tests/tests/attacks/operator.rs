@@ -291,10 +291,10 @@ async fn damaged_store_is_answered_with_the_newest_snapshot() {
         !said.contains("move it away") && !said.contains("--purge"),
         "{said}"
     );
-    let words = said
+    let mut words = said
         .split_whitespace()
         .skip_while(|word| *word != "restore");
-    let file = words.skip(2).next().expect("a file is named").to_owned();
+    let file = words.nth(2).expect("a file is named").to_owned();
     site.bellows(&["restore", "--store", &file]).await.unwrap();
     site.restart_up().await.unwrap();
     tokio::time::sleep(LONG_ENOUGH).await;

@@ -141,7 +141,7 @@ fn is_due(all: &[Snapshot], position: Position, now: WallTime) -> bool {
     of_store.max_by_key(|one| one.taken.0).is_none_or(|newest| {
         let age = now.0.saturating_sub(newest.taken.0);
         // A snapshot of the future is one of a clock that was set back: it says nothing.
-        let is_old = age < 0 || age.unsigned_abs() >= EVERY.as_micros() as u64;
+        let is_old = age < 0 || u128::from(age.unsigned_abs()) >= EVERY.as_micros();
         is_old && newest.position.revision != position.revision
     })
 }

@@ -15,7 +15,9 @@ use crate::config::RunnerConfig;
 use crate::core::args::Paths;
 use crate::core::disks::iso::{IsoError, iso};
 use crate::core::disks::runtime::GUESTD_KEY;
-use crate::core::disks::{Content, Drive, Plan, Planned, MONITOR_TOKEN, RUNTIME_LABEL, SWAP, swap_header};
+use crate::core::disks::{
+    Content, Drive, MONITOR_TOKEN, Plan, Planned, RUNTIME_LABEL, SWAP, swap_header,
+};
 
 /// Where `mke2fs` is, in a machine or in a container.
 const MKE2FS: [&str; 2] = ["/usr/sbin/mke2fs", "/sbin/mke2fs"];

@@ -90,7 +90,7 @@ struct Info {
 ///
 /// # Errors
 /// [`RootDiskError`].
-pub async fn open(config: &RunnerConfig, path: &Path) -> Result<(), RootDiskError> {
+pub(crate) async fn open(config: &RunnerConfig, path: &Path) -> Result<(), RootDiskError> {
     let record_path = path.with_file_name(RECORD_FILE);
     let record: Option<DiskRecord> = read_json(&record_path)?;
     let mut record = record.ok_or_else(|| RootDiskError::NoRecord(path.to_owned()))?;

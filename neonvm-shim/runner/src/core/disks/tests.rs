@@ -121,7 +121,7 @@ fn labels_fit_their_file_systems_and_stay_apart() {
 #[test]
 fn monitors_token_is_on_the_runtime_drive_for_root_of_the_guest_alone() {
     let planned = |token: Option<&str>| {
-        let plan = plan(&spec(Vec::new()), None).unwrap();
+        let plan = plan(&spec(Vec::new()), None, None).unwrap();
         plan.with_monitor_token(token)
     };
     let files = |plan: &Plan| match &plan.drives[0].content {
@@ -135,7 +135,7 @@ fn monitors_token_is_on_the_runtime_drive_for_root_of_the_guest_alone() {
     let mut field = b"PX\x24\x01".to_vec();
     field.extend(0o100_400_u32.to_le_bytes());
     let private = |label: &str, files| {
-        let image = iso::iso(label, files).unwrap();
+        let image = iso::iso(label, files, &[MONITOR_TOKEN]).unwrap();
         let found = image.windows(field.len()).filter(|part| *part == field);
         found.count()
     };

@@ -16,9 +16,9 @@ use crate::node::saved;
 impl Driver {
     /// Sorts what runs here without a pod in the list. Only a store that has shown a pod can have deleted it.
     pub(super) fn miss(&mut self, listed: &BTreeSet<String>) {
-        let unlisted = |key: &String| !listed.contains(key);
-        let workers = self.workers.keys().cloned().filter(unlisted);
-        self.doubtful = workers.collect();
+        let workers = self.workers.keys();
+        let unlisted = workers.filter(|key| !listed.contains(*key));
+        self.doubtful = unlisted.cloned().collect();
         for record in self.directories() {
             let key = record.id().key();
             if listed.contains(&key) || self.workers.contains_key(&key) {

@@ -363,7 +363,7 @@ async fn guest_that_another_store_has_shown_is_left_alone() {
         // Longer than the driver needs for a guest that it ends.
         tokio::time::sleep(Duration::from_millis(500)).await;
         assert!(!rig.was_stopped(), "{id:?}");
-        assert!(Paths::new(&rig.vm_dir()).config().exists());
+        assert!(Paths::new(rig.vm_dir()).config().exists());
     }
 }
 
