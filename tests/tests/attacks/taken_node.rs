@@ -119,21 +119,21 @@ async fn agent_of_a_taken_node_sizes_vms_of_its_own_node_and_does_nothing_else()
         "W8",
         "a size",
         "VM of another node",
-        outcome(answer).unwrap(),
+        outcome(answer).expect("an attempt"),
     );
     for (what, patch) in beyond_a_size() {
         for (node, how) in [("b", "VM of another node"), ("a", "VM of its own node")] {
             let answer = agent.patch(&vm_at(node), &patch).await;
-            report.record("W8", what, how, outcome(answer).unwrap());
+            report.record("W8", what, how, outcome(answer).expect("an attempt"));
         }
     }
     let unbound = Caller::of(&world.plane, "kube-system", "autoscaler-agent", None).await;
-    let answer = unbound.unwrap().patch(&vm_at("a"), &size(3)).await;
+    let answer = unbound.expect("a token").patch(&vm_at("a"), &size(3)).await;
     report.record(
         "W8",
         "a size",
         "token bound to no pod",
-        outcome(answer).unwrap(),
+        outcome(answer).expect("an attempt"),
     );
     let status = json!({"status": {"node": "a"}});
     let answer = agent
@@ -143,7 +143,7 @@ async fn agent_of_a_taken_node_sizes_vms_of_its_own_node_and_does_nothing_else()
         "W8",
         "status.node",
         "make it its own",
-        outcome(answer).unwrap(),
+        outcome(answer).expect("an attempt"),
     );
     report.finish();
     let own = agent.patch(&vm_at("a"), &size(3)).await.expect("its work");
@@ -171,7 +171,7 @@ async fn scheduler_that_is_taken_over_writes_its_grants_and_migrations_alone() {
     tried.push(("annotation of others", bounds));
     for (what, patch) in tried {
         let answer = scheduler.patch(&at, &patch).await;
-        report.record("W8", what, "patch", outcome(answer).unwrap());
+        report.record("W8", what, "patch", outcome(answer).expect("an attempt"));
     }
     let migrations = format!("/apis/vm.neon.tech/v1/namespaces/{SPACE}/virtualmachinemigrations");
     let migration = |name: &str, labels: Value| {
@@ -185,7 +185,7 @@ async fn scheduler_that_is_taken_over_writes_its_grants_and_migrations_alone() {
         "W8",
         "a migration of others",
         "delete",
-        outcome(answer).unwrap(),
+        outcome(answer).expect("an attempt"),
     );
     let answer = scheduler
         .create(&migrations, &migration("unmarked", json!({})))
@@ -194,7 +194,7 @@ async fn scheduler_that_is_taken_over_writes_its_grants_and_migrations_alone() {
         "W8",
         "a migration",
         "without its label",
-        outcome(answer).unwrap(),
+        outcome(answer).expect("an attempt"),
     );
     report.finish();
     let granted = json!({"metadata": {"annotations": {APPROVED: "{\"vCPUs\":2,\"mem\":\"2Gi\"}"}}});
@@ -236,9 +236,9 @@ async fn controller_that_is_taken_over_writes_secrets_of_vms_alone() {
     for name in ["of-others", "ssh-neonvm-of-others"] {
         let at = format!("{secrets}/{name}");
         let answer = controller.patch(&at, &change).await;
-        report.record("W8", name, "change", outcome(answer).unwrap());
+        report.record("W8", name, "change", outcome(answer).expect("an attempt"));
         let answer = controller.delete(&at).await;
-        report.record("W8", name, "delete", outcome(answer).unwrap());
+        report.record("W8", name, "delete", outcome(answer).expect("an attempt"));
     }
     for (name, owner) in [
         ("made-by-it", Some("VirtualMachine")),
@@ -246,7 +246,7 @@ async fn controller_that_is_taken_over_writes_secrets_of_vms_alone() {
         ("webhook-server-cert", None),
     ] {
         let answer = controller.create(&secrets, &secret(name, owner)).await;
-        report.record("W8", name, "create", outcome(answer).unwrap());
+        report.record("W8", name, "create", outcome(answer).expect("an attempt"));
     }
     report.finish();
     let own = secret("runner-neonvm-vm-a", Some("VirtualMachine"));

@@ -81,7 +81,7 @@ async fn try_both(tenant: &Caller, change: &Value) -> [Outcome; 2] {
     merge(&mut new, change);
     let path = format!("{}?dryRun=All", vms(SPACE));
     let made = tenant.create(&path, &new).await;
-    [changed, made].map(|answer| outcome(answer).unwrap())
+    [changed, made].map(|answer| outcome(answer).expect("an attempt"))
 }
 
 fn merge(into: &mut Value, change: &Value) {
@@ -124,14 +124,24 @@ async fn tenant_with_edit_sets_nothing_of_a_vm_that_acts_outside_its_guest() {
     }
     for (what, change) in members::of_parts() {
         let changed = tenant.patch(&format!("{own}?dryRun=All"), &change).await;
-        report.record("W6", what, "change of a VM", outcome(changed).unwrap());
+        report.record(
+            "W6",
+            what,
+            "change of a VM",
+            outcome(changed).expect("an attempt"),
+        );
     }
     let approved = members::approved();
     let [_, made] = try_both(&tenant, &approved).await;
     report.record("W6", "resources-approved", "new VM", made);
     let status = json!({"status": {"node": "other", "podName": "other"}});
     let written = tenant.patch(&format!("{own}/status"), &status).await;
-    report.record("W6", "status", "patch", outcome(written).unwrap());
+    report.record(
+        "W6",
+        "status",
+        "patch",
+        outcome(written).expect("an attempt"),
+    );
     report.finish();
     the_verb_is_enough(&plane, &tenant, &own).await;
 }
