@@ -1,7 +1,5 @@
 //! Attacker: a tenant with the stock role `edit` in one namespace. It has the VM objects of that namespace.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 #[path = "tenant/members.rs"]
 mod members;
 

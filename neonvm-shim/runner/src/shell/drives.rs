@@ -14,10 +14,7 @@ use super::disk::{self, DiskError};
 use crate::config::RunnerConfig;
 use crate::core::args::Paths;
 use crate::core::disks::iso::{IsoError, iso};
-use crate::core::disks::runtime::GUESTD_KEY;
-use crate::core::disks::{
-    Content, Drive, MONITOR_TOKEN, Plan, Planned, RUNTIME_LABEL, SWAP, swap_header,
-};
+use crate::core::disks::{Content, Drive, Plan, Planned, SWAP, private_files, swap_header};
 
 /// Where `mke2fs` is, in a machine or in a container.
 const MKE2FS: [&str; 2] = ["/usr/sbin/mke2fs", "/sbin/mke2fs"];
@@ -197,10 +194,7 @@ fn write_files(
     files: &BTreeMap<String, Vec<u8>>,
 ) -> Result<(), DriveError> {
     // A volume of the VM's author may hold a file of the same name.
-    let private: &[&str] = match planned.label.as_str() {
-        RUNTIME_LABEL => &[GUESTD_KEY, MONITOR_TOKEN],
-        _ => &[],
-    };
+    let private = private_files(&planned.label);
     let image = iso(&planned.label, files, private).map_err(|source| DriveError::Files {
         name: planned.name.clone(),
         source,

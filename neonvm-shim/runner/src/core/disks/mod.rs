@@ -31,6 +31,15 @@ use crate::core::guestd_key::GuestdKey;
 pub const RUNTIME_LABEL: &str = "vmruntime";
 /// File on that drive with the token that an agent must show to the guest's monitor. Only root of the guest reads it.
 pub const MONITOR_TOKEN: &str = "monitor.token";
+/// The files of a drive that only root of the guest may read.
+#[must_use]
+pub fn private_files(label: &str) -> &'static [&'static str] {
+    match label {
+        RUNTIME_LABEL => &[runtime::GUESTD_KEY, MONITOR_TOKEN],
+        _ => &[],
+    }
+}
+
 /// Id and label of the drive with the keys.
 pub const KEYS: &str = "ssh-authorized-keys";
 /// Id and label of the swap drive.

@@ -135,7 +135,7 @@ fn monitors_token_is_on_the_runtime_drive_for_root_of_the_guest_alone() {
     let mut field = b"PX\x24\x01".to_vec();
     field.extend(0o100_400_u32.to_le_bytes());
     let private = |label: &str, files| {
-        let image = iso::iso(label, files, &[MONITOR_TOKEN]).unwrap();
+        let image = iso::iso(label, files, private_files(label)).unwrap();
         let found = image.windows(field.len()).filter(|part| *part == field);
         found.count()
     };
