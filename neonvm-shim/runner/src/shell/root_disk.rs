@@ -36,9 +36,7 @@ pub enum RootDiskError {
     )]
     Missing(PathBuf),
     /// The disk lies over another file than the VM's image.
-    #[error(
-        "{path} lies over {found:?}, and the VM's image is {wanted}: put back the VM's own disk"
-    )]
+    #[error("{path} lies over {found:?} instead of {wanted:?}: put back the VM's own disk")]
     OtherImage {
         /// The disk.
         path: PathBuf,
