@@ -59,8 +59,18 @@ impl Rig {
     }
 
     async fn open(&self) -> Result<(), String> {
-        let opened = open(&self.config, &self.disk()).await;
-        opened.map_err(|error| telemetry::chain(&error))
+        loop {
+            let opened = open(&self.config, &self.disk()).await;
+            let opened = opened.map_err(|error| telemetry::chain(&error));
+            // A child of another test still has the script open for writing: it was forked while we wrote it.
+            if !opened
+                .as_ref()
+                .is_err_and(|why| why.contains("Text file busy"))
+            {
+                return opened;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
     }
 
     fn record(&self) -> DiskRecord {
