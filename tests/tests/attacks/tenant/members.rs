@@ -24,6 +24,7 @@ const IN_THE_GUEST: &[&str] = &[
     "guest.memorySlots.min",
     "guest.ports",
     "guest.rootDisk.execute",
+    "guest.rootDisk.persistent",
     "guest.rootDisk.size",
     "guest.settings",
     "restartPolicy",
