@@ -177,10 +177,13 @@ async fn closed_connections(site: &Site) -> Result<f64> {
     let parts = site.ready["parts"].as_array().context("no parts")?;
     let metrics = parts.iter().find(|part| part["name"] == "metrics");
     let url = metrics.and_then(|part| part["address"].as_str());
-    let text = reqwest::get(url.context("no metrics page")?)
-        .await?
-        .text()
+    let token = std::fs::read_to_string(site.state_dir().join("metrics.token"))?;
+    let page = reqwest::Client::new()
+        .get(url.context("no metrics page")?)
+        .bearer_auth(token.trim())
+        .send()
         .await?;
+    let text = page.error_for_status()?.text().await?;
     let lines = text.lines();
     let values = lines.filter_map(|line| {
         let (_, value) = line

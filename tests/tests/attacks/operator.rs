@@ -177,8 +177,17 @@ async fn guest_without_objects_is_adopted_or_let_go_by_one_command() {
         has_both.then_some(status.clone()).ok_or(status)
     });
     assert!(listed.await.unwrap().contains("bellows adopt"));
-    let node = site.kubectl(&["get", "nodes", "-o", "json"]).await.unwrap();
-    assert!(node.contains("GuestsWithoutObjects"), "{node}");
+    // The node's object follows with its next heartbeat.
+    wait_for("the condition of the node", PATIENCE, || async {
+        let node = site
+            .kubectl(&["get", "nodes", "-o", "json"])
+            .await
+            .map_err(|e| format!("{e:#}"))?;
+        let is_told = node.contains("GuestsWithoutObjects");
+        is_told.then_some(()).ok_or(node)
+    })
+    .await
+    .unwrap();
 
     site.bellows(&["adopt", "kept"]).await.unwrap();
     let vm = site.vm("kept").await.unwrap();

@@ -58,11 +58,14 @@ pub fn machine() -> Machine {
 pub(super) async fn keep(params: NodeParams, cancel: CancellationToken) {
     let mut renewals = 0_u32;
     let mut failing = false;
+    let mut written = Vec::new();
     loop {
-        let with_status = renewals.is_multiple_of(STATUS_EVERY) || failing;
+        let orphans = params.orphans.list();
+        let with_status = renewals.is_multiple_of(STATUS_EVERY) || failing || orphans != written;
         let result = beat(&params, with_status).await;
         let pause = match result {
             Ok(()) => {
+                written = orphans;
                 if renewals == 0 || failing {
                     info!(node = params.node_name, "node is registered");
                 }
