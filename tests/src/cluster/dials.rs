@@ -186,9 +186,14 @@ impl Known {
     ///
     /// A program that ends, or has just begun, still has connections of a port on which it listens no more, or not yet again.
     fn note(&mut self, end: End, rows: &[Row]) {
-        let listening = rows.iter().filter(|row| row.there.is_none());
-        self.listened
-            .extend(listening.map(|row| (end, row.here.port())));
+        for row in rows.iter().filter(|row| row.there.is_none()) {
+            self.listened.insert((end, row.here.port()));
+            // A pod that is gone after seconds may be seen between two of its connections.
+            let at = row.here.ip().to_canonical();
+            if !at.is_unspecified() && !at.is_loopback() && !is_link_local(at) {
+                self.ends.insert(at, end);
+            }
+        }
         let connected = rows.iter().filter_map(|row| Some((row.here, row.there?)));
         for (here, there) in connected {
             let from = here.ip().to_canonical();
@@ -229,12 +234,15 @@ mod tests {
             row("10.0.0.2:9100", "10.0.0.1:4000"),
             row("10.0.0.2:5000", "10.0.0.3:10301"),
             row("[::ffff:127.0.0.1]:5001", "[::ffff:127.0.0.1]:7"),
+            row("10.0.0.2:5002", "10.0.0.7:25183"),
         ];
         lock(&known).note(End::Agent, &agent);
         // It ends, and what came to its port is not closed yet.
         lock(&known).note(End::Agent, &agent[1..]);
         let vm = [row("10.0.0.3:6000", "10.0.0.9:80")];
         lock(&known).note(End::Vm, &vm);
+        // Seen only while it listened.
+        lock(&known).note(End::Vm, &[row("10.0.0.7:25183", "-")]);
         let dials = Dials {
             known,
             _goes_on: channel().0,
@@ -244,6 +252,7 @@ mod tests {
             (other("10.0.0.1"), End::Agent, 9100),
             (End::Agent, End::Vm, 10301),
             (End::Agent, End::Agent, 7),
+            (End::Agent, End::Vm, 25183),
             (End::Vm, other("10.0.0.9"), 80),
         ];
         let wanted = wanted.map(|(who, whom, port)| Dial { who, whom, port });
