@@ -1,12 +1,16 @@
 //! The agent's side of the monitor link, by hand: to ask a monitor in a real guest what an agent would ask.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use futures::{SinkExt as _, StreamExt as _};
 use protocol::monitor::{AgentBody, AgentFrame, MonitorBody, MonitorFrame, PATH, VersionResponse};
 use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
+use tokio_tungstenite::tungstenite::handshake::client::Request;
+use tokio_tungstenite::tungstenite::http::header::AUTHORIZATION;
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 
 /// How long one answer may take.
@@ -20,13 +24,29 @@ pub struct AgentLink {
 }
 
 impl AgentLink {
-    /// Dials a monitor and agrees on v1.
+    /// Dials a monitor that asks for no token, and agrees on v1.
     ///
     /// # Errors
     /// When it does not answer with version 1.
     pub async fn dial(address: SocketAddr) -> Result<Self> {
-        let url = format!("ws://{address}{PATH}");
-        let (socket, _) = tokio_tungstenite::connect_async(&url)
+        Self::connect(format!("ws://{address}{PATH}").into_client_request()?).await
+    }
+
+    /// The same with the token of the VM's monitor, from the run directory of its runner.
+    ///
+    /// # Errors
+    /// When there is no token, or the monitor does not answer with version 1.
+    pub async fn dial_with_token(address: SocketAddr, rundir: &Path) -> Result<Self> {
+        let token = std::fs::read_to_string(rundir.join("monitor.token"))?;
+        let mut request = format!("ws://{address}{PATH}").into_client_request()?;
+        let shown = format!("Bearer {}", token.trim()).parse()?;
+        request.headers_mut().insert(AUTHORIZATION, shown);
+        Self::connect(request).await
+    }
+
+    async fn connect(request: Request) -> Result<Self> {
+        let url = request.uri().to_string();
+        let (socket, _) = tokio_tungstenite::connect_async(request)
             .await
             .with_context(|| format!("dial {url}"))?;
         let mut link = Self {

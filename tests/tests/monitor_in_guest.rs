@@ -80,9 +80,9 @@ async fn n27_n31_n36_n46_the_monitor_in_the_image_refuses_what_is_in_use() {
             "{name} is missing:\n{page}"
         );
     }
-    let mut link = AgentLink::dial(SocketAddr::new(guest.ip, 10301))
-        .await
-        .unwrap();
+    let address = SocketAddr::new(guest.ip, 10301);
+    let rundir = site.rundir(VM).await.unwrap();
+    let mut link = AgentLink::dial_with_token(address, &rundir).await.unwrap();
     let grown = Allocation {
         cpu: 1.0,
         mem: 2 * GIB,
