@@ -129,7 +129,7 @@ async fn grows_and_is_restored(site: &Site) {
         site.ssh(VM, line, None).await.unwrap()
     };
     let before = size().await;
-    site.bellows(&["vm", "resize-disk", VM, "40Gi"])
+    site.bellows(&["vm", "resize-disk", VM, "4Gi"])
         .await
         .unwrap();
     assert_ne!(size().await, before);
