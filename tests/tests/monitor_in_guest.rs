@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -104,12 +105,12 @@ async fn n27_n31_n36_n46_the_monitor_in_the_image_refuses_what_is_in_use() {
         session.batch_execute(sql).await
     });
     let target = Allocation { cpu: 1.0, mem: GIB };
-    let address = SocketAddr::new(guest.ip, 10301);
+    let rundir = rundir.as_path();
     let refusal = wait_for(
         "a refused shrink",
         Duration::from_secs(180),
         || async move {
-            match may_shrink(address, target).await? {
+            match may_shrink(address, Some(rundir), target).await? {
                 (false, status) if status.contains("MiB") => Ok(status),
                 other => Err(format!("{other:?}")),
             }
@@ -127,7 +128,7 @@ async fn n27_n31_n36_n46_the_monitor_in_the_image_refuses_what_is_in_use() {
         "an approved shrink",
         Duration::from_secs(180),
         || async move {
-            match may_shrink(address, target).await? {
+            match may_shrink(address, Some(rundir), target).await? {
                 (true, _) => Ok(()),
                 other => Err(format!("{other:?}")),
             }
@@ -257,7 +258,7 @@ async fn n27_memory_is_taken_gently_before_a_shrink_and_to_see_what_is_needed() 
     let target = Allocation { cpu: 1.0, mem: GIB };
     // In a slow guest it may take more than one question's time; the next goes on from what is left.
     wait_for("a shrink that is agreed to", PATIENCE, || async {
-        match may_shrink(address, target).await? {
+        match may_shrink(address, None, target).await? {
             (true, _) => Ok(()),
             (false, status) => Err(status),
         }
@@ -309,8 +310,16 @@ async fn n27_memory_is_taken_gently_before_a_shrink_and_to_see_what_is_needed() 
 }
 
 /// Asks over a new connection until the monitor has looked at memory often enough to tell.
-async fn may_shrink(address: SocketAddr, target: Allocation) -> Result<(bool, String), String> {
-    let link = AgentLink::dial(address).await;
+/// Asks the monitor whether the guest may shrink; `rundir` holds the token of one that asks for it.
+async fn may_shrink(
+    address: SocketAddr,
+    rundir: Option<&Path>,
+    target: Allocation,
+) -> Result<(bool, String), String> {
+    let link = match rundir {
+        Some(rundir) => AgentLink::dial_with_token(address, rundir).await,
+        None => AgentLink::dial(address).await,
+    };
     let mut link = link.map_err(|error| format!("{error:#}"))?;
     for _ in 0..100 {
         match link.ask(AgentBody::DownscaleRequest { target }).await {
