@@ -42,7 +42,7 @@ pub(crate) struct BackupArgs {
     file: PathBuf,
 }
 
-/// `FILE.json`.
+/// What is written beside a backup, as `FILE.json`: what the VM was.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Description {

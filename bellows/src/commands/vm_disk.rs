@@ -33,7 +33,7 @@ pub(crate) struct VmDisk {
     pub(crate) name: String,
     /// The VM object.
     pub(crate) vm: Value,
-    /// The disk.
+    /// File of the root disk.
     pub(crate) path: PathBuf,
     pub(crate) record: DiskRecord,
     state: StateDir,

@@ -19,7 +19,6 @@ const NAME: &str = "apiserver";
 
 /// What the other parts need of it.
 pub(crate) struct Started {
-    /// The client.
     pub(crate) client: Client,
     /// Identity of the store.
     pub(crate) store_id: String,

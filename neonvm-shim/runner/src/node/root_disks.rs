@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
-use protocol::annotations::{ANNOTATION_KEEP_DISK, ANNOTATION_USE_DISK, FINALIZER_ROOT_DISK};
+use protocol::annotations::{
+    ANNOTATION_ADOPTS, ANNOTATION_KEEP_DISK, ANNOTATION_USE_DISK, FINALIZER_ROOT_DISK,
+};
 use protocol::object::Pod;
 use protocol::time::WallTime;
 use protocol::vm::{GROUP, VERSION, VmSpec};
@@ -27,8 +29,6 @@ use crate::shell::record::{RecordError, private_dir, read_json, write_json_durab
 
 /// Directory of all root disks, below the state directory.
 const DISKS: &str = "disks";
-/// Annotation of a VM that was made for a guest that runs already: the disk of that guest is its own.
-const ADOPTS: &str = "autoscaling.neon.tech/adopts";
 
 /// Why a pod cannot have its VM's disk now.
 #[derive(Debug, thiserror::Error)]
@@ -116,7 +116,7 @@ pub(super) async fn claim_for(
         has_disk: dir.join(DISK_FILE).exists(),
     };
     let uid = object.metadata.uid.clone().unwrap_or_default();
-    let adopts = annotation(&object, ADOPTS).map(|_| "true".to_owned());
+    let adopts = annotation(&object, ANNOTATION_ADOPTS).map(|_| "true".to_owned());
     let use_disk = annotation(&object, ANNOTATION_USE_DISK).or(adopts);
     let claim = claim(found, &uid, use_disk.as_deref());
     let claim = claim.map_err(|problem| DiskClaimError::Problem {
