@@ -243,6 +243,7 @@ fn explained(errno: Errno) -> io::Error {
 
 #[cfg(test)]
 mod tests {
+    use test_records::{Missing, skip};
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::*;
@@ -292,18 +293,13 @@ mod tests {
         );
     }
 
-    /// The one uniform line of a test that this machine lacks something for.
-    fn skip(test: &str, what: &str) {
-        println!("SKIP(missing: {what}): {test}");
-    }
-
     #[tokio::test]
     async fn n31_a_vsock_door_has_a_port_and_carries_bytes_both_ways() {
         const TEST: &str = "n31_a_vsock_door_has_a_port_and_carries_bytes_both_ways";
         let address = Address::parse("vsock:0").expect("an address");
         let door = match Door::open(address).await {
             Ok(door) => door,
-            Err(error) => return skip(TEST, &format!("AF_VSOCK: {error}")),
+            Err(error) => return skip(TEST, Missing::Vsock, &format!("AF_VSOCK: {error}")),
         };
         let Ok(Address::Vsock { port, .. }) = door.address() else {
             panic!("{:?}", door.address());
@@ -319,7 +315,10 @@ mod tests {
         let near = dial_vsock(LOCAL, port).await;
         let mut near = match near {
             Ok(near) => near,
-            Err(error) => return skip(TEST, &format!("a loopback transport of AF_VSOCK: {error}")),
+            Err(error) => {
+                let reason = format!("no loopback transport of AF_VSOCK: {error}");
+                return skip(TEST, Missing::Vsock, &reason);
+            }
         };
         let mut far = door.accept().await.expect("accepted");
         near.write_all(b"there").await.expect("written");

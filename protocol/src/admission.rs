@@ -3,16 +3,20 @@
 //! The same functions serve the embedded API server in the request path and a webhook in front of a real one.
 //! Source: spec/neonvm.md §1.1 (forms) and §1.9 (rules).
 
+pub mod claims;
 pub mod disks;
 mod kept;
 mod ports;
+mod size;
 
 use serde_json::{Value, json};
 
+use claims::check_claims;
 use disks::check_disks;
 use kept::check_kept;
 use ports::check_port_names;
 pub use ports::warnings;
+pub use size::{AGENT_ACCOUNT, AGENT_FIELD_MANAGER, Writer, settle_size};
 
 use crate::quantity::Quantity;
 use crate::units::MilliCpu;
@@ -148,6 +152,7 @@ pub fn validate_create(kind: &str, object: &Value) -> Result<(), Vec<FieldError>
     if kind == "VirtualMachine" {
         check_ranges(object, true, &mut errors);
         check_disks(object, &mut errors);
+        check_claims(object, &mut errors);
         check_port_names(object, &mut errors);
     }
     if errors.is_empty() {
@@ -252,7 +257,7 @@ fn normalise_vm(object: &mut Value, errors: &mut Vec<FieldError>) {
     }
     let disks = at(object, "spec.disks").as_array().map_or(0, Vec::len);
     for index in 0..disks {
-        for source in ["emptyDisk", "tmpfs"] {
+        for source in ["emptyDisk", "tmpfs", "persistentVolumeClaim"] {
             let member = at_mut(object, "spec.disks").and_then(|disks| disks.get_mut(index));
             let member = member
                 .and_then(|disk| disk.get_mut(source))
@@ -342,7 +347,17 @@ fn check_range(
         format!("{path}.max"),
         format!("{path}.use"),
     );
-    let (Some(min), Some(max), Some(wanted)) = (amount(&low), amount(&high), amount(&used)) else {
+    let (Some(min), Some(max)) = (amount(&low), amount(&high)) else {
+        return;
+    };
+    if at(object, &used).is_null() {
+        // `settle_size` sets it. The schema does not ask for it.
+        let message = format!(".{used} must be set where nothing sets it at admission");
+        let kind = FieldErrorKind::Invalid;
+        errors.push(FieldError::new(kind, &used, message, &Value::Null));
+        return;
+    }
+    let Some(wanted) = amount(&used) else {
         return;
     };
     let mut refuse = |why: &str, bound: &str| {

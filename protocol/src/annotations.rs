@@ -38,6 +38,9 @@ pub const ANNOTATION_VSOCK_CID: &str = "autoscaling.neon.tech/vsock-cid";
 pub const ANNOTATION_ADOPTS: &str = "autoscaling.neon.tech/adopts";
 /// `"true"`: the VM's monitor takes any agent, as Neon's does, and its guest is given no token to ask for.
 pub const ANNOTATION_MONITOR_OPEN: &str = "bellows.dev/monitor-open";
+/// Annotation on a VM, ours, on one machine: `none` for a guest that opens no connections and only
+/// serves its ports.
+pub const ANNOTATION_NETWORK: &str = "autoscaling.neon.tech/network";
 /// Annotation: turns billing on and names the billed endpoint.
 pub const ANNOTATION_BILLING_ENDPOINT: &str = "autoscaling.neon.tech/billing-endpoint-id";
 /// Annotation, written by the scheduler: the compute unit of the newest request.
@@ -170,9 +173,43 @@ pub fn vsock_cid(annotations: &BTreeMap<String, String>) -> Result<Option<u32>, 
     cid.map(Some).ok_or_else(bad)
 }
 
+/// A text that is no network of a guest.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "annotation {ANNOTATION_NETWORK} = {0:?}: must be \"none\", for a guest that only serves its ports, or left out"
+)]
+pub struct NetworkError(pub String);
+
+/// Reads [`ANNOTATION_NETWORK`]: whether the guest may open connections.
+///
+/// # Errors
+/// [`NetworkError`] for any text but `none`.
+pub fn has_outside(annotations: &BTreeMap<String, String>) -> Result<bool, NetworkError> {
+    match annotations.get(ANNOTATION_NETWORK).map(String::as_str) {
+        None => Ok(true),
+        Some("none") => Ok(false),
+        Some(other) => Err(NetworkError(other.chars().take(64).collect())),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_none_takes_a_guests_outside_away() {
+        let read = |text: &str| {
+            has_outside(&BTreeMap::from([(
+                ANNOTATION_NETWORK.to_owned(),
+                text.to_owned(),
+            )]))
+        };
+        assert_eq!(has_outside(&BTreeMap::new()), Ok(true));
+        assert_eq!(read("none"), Ok(false));
+        for bad in ["", "None", "host"] {
+            assert_eq!(read(bad), Err(NetworkError(bad.to_owned())));
+        }
+    }
 
     #[test]
     fn only_numbers_that_a_guest_can_have_are_taken() {

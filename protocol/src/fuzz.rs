@@ -9,6 +9,10 @@ use std::fmt::Write as _;
 
 use crate::exposition::{LfcGauges, Page, PageError, SystemGauges};
 
+mod requests;
+
+pub use requests::{permit_body, runner_control};
+
 /// Most that a page may hold on to, bytes, whatever it is fed: a line in a buffer that doubles, and twelve metrics of a day
 /// of samples each in lists that double.
 const HELD_LIMIT_BYTES: usize = 2 * 65_536 + 12 * 2048 * 16;

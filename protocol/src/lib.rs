@@ -8,6 +8,7 @@
 
 pub mod admission;
 pub mod annotations;
+pub mod claims;
 pub mod crds;
 pub mod disk_cache;
 pub mod exposition;
@@ -23,6 +24,7 @@ pub mod monitor_v2;
 pub mod object;
 pub mod overtaken;
 pub mod permit;
+pub mod postgres;
 pub mod quantity;
 pub mod revision;
 pub mod runner;

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `ask_details` | `reason`, `urgency`, `wanted` in an `UpscaleRequest` |
 //! | `refusal_details` | `reason`, `smallest` in a refused `DownscaleResult` |
+//! | `refusal_again` | `again_ms` in a refused `DownscaleResult` |
 //! | `observed` | `observed` in an `UpscaleConfirmation`, which then waits until the guest sees the size, or for [`OBSERVE_LIMIT`] |
 //! | `metrics=MS` | a `Metrics` frame every so many milliseconds, and right after a growth |
 
@@ -25,6 +26,8 @@ use crate::time::Span;
 
 /// How long a confirmation may wait for the guest to see the size it was told of. Less than the agent's patience of 5 s.
 pub const OBSERVE_LIMIT: Span = Span::from_secs(3);
+/// Longest time that a refusal may tell to wait. A longer one is read as this.
+pub const AGAIN_LIMIT: Span = Span::from_secs(60);
 /// Most names in one list. Further ones are not read.
 pub const NAMES_LIMIT: usize = 64;
 /// Longest name, bytes. A longer one is not read.
@@ -52,6 +55,8 @@ pub struct Capabilities {
     pub ask_details: bool,
     /// `refusal_details`.
     pub refusal_details: bool,
+    /// `refusal_again`, which takes `refusal_details`.
+    pub refusal_again: bool,
     /// `observed`.
     pub observed: bool,
     /// `metrics=MS`: the period of pushed metrics.
@@ -65,6 +70,7 @@ impl Capabilities {
         Self {
             ask_details: true,
             refusal_details: true,
+            refusal_again: true,
             observed: true,
             metrics: Some(metrics),
         }
@@ -79,6 +85,7 @@ impl Capabilities {
             match name.split_once('=') {
                 None if name == "ask_details" => found.ask_details = true,
                 None if name == "refusal_details" => found.refusal_details = true,
+                None if name == "refusal_again" => found.refusal_again = true,
                 None if name == "observed" => found.observed = true,
                 Some(("metrics", period)) => {
                     let (least, most) = METRICS_PERIODS;
@@ -97,6 +104,7 @@ impl Capabilities {
         let flags = [
             (self.ask_details, "ask_details"),
             (self.refusal_details, "refusal_details"),
+            (self.refusal_again, "refusal_again"),
             (self.observed, "observed"),
         ];
         let named = flags.into_iter().filter(|(has, _)| *has);
@@ -251,6 +259,9 @@ pub struct Refused {
     pub reason: RefusalReason,
     /// The smallest size that would be accepted now.
     pub smallest: Option<Allocation>,
+    /// Time until the refused size would be accepted, if use stays as it is; none where nothing
+    /// tells.
+    pub again: Option<Span>,
 }
 
 /// Share of time in which tasks were stalled, and the time itself.
@@ -459,6 +470,7 @@ impl MonitorFrameV2 {
                     status,
                     reason: member(id, &kind, &object, &["reason"])?,
                     smallest: member(id, &kind, &object, &["smallest"])?,
+                    again: again(member(id, &kind, &object, &["again_ms"])?),
                 })
             }
             "UpscaleConfirmation" if has("observed") => MonitorBodyV2::Confirmed {
@@ -479,6 +491,11 @@ impl MonitorFrameV2 {
     pub fn encode(&self) -> String {
         text_of(self)
     }
+}
+
+/// Time to wait before a shrink is asked again, of a number of milliseconds.
+fn again(millis: Option<u64>) -> Option<Span> {
+    millis.map(|millis| Span::from_millis(millis.min(AGAIN_LIMIT.as_millis())))
 }
 
 /// A body whose members stand beside type and id.
@@ -556,6 +573,8 @@ enum Flat<'a> {
         reason: RefusalReason,
         #[serde(skip_serializing_if = "Option::is_none")]
         smallest: Option<Allocation>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        again_ms: Option<u64>,
     },
     Confirmed {
         observed: Allocation,
@@ -588,6 +607,8 @@ impl Serialize for MonitorFrameV2 {
                 status: &refused.status,
                 reason: refused.reason,
                 smallest: refused.smallest,
+                // Not a moment too early.
+                again_ms: refused.again.map(|again| again.0.div_ceil(1000)),
             },
             MonitorBodyV2::Confirmed { observed } => Flat::Confirmed {
                 observed: *observed,

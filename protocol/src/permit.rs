@@ -228,13 +228,15 @@ impl AgentRequest {
     /// [`PermitRefusal::BadJson`], or the refusal of the protocol number.
     pub fn decode(body: &[u8]) -> Result<Self, PermitRefusal> {
         match quick::read(body) {
-            Some(request) if request.proto_version == PROTO_VERSION => Ok(request),
+            Some(request) if request.proto_version == PROTO_VERSION && request.has_a_load() => {
+                Ok(request)
+            }
             _ => Self::decode_any(body),
         }
     }
 
     /// Reads a body of whatever form.
-    fn decode_any(body: &[u8]) -> Result<Self, PermitRefusal> {
+    pub(crate) fn decode_any(body: &[u8]) -> Result<Self, PermitRefusal> {
         let value: Value = serde_json::from_slice(body).map_err(|_| PermitRefusal::BadJson)?;
         let members = value.as_object().ok_or(PermitRefusal::BadJson)?;
         let version = match members.get("protoVersion") {
@@ -256,7 +258,18 @@ impl AgentRequest {
         {
             return Err(PermitRefusal::BadJson);
         }
-        serde_json::from_value(value).map_err(|_| PermitRefusal::BadJson)
+        let request: Self = serde_json::from_value(value).map_err(|_| PermitRefusal::BadJson)?;
+        match request.has_a_load() {
+            true => Ok(request),
+            false => Err(PermitRefusal::BadJson),
+        }
+    }
+
+    /// A load of more than 32 bits hold reads as infinity, which is no JSON; the deployed server
+    /// refuses it too.
+    fn has_a_load(&self) -> bool {
+        self.metrics
+            .is_none_or(|metrics| metrics.load_avg_1m.is_finite())
     }
 
     /// Checks that need nothing but the request.

@@ -35,6 +35,15 @@ pub const RUNNER_PRIVILEGES: &str = "RUNNER_PRIVILEGES";
 /// The value of [`RUNNER_PRIVILEGES`].
 pub const NO_PRIVILEGES: &str = "none";
 
+/// Environment of a runner's container: [`MONITOR_OPEN`] where the guest's monitor takes any agent,
+/// by the VM's annotation. Ours.
+pub const RUNNER_MONITOR: &str = "RUNNER_MONITOR";
+/// The value of [`RUNNER_MONITOR`].
+pub const MONITOR_OPEN: &str = "open";
+/// The token that an agent shows to the monitor of a VM's guest: a key of the secret that holds the
+/// token of its runners, and a file beside that.
+pub const MONITOR_TOKEN: &str = "monitor.token";
+
 /// Environment of a runner's container: how orders come to its pod's address. [`ORDERS_BY_TLS`], or not there: then nobody has said
 /// that this runner knows TLS. Ours.
 pub const RUNNER_ORDERS: &str = "RUNNER_ORDERS";

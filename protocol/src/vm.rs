@@ -238,6 +238,17 @@ pub struct RootDisk {
     /// Ours: the disk lives as long as the VM, not as long as one pod of it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub persistent: bool,
+    /// Ours: the claim that holds the disk in a cluster. It takes `persistent`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub persistent_volume_claim: Option<ClaimRef>,
+}
+
+/// A PersistentVolumeClaim of the VM's namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ClaimRef {
+    /// Its name.
+    pub claim_name: String,
 }
 
 impl Default for RootDisk {
@@ -248,6 +259,7 @@ impl Default for RootDisk {
             image_pull_policy: "IfNotPresent".into(),
             execute: Vec::new(),
             persistent: false,
+            persistent_volume_claim: None,
         }
     }
 }
@@ -317,6 +329,9 @@ pub struct Disk {
     pub secret: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tmpfs: Option<Value>,
+    /// Ours: `claimName` and `size` of a disk that stays, in a cluster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub persistent_volume_claim: Option<Value>,
 }
 
 /// Phase of a VM.

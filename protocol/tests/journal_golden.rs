@@ -148,6 +148,7 @@ fn checkpoint() -> Checkpoint {
         issued: vec![40_000_000, 41_232_000],
         metrics: Some(Block(block().0.split_off(3).split_at(2).0.to_vec())),
         monitor: MonitorPart {
+            again: Some(2_500_000),
             approved: Some(Approval(Size(1000, 4 << 30), Size(1000, 4 << 30))),
             denied: Some(Denial(39_000_000, Size(1000, 4 << 30), Size(750, 3 << 30))),
             doubt: true,
@@ -281,6 +282,7 @@ fn heads() -> Vec<(&'static str, Record)> {
 
 fn records() -> Vec<(&'static str, Record)> {
     let outcome = Outcome {
+        again: None,
         end: Reply::Done,
         got: Some(Size(1250, 5 << 30)),
         id: 29,
@@ -307,6 +309,7 @@ fn records() -> Vec<(&'static str, Record)> {
         ..verified.clone()
     };
     let refused_below = Outcome {
+        again: Some(2_500_000),
         least: Some(Size(1000, 3_500 << 20)),
         ..refused.clone()
     };

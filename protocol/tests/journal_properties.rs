@@ -168,6 +168,7 @@ fn record() -> impl Strategy<Value = Record> {
     )
         .prop_map(|(got, id, migrate, t, vm)| {
             Record::Outcome(Box::new(Outcome {
+                again: got.filter(|_| migrate).map(|size| size.1),
                 end: if migrate {
                     Reply::Refused
                 } else {

@@ -10,9 +10,9 @@ use protocol::monitor::{
     VersionRange, VersionResponse,
 };
 use protocol::monitor_v2::{
-    AgentBodyV2, AgentFrameV2, AskReason, Asked, Capabilities, GroupGauges, GuestMetrics,
-    MachineGauges, MonitorBodyV2, MonitorFrameV2, NAME_LIMIT_BYTES, NAMES_LIMIT, RefusalReason,
-    Refused, Stalls, Urgency,
+    AGAIN_LIMIT, AgentBodyV2, AgentFrameV2, AskReason, Asked, Capabilities, GroupGauges,
+    GuestMetrics, MachineGauges, MonitorBodyV2, MonitorFrameV2, NAME_LIMIT_BYTES, NAMES_LIMIT,
+    RefusalReason, Refused, Stalls, Urgency,
 };
 use protocol::time::Span;
 
@@ -103,13 +103,15 @@ fn monitor_goldens() -> Vec<(&'static str, MonitorFrameV2)> {
             wanted,
         })
     };
-    let refused = |reason, smallest| {
-        let status = "text".to_owned();
-        Body::Refused(Refused {
-            status,
-            reason,
-            smallest,
-        })
+    let refused = |reason, smallest| Refused {
+        status: "text".to_owned(),
+        reason,
+        smallest,
+        again: None,
+    };
+    let refused_for_a_while = Refused {
+        again: Some(Span::from_millis(2500)),
+        ..refused(RefusalReason::RecentPeak, Some(size(0.5, 1 << 30)))
     };
     let approved = MonitorBody::DownscaleResult {
         ok: true,
@@ -139,12 +141,17 @@ fn monitor_goldens() -> Vec<(&'static str, MonitorFrameV2)> {
         (
             "downscale_result_refused",
             4,
-            refused(RefusalReason::InUse, Some(size(0.5, 1 << 30))),
+            Body::Refused(refused(RefusalReason::InUse, Some(size(0.5, 1 << 30)))),
+        ),
+        (
+            "downscale_result_refused_for_a_while",
+            4,
+            Body::Refused(refused_for_a_while),
         ),
         (
             "downscale_result_refused_unreadable",
             4,
-            refused(RefusalReason::Unreadable, None),
+            Body::Refused(refused(RefusalReason::Unreadable, None)),
         ),
         ("downscale_result_approved", 4, Body::Plain(approved)),
         ("upscale_confirmation", 6, Body::Confirmed { observed }),
@@ -190,6 +197,24 @@ fn n39_monitor_frames_are_these_bytes() {
         let read: MonitorFrameV2 = serde_json::from_str(&text).expect("decodes");
         assert_eq!(read, frame, "{name}");
     }
+}
+
+#[test]
+fn time_to_ask_again_is_whole_milliseconds_within_its_limit() {
+    let text = golden("monitor_downscale_result_refused_for_a_while");
+    let read = |text: &str| match MonitorFrameV2::decode(text).expect("decodes").body {
+        MonitorBodyV2::Refused(refused) => refused,
+        other => panic!("{other:?}"),
+    };
+    let mut refused = read(&text);
+    // Not a moment too early.
+    refused.again = Some(Span(2_499_001));
+    let body = MonitorBodyV2::Refused(refused);
+    assert_eq!(MonitorFrameV2 { body, id: 4 }.encode(), text);
+    let longest = text.replace("2500", &u64::MAX.to_string());
+    assert_eq!(read(&longest).again, Some(AGAIN_LIMIT));
+    let wrong = text.replace("2500", "-1");
+    assert!(MonitorFrameV2::decode(&wrong).is_err());
 }
 
 #[test]
@@ -339,15 +364,20 @@ fn any_body() -> impl Strategy<Value = MonitorBodyV2> {
                 wanted,
             })
         }),
-        (".{0,40}", refusal, prop::option::of(any_size())).prop_map(
-            |(status, reason, smallest)| {
+        (
+            ".{0,40}",
+            refusal,
+            prop::option::of(any_size()),
+            prop::option::of(0..=AGAIN_LIMIT.as_millis()),
+        )
+            .prop_map(|(status, reason, smallest, again)| {
                 MonitorBodyV2::Refused(Refused {
                     status,
                     reason,
                     smallest,
+                    again: again.map(Span::from_millis),
                 })
-            }
-        ),
+            }),
         any_size().prop_map(|observed| MonitorBodyV2::Confirmed { observed }),
         prop::collection::vec(".{0,20}".prop_filter("short", |n| n.len() <= 64), 0..5)
             .prop_map(|names| MonitorBodyV2::Capabilities { names }),

@@ -117,6 +117,7 @@ fn full_guest() -> Guest {
             image_pull_policy: "Always".into(),
             execute: vec!["unused".into()],
             persistent: false,
+            persistent_volume_claim: None,
         },
         command: vec!["sh".into()],
         args: vec!["-c".into(), "true".into()],
@@ -153,6 +154,7 @@ fn disk(name: &str) -> Disk {
         config_map: None,
         secret: None,
         tmpfs: None,
+        persistent_volume_claim: None,
     }
 }
 

@@ -6,18 +6,19 @@
 //! |---|---|---|
 //! | `/healthz`, `/readyz` | open | open |
 //! | `/metrics` | open | needs the token: labels name VMs |
-//! | `/debug/state` | open | not served: every local user reaches the loopback |
+//! | `/debug/state` | from the process's own machine or pod | not served: every local user reaches the loopback |
 //! | `PUT /debug/log` | from the process's own machine or pod | not served |
 
 use std::sync::Arc;
 
 use axum::body::Bytes;
 use axum::extract::{Request, State};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, put};
 use axum::{Extension, Router};
+use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::registry::Registry;
 use serde_json::Value;
 use tokio::net::TcpListener;
@@ -26,14 +27,14 @@ use tokio_util::sync::CancellationToken;
 use crate::bearer::Expected;
 use crate::connections::http::{self, Addresses, Limits};
 use crate::connections::{Bounds, ServerCounters};
+use crate::exposition::Format;
 use crate::logging::LogHandle;
+use crate::process_metrics;
 
-/// Content type of the OpenMetrics text the registry is rendered to.
-const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// Longest log filter accepted, bytes.
 const FILTER_LIMIT_BYTES: usize = 1024;
-/// What is answered to an order from elsewhere.
-const FROM_ELSEWHERE: &str = "the log filter is changed from this process's own machine or pod only: in a cluster by \
+/// Answer to a request from elsewhere for state or for the log filter.
+const FROM_ELSEWHERE: &str = "state and log filter are served to this process's own machine or pod only: in a cluster by \
     `kubectl port-forward`, or by `kubectl debug` at the pod's own address\n";
 /// Answer to a request for metrics that shows no token or a wrong one.
 const NO_TOKEN: &str = "metrics of this machine need the token of the file metrics.token in the \
@@ -76,6 +77,7 @@ pub struct Admin {
     log: Option<LogHandle>,
     connections: ServerCounters,
     token: Option<Expected>,
+    shows_process: bool,
 }
 
 impl Admin {
@@ -90,7 +92,15 @@ impl Admin {
             log: None,
             connections,
             token: None,
+            shows_process: true,
         }
+    }
+
+    /// Leaves out the figures of the process, for the second page of one that has two.
+    #[must_use]
+    pub fn without_process(mut self) -> Self {
+        self.shows_process = false;
+        self
     }
 
     /// Serves metrics to callers with this token only, and neither state nor log filter to anyone.
@@ -124,10 +134,14 @@ impl Admin {
     /// The routes, for a daemon that adds its own. Orders among them are refused unless they are served by [`serve_routes`], which knows
     /// where they come from.
     pub fn router(self) -> Router {
-        let mut metrics = metrics_route(self.registry.clone());
+        let process = self
+            .shows_process
+            .then(|| Arc::new(process_metrics::registry()));
+        let mut metrics = metrics_of(Registries([Some(self.registry.clone()), process]));
         let mut debug = Router::new()
             .route("/debug/state", get(debug_state))
             .route("/debug/log", put(debug_log));
+        debug = own_pod_only(debug);
         if let Some(token) = self.token {
             metrics = metrics.route_layer(middleware::from_fn_with_state(token, admit));
             debug = Router::new().route("/debug/{page}", any(on_socket_only));
@@ -143,9 +157,28 @@ impl Admin {
 
 /// `/metrics` alone, for a server that is no daemon's admin server.
 pub fn metrics_route(registry: Arc<Registry>) -> Router {
+    metrics_of(Registries([Some(registry), None]))
+}
+
+fn metrics_of(registries: Registries) -> Router {
     Router::new()
         .route("/metrics", get(metrics))
-        .with_state(registry)
+        .with_state(registries)
+}
+
+/// What a metrics page shows, in order.
+#[derive(Debug, Clone)]
+struct Registries([Option<Arc<Registry>>; 2]);
+
+impl Registries {
+    fn write(&self) -> Result<String, std::fmt::Error> {
+        let mut text = String::new();
+        for registry in self.0.iter().flatten() {
+            encode_registry(&mut text, registry)?;
+        }
+        encode_eof(&mut text)?;
+        Ok(text)
+    }
 }
 
 async fn admit(State(token): State<Expected>, request: Request, next: Next) -> Response {
@@ -160,10 +193,31 @@ async fn on_socket_only() -> Response {
     (StatusCode::FORBIDDEN, ON_SOCKET_ONLY).into_response()
 }
 
-async fn metrics(State(registry): State<Arc<Registry>>) -> Response {
-    let mut text = String::new();
-    match prometheus_client::encoding::text::encode(&mut text, &registry) {
-        Ok(()) => ([(header::CONTENT_TYPE, OPENMETRICS)], text).into_response(),
+/// Serves `routes` to callers of the process's own machine or pod only. In a cluster that is who
+/// may forward the pod's ports: the pod network shows no identity.
+pub fn own_pod_only<S: Clone + Send + Sync + 'static>(routes: Router<S>) -> Router<S> {
+    routes.route_layer(middleware::from_fn(refuse_elsewhere))
+}
+
+async fn refuse_elsewhere(
+    from: Option<Extension<Addresses>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    if from.is_some_and(|Extension(from)| Origin::of(from) == Origin::Here) {
+        next.run(request).await
+    } else {
+        (StatusCode::FORBIDDEN, FROM_ELSEWHERE).into_response()
+    }
+}
+
+async fn metrics(State(registries): State<Registries>, headers: HeaderMap) -> Response {
+    let format = Format::of(&headers);
+    match registries.write() {
+        Ok(written) => {
+            let page = format.render(&written);
+            ([(header::CONTENT_TYPE, format.content_type())], page).into_response()
+        }
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
 }
@@ -179,14 +233,7 @@ async fn debug_state(State(admin): State<Admin>) -> Response {
     axum::Json((admin.state)()).into_response()
 }
 
-async fn debug_log(
-    State(admin): State<Admin>,
-    from: Option<Extension<Addresses>>,
-    body: Bytes,
-) -> Response {
-    if !from.is_some_and(|Extension(from)| Origin::of(from) == Origin::Here) {
-        return (StatusCode::FORBIDDEN, FROM_ELSEWHERE).into_response();
-    }
+async fn debug_log(State(admin): State<Admin>, body: Bytes) -> Response {
     let Some(log) = &admin.log else {
         return (
             StatusCode::NOT_FOUND,
@@ -261,7 +308,19 @@ mod tests {
             .state(|| serde_json::json!({"vms": 3}))
             .ready(|| Err("lists are not synced".into()));
         let server = tokio::spawn(serve(listener, admin, cancel.clone()));
-        assert!(get(address, "/metrics").await.contains("# EOF"));
+        let page = get(address, "/metrics").await;
+        assert!(
+            page.contains("\r\ncontent-type: text/plain; version=0.0.4;"),
+            "{page}"
+        );
+        for name in [
+            "process_cpu_seconds_total",
+            "process_resident_memory_bytes",
+            "process_start_time_seconds",
+            "process_open_fds",
+        ] {
+            assert!(page.contains(&format!("\n{name} ")), "{name} in {page}");
+        }
         assert!(get(address, "/healthz").await.starts_with("HTTP/1.1 200"));
         assert!(get(address, "/debug/state").await.ends_with(r#"{"vms":3}"#));
         let ready = get(address, "/readyz").await;
@@ -273,8 +332,9 @@ mod tests {
         server.await.expect("joins");
     }
 
+    /// Requirement: W4.
     #[tokio::test]
-    async fn an_order_is_taken_from_this_machine_or_pod_only() {
+    async fn state_and_orders_are_for_this_machine_or_pod_only() {
         let routes = Admin::new(Arc::default(), ServerCounters::unregistered()).router();
         let addresses = |peer: [u8; 4]| Addresses {
             peer: peer.into(),
@@ -286,14 +346,26 @@ mod tests {
             // Served by somebody who does not tell.
             (None, StatusCode::FORBIDDEN),
         ] {
-            let mut order = axum::http::Request::put("/debug/log")
-                .body(axum::body::Body::from("debug"))
-                .expect("a request");
-            if let Some(from) = from {
-                order.extensions_mut().insert(from);
+            let state = match wanted {
+                StatusCode::NOT_FOUND => StatusCode::OK,
+                refused => refused,
+            };
+            for (method, path, wanted) in [
+                ("PUT", "/debug/log", wanted),
+                ("GET", "/debug/state", state),
+                ("GET", "/healthz", StatusCode::OK),
+            ] {
+                let mut request = axum::http::Request::builder()
+                    .method(method)
+                    .uri(path)
+                    .body(axum::body::Body::from("debug"))
+                    .expect("a request");
+                if let Some(from) = from {
+                    request.extensions_mut().insert(from);
+                }
+                let answer = routes.clone().oneshot(request).await.expect("answers");
+                assert_eq!(answer.status(), wanted, "{path} {from:?}");
             }
-            let answer = routes.clone().oneshot(order).await.expect("answers");
-            assert_eq!(answer.status(), wanted, "{from:?}");
         }
     }
 

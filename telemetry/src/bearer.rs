@@ -88,8 +88,7 @@ pub fn kept(path: &Path) -> io::Result<String> {
 
 fn token_of(path: &Path, content: &[u8]) -> io::Result<String> {
     let text = std::str::from_utf8(content).unwrap_or_default().trim();
-    let is_token = text.len() == 2 * RANDOM_BYTES && text.bytes().all(|b| b.is_ascii_hexdigit());
-    if is_token {
+    if is_token(text) {
         return Ok(text.to_owned());
     }
     Err(io::Error::other(format!(
@@ -97,6 +96,34 @@ fn token_of(path: &Path, content: &[u8]) -> io::Result<String> {
         path.display(),
         2 * RANDOM_BYTES
     )))
+}
+
+fn is_token(text: &str) -> bool {
+    text.len() == 2 * RANDOM_BYTES && text.bytes().all(|b| b.is_ascii_hexdigit())
+}
+
+/// Why a key file is not used.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyError {
+    /// The file cannot be read, or others may read it.
+    #[error(transparent)]
+    File(#[from] secret::SecretError),
+    /// The file holds no key.
+    #[error(transparent)]
+    NoKey(io::Error),
+}
+
+impl KeyError {
+    /// Whether the file is missing.
+    #[must_use]
+    pub fn is_missing(&self) -> bool {
+        match self {
+            Self::File(secret::SecretError::Read { source, .. }) => {
+                source.kind() == io::ErrorKind::NotFound
+            }
+            _ => false,
+        }
+    }
 }
 
 /// The key from which the token of each VM's monitor is derived. The node driver gives the token to
@@ -111,6 +138,21 @@ impl VmKey {
     /// As of [`kept`].
     pub fn load_or_create(path: &Path) -> io::Result<Self> {
         kept(path).map(Self)
+    }
+
+    /// The key of a file that another program has made and may replace.
+    ///
+    /// # Errors
+    /// When the file cannot be read, is readable by others than its owner, or holds no key.
+    pub fn load(path: &Path) -> Result<Self, KeyError> {
+        let content = secret::read(path, FILE_LIMIT_BYTES)?;
+        token_of(path, &content).map(Self).map_err(KeyError::NoKey)
+    }
+
+    /// The key that a text holds, as of [`random`]; `None` for any other text.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        is_token(text).then(|| Self(text.to_owned()))
     }
 
     /// The token of one VM: HMAC-SHA256 of `NAMESPACE/NAME/UID`, in hex. A later VM of the same
@@ -185,6 +227,24 @@ mod tests {
             let error = kept(&path).expect_err(wrong).to_string();
             assert!(error.contains("64 hexadecimal digits"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_key_is_loaded_from_a_closed_file_and_is_never_made() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("key");
+        assert!(VmKey::load(&path).expect_err("missing").is_missing());
+        let made = VmKey::load_or_create(&path).expect("made");
+        let loaded = VmKey::load(&path).expect("loaded");
+        let token = |key: &VmKey| key.token("default", "pg", "1");
+        assert_eq!(token(&loaded), token(&made));
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).expect("set");
+        let error = VmKey::load(&path).expect_err("open");
+        assert!(
+            !error.is_missing() && error.to_string().contains("0600"),
+            "{error}"
+        );
+        assert!(VmKey::parse(&random()).is_some() && VmKey::parse("short").is_none());
     }
 
     #[test]

@@ -87,7 +87,7 @@ fn check_path(field: &str, path: &Value, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn invalid(field: &str, message: String, value: &Value) -> FieldError {
+pub(super) fn invalid(field: &str, message: String, value: &Value) -> FieldError {
     FieldError::new(FieldErrorKind::Invalid, field, message, value)
 }
 

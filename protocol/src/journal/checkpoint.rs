@@ -186,6 +186,9 @@ pub struct Ongoing {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MonitorPart {
+    /// Microseconds after which it would have a size asked again that it refused, where it said so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub again: Option<u64>,
     /// What it agreed to; absent without a connection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub approved: Option<Approval>,

@@ -502,6 +502,10 @@ pub enum Reply {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Outcome {
+    /// Microseconds after which a monitor that refused would have the size asked again, where it
+    /// said so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub again: Option<u64>,
     /// How it ended.
     pub end: Reply,
     /// The permit given.
