@@ -26,8 +26,9 @@ use carrier::{Address, Door};
 pub struct Bound {
     /// For agents: the WebSocket at `/monitor`.
     pub monitor: AgentPort,
-    /// For scrapers: `/metrics`, `/healthz`, `/readyz`, `/debug/state`.
-    pub metrics: TcpListener,
+    /// For scrapers: `/metrics`, `/healthz`, `/readyz`, `/debug/state`. `None` where another
+    /// program has the port.
+    pub metrics: Option<TcpListener>,
 }
 
 /// Why there are no listeners.
@@ -54,6 +55,10 @@ pub enum BindError {
 impl Bound {
     /// Reads the token and the certificates of a configuration and binds both of its addresses. Port 0 takes a free one.
     ///
+    /// A taken port of the metrics page is a warning: other programs export metrics at 9100 too,
+    /// and a guest without its monitor is never sized. The page is not tried again later, so that
+    /// the other program can restart.
+    ///
     /// # Errors
     /// [`BindError`], for the first thing that cannot be had.
     pub async fn bind(config: &Config) -> Result<Self, BindError> {
@@ -73,7 +78,16 @@ impl Bound {
             #[cfg(feature = "tls")]
             identity,
         };
-        let metrics = metrics.map_err(failed(config.metrics_addr.into()))?;
+        let metrics = match metrics {
+            Ok(listener) => Some(listener),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                let addr = config.metrics_addr;
+                tracing::warn!(%addr, "metrics page is not served: another program has its port. \
+                    Give the page another one with --metrics-addr");
+                None
+            }
+            Err(source) => return Err(failed(config.metrics_addr.into())(source)),
+        };
         Ok(Self { monitor, metrics })
     }
 }

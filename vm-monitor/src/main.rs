@@ -95,8 +95,10 @@ async fn serve(config: Config) -> ExitCode {
     };
     let monitor = bound.monitor.door.address();
     let monitor = monitor.map_or_else(|_| String::new(), |addr| addr.to_string());
-    let metrics = bound.metrics.local_addr();
-    let metrics = metrics.map_or_else(|_| String::new(), |addr| addr.to_string());
+    let metrics = bound.metrics.as_ref().map(|listener| {
+        let addr = listener.local_addr();
+        addr.map_or_else(|_| String::new(), |addr| addr.to_string())
+    });
     say(&json!({ "listening": { "monitor": monitor, "metrics": metrics } }));
     match vm_monitor::run(config, bound, cancel).await {
         Ok(()) => ExitCode::SUCCESS,

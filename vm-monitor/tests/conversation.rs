@@ -11,10 +11,11 @@ async fn n31_the_agent_dials_and_the_monitor_listens_at_its_path() {
     let guest = Guest::start().await;
     let mut agent = guest.agent().await;
     assert!(agent.is_alive().await);
-    assert_eq!(
-        http_get(guest.addr, "/monitor").await.0,
-        400,
-        "not a WebSocket"
+    let (status, text) = http_get(guest.addr, "/monitor").await;
+    assert_eq!(status, 400, "not a WebSocket");
+    assert!(
+        text.contains("WebSocket") && text.contains("Upgrade: websocket"),
+        "{text}"
     );
     assert_eq!(http_get(guest.addr, "/").await.0, 404);
     assert_eq!(

@@ -2,9 +2,10 @@
 
 mod harness;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use harness::{Agent, Files, Guest, soon};
+use protocol::monitor::{AgentBody, MonitorBody};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::Error;
@@ -37,6 +38,45 @@ async fn a_second_agent_takes_over_only_after_its_handshake() {
     let state = guest.state_when("counted", |_| true).await;
     assert_eq!(state["counters"]["connections"], 2);
     assert_eq!(state["counters"]["replaced"], 1);
+    guest.stop().await;
+}
+
+/// RFC 6455 §7.1.1: the agent echoes the close frame and then waits for the end of the stream.
+#[tokio::test]
+async fn monitor_ends_tcp_right_behind_its_close_frame() {
+    let guest = Guest::start().await;
+    let mut first = guest.agent().await;
+    let _second = guest.agent().await;
+    first.closed().await.expect("a close frame");
+    let began = Instant::now();
+    assert!(first.closed().await.is_none());
+    // Half of the time for which the monitor reads on.
+    let took = began.elapsed();
+    assert!(took < Duration::from_millis(500), "{took:?}");
+    guest.stop().await;
+}
+
+/// An agent that is slow has answers to read, and sends on, when its connection is closed.
+#[tokio::test]
+async fn agent_that_reads_late_still_gets_its_answers_and_the_close_frame() {
+    const ASKED: u64 = 50;
+    let guest = Guest::start().await;
+    let mut slow = guest.agent().await;
+    for _ in 0..ASKED {
+        slow.ask(AgentBody::HealthCheck).await;
+    }
+    let is_answered = |state: &serde_json::Value| state["counters"]["sent"]["HealthCheck"] == ASKED;
+    guest.state_when("answered", is_answered).await;
+    let mut next = guest.agent().await;
+    for _ in 0..ASKED {
+        assert!(next.is_alive().await);
+        slow.ask(AgentBody::HealthCheck).await;
+    }
+    for _ in 0..ASKED {
+        assert_eq!(slow.frame().await.body, MonitorBody::HealthCheck);
+    }
+    let close = slow.closed().await.expect("a close frame");
+    assert_eq!(u16::from(close.code), 1008);
     guest.stop().await;
 }
 

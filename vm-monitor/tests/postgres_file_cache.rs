@@ -6,13 +6,14 @@
 
 mod harness;
 
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use harness::{Agent, Files, GIB, Guest, MIB};
 use protocol::monitor::MonitorBody;
 use tempfile::TempDir;
+use test_records::{Missing, skip};
 use vm_monitor::core::cache::CacheMode;
 use vm_monitor::core::file_cache::Sizing;
 use vm_monitor::shell::config::{FileCache, Secret, SettingName};
@@ -29,11 +30,7 @@ impl Server {
     /// Starts one; `None`, with the line that says so, on a machine without PostgreSQL's server.
     fn start(test: &str) -> Option<Self> {
         let Some(programs) = server_programs() else {
-            // Not by the macro, whose output is hidden when a test passes.
-            let line = format!("SKIP {test}: no PostgreSQL server programs on this machine\n");
-            std::io::stderr()
-                .write_all(line.as_bytes())
-                .expect("written");
+            skip(test, Missing::Postgres, "package postgresql");
             return None;
         };
         let folder = tempfile::Builder::new()

@@ -1,9 +1,12 @@
 //! The binary itself: its options, its exit codes, its end.
 
+mod harness;
+
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::TcpListener;
 use std::process::{Child, Command, Output, Stdio};
 
+use harness::Agent;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -66,6 +69,34 @@ fn an_address_in_use_is_69() {
     assert!(text.contains(&addr) && text.contains("in use"), "{text}");
 }
 
+/// Images of NeonVM have a vector of their own at 9100.
+#[tokio::test]
+async fn taken_port_of_the_metrics_page_is_one_warning_and_agents_are_served() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let metrics = taken.local_addr().expect("bound").to_string();
+    let mut running = Running::start(
+        program()
+            .args(["-a", "127.0.0.1:0", "-c", "neon-postgres"])
+            .env("VM_MONITOR_METRICS_ADDR", &metrics),
+    );
+    let said = running.first_line();
+    assert!(said["listening"]["metrics"].is_null(), "{said}");
+    let addr = said["listening"]["monitor"].as_str().expect("an address");
+    let mut agent = Agent::connect(addr.parse().expect("an address")).await;
+    assert!(agent.is_alive().await);
+    running.end_by(Signal::SIGTERM);
+    let log = running.log();
+    assert_eq!(
+        log.matches("metrics page is not served").count(),
+        1,
+        "{log}"
+    );
+    assert!(
+        log.contains(&metrics) && log.contains("--metrics-addr"),
+        "{log}"
+    );
+}
+
 #[cfg(feature = "postgres")]
 #[test]
 fn a_database_that_must_be_there_and_is_not_is_69() {
@@ -88,6 +119,37 @@ fn a_database_that_must_be_there_and_is_not_is_69() {
 
 struct Running(Child);
 
+impl Running {
+    /// Starts a program whose output is read here.
+    fn start(command: &mut Command) -> Self {
+        let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        Self(command.spawn().expect("started"))
+    }
+
+    /// The line with the ports.
+    fn first_line(&mut self) -> serde_json::Value {
+        let mut lines = BufReader::new(self.0.stdout.take().expect("piped"));
+        let mut line = String::new();
+        lines.read_line(&mut line).expect("a line");
+        serde_json::from_str(&line).expect("JSON")
+    }
+
+    /// Sends a signal, on which the program must end as after a drain.
+    fn end_by(&mut self, signal: Signal) {
+        let pid = i32::try_from(self.0.id()).expect("a process id");
+        kill(Pid::from_raw(pid), signal).expect("sent");
+        assert_eq!(self.0.wait().expect("ended").code(), Some(0));
+    }
+
+    /// All that the program has logged, once it has ended.
+    fn log(&mut self) -> String {
+        let mut log = String::new();
+        let mut lines = self.0.stderr.take().expect("piped");
+        lines.read_to_string(&mut log).expect("text");
+        log
+    }
+}
+
 impl Drop for Running {
     fn drop(&mut self) {
         // Gone already in a test that passes.
@@ -99,32 +161,15 @@ impl Drop for Running {
 #[test]
 fn n01_it_starts_alone_prints_its_ports_and_drains_on_sigterm() {
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
-        let child = program()
-            .args(["--addr=127.0.0.1:0", "--metrics-addr=127.0.0.1:0"])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("started");
-        let mut running = Running(child);
-        let mut lines = BufReader::new(running.0.stdout.take().expect("piped"));
-        let mut line = String::new();
-        lines.read_line(&mut line).expect("a line");
-        let said: serde_json::Value = serde_json::from_str(&line).expect("JSON");
+        let mut running =
+            Running::start(program().args(["--addr=127.0.0.1:0", "--metrics-addr=127.0.0.1:0"]));
+        let said = running.first_line();
         for port in ["monitor", "metrics"] {
             let addr = said["listening"][port].as_str().expect("an address");
             std::net::TcpStream::connect(addr).expect("listening");
         }
-        let pid = i32::try_from(running.0.id()).expect("a process id");
-        kill(Pid::from_raw(pid), signal).expect("sent");
-        assert_eq!(running.0.wait().expect("ended").code(), Some(0));
-        let mut log = String::new();
-        running
-            .0
-            .stderr
-            .take()
-            .expect("piped")
-            .read_to_string(&mut log)
-            .expect("text");
+        running.end_by(signal);
+        let log = running.log();
         assert!(!log.contains("panicked"), "{log}");
     }
 }

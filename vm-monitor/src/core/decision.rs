@@ -219,17 +219,23 @@ pub struct Weight {
     pub some_permille: Option<u16>,
     /// All memory the guest sees it has.
     pub total: Option<Bytes>,
-    /// What its zones hold; none if the kernel does not say.
+    /// What of it is free or page cache; none if the kernel does not say.
+    pub idle: Option<Bytes>,
+    /// What its zones hold; none if the kernel does not say, or they were not read.
     pub zones: Option<Zones>,
 }
 
 impl Weight {
+    /// By how much the guest shrinks at least, for it sees a little less memory than it has.
+    pub(super) fn shrinks_by(&self, mem: u64) -> Option<Bytes> {
+        Some(Bytes(self.total?.0.saturating_sub(mem)))
+    }
+
     /// Why the kernel could not give back what a shrink to `mem` bytes takes, if so.
     fn not_movable(&self, mem: u64) -> Option<Refusal> {
         let (total, zones) = (self.total?, self.zones?);
         let can_give = zones.can_give()?;
-        // At least: the guest sees a little less than it has.
-        let by = Bytes(total.0.saturating_sub(mem));
+        let by = self.shrinks_by(mem)?;
         (by > can_give).then_some(Refusal::NotMovable {
             by,
             can_give,
@@ -379,7 +385,9 @@ impl fmt::Display for Refusal {
             Self::NotMovable {
                 by,
                 can_give,
-                zones: Zones { movable, others },
+                zones: Zones {
+                    movable, others, ..
+                },
                 ..
             } => write!(
                 f,
@@ -614,7 +622,11 @@ mod tests {
         let ask = |movable: Zone, others: Zone, to_mib: u64| {
             let weight = Weight {
                 total: Some(Bytes::mib(4000)),
-                zones: Some(Zones { movable, others }),
+                zones: Some(Zones {
+                    movable,
+                    others,
+                    reserve: Bytes(0),
+                }),
                 ..Weight::default()
             };
             let basis = Basis {

@@ -134,6 +134,37 @@ pub fn machine_memory(text: &[u8]) -> Result<MachineMemory, &'static str> {
     })
 }
 
+/// What a shrink is held against of `/proc/meminfo`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MachineRoom {
+    /// `MemTotal`.
+    pub total: Bytes,
+    /// Free memory and page cache; none from a kernel that does not tell them apart.
+    pub idle: Option<Bytes>,
+    /// What is in swap, none from a kernel without swap.
+    pub swap: Option<Bytes>,
+}
+
+/// Reads these of `/proc/meminfo`.
+///
+/// # Errors
+/// The name of the line that is missing or is no number.
+pub fn machine_room(text: &[u8]) -> Result<MachineRoom, &'static str> {
+    let kib = |key| number_of(text, key);
+    let bytes = |kib: u64| Bytes(kib.saturating_mul(1024));
+    let idle = || {
+        let file = kib("Active(file)")?.saturating_add(kib("Inactive(file)")?);
+        Some(kib("MemFree")?.saturating_add(file))
+    };
+    Ok(MachineRoom {
+        total: kib("MemTotal")
+            .map(bytes)
+            .ok_or("it has no line MemTotal")?,
+        idle: idle().map(bytes),
+        swap: swap_of_meminfo(text).ok(),
+    })
+}
+
 /// The 1 and 5 minute load averages of `/proc/loadavg`, as their own digits.
 #[must_use]
 pub fn load_averages(text: &str) -> Option<(&str, &str)> {

@@ -152,7 +152,7 @@ impl Monitor {
                 Err(veto) => {
                     self.counters.hooks.add("vetoed");
                     if self.serves(connection) {
-                        self.refuse(connection, id, target, &Refusal::Hook(veto));
+                        self.refuse(now, connection, id, target, &Refusal::Hook(veto));
                     }
                 }
             },

@@ -53,7 +53,7 @@ impl Default for Rules {
             downscale_buffer: Bytes::mib(100),
             upscale_interval: Span::from_secs(1),
             asks_early: true,
-            peak_window: Span::from_secs(10),
+            peak_window: Span::from_secs(7),
             calm_permille: 100,
             watch_after_shrink: Span::from_secs(30),
             pacing: Pacing::default(),

@@ -51,14 +51,15 @@ mod tests;
 pub mod throttle;
 pub mod v2;
 pub mod watch;
+mod weighing;
 pub mod working_set;
 pub mod zones;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use protocol::monitor::{
-    AgentBody, AgentFrame, Allocation, FrameErrorKind, MAX_ID, MONITOR_FIRST_ID,
-    MONITOR_FRAME_LIMIT_BYTES, MonitorBody, MonitorFrame, Version,
+    AgentBody, AgentFrame, FrameErrorKind, MAX_ID, MONITOR_FIRST_ID, MONITOR_FRAME_LIMIT_BYTES,
+    MonitorBody, MonitorFrame, Version,
 };
 use protocol::monitor_v2::{Capabilities, GuestMetrics, MonitorFrameV2};
 use protocol::time::{Span, Timestamp};
@@ -78,7 +79,9 @@ use pressure::{Refaults, Stalled};
 use requests::{Job, Request};
 use v2::{Growth, Seen};
 use watch::{Peak, Watch};
+use weighing::Weighing;
 use working_set::{Estimator, Gauge};
+use zones::{ZoneSizes, Zones};
 
 /// Longest text in an answer, bytes: the agent drops a connection on frames past 32 KiB, and people read these.
 pub const TEXT_LIMIT_BYTES: usize = 1000;
@@ -175,6 +178,8 @@ pub enum Event {
     Gauged(Option<Gauge>),
     /// What weighs on memory beside what is in use was read.
     Weighed(Weight),
+    /// The zones of memory were read, or could not be.
+    ZonesRead(Option<Zones>),
     /// A step of the soft squeeze has ended and was looked at.
     Squeezed {
         /// Of which squeeze.
@@ -231,6 +236,8 @@ pub enum Action {
     },
     /// Read what weighs on memory beside what is in use and tell.
     Weigh,
+    /// Read the zones of memory and tell.
+    ReadZones,
     /// Take this much from the group, if anything, then read its figures and tell.
     Squeeze {
         /// Of which squeeze this is a step.
@@ -366,7 +373,9 @@ pub struct Monitor {
     waiting: VecDeque<Request>,
     job: Option<(OperationId, Job)>,
     /// A shrink for which the weight on memory is being read.
-    weighing: Option<(ConnectionId, u64, Allocation)>,
+    weighing: Option<Weighing>,
+    /// Sizes of the zones as last read.
+    zone_sizes: Option<ZoneSizes>,
     /// The most that was in use lately.
     peak: Peak,
     estimator: Estimator,
@@ -405,6 +414,7 @@ impl Monitor {
             waiting: VecDeque::new(),
             job: None,
             weighing: None,
+            zone_sizes: None,
             peak: Peak::default(),
             estimator: Estimator::default(),
             shrunk_at: None,
@@ -445,6 +455,7 @@ impl Monitor {
             Event::OutOfMemory(counts) => self.oom_counted(now, counts),
             Event::Gauged(gauge) => self.gauged(now, gauge),
             Event::Weighed(weight) => self.weighed(now, weight),
+            Event::ZonesRead(zones) => self.zones_read(now, zones),
             Event::Squeezed { operation, gauge } => self.squeezed(now, operation, gauge),
             Event::HooksDone { operation, outcome } => self.hooks_done(now, operation, outcome),
             Event::Observed(seen) => self.observed(now, seen),

@@ -1,14 +1,16 @@
-//! The requests that take time, one after the other: decide, set the file cache, move the threshold, answer.
+//! The requests that take time, one after the other: decide, set the file cache, move the
+//! threshold, answer.
 
 use protocol::monitor::{Allocation, MonitorBody};
 use protocol::monitor_v2::{MonitorBodyV2, Refused};
-use protocol::time::Timestamp;
+use protocol::time::{Span, Timestamp};
 use protocol::units::Bytes;
 
 use super::cache::{CacheChange, CacheFailure, CacheState, CacheVerdict};
-use super::decision::{Approval, Basis, Failure, Refusal, Verdict, Watched, Weight, judge};
+use super::decision::{Approval, Failure, Refusal, Watched, Weight};
 use super::hooks::HookEvent;
 use super::squeeze::{Shrink, Squeeze};
+use super::weighing::Weighing;
 use super::{Action, ConnectionId, Monitor, OperationId, shorten};
 
 /// Requests that may wait behind the one in hand. An agent has one of each kind in flight.
@@ -134,11 +136,17 @@ impl Monitor {
     }
 
     fn downscale(&mut self, now: Timestamp, connection: ConnectionId, id: u64, target: Allocation) {
-        self.weighing = Some((connection, id, target));
+        self.weighing = Some(Weighing {
+            connection,
+            id,
+            target,
+            weight: None,
+        });
         if self.setup.watched == Watched::Nothing {
             return self.weighed(now, Weight::default());
         }
-        // An idle guest's newest reading may be a second old: look again first, unless the readings already say no.
+        // An idle guest's newest reading may be a second old: look again first, unless the readings
+        // already say no.
         let rules = &self.setup.rules;
         let is_fresh = self.window.age(now).is_some_and(|age| age <= rules.max_age);
         if is_fresh && self.window.len() >= rules.min_samples {
@@ -147,41 +155,10 @@ impl Monitor {
         self.outbox.push_back(Action::Weigh);
     }
 
-    /// What weighs on memory was read: decides on the shrink that waits for it.
-    pub(super) fn weighed(&mut self, now: Timestamp, weight: Weight) {
-        let Some((connection, id, target)) = self.weighing.take() else {
-            return;
-        };
-        let mem = target.mem;
-        let basis = Basis {
-            rules: &self.setup.rules,
-            watched: self.setup.watched,
-            window: &self.window,
-            threshold: self.threshold,
-            peak: self.peak.highest(now, self.setup.rules.peak_window),
-            weight,
-        };
-        match judge(basis, mem, now) {
-            Verdict::Approve(approval) => {
-                let shrink = Shrink {
-                    connection,
-                    id,
-                    target,
-                    approval,
-                };
-                self.squeeze_before_shrink(now, shrink);
-            }
-            Verdict::Refuse(refusal) => self.refuse(connection, id, target, &refusal),
-            Verdict::Fail(failure) => {
-                self.counters.downscales.add("failed");
-                self.fail(connection, id, &failure);
-            }
-        }
-    }
-
     /// Says no, with all the details the agent can use.
     pub(super) fn refuse(
         &mut self,
+        now: Timestamp,
         connection: ConnectionId,
         id: u64,
         target: Allocation,
@@ -202,8 +179,31 @@ impl Monitor {
             status,
             reason: refusal.reason(),
             smallest: smallest.map(|mem| Allocation { cpu, mem }),
+            again: self.again_in(now, refusal),
         };
         self.send_v2(connection, id, MonitorBodyV2::Refused(refused));
+    }
+
+    /// Time until a refused shrink would fit, if use stays as it is now. It is known where what is
+    /// in use fits and only what was in use does not.
+    fn again_in(&self, now: Timestamp, refusal: &Refusal) -> Option<Span> {
+        let limit = match refusal {
+            Refusal::RecentPeak { threshold, .. } => *threshold,
+            Refusal::TooLow {
+                threshold, buffer, ..
+            }
+            | Refusal::Swapped {
+                threshold, buffer, ..
+            } => Bytes(threshold.0.saturating_sub(buffer.0)),
+            _ => return None,
+        };
+        let fits_now = self.watch.used().is_some_and(|used| used <= limit);
+        if !fits_now || !self.capabilities().refusal_again {
+            return None;
+        }
+        // The readings of the mean are newer than those of the peak.
+        let at = self.peak.falls_to(limit, self.setup.rules.peak_window)?;
+        Some(at.since(now))
     }
 
     /// Sets the file cache for `total`, if there is one, and finishes the job after it.
@@ -299,6 +299,7 @@ impl Monitor {
         }
         self.shrunk_at = Some(now);
         self.refaults.restart();
+        self.look_by_lower_threshold(now);
         let status = match (change, approval) {
             (None, Approval::NotWatched) if self.cache.is_absent() => {
                 "approved: neither memory nor a file cache is managed".to_owned()
@@ -377,7 +378,7 @@ impl Monitor {
             .is_some_and(|session| session.connection == connection)
     }
 
-    fn fail(&mut self, connection: ConnectionId, id: u64, failure: &Failure) {
+    pub(super) fn fail(&mut self, connection: ConnectionId, id: u64, failure: &Failure) {
         let error = shorten(failure.to_string());
         tracing::warn!(id, error, "request failed");
         self.send(connection, id, MonitorBody::InternalError { error });

@@ -56,6 +56,14 @@ impl Monitor {
         self.plan_next_look(now);
     }
 
+    /// The threshold has fallen. The next look was planned by the higher one, up to a second ahead,
+    /// so it is planned again. It is never put off: a look that is due soon is still due.
+    pub(super) fn look_by_lower_threshold(&mut self, now: Timestamp) {
+        let planned = self.watch.next_look_at;
+        self.plan_next_look(now);
+        self.watch.next_look_at = self.watch.next_look_at.min(planned);
+    }
+
     /// By deadline where there is a bound to look at; else, as the deployed monitor does, at its fixed pace.
     fn plan_next_look(&mut self, now: Timestamp) {
         let rules = &self.setup.rules;

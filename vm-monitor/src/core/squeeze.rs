@@ -216,7 +216,7 @@ impl Monitor {
                 self.counters.squeezes.add("done");
                 self.squeezed_enough(now, shrink);
             }
-            Step::GiveUp(why) => self.give_squeeze_up(&shrink, &squeeze, why),
+            Step::GiveUp(why) => self.give_squeeze_up(now, &shrink, &squeeze, why),
         }
     }
 
@@ -236,15 +236,15 @@ impl Monitor {
         if let Some((_, Job::Squeeze { shrink, squeeze })) = self.job.take()
             && self.serves(shrink.connection)
         {
-            self.give_squeeze_up(&shrink, &squeeze, GaveUp::TooSlow);
+            self.give_squeeze_up(now, &shrink, &squeeze, GaveUp::TooSlow);
         }
         self.start_next_job(now);
     }
 
-    fn give_squeeze_up(&mut self, shrink: &Shrink, squeeze: &Squeeze, why: GaveUp) {
+    fn give_squeeze_up(&mut self, now: Timestamp, shrink: &Shrink, squeeze: &Squeeze, why: GaveUp) {
         self.counters.squeezes.add(why.label());
         let refusal = Refusal::Squeezed(squeeze.given_up(why));
-        self.refuse(shrink.connection, shrink.id, shrink.target, &refusal);
+        self.refuse(now, shrink.connection, shrink.id, shrink.target, &refusal);
     }
 }
 

@@ -3,8 +3,10 @@
 mod climbing;
 mod hostile;
 mod shrinking;
+mod spiking;
 mod squeezing;
 mod v2;
+mod weighing;
 
 use protocol::monitor::{AgentBody, AgentFrame, Allocation, MonitorBody, MonitorFrame};
 use protocol::time::Span;
@@ -29,6 +31,10 @@ struct Bench {
     seen: Seen,
     /// What weighs on memory beside what is in use.
     weight: Weight,
+    /// What the zones hold.
+    zones: Option<Zones>,
+    /// Readings of the zones.
+    zone_reads: u64,
     done: Vec<Action>,
 }
 
@@ -64,6 +70,8 @@ impl Bench {
                 total: Some(Bytes::gib(4)),
             },
             weight: Weight::default(),
+            zones: None,
+            zone_reads: 0,
             done: Vec::new(),
         }
     }
@@ -105,6 +113,10 @@ impl Bench {
                         .handle(self.now, Event::Sampled(self.usage.clone()));
                 }
                 Action::Weigh => self.core.handle(self.now, Event::Weighed(self.weight)),
+                Action::ReadZones => {
+                    self.zone_reads += 1;
+                    self.core.handle(self.now, Event::ZonesRead(self.zones));
+                }
                 Action::Observe => self.core.handle(self.now, Event::Observed(self.seen)),
                 Action::Measure => {
                     let metrics = GuestMetrics {

@@ -168,6 +168,15 @@ impl Peak {
         recent.map(|(_, high)| *high).max()
     }
 
+    /// When the highest reading will be no more than `limit`, if none above it comes.
+    #[must_use]
+    pub fn falls_to(&self, limit: Bytes, window: Span) -> Option<Timestamp> {
+        let mut newest_first = self.slices.iter().rev();
+        let above = newest_first.find(|(_, high)| *high > limit);
+        // A slice counts until it is older than the window.
+        above.map(|(began, _)| *began + window + Span(1))
+    }
+
     /// Forgets everything.
     pub fn clear(&mut self) {
         self.slices.clear();
@@ -469,6 +478,23 @@ mod tests {
             );
         }
         assert!(peak.slices.len() <= 12);
+    }
+
+    #[test]
+    fn a_peak_tells_when_it_will_be_forgotten() {
+        let (mut peak, window) = (Peak::default(), Span::from_secs(10));
+        for (millis, mib) in [(0, 900), (2_300, 500), (2_400, 600), (5_000, 100)] {
+            peak.note(Timestamp(millis * 1_000), Bytes::mib(mib), window);
+        }
+        assert_eq!(peak.falls_to(Bytes::mib(900), window), None, "it fits");
+        for limit in [99, 100, 599, 600, 899].map(Bytes::mib) {
+            let Some(at) = peak.falls_to(limit, window) else {
+                panic!("{limit:?}");
+            };
+            let before = Timestamp(at.0 - 1);
+            assert!(peak.highest(before, window) > Some(limit), "{limit:?}");
+            assert!(peak.highest(at, window) <= Some(limit), "{limit:?}");
+        }
     }
 
     #[test]

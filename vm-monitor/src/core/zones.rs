@@ -7,6 +7,7 @@
 //! Everything that might go is counted as going, and only as much is asked for as must go (the guest sees less memory
 //! than it has): a shrink is refused for this only where it cannot be done.
 
+use protocol::time::{Span, Timestamp};
 use protocol::units::Bytes;
 use serde::Serialize;
 
@@ -28,6 +29,8 @@ pub struct Zones {
     pub movable: Zone,
     /// The kernel's own.
     pub others: Zone,
+    /// What the kernel keeps of its own zones: their high watermarks.
+    pub reserve: Bytes,
 }
 
 impl Zones {
@@ -41,6 +44,53 @@ impl Zones {
             [self.movable, self.others].map(|zone| zone.free.0.saturating_add(zone.cache.0));
         let room = places[0].saturating_add(places[1]);
         Some(Bytes(room.min(self.movable.managed.0)))
+    }
+}
+
+/// What of the zones is the same for as long as the machine has the same memory.
+///
+/// The kernel needs tens of microseconds to write `/proc/zoneinfo`, which has every zone and CPU.
+/// With these sizes remembered, free memory and page cache of the whole machine are enough to
+/// tell that a shrink can be done. That it cannot is told by the zones alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ZoneSizes {
+    total: Bytes,
+    movable: Bytes,
+    reserve: Bytes,
+    read_at: Timestamp,
+}
+
+/// The kernel raises a high watermark for a while, to 2.5 times its value at most
+/// (`watermark_boost_factor`), so this many times the remembered ones are left alone.
+const RESERVES: u64 = 3;
+/// Sizes are remembered for this long: an operator may change `vm.min_free_kbytes`.
+const REMEMBERED: Span = Span::from_secs(60);
+
+impl ZoneSizes {
+    /// The sizes of zones that were read on a machine with this much memory.
+    #[must_use]
+    pub const fn new(now: Timestamp, zones: &Zones, total: Bytes) -> Self {
+        Self {
+            total,
+            movable: zones.movable.managed,
+            reserve: zones.reserve,
+            read_at: now,
+        }
+    }
+
+    /// Whether a machine with `total` memory, `idle` of it free or page cache, can give `by` back
+    /// for certain. `false` says that its zones have to be read.
+    #[must_use]
+    pub fn can_give(&self, now: Timestamp, by: Bytes, total: Bytes, idle: Bytes) -> bool {
+        if total != self.total || now.since(self.read_at) > REMEMBERED {
+            return false;
+        }
+        // Without a movable zone a shrink is not judged by the zones.
+        if self.movable.0 == 0 {
+            return true;
+        }
+        let kept = self.reserve.0.saturating_mul(RESERVES);
+        by.0 <= idle.0.saturating_sub(kept).min(self.movable.0)
     }
 }
 
@@ -104,7 +154,12 @@ pub fn zones(text: &str, page_bytes: u64) -> Option<Zones> {
             "Device" => return Some(()),
             _ => &mut found.others,
         };
-        let zone = pages.zone(page_bytes, name != "Movable")?;
+        let is_own = name != "Movable";
+        let zone = pages.zone(page_bytes, is_own)?;
+        if is_own {
+            let high = pages.high?.saturating_mul(page_bytes);
+            found.reserve.0 = found.reserve.0.saturating_add(high);
+        }
         sum.managed.0 = sum.managed.0.saturating_add(zone.managed.0);
         sum.free.0 = sum.free.0.saturating_add(zone.free.0);
         sum.cache.0 = sum.cache.0.saturating_add(zone.cache.0);
@@ -158,6 +213,7 @@ mod tests {
             cache: pages(20_000),
         };
         assert_eq!(zones.others, others);
+        assert_eq!(zones.reserve, pages(32 + 7000));
         let all = 200_000 + 62_144 + 3808 + 33_000 + 20_000;
         assert_eq!(zones.can_give(), Some(pages(all)));
     }
@@ -218,7 +274,10 @@ mod tests {
                 let (sum, free) = match kind {
                     2 => (&mut expected.movable, free),
                     3 => continue,
-                    _ => (&mut expected.others, free.saturating_sub(high)),
+                    _ => {
+                        expected.reserve.0 += high;
+                        (&mut expected.others, free.saturating_sub(high))
+                    }
                 };
                 sum.managed.0 += managed;
                 sum.free.0 += free;
@@ -232,5 +291,44 @@ mod tests {
                 prop_assert!(bytes <= read.movable.managed);
             }
         }
+
+        /// Requirement: N27. Remembered sizes with new figures of the whole machine never approve
+        /// what new figures of the zones would refuse, boosted watermarks included.
+        #[test]
+        fn remembered_sizes_of_zones_never_promise_more_than_the_zones_have(
+            sizes in prop::collection::vec((0_usize..3, 0_u64..1 << 16, 0_u64..1 << 20), 1..8),
+            now in prop::collection::vec((0_u64..1 << 20, 0_u64..1 << 20, 0_u64..150), 8),
+            by in 0_u64..1 << 22,
+        ) {
+            let text = |is_now: bool| {
+                sizes.iter().zip(&now).map(|(&(kind, high, managed), &(free, cache, boost))| {
+                    let name = ["DMA32", "Normal", "Movable"][kind];
+                    let (free, cache) = if is_now { (free, cache) } else { (0, 0) };
+                    let high = if is_now { high + high * boost / 100 } else { high };
+                    format!("Node 0, zone {name}\n pages free {free}\n high {high}\n managed {managed}\n nr_zone_active_file {cache}\n")
+                }).collect::<String>()
+            };
+            let total = Bytes(1 << 30);
+            let before = zones(&text(false), 1).expect("whole");
+            let after = zones(&text(true), 1).expect("whole");
+            let of_zones = now.iter().take(sizes.len());
+            let idle = Bytes(of_zones.map(|(free, cache, _)| free + cache).sum());
+            let remembered = ZoneSizes::new(Timestamp(0), &before, total);
+            if remembered.can_give(Timestamp(0), Bytes(by), total, idle) {
+                prop_assert!(after.can_give().is_none_or(|most| by <= most.0));
+            }
+        }
+    }
+
+    #[test]
+    fn sizes_of_zones_are_forgotten_with_the_size_of_the_machine_and_with_time() {
+        let zones = zones(GUEST, PAGE).expect("whole");
+        let (total, idle, by) = (Bytes::gib(3), Bytes::gib(1), Bytes::mib(500));
+        let sizes = ZoneSizes::new(Timestamp(0), &zones, total);
+        let soon = Timestamp(0) + REMEMBERED;
+        assert!(sizes.can_give(soon, by, total, idle));
+        assert!(!sizes.can_give(soon + Span(1), by, total, idle));
+        assert!(!sizes.can_give(soon, by, Bytes::gib(4), idle));
+        assert!(!sizes.can_give(soon, by, total, by), "the reserve");
     }
 }

@@ -114,6 +114,7 @@ pub fn zone_file(data: &[u8]) {
     let expected = Zones {
         movable: double(once.movable),
         others: double(once.others),
+        reserve: Bytes(once.reserve.0.saturating_mul(2)),
     };
     assert_eq!(both, Some(expected));
     match once.can_give() {

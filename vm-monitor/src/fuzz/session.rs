@@ -289,6 +289,7 @@ impl World {
                     ..Weight::default()
                 }))
             }
+            Action::ReadZones => Some(Event::ZonesRead(None)),
             Action::Observe => Some(Event::Observed(self.seen)),
             Action::Measure => Some(Event::Measured(Box::default())),
             Action::RunHooks { operation, .. } => {

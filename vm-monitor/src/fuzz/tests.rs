@@ -3,13 +3,12 @@
 use std::path::Path;
 
 use proptest::prelude::*;
+use test_seeds::Body;
 
 use super::*;
 
-type Body = fn(&[u8]);
-
 /// Every body under the name of its target.
-const BODIES: [(&str, Body); 10] = [
+const BODIES: [Body<'static>; 10] = [
     ("agent_frame", agent_frame),
     ("command_line", command_line),
     ("handshake", handshake),
@@ -25,15 +24,7 @@ const BODIES: [(&str, Body); 10] = [
 /// Everything the fuzzer starts from holds, and each target has something to start from. What it once found is there too.
 #[test]
 fn n38_every_seed_holds() {
-    let seeds = Path::new("../fuzz/seeds");
-    for (name, body) in BODIES {
-        let folder = std::fs::read_dir(seeds.join(name)).expect(name);
-        let files: Vec<_> = folder.map(|entry| entry.expect(name).path()).collect();
-        assert!(files.len() >= 3, "{name} has {} seeds", files.len());
-        for file in files {
-            body(&std::fs::read(&file).expect(name));
-        }
-    }
+    test_seeds::hold(&BODIES);
 }
 
 /// A target is a file that hands its bytes to the body of its name, and every body has one. Other crates' bodies are theirs

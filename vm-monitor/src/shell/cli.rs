@@ -26,18 +26,20 @@ use protocol::units::Bytes;
     name = "vm-monitor",
     version,
     after_help = "Exit status: 0 ended by a signal, 64 wrong usage or configuration, 69 something needed is missing \
-                  (an address in use, the database with --file-cache=on), 70 a bug."
+                  (the agents' address in use, the database with --file-cache=on), 70 a bug."
 )]
 pub struct Args {
     /// Address agents dial, IP:PORT or vsock:PORT or vsock:CID:PORT; the WebSocket is at /monitor
     #[arg(
+        short,
         long,
         value_name = "ADDR",
         default_value = "0.0.0.0:10369",
         env = "VM_MONITOR_ADDR"
     )]
     addr: String,
-    /// Address of /metrics, /healthz, /readyz and /debug/state
+    /// Address of /metrics, /healthz, /readyz and /debug/state; without them, and with a warning,
+    /// if another program has its port
     #[arg(
         long,
         value_name = "ADDR",
@@ -60,7 +62,7 @@ pub struct Args {
     #[arg(long, value_name = "PATH", env = "VM_MONITOR_TLS_CLIENT_CA")]
     tls_client_ca: Option<PathBuf>,
     /// Group to watch: a name under the cgroup root, or the absolute path of any folder with a cgroup v2 group's files
-    #[arg(long, value_name = "NAME|PATH", env = "VM_MONITOR_CGROUP")]
+    #[arg(short, long, value_name = "NAME|PATH", env = "VM_MONITOR_CGROUP")]
     cgroup: Option<String>,
     /// Where cgroup v2 is mounted
     #[arg(long, value_name = "PATH", default_value = "/sys/fs/cgroup")]
@@ -74,6 +76,7 @@ pub struct Args {
     /// Connection to the database whose file cache is managed. Better given by the environment than on a command line,
     /// if it holds a password
     #[arg(
+        short,
         long,
         value_name = "CONNECTION",
         env = "VM_MONITOR_PGCONNSTR",
@@ -447,6 +450,25 @@ mod tests {
         let (cid, port) = (Address::ANY, 10_301);
         assert_eq!(config(&words).addr, Address::Vsock { cid, port });
         assert!(parse_words(&["--addr=1.2.3.4:5", "--metrics-addr=1.2.3.4:5"]).is_err());
+    }
+
+    /// Requirement: N31. The deployed monitor has each of its three options in both spellings.
+    #[test]
+    fn short_options_of_the_deployed_monitor_mean_what_its_long_ones_do() {
+        let long = ["--addr", "0.0.0.0:10301", "--cgroup", "neon-postgres"];
+        let short = ["-a", "0.0.0.0:10301", "-c", "neon-postgres"];
+        assert_eq!(config(&short), config(&long));
+        assert_eq!(
+            config(&["-a0.0.0.0:10301", "-c=neon-postgres"]),
+            config(&long)
+        );
+        #[cfg(feature = "postgres")]
+        {
+            let database = "host=localhost port=5432 dbname=postgres user=cloud_admin";
+            let managed = config(&["-p", database]);
+            assert!(managed.file_cache.is_some());
+            assert_eq!(managed, config(&["--pgconnstr", database]));
+        }
     }
 
     #[test]

@@ -11,8 +11,9 @@ use protocol::units::Bytes;
 use tokio::sync::{mpsc, watch};
 
 use super::config::Config;
+use super::memory::{self, Kept};
 use super::owner::Inbox;
-use super::{memory, reclaim};
+use super::reclaim;
 use crate::core::decision::Weight;
 use crate::core::files;
 use crate::core::runnable::RunnableLoad;
@@ -34,6 +35,32 @@ pub struct Gauges {
     group: Option<PathBuf>,
     /// Load averages that a shrink does not disturb.
     runnable: watch::Receiver<RunnableLoad>,
+    weighed: Weighed,
+}
+
+/// The files that are read for each shrink, kept open, with a buffer to read into.
+#[derive(Debug)]
+struct Weighed {
+    /// What the group has in swap, if there is a group.
+    swap: Option<Kept>,
+    pressure: Kept,
+    meminfo: Kept,
+    buffer: Box<[u8]>,
+}
+
+impl Weighed {
+    fn new(proc_root: &Path, group: Option<&Path>) -> Self {
+        let pressure = group.map_or_else(
+            || proc_root.join("pressure/memory"),
+            |group| group.join("memory.pressure"),
+        );
+        Self {
+            swap: group.map(|group| Kept::new(group.join("memory.swap.current"))),
+            pressure: Kept::new(pressure),
+            meminfo: Kept::new(proc_root.join("meminfo")),
+            buffer: vec![0; memory::FILE_LIMIT_BYTES].into_boxed_slice(),
+        }
+    }
 }
 
 impl Gauges {
@@ -42,6 +69,7 @@ impl Gauges {
     pub fn new(config: &Config, runnable: watch::Receiver<RunnableLoad>) -> Self {
         Self {
             runnable,
+            weighed: Weighed::new(&config.proc_root, config.cgroup.as_deref()),
             proc_root: config.proc_root.clone(),
             group: config.cgroup.clone(),
         }
@@ -58,29 +86,36 @@ impl Gauges {
         }
     }
 
-    /// What weighs on memory beside what is in use: of the group if there is one, else of the machine.
-    #[must_use]
-    pub fn weigh(&self) -> Weight {
-        let (swap, stalls) = if let Some(group) = &self.group {
-            let parse = files::bytes_of_memory_current;
-            let swap = memory::parsed(&group.join("memory.swap.current"), parse);
-            (swap, stalls(&group.join("memory.pressure")))
-        } else {
-            let meminfo = self.proc_root.join("meminfo");
-            let swap = memory::parsed(&meminfo, files::swap_of_meminfo);
-            (swap, stalls(&self.proc_root.join("pressure/memory")))
+    /// What weighs on memory beside what is in use: of the group if there is one, else of the
+    /// machine. All of it is read at each call, but the zones.
+    pub fn weigh(&mut self) -> Weight {
+        let Weighed {
+            swap,
+            pressure,
+            meminfo,
+            buffer,
+        } = &mut self.weighed;
+        let stalls = pressure.read_parsed(buffer, stalls_of).ok();
+        let machine = meminfo.read_parsed(buffer, files::machine_room).ok();
+        let swap = match swap {
+            Some(swap) => {
+                let swap = swap.read_parsed(buffer, files::bytes_of_memory_current);
+                swap.ok()
+            }
+            None => machine.and_then(|machine| machine.swap),
         };
-        let some_permille = stalls.map(|stalls| permille(stalls.some_percent));
-        let memory = memory::machine_memory(&self.proc_root).ok();
         Weight {
-            swap: swap.ok(),
-            some_permille,
-            total: memory.map(|memory| memory.total),
-            zones: self.zones(),
+            swap,
+            some_permille: stalls.map(|stalls| permille(stalls.some_percent)),
+            total: machine.map(|machine| machine.total),
+            idle: machine.and_then(|machine| machine.idle),
+            zones: None,
         }
     }
 
-    fn zones(&self) -> Option<Zones> {
+    /// What the zones hold now.
+    #[must_use]
+    pub fn zones(&self) -> Option<Zones> {
         let file = File::open(self.proc_root.join("zoneinfo")).ok()?;
         let mut text = String::new();
         let mut whole = file.take(ZONEINFO_LIMIT_BYTES);
@@ -180,14 +215,19 @@ fn permille(percent: f64) -> u16 {
     (percent * 10.0).clamp(0.0, 1000.0) as u16
 }
 
-/// The stalls a PSI file tells of, none without one. The line `full` may be missing.
+/// The stalls a PSI file tells of, none without one.
 fn stalls(path: &Path) -> Option<Stalls> {
-    let text = memory::text(path)?;
-    let line = |kind: &str| files::pressure_lines(&text).find(|line| line.kind == kind);
-    let percent = |digits: &str| digits.parse().unwrap_or(0.0);
-    let some = line("some")?;
+    memory::parsed(path, stalls_of).ok()
+}
+
+/// The stalls in the text of a PSI file. The line `full` may be missing.
+fn stalls_of(text: &[u8]) -> Result<Stalls, &'static str> {
+    let text = std::str::from_utf8(text).map_err(|_| "it is no text")?;
+    let line = |kind| files::pressure_lines(text).find(|line| line.kind == kind);
+    let percent = |text: &str| text.parse().unwrap_or(0.0);
+    let some = line("some").ok_or("it has no line some")?;
     let full = line("full");
-    Some(Stalls {
+    Ok(Stalls {
         some_percent: percent(some.avg10),
         full_percent: full.map_or(0.0, |full| percent(full.avg10)),
         some_us: some.total_us,

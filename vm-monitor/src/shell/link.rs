@@ -9,7 +9,7 @@ use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use protocol::monitor::{MONITOR_FRAME_LIMIT_BYTES, Version, VersionResponse};
 use protocol::time::Timestamp;
-use tokio::io::AsyncReadExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_tungstenite::WebSocketStream;
@@ -39,7 +39,7 @@ pub const OUTGOING_LIMIT: usize = 2 * INBOX_LIMIT;
 pub const HARD_FRAME_LIMIT_BYTES: usize = 4 * MONITOR_FRAME_LIMIT_BYTES;
 /// How long one write may take.
 const WRITE_LIMIT: Duration = Duration::from_secs(5);
-/// How long a closing handshake may take.
+/// How long input is read and dropped after our close frame.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 
 type Socket = WebSocketStream<TokioIo<Upgraded>>;
@@ -292,14 +292,19 @@ impl Links {
     }
 }
 
-/// Says goodbye and reads on a moment: a socket closed with unread input would take our last frames back (RFC 1122
-/// §4.2.2.13).
+/// Sends a close frame and closes TCP right behind it, as a server has to (RFC 6455 §7.1.1).
+///
+/// Only our half is closed at first, and the peer's input is read and dropped until the peer closes
+/// its half. A socket closed with unread input would be reset, and the reset would take our last
+/// frames back from a peer that is slow to read them (RFC 1122 §4.2.2.13). A peer that does not
+/// close within [`CLOSE_LIMIT`] still has the close frame: the kernel keeps sending it.
 async fn close(socket: &mut Socket, frame: CloseFrame) {
     let goodbye = async {
-        if socket.close(Some(frame)).await.is_ok() {
-            let mut ignored = [0; 1024];
-            while matches!(socket.get_mut().read(&mut ignored).await, Ok(count) if count > 0) {}
+        if socket.close(Some(frame)).await.is_err() || socket.get_mut().shutdown().await.is_err() {
+            return;
         }
+        let mut ignored = [0; 1024];
+        while matches!(socket.get_mut().read(&mut ignored).await, Ok(count) if count > 0) {}
     };
     let _ = timeout(CLOSE_LIMIT, goodbye).await;
 }

@@ -18,17 +18,17 @@ pub const FILE_LIMIT_BYTES: usize = 16 * 1024;
 
 /// A small file that is read again and again, kept open where that is safe.
 #[derive(Debug)]
-struct Kept {
+pub(super) struct Kept {
     path: PathBuf,
     file: Option<File>,
 }
 
 impl Kept {
-    const fn new(path: PathBuf) -> Self {
+    pub(super) const fn new(path: PathBuf) -> Self {
         Self { path, file: None }
     }
 
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+    pub(super) fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if let Some(file) = &self.file {
             match read_open(file, buffer) {
                 Ok(read) => return Ok(read),
@@ -41,7 +41,7 @@ impl Kept {
         Ok(read)
     }
 
-    fn read_parsed<T>(
+    pub(super) fn read_parsed<T>(
         &mut self,
         buffer: &mut [u8],
         parse: fn(&[u8]) -> Result<T, &'static str>,

@@ -96,8 +96,10 @@ pub(crate) async fn run(
         connections.clone(),
     ));
     let gauges = Gauges::new(&config, runnable.clone());
-    let admin = Admin::new(&config, inbox.clone(), runnable);
-    tasks.spawn(admin::serve(bound.metrics, admin, connections.clone()));
+    if let Some(listener) = bound.metrics {
+        let admin = Admin::new(&config, inbox.clone(), runnable);
+        tasks.spawn(admin::serve(listener, admin, connections.clone()));
+    }
     pressure::listen(&config, &inbox, &mut tasks);
 
     let hooks = config.hooks.clone();
@@ -237,6 +239,10 @@ impl Owner {
                 Action::Weigh => {
                     let weight = self.gauges.weigh();
                     self.tell(Event::Weighed(weight));
+                }
+                Action::ReadZones => {
+                    let zones = self.gauges.zones();
+                    self.tell(Event::ZonesRead(zones));
                 }
                 Action::Squeeze { operation, bytes } => {
                     let inbox = self.inbox.clone();

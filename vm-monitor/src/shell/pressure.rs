@@ -255,6 +255,8 @@ async fn tell(inbox: &mpsc::Sender<Inbox>, event: Event) -> Result<(), Ended> {
 
 #[cfg(test)]
 mod tests {
+    use test_records::{Missing, skip};
+
     use super::*;
 
     #[test]
@@ -283,8 +285,11 @@ mod tests {
         match trigger.arm() {
             Ok((stall, _)) => assert_eq!(stall, Stall::Some),
             Err(_) if arm(&path, Stall::Some, 200_000, 2_000_000).is_err_and(|e| lacks_psi(&e)) => {
-                println!(
-                    "SKIP(missing: PSI in this kernel): n30_a_trigger_is_armed_on_this_kernel"
+                let reason = "the kernel arms no trigger of /proc/pressure/memory";
+                skip(
+                    "n30_a_trigger_is_armed_on_this_kernel",
+                    Missing::Psi,
+                    reason,
                 );
             }
             Err(error) => panic!("{error}"),

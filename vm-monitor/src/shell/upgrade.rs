@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use carrier::Stream;
-use http_body_util::Empty;
+use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::header::{CONNECTION, HeaderName, HeaderValue, UPGRADE, WWW_AUTHENTICATE};
 use hyper::upgrade::{OnUpgrade, Upgraded};
@@ -21,6 +21,14 @@ use crate::core::handshake::HandshakeFailure;
 
 /// Largest request head, bytes. hyper's least is 8 KiB.
 const HEAD_LIMIT_BYTES: usize = 8 * 1024;
+
+/// Answer to a request for another path than [`PATH`].
+const NO_PAGE: &str = "only /monitor is served here: metrics and state have a port of their own\n";
+/// Answer to a request for [`PATH`] that is no WebSocket's.
+const NO_WEBSOCKET: &str = "/monitor is a WebSocket for an agent (RFC 6455, version 13): send GET with \
+    Connection: Upgrade, Upgrade: websocket, Sec-WebSocket-Version: 13 and a Sec-WebSocket-Key\n";
+/// Answer to a request that shows no token or a wrong one.
+const NO_TOKEN: &str = "agents of this monitor show its token: Authorization: Bearer TOKEN\n";
 
 const KEY: HeaderName = HeaderName::from_static("sec-websocket-key");
 const ACCEPT: HeaderName = HeaderName::from_static("sec-websocket-accept");
@@ -75,14 +83,15 @@ pub async fn upgraded(
     Ok(upgrade.await.ok())
 }
 
-fn answer(request: &Request<Incoming>, token: Option<&AgentToken>) -> Response<Empty<Bytes>> {
-    let mut response = Response::new(Empty::new());
+fn answer(request: &Request<Incoming>, token: Option<&AgentToken>) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::default());
     *response.status_mut() = StatusCode::NOT_FOUND;
     // One request to a connection. (hyper's own switch for this would say `close` on an upgrade, too.)
     response
         .headers_mut()
         .insert(CONNECTION, HeaderValue::from_static("close"));
     if request.uri().path() != PATH {
+        *response.body_mut() = Full::from(NO_PAGE);
         return response;
     }
     let headers = request.headers();
@@ -91,6 +100,7 @@ fn answer(request: &Request<Incoming>, token: Option<&AgentToken>) -> Response<E
         response
             .headers_mut()
             .insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        *response.body_mut() = Full::from(NO_TOKEN);
         return response;
     }
     *response.status_mut() = StatusCode::BAD_REQUEST;
@@ -103,6 +113,7 @@ fn answer(request: &Request<Incoming>, token: Option<&AgentToken>) -> Response<E
         .and_then(|key| derive_accept_key(key.as_bytes()).parse().ok())
         .filter(|_| wanted);
     let Some(accept) = accept else {
+        *response.body_mut() = Full::from(NO_WEBSOCKET);
         return response;
     };
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;

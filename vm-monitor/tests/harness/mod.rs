@@ -143,7 +143,8 @@ impl Guest {
         let bound = Bound::bind(&config).await.expect("free ports");
         let addr = bound.monitor.door.address().expect("bound").to_string();
         let addr = addr.parse().expect("TCP");
-        let metrics = bound.metrics.local_addr().expect("bound");
+        let metrics = bound.metrics.as_ref().expect("a free port");
+        let metrics = metrics.local_addr().expect("bound");
         let cancel = CancellationToken::new();
         let task = tokio::spawn(vm_monitor::run(config, bound, cancel.clone()));
         Self {

@@ -169,21 +169,18 @@ fn n27_a_squeeze_for_an_agent_that_left_ends() {
 
 #[test]
 fn n27_what_the_kernel_cannot_give_is_refused_before_anything_is_squeezed() {
-    use crate::core::zones::{Zone, Zones};
+    use crate::core::zones::Zone;
     let mut bench = squeezing(false);
     let movable = Zone {
         managed: Bytes::gib(3),
         free: Bytes::gib(1),
         cache: Bytes(0),
     };
-    bench.weight = Weight {
-        total: Some(Bytes::gib(4)),
-        zones: Some(Zones {
-            movable,
-            others: Zone::default(),
-        }),
-        ..Weight::default()
-    };
+    bench.weight.total = Some(Bytes::gib(4));
+    bench.zones = Some(Zones {
+        movable,
+        ..Zones::default()
+    });
     bench.ask_downscale(GIB, 2);
     assert_eq!(step(&bench), None);
     let MonitorBody::DownscaleResult { ok: false, status } = &bench.sent()[0].body else {

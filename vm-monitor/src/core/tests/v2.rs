@@ -3,7 +3,7 @@
 use protocol::monitor::MonitorBody;
 use protocol::monitor_v2::{
     AgentBodyV2, AgentFrameV2, AskReason, Capabilities, GuestMetrics, MonitorBodyV2,
-    MonitorFrameV2, OBSERVE_LIMIT, RefusalReason, Urgency,
+    MonitorFrameV2, OBSERVE_LIMIT, RefusalReason, Refused, Urgency,
 };
 
 use super::*;
@@ -189,6 +189,75 @@ fn n27_a_refusal_says_why_and_what_would_do() {
     );
 }
 
+fn refused(bench: &Bench) -> Option<Refused> {
+    match frames(bench).pop().map(|frame| frame.body) {
+        Some(MonitorBodyV2::Refused(refused)) => Some(refused),
+        _ => None,
+    }
+}
+
+/// A guest of 4 GiB that used 2 GiB until a second ago, and 100 MiB since.
+fn relieved(capabilities: Capabilities) -> Bench {
+    let mut bench = agreed(capabilities, Rules::default());
+    bench.usage = Ok(Bytes::gib(2));
+    bench.run_for(Span::from_secs(5));
+    bench.usage = Ok(Bytes::mib(100));
+    bench.run_for(Span::from_secs(1));
+    bench.done.clear();
+    bench
+}
+
+#[test]
+fn refusal_for_a_recent_peak_says_when_to_ask_again() {
+    let mut bench = relieved(all());
+    bench.ask_downscale(GIB, 4);
+    let said = refused(&bench).expect("a refusal");
+    assert_eq!(said.reason, RefusalReason::RecentPeak);
+    let again = said.again.expect("a time");
+    assert!(again <= Rules::default().peak_window, "{again:?}");
+    // Not a moment before, and then it is agreed to.
+    bench.run_for(Span(again.0 - 1));
+    bench.ask_downscale(GIB, 6);
+    let early = refused(&bench).expect("a refusal");
+    assert_eq!(early.again, Some(Span(1)));
+    bench.run_for(Span(1));
+    bench.ask_downscale(GIB, 8);
+    assert_eq!(refused(&bench), None);
+    let without = Capabilities {
+        refusal_again: false,
+        ..all()
+    };
+    let mut bench = relieved(without);
+    bench.ask_downscale(GIB, 4);
+    assert_eq!(refused(&bench).expect("a refusal").again, None);
+}
+
+/// The readings of an idle guest are a second apart, so their mean is older than its use.
+#[test]
+fn refusal_for_a_mean_that_falls_says_when_to_ask_again() {
+    let mut bench = relieved(all());
+    bench.bound = Some(Bytes::mib(150));
+    bench.usage = Ok(Bytes::gib(2));
+    bench.run_for(Span::from_secs(10));
+    bench.usage = Ok(Bytes::mib(100));
+    bench.ask_downscale(GIB, 4);
+    let said = refused(&bench).expect("a refusal");
+    assert_eq!(said.reason, RefusalReason::InUse);
+    bench.run_for(said.again.expect("a time"));
+    bench.ask_downscale(GIB, 6);
+    assert_eq!(refused(&bench), None);
+}
+
+#[test]
+fn refusal_for_what_is_in_use_says_no_time() {
+    let mut bench = agreed(all(), deployed_rule());
+    bench.usage = Ok(Bytes::gib(2));
+    bench.run_for(Span::from_secs(1));
+    bench.ask_downscale(GIB, 4);
+    let said = refused(&bench).expect("a refusal");
+    assert_eq!((said.reason, said.again), (RefusalReason::InUse, None));
+}
+
 #[test]
 fn n36_growth_is_confirmed_when_the_guest_sees_it() {
     let mut bench = agreed(all(), deployed_rule());
@@ -292,6 +361,7 @@ fn crossed_conversation(choices: &mut Choices) -> u64 {
     let capabilities = Capabilities {
         ask_details: choices.below(2) == 0,
         refusal_details: choices.below(2) == 0,
+        refusal_again: choices.below(2) == 0,
         observed: choices.below(2) == 0,
         metrics: (choices.below(2) == 0).then_some(Span::from_secs(1)),
     };
@@ -354,7 +424,10 @@ fn crossed_conversation(choices: &mut Choices) -> u64 {
         assert_eq!(question, word, "{frame:?}");
         match frame.body {
             MonitorBodyV2::Confirmed { .. } => assert!(capabilities.observed),
-            MonitorBodyV2::Refused(_) => assert!(capabilities.refusal_details),
+            MonitorBodyV2::Refused(refused) => {
+                assert!(capabilities.refusal_details);
+                assert!(refused.again.is_none() || capabilities.refusal_again);
+            }
             _ => {}
         }
     }
