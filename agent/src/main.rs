@@ -1,6 +1,6 @@
 //! `autoscaler-agent`: reads the configuration and the environment, runs the agent until SIGTERM.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -33,6 +33,10 @@ struct Args {
     /// Listen here instead of on the pod's address.
     #[arg(long)]
     bind_ip: Option<IpAddr>,
+    /// Listen on all addresses of the pod, of the family of `--pod-ip`: forwarded ports arrive at
+    /// its loopback.
+    #[arg(long, conflicts_with = "bind_ip")]
+    all_addresses: bool,
     /// Write a decision journal into this directory.
     #[arg(long, env = "BELLOWS_JOURNAL_DIR", value_name = "DIR")]
     journal_dir: Option<PathBuf>,
@@ -81,7 +85,10 @@ async fn start(args: Args) -> Result<(), Stop> {
     let node_name = required("K8S_NODE_NAME", args.node_name)?;
     let pod_ip = required("K8S_POD_IP", args.pod_ip)?;
     let bind_ip = match (args.bind_ip, pod_ip.parse()) {
-        (Some(ip), _) | (None, Ok(ip)) => ip,
+        (Some(ip), _) => ip,
+        (None, Ok(IpAddr::V4(_))) if args.all_addresses => Ipv4Addr::UNSPECIFIED.into(),
+        (None, Ok(IpAddr::V6(_))) if args.all_addresses => Ipv6Addr::UNSPECIFIED.into(),
+        (None, Ok(ip)) => ip,
         (None, Err(_)) => {
             let text = format!("K8S_POD_IP {pod_ip:?} is no address");
             return Err((Exit::Config, text));
@@ -92,9 +99,7 @@ async fn start(args: Args) -> Result<(), Stop> {
     descriptors::raise_limit();
     // A second provider could only have been installed by ourselves: then there is one, which is all that is needed.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let client = kube::Client::try_default()
-        .await
-        .map_err(|error| broken(&error))?;
+    let client = api_client::infer().await.map_err(|error| broken(&error))?;
     let cancel = shutdown::on_signal().map_err(|error| broken(&error))?;
     let params = Params {
         journal: args.journal_dir,

@@ -11,6 +11,7 @@ use std::time::Duration;
 use peers::{World, address};
 use protocol::time::WallTime;
 use serde_json::{Value, json};
+use test_records::{Missing, skip};
 use tokio::process::{Child, Command};
 
 /// Longest wait for anything.
@@ -194,10 +195,8 @@ fn check_bill(objects: &[(String, Vec<Value>)]) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn n40_a_bucket_has_every_event_once_over_kill_9_and_an_absent_bucket() {
     let Some(program) = server_program() else {
-        println!(
-            "SKIP(missing: versitygw): n40_a_bucket_has_every_event_once_over_kill_9_and_an_absent_bucket"
-        );
-        return;
+        let test = "n40_a_bucket_has_every_event_once_over_kill_9_and_an_absent_bucket";
+        return skip(test, Missing::Go, "no versitygw: `cargo xtask setup`");
     };
     let server = Server::start(&program).await;
     let folder = tempfile::tempdir().expect("makes a folder");
@@ -336,10 +335,8 @@ impl BlobServer {
 async fn n40_a_container_has_every_event_once_over_kill_9_and_an_absent_container() {
     let program = installed("azurite/node_modules/azurite/dist/src/blob/main.js");
     let Some(program) = program.filter(|path| path.is_file()) else {
-        println!(
-            "SKIP(missing: azurite): n40_a_container_has_every_event_once_over_kill_9_and_an_absent_container"
-        );
-        return;
+        let test = "n40_a_container_has_every_event_once_over_kill_9_and_an_absent_container";
+        return skip(test, Missing::Node, "no azurite: `cargo xtask setup`");
     };
     let _ = rustls::crypto::ring::default_provider().install_default();
     let server = BlobServer::start(&program).await;

@@ -66,7 +66,13 @@ async fn n32_n37_the_first_frame_names_capabilities_and_a_wish_is_granted_whole(
     assert_eq!(id, 2, "it is the first frame");
     assert_eq!(
         names,
-        ["ask_details", "refusal_details", "observed", "metrics=1000"],
+        [
+            "ask_details",
+            "refusal_details",
+            "refusal_again",
+            "observed",
+            "metrics=1000"
+        ],
         "metrics as often as they would be scraped"
     );
     world.guest.say_raw(&asked(Urgency::Soon, 4));

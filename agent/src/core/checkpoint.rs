@@ -561,6 +561,9 @@ fn monitor_record(state: &MonitorState) -> MonitorPart {
         current_revision,
     } = state;
     MonitorPart {
+        again: denied_downscale
+            .and_then(|denial| denial.again)
+            .map(|again| again.0),
         approved: approved.map(|range| Approval(range.low.into(), range.high.into())),
         denied: denied_downscale.map(|denial| {
             let Denied {
@@ -629,6 +632,7 @@ fn monitor_of(part: &MonitorPart) -> MonitorState {
                     requested: requested.into(),
                     smallest: part.least.map(Into::into),
                 },
+                again: part.again.map(Span),
             }),
         approved: part.approved.map(|Approval(low, high)| Approved {
             low: low.into(),

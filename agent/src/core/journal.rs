@@ -21,7 +21,7 @@ use protocol::units::Resources;
 use super::actions::{Action, RequestId};
 use super::checkpoint::{lfc_record, object_record, stamped, system_record, wished_record};
 use super::decision::Decision;
-use super::machine::{Core, DownscaleAnswer, Event, Failure, VmUpdate};
+use super::machine::{Core, DownscaleAnswer, Event, Failure, Refusal, VmUpdate};
 use super::warnings::Warnings;
 
 pub use super::checkpoint::settings;
@@ -404,20 +404,20 @@ fn outcome_of(event: &Event, core: &Core) -> Outcome {
         Event::MonitorDownscaleDone(id, result) => {
             let end = result.map_or_else(reply, |answer| match answer {
                 DownscaleAnswer::Allowed => Reply::Done,
-                DownscaleAnswer::Denied | DownscaleAnswer::DeniedBelow(_) => Reply::Refused,
+                DownscaleAnswer::Denied(_) => Reply::Refused,
             });
             (RequestKind::Down, id.0, monitor_rev, end)
         }
         _ => (RequestKind::Verified, 0, 0, Reply::Done),
     };
+    let refusal = match event {
+        Event::MonitorDownscaleDone(_, Ok(DownscaleAnswer::Denied(refusal))) => *refusal,
+        _ => Refusal::default(),
+    };
     Outcome {
+        again: refusal.again.map(|again| again.0),
         end,
-        least: match event {
-            Event::MonitorDownscaleDone(_, Ok(DownscaleAnswer::DeniedBelow(least))) => {
-                Some((*least).into())
-            }
-            _ => None,
-        },
+        least: refusal.smallest.map(Into::into),
         got: response.map(|response| response.permit.into()),
         id,
         migrate: response.is_some_and(|response| response.migrate.is_some()),

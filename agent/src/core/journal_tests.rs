@@ -16,7 +16,7 @@ use serde_json::Value;
 use super::actions::{Action, RequestId};
 use super::config::{CoreConfig, ScalingConfig, ShrinkStep, Timers};
 use super::journal::{Output, Recorder, settings};
-use super::machine::{Core, DownscaleAnswer, Event, Failure, VmUpdate};
+use super::machine::{Core, DownscaleAnswer, Event, Failure, Refusal, VmUpdate};
 use super::metrics::{LfcMetrics, Signals, SystemMetrics};
 use super::monitor::Wish;
 use super::replay::{Replay, Report};
@@ -187,9 +187,12 @@ impl Desk {
             Action::MonitorUpscale(_) => Event::MonitorUpscaleDone(id, plain),
             Action::MonitorDownscale(_) => {
                 let answer = if how == 6 {
-                    DownscaleAnswer::Denied
+                    DownscaleAnswer::DENIED
                 } else if how == 5 {
-                    DownscaleAnswer::DeniedBelow(self.core.using().saturating_sub(UNIT))
+                    DownscaleAnswer::Denied(Refusal {
+                        smallest: Some(self.core.using().saturating_sub(UNIT)),
+                        again: Some(Span::from_millis(500)),
+                    })
                 } else {
                     DownscaleAnswer::Allowed
                 };

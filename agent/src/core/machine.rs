@@ -47,9 +47,33 @@ pub enum DownscaleAnswer {
     /// It may shrink.
     Allowed,
     /// It may not.
-    Denied,
-    /// It may not, but this much it may: the smallest size the monitor would accept.
-    DeniedBelow(Resources),
+    Denied(Refusal),
+}
+
+/// What a monitor says with a refused shrink. In version 1 of the link it says nothing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Refusal {
+    /// The smallest size it would accept.
+    pub smallest: Option<Resources>,
+    /// Time until it would accept the refused size, if use stays as it is.
+    pub again: Option<Span>,
+}
+
+impl DownscaleAnswer {
+    /// A refusal without details.
+    pub const DENIED: Self = Self::Denied(Refusal {
+        smallest: None,
+        again: None,
+    });
+
+    /// A refusal that names the smallest size.
+    #[must_use]
+    pub const fn denied_below(smallest: Resources) -> Self {
+        Self::Denied(Refusal {
+            smallest: Some(smallest),
+            again: None,
+        })
+    }
 }
 
 /// A new state of the VM object.
@@ -400,8 +424,7 @@ impl Core {
         match result {
             Err(failure) => return self.monitor.fail(now, failure.may_have_arrived()),
             Ok(DownscaleAnswer::Allowed) => self.monitor.agree(),
-            Ok(DownscaleAnswer::Denied) => self.monitor.deny(now, None),
-            Ok(DownscaleAnswer::DeniedBelow(smallest)) => self.monitor.deny(now, Some(smallest)),
+            Ok(DownscaleAnswer::Denied(refusal)) => self.monitor.deny(now, refusal),
         }
         if let Some((after, flags)) = ongoing
             .revision

@@ -88,7 +88,9 @@ pub use calm::Calm;
 pub use config::{CoreConfig, ScalingConfig, ScalingOverrides, ShrinkStep, Timers};
 pub use decision::{Bound, Decision, Reason};
 pub use left::Left;
-pub use machine::{Core, DownscaleAnswer, Evaluation, Event, Failure, Observation, Path, VmUpdate};
+pub use machine::{
+    Core, DownscaleAnswer, Evaluation, Event, Failure, Observation, Path, Refusal, VmUpdate,
+};
 pub use metrics::{LfcMetrics, SystemMetrics};
 pub use monitor::Wish;
 pub use vm::VmInfo;

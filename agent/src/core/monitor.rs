@@ -9,13 +9,14 @@
 use protocol::mode::Mode;
 use protocol::monitor_v2::AskReason;
 use protocol::revision::Revision;
-use protocol::time::Timestamp;
+use protocol::time::{Span, Timestamp};
 use protocol::units::{Bytes, Resources};
 use serde::Serialize;
 
 use super::actions::{MonitorDownscale, MonitorUpscale, RequestId};
 use super::config::{ShrinkStep, Timers};
 use super::desired::{Denied, Desired, units_above};
+use super::machine::Refusal;
 use super::revision::StampedRevision;
 use super::round::{Round, clamp};
 use super::warnings::{Fault, Warning};
@@ -56,11 +57,25 @@ pub(super) struct RequestedUpscale {
     pub wish: Wish,
 }
 
+/// Shortest wait after a refusal, whatever the monitor says.
+const LEAST_COOLDOWN: Span = Span::from_millis(100);
+
 /// The newest refusal.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct DeniedDownscale {
     pub at: Timestamp,
     pub denied: Denied,
+    /// Time until the monitor would accept what it refused, where it says so.
+    pub again: Option<Span>,
+}
+
+impl DeniedDownscale {
+    /// The end of the refusal: when the monitor said, and at the latest after the cooldown.
+    fn end(&self, timers: &Timers) -> Timestamp {
+        let cooldown = timers.monitor_denied_downscale_cooldown;
+        let said = self.again.map(|again| again.max(LEAST_COOLDOWN));
+        self.at + said.map_or(cooldown, |said| said.min(cooldown))
+    }
 }
 
 /// What the monitor last agreed to; a range while an answer is missing.
@@ -148,7 +163,7 @@ impl MonitorState {
     /// When the refusal ends, while it is in force.
     pub(super) fn denial_end(&self, now: Timestamp, timers: &Timers) -> Option<Timestamp> {
         self.denied_downscale
-            .map(|denial| denial.at + timers.monitor_denied_downscale_cooldown)
+            .map(|denial| denial.end(timers))
             .filter(|end| now < *end)
     }
 
@@ -322,15 +337,19 @@ impl MonitorState {
         }
     }
 
-    /// The monitor refused a shrink, and perhaps named the smallest size it would have.
-    pub(super) fn deny(&mut self, now: Timestamp, smallest: Option<Resources>) {
+    /// The monitor refused a shrink.
+    pub(super) fn deny(&mut self, now: Timestamp, refusal: Refusal) {
         if let (Some(ongoing), Some(approved)) = (self.ongoing.take(), self.approved) {
             let denied = Denied {
                 current: approved.high,
                 requested: ongoing.resources,
-                smallest,
+                smallest: refusal.smallest,
             };
-            self.denied_downscale = Some(DeniedDownscale { at: now, denied });
+            self.denied_downscale = Some(DeniedDownscale {
+                at: now,
+                denied,
+                again: refusal.again,
+            });
         }
     }
 

@@ -6,9 +6,136 @@ use protocol::units::Resources;
 
 use super::calm::Calm;
 use super::config::ScalingConfig;
-use super::desired::{Inputs, desired};
-use super::metrics::{LfcMetrics, SystemMetrics};
+use super::desired::{Denied, Inputs, desired};
+use super::metrics::{LfcMetrics, Signals, SystemMetrics};
 use super::world::{UNIT, World, scaling, settle, step};
+
+/// A gauge: most often a size, now and then what a broken guest may send.
+fn gauge(most: f64) -> impl Strategy<Value = f64> {
+    prop_oneof![
+        6 => 0.0..most,
+        1 => prop::sample::select(vec![f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.0, -1.0]),
+        1 => prop::num::f64::ANY,
+    ]
+}
+
+fn system() -> impl Strategy<Value = SystemMetrics> {
+    let signal = |most| prop::option::of(gauge(most));
+    let signals = (signal(1e12), signal(100.0));
+    let page = (gauge(100.0), gauge(100.0), gauge(1e12), gauge(1e12));
+    (page, signals).prop_map(|((load1, load5, usage, cached), (estimate, pressure))| {
+        SystemMetrics {
+            load1,
+            load5,
+            memory_usage_bytes: usage,
+            memory_cached_bytes: cached,
+            signals: Signals {
+                estimate_bytes: estimate,
+                pressure_percent: pressure,
+            },
+        }
+    })
+}
+
+/// A size of up to so many units; one in three is no whole number of them.
+fn size_of(unit: Resources, units: std::ops::Range<u32>) -> impl Strategy<Value = Resources> {
+    let part = prop_oneof![2 => Just(0_u32), 1 => 1_u32..100];
+    (units.clone(), units, part.clone(), part).prop_map(move |(cpu, mem, odd_cpu, odd_mem)| {
+        let whole = unit.saturating_mul(cpu).cpu.0 + unit.cpu.0 * odd_cpu / 100;
+        let mem = unit.saturating_mul(mem).mem.0 + unit.mem.0 / 100 * u64::from(odd_mem);
+        Resources::new(whole, mem)
+    })
+}
+
+/// What a desired size is made of, with numbers of every kind.
+#[derive(Debug, Clone)]
+struct Case {
+    unit: Resources,
+    min: Resources,
+    max: Resources,
+    using: Resources,
+    scaling: ScalingConfig,
+    system: Option<SystemMetrics>,
+    lfc: Option<LfcMetrics>,
+    is_stale: bool,
+    requested_units: Option<u32>,
+    denied: Option<Denied>,
+}
+
+impl Case {
+    fn any() -> impl Strategy<Value = Self> {
+        let unit = (1_u32..3000, 1_u64..9000).prop_map(|(cpu, mib)| Resources::new(cpu, mib << 20));
+        unit.prop_flat_map(Self::of_unit)
+    }
+
+    fn of_unit(unit: Resources) -> impl Strategy<Value = Self> {
+        let denied = (size_of(unit, 1..240), size_of(unit, 0..240));
+        let denied = (denied, prop::option::of(size_of(unit, 0..240)));
+        let denied = denied.prop_map(|((current, requested), smallest)| Denied {
+            current,
+            requested: requested.field_min(current),
+            smallest,
+        });
+        let pages = prop::collection::vec(gauge(1e9), 0..70);
+        let wish = prop_oneof![9 => 0_u32..300, 1 => any::<u32>()];
+        (
+            (1_u32..40, 0_u32..200),
+            size_of(unit, 1..240),
+            (
+                scaling(),
+                any::<bool>(),
+                prop_oneof![Just(0.0), 0.1_f64..50.0],
+            ),
+            (prop::option::weighted(0.8, system()), any::<bool>()),
+            prop::option::of(pages),
+            prop::option::of(wish),
+            prop::option::of(denied),
+        )
+            .prop_map(
+                move |((min, more), using, settings, page, pages, wish, denied)| {
+                    let (scaling, enable_monitor_estimate, memory_pressure_hold_percent) = settings;
+                    let (system, is_stale) = page;
+                    Self {
+                        unit,
+                        min: unit.saturating_mul(min),
+                        max: unit.saturating_mul(min + more),
+                        using,
+                        scaling: ScalingConfig {
+                            enable_lfc_metrics: pages.is_some(),
+                            enable_monitor_estimate,
+                            memory_pressure_hold_percent,
+                            ..scaling
+                        },
+                        system,
+                        lfc: pages.map(|working_set_pages| LfcMetrics {
+                            working_set_pages,
+                            ..LfcMetrics::default()
+                        }),
+                        is_stale,
+                        requested_units: wish,
+                        denied,
+                    }
+                },
+            )
+    }
+
+    fn inputs(&self) -> Inputs<'_> {
+        Inputs {
+            unit: self.unit,
+            min: self.min,
+            max: self.max,
+            using: self.using,
+            scaling: &self.scaling,
+            system: self.system.as_ref(),
+            lfc: self.lfc.as_ref(),
+            is_stale: self.is_stale,
+            requested_units: self.requested_units,
+            denied: self.denied,
+            calm: Calm::default(),
+            now: Timestamp(0),
+        }
+    }
+}
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
@@ -49,51 +176,63 @@ proptest! {
         prop_assert_eq!(later.revision, revision, "it flaps");
     }
 
+    /// N26: with a node that has too little room, or none, the VM gets what there is, and stays there.
     #[test]
-    fn n03_desired_is_whole_units_within_bounds(
-        load1 in 0.0_f64..1e12,
-        load5 in 0.0_f64..1e12,
-        usage in 0.0_f64..1e18,
-        cached in 0.0_f64..1e18,
-        pages in prop::option::of(prop::collection::vec(0.0_f64..1e12, 0..70)),
-        has_system in any::<bool>(),
-        min in 1_u32..40,
-        more in 0_u32..200,
-        using in 1_u32..240,
-        unit_cpu in 1_u32..3000,
-        unit_mib in 1_u64..9000,
+    fn n26_it_settles_where_permits_are_granted_in_part_or_denied(
+        using in 1_u32..8,
+        scaling in scaling(),
+        steps in prop::collection::vec(step(), 1..60),
+        load in 0_u32..300,
+        mib in 0_u32..9000,
+        room_milli in 0_u32..2500,
+        room_mib in 0_u64..10_000,
     ) {
-        let unit = Resources::new(unit_cpu, unit_mib << 20);
-        let system = SystemMetrics { load1, load5, memory_usage_bytes: usage, memory_cached_bytes: cached, ..SystemMetrics::default() };
-        let lfc = pages.map(|working_set_pages| LfcMetrics { working_set_pages, ..LfcMetrics::default() });
-        let scaling = ScalingConfig { enable_lfc_metrics: lfc.is_some(), ..ScalingConfig::default() };
-        let (low, high) = (unit.saturating_mul(min), unit.saturating_mul(min + more));
-        let got = desired(&Inputs {
-            unit,
-            min: low,
-            max: high,
-            using: unit.saturating_mul(using),
-            scaling: &scaling,
-            system: has_system.then_some(&system),
-            lfc: lfc.as_ref(),
-            is_stale: false,
-            requested_units: None,
-            denied: None,
-            calm: Calm::default(),
-            now: Timestamp(0),
-        });
-        let units = got.size.exact_multiple_of(unit);
-        prop_assert!(units.is_some_and(|n| n >= min && n <= min + more), "{:?}", got);
-        prop_assert!(!got.is_out_of_bounds);
+        let mut world = World::with(using, scaling);
+        for step in &steps {
+            world.step(step)?;
+        }
+        world.room = Resources::new(room_milli, room_mib << 20);
+        settle(&mut world, load, mib)?;
+        let target = world.core.last_evaluation().expect("it has decided").decision.target;
+        let due = target.field_min(world.room);
+        prop_assert!(
+            !world.u.has_field_above(target) && !world.u.has_field_below(due),
+            "has {:?} of {target:?}, room {:?}", world.u, world.room
+        );
+        prop_assert_eq!(world.a, world.u, "the monitor was not told");
+        prop_assert_eq!(world.p, Some(world.u), "a permit is not used, or was not given back");
+        let (settled, patched) = (world.u, world.patched);
+        settle(&mut world, load, mib)?;
+        prop_assert_eq!((world.u, world.patched), (settled, patched), "it flaps");
+    }
+
+    /// N03. What is no whole number of units is what the VM has, while nothing may shrink, or what its monitor has and
+    /// refused to give up: no other size is made up. A refusal alone goes above the maximum.
+    #[test]
+    fn n03_desired_is_whole_units_within_bounds(case in Case::any()) {
+        let got = desired(&case.inputs());
+        let may_hold = !got.has_all_metrics || got.goal.votes.memory_pressure.is_some();
+        let kept = case.denied.map(|denied| denied.current);
+        for field in [|size: Resources| u64::from(size.cpu.0), |size: Resources| size.mem.0] {
+            let size = field(got.size);
+            let is_whole = size.is_multiple_of(field(case.unit));
+            let is_held = may_hold && size == field(case.using);
+            let is_kept = kept.is_some_and(|kept| size == field(kept));
+            prop_assert!(is_whole || is_held || is_kept, "{:?}", got);
+            let most = kept.map_or(0, field).max(field(case.max));
+            prop_assert!(size >= field(case.min) && size <= most, "{:?}", got);
+        }
+        if case.denied.is_none() && case.using.exact_multiple_of(case.unit).is_some() {
+            prop_assert!(got.size.exact_multiple_of(case.unit).is_some(), "{:?}", got);
+        }
+        prop_assert!(!got.is_out_of_bounds, "{:?}", got);
     }
 
     #[test]
     fn hostile_numbers_never_crash_the_goal(
-        values in prop::array::uniform4(any::<f64>()),
-        pages in prop::collection::vec(any::<f64>(), 0..40),
+        system in system(),
+        pages in prop::collection::vec(gauge(1e18), 0..40),
     ) {
-        let [load1, load5, memory_usage_bytes, memory_cached_bytes] = values;
-        let system = SystemMetrics { load1, load5, memory_usage_bytes, memory_cached_bytes, ..SystemMetrics::default() };
         let lfc = LfcMetrics { working_set_pages: pages, ..LfcMetrics::default() };
         let scaling = ScalingConfig { enable_lfc_metrics: true, ..ScalingConfig::default() };
         let got = super::goal::goal(&scaling, UNIT, Some(&system), Some(&lfc));

@@ -12,12 +12,12 @@ use protocol::journal::{
     VmObject, encode,
 };
 use protocol::permit::{MigrateResponse, PluginResponse};
-use protocol::time::Timestamp;
+use protocol::time::{Span, Timestamp};
 
 use super::actions::RequestId;
 use super::checkpoint::{info_of, lfc_of, stamp_of, system_of, wished_of};
 use super::journal::{Output, failure};
-use super::machine::{Core, DownscaleAnswer, Event, VmUpdate};
+use super::machine::{Core, DownscaleAnswer, Event, Refusal, VmUpdate};
 
 /// Differences kept in a report; all are counted.
 const MAX_MISMATCHES: usize = 100;
@@ -366,8 +366,9 @@ fn event_of_outcome(outcome: &Outcome) -> Event {
         (RequestKind::Up, ..) => Event::MonitorUpscaleDone(id, Err(failed)),
         (_, Reply::Done, _) => Event::MonitorDownscaleDone(id, Ok(DownscaleAnswer::Allowed)),
         (_, Reply::Refused, _) => {
-            let answer = outcome.least.map_or(DownscaleAnswer::Denied, |least| {
-                DownscaleAnswer::DeniedBelow(least.into())
+            let answer = DownscaleAnswer::Denied(Refusal {
+                smallest: outcome.least.map(Into::into),
+                again: outcome.again.map(Span),
             });
             Event::MonitorDownscaleDone(id, Ok(answer))
         }

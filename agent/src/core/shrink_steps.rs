@@ -1,10 +1,11 @@
 //! How a shrink is asked of the monitor: whole, in halves after a refusal, from the last refusal on, or one unit at a time.
 
+use protocol::time::Span;
 use protocol::units::Resources;
 
 use super::actions::Action;
 use super::config::{ScalingConfig, ShrinkStep};
-use super::machine::{DownscaleAnswer, Event};
+use super::machine::{DownscaleAnswer, Event, Refusal};
 use super::world::{Fate, Step, UNIT, World};
 
 fn units(n: u32) -> Resources {
@@ -70,9 +71,9 @@ fn descend(world: &mut World, least: u32, says_so: bool) -> Vec<Vec<u32>> {
         while let Some(target) = asked(world) {
             round.push(target);
             let refusal = if says_so {
-                DownscaleAnswer::DeniedBelow(units(least))
+                DownscaleAnswer::denied_below(units(least))
             } else {
-                DownscaleAnswer::Denied
+                DownscaleAnswer::DENIED
             };
             let is_allowed = target >= least;
             answer(
@@ -141,6 +142,36 @@ fn n27_the_smallest_size_of_a_refusal_is_asked_next() {
     assert_eq!(world.u, units(4));
 }
 
+/// Milliseconds from a refusal that says to ask again in so many until the same is asked again.
+fn asked_again_after(again: Option<u64>) -> u64 {
+    let mut world = idle(8, ShrinkStep::Whole);
+    let refusal = Refusal {
+        smallest: Some(units(8)),
+        again: again.map(Span::from_millis),
+    };
+    answer(&mut world, DownscaleAnswer::Denied(refusal));
+    let mut waited = 0;
+    while asked(&world).is_none() {
+        assert!(waited < 10_000, "it is never asked again");
+        step(&mut world, &Step::Metrics(0, 0));
+        step(&mut world, &Step::Wait(50));
+        step(&mut world, &Step::Finish(0, Fate::Done, 9));
+        waited += 50;
+    }
+    assert_eq!(asked(&world), Some(1));
+    waited
+}
+
+#[test]
+fn refused_shrink_is_asked_again_when_the_monitor_said() {
+    let cooldown = asked_again_after(None);
+    assert_eq!(cooldown, 5_000);
+    assert_eq!(asked_again_after(Some(1_980)), 2_000);
+    // A monitor neither hurries its agent without bound nor holds it off.
+    assert_eq!(asked_again_after(Some(0)), 100);
+    assert_eq!(asked_again_after(Some(1 << 40)), cooldown);
+}
+
 /// A monitor may name any size: the next question is always for more than was refused and no more than there is.
 #[test]
 fn a_smallest_size_that_makes_no_sense_does_not_stop_the_descent() {
@@ -153,7 +184,7 @@ fn a_smallest_size_that_makes_no_sense_does_not_stop_the_descent() {
     ] {
         let mut world = idle(8, ShrinkStep::Whole);
         assert_eq!(asked(&world), Some(1));
-        answer(&mut world, DownscaleAnswer::DeniedBelow(least));
+        answer(&mut world, DownscaleAnswer::denied_below(least));
         assert_eq!(asked(&world), then, "{least:?}");
         assert_eq!(world.core.faults().total(), 0);
     }

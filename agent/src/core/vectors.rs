@@ -114,7 +114,7 @@ fn s04_denied_downscale() {
     setup.timers.plugin_request_tick = span(7.0);
     setup.timers.monitor_denied_downscale_cooldown = span(4.0);
     let mut b = setup.bench();
-    let (allowed, denied) = (DownscaleAnswer::Allowed, DownscaleAnswer::Denied);
+    let (allowed, denied) = (DownscaleAnswer::Allowed, DownscaleAnswer::DENIED);
     // Asks for the shrink planned at `t` and checks that nothing else changes while the answer is out.
     let ask = |b: &mut Bench, t: f64, mut planned: Want| {
         b.expect(t, &planned);

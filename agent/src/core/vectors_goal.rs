@@ -413,7 +413,7 @@ fn desired_size() {
             );
             core.handle(
                 now,
-                Event::MonitorDownscaleDone(id, Ok(super::DownscaleAnswer::Denied)),
+                Event::MonitorDownscaleDone(id, Ok(super::DownscaleAnswer::DENIED)),
             );
         }
         let got = core.desired(now);

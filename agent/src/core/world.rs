@@ -11,7 +11,7 @@ use protocol::units::{Bytes, MilliCpu, Resources};
 
 use super::actions::{Action, MonitorDownscale, MonitorUpscale, RequestId};
 use super::config::{CoreConfig, ScalingConfig, ShrinkStep, Timers};
-use super::machine::{Core, DownscaleAnswer, Event, Failure, VmUpdate};
+use super::machine::{Core, DownscaleAnswer, Event, Failure, Refusal, VmUpdate};
 use super::metrics::SystemMetrics;
 use super::monitor::Wish;
 use super::vm::{CpuInfo, MemInfo, VmConfig, VmInfo};
@@ -143,8 +143,13 @@ pub(super) struct World {
     pub(super) requests_to_scheduler: u32,
     pub(super) last_request_at: Option<Timestamp>,
     /// The revision of the last patch sent.
-    patched: i64,
+    pub(super) patched: i64,
+    /// The most the scheduler grants; it takes nothing back that it granted before.
+    pub(super) room: Resources,
 }
+
+/// Room for any size.
+pub(super) const ENDLESS: Resources = Resources::new(u32::MAX, u64::MAX);
 
 impl World {
     pub(super) fn new(using: u32) -> Self {
@@ -170,7 +175,14 @@ impl World {
             requests_to_scheduler: 0,
             last_request_at: None,
             patched: 0,
+            room: ENDLESS,
         }
+    }
+
+    /// The scheduler grants what was asked, or a part of it.
+    fn permits(&self, asked: Resources, choice: u32) -> Resources {
+        let old = self.p.unwrap_or(asked);
+        grant(old, asked, choice).field_min(old.field_max(self.room))
     }
 
     pub(super) fn peer(action: &Action) -> usize {
@@ -286,8 +298,7 @@ impl World {
         let arrives = matches!(fate, Fate::Done | Fate::AnswerLost);
         let event = match action {
             Action::Plugin(request) => {
-                let old = self.p.unwrap_or(request.target);
-                let granted = grant(old, request.target, choice);
+                let granted = self.permits(request.target, choice);
                 if arrives {
                     self.p = Some(granted);
                 }
@@ -319,9 +330,12 @@ impl World {
                     DownscaleAnswer::Allowed
                 } else if choice == 1 {
                     let least = self.a.saturating_sub(UNIT).field_max(request.target);
-                    DownscaleAnswer::DeniedBelow(least)
+                    DownscaleAnswer::Denied(Refusal {
+                        smallest: Some(least),
+                        again: Some(Span::from_millis(500)),
+                    })
                 } else {
-                    DownscaleAnswer::Denied
+                    DownscaleAnswer::DENIED
                 };
                 Event::MonitorDownscaleDone(id, result(fate, answer))
             }
@@ -366,13 +380,11 @@ impl World {
 
     /// A new core knows nothing but the object; the peers have what they have.
     pub(super) fn restart(&mut self, arrived: bool) {
-        for (_, action) in self.flights.iter_mut().filter_map(Option::take) {
+        let flights = std::mem::replace(&mut self.flights, [const { None }; 3]);
+        for (_, action) in flights.into_iter().flatten() {
             match action {
                 _ if !arrived => {}
-                Action::Plugin(request) => {
-                    let old = self.p.unwrap_or(request.target);
-                    self.p = Some(grant(old, request.target, 9));
-                }
+                Action::Plugin(request) => self.p = Some(self.permits(request.target, 9)),
                 Action::NeonVm(request) => self.u = request.target,
                 Action::MonitorUpscale(MonitorUpscale { target, .. })
                 | Action::MonitorDownscale(MonitorDownscale { target, .. }) => self.a = target,

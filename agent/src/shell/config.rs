@@ -156,6 +156,11 @@ pub struct Monitor {
     /// Ours, and absent from the deployed files: the newest there is.
     #[serde(rename = "highestProtocolVersion", skip_serializing_if = "is_newest")]
     pub highest_version: Version,
+    /// Ours, and absent from the deployed files: a file (mode 0600 or 0400) with the key from which
+    /// the token of each VM's monitor is derived. The file may be missing, and is read for each
+    /// connection.
+    #[serde(rename = "keyFile", skip_serializing_if = "Option::is_none")]
+    pub key_file: Option<PathBuf>,
     /// Ours, and absent from the deployed files: no TLS.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<MonitorTls>,
@@ -577,6 +582,7 @@ fn read_monitor(r: &mut Reader<'_>) -> Monitor {
         retry_failed_request: r.seconds("retryFailedRequestSeconds"),
         max_failed_request_rate: r.object("maxFailedRequestRate", read_rate),
         highest_version: read_version(r),
+        key_file: r.optional_path("keyFile"),
         tls: r.optional_object("tls", read_monitor_tls),
     }
 }

@@ -62,6 +62,17 @@ fn tls_to_monitors_is_read_and_kept() {
 }
 
 #[test]
+fn a_key_for_monitors_is_read_and_kept() {
+    let mut config = shipped();
+    set(&mut config, "/monitor/keyFile", json!("/key"));
+    let read = Config::from_json(&config.to_string()).expect("valid");
+    let path = std::path::Path::new("/key");
+    assert_eq!(read.monitor.key_file.as_deref(), Some(path));
+    let written = serde_json::to_value(&read).expect("encodes");
+    assert_eq!(written["monitor"]["keyFile"], "/key");
+}
+
+#[test]
 fn a_token_for_the_scheduler_is_read_and_kept() {
     let mut config = shipped();
     set(&mut config, "/scheduler/tokenFile", json!("/token"));

@@ -212,6 +212,7 @@ impl Scribe {
             .collect();
         ms.insert("total".into(), after.as_millis());
         self.records.push(Record::Outcome(Box::new(Outcome {
+            again: None,
             end: Reply::Done,
             got: None,
             id: 0,

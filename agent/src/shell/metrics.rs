@@ -1,7 +1,8 @@
 //! Prometheus metrics under the deployed agent's names. Source: spec/agent.md §4.8.
 //!
-//! The encoder adds `_total` to counters by itself, so names are registered without it. Three names of the deployed agent that
-//! must not get it (`…_runner_starts`, `…_runner_restarts`) or have it as gauges are gauges here; a test pins the rendered text.
+//! The encoder adds `_total` to counters by itself, so names are registered without it. Two
+//! counters of the deployed agent have names without it (`…_runner_starts`, `…_runner_restarts`); a
+//! test pins the rendered text.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::AtomicU64;
@@ -16,6 +17,7 @@ use prometheus_client::registry::{Metric, Registry};
 use protocol::revision::{FLAG_DOWNSCALE, FLAG_UPSCALE};
 use protocol::time::Span;
 use protocol::units::Resources;
+use telemetry::exposition::PlainCounter;
 
 use crate::core::{Decision, Path};
 
@@ -194,8 +196,8 @@ pub(super) struct AgentMetrics {
     pub neonvm_requested: Change,
     runners: Family<RunnerLabels, Gauge>,
     pub panics: Counter,
-    pub starts: Gauge,
-    pub restarts: Gauge,
+    pub starts: PlainCounter,
+    pub restarts: PlainCounter,
     pub next_actions: Counter,
     pub deciding_s: FloatCounter,
     latencies: [LatencyFamily; 4],
@@ -246,8 +248,8 @@ impl AgentMetrics {
             neonvm_requested: Change::default(),
             runners: Family::default(),
             panics: Counter::default(),
-            starts: Gauge::default(),
-            restarts: Gauge::default(),
+            starts: PlainCounter::default(),
+            restarts: PlainCounter::default(),
             next_actions: Counter::default(),
             deciding_s: Counter::default(),
             latencies: [histogram(), histogram(), histogram(), histogram()],

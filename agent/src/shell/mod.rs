@@ -17,6 +17,7 @@ mod journal;
 mod metrics;
 mod modes;
 mod monitor;
+mod monitor_key;
 mod patch;
 mod permit;
 mod permit_link;
@@ -50,6 +51,7 @@ use tokio_util::sync::CancellationToken;
 
 use config::Config;
 pub use events::{EventLogError, EventReceiverError, EventsError};
+use monitor_key::MonitorKey;
 pub use state::{DecisionEntry, MAX_DECISIONS, StateHandle};
 
 /// How often a monitor's health is checked.
@@ -104,7 +106,8 @@ pub struct Params {
     pub permit_token: Option<String>,
     /// Token that the metrics pages need; with one, state and log filter are not served there.
     pub metrics_token: Option<Expected>,
-    /// Derives the token that is shown to each monitor; `None` = none is shown.
+    /// Derives the token that is shown to each monitor, in place of the key that the configuration
+    /// names.
     pub monitor_key: Option<VmKey>,
 }
 
@@ -265,7 +268,10 @@ impl Bound {
                 &params.config.scheduler,
                 params.permit_token.as_deref(),
             ),
-            monitor_key: params.monitor_key,
+            monitor_key: params.monitor_key.map(MonitorKey::Held).or_else(|| {
+                let file = params.config.monitor.key_file.clone();
+                file.map(MonitorKey::File)
+            }),
             health_check_every: params.health_check_every,
             journal: journal.clone(),
             book,

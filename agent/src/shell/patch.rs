@@ -1,6 +1,7 @@
 //! The patch of a VM object: exactly three replacements, always all. Source: spec/agent.md §4.3.
 
 use kube::api::{Api, DynamicObject, Patch, PatchParams};
+use protocol::admission::AGENT_FIELD_MANAGER;
 use protocol::revision::{Revision, RevisionWithTime};
 use protocol::time::WallTime;
 use protocol::units::{Bytes, MilliCpu, Resources};
@@ -95,8 +96,13 @@ pub(super) async fn patch(
 ) -> Result<Option<u64>, PatchError> {
     let size = size_in(&operations);
     let patch = serde_json::from_value(operations).map_err(PatchError::Encode)?;
+    let params = PatchParams {
+        // Admission takes a smaller size of an autoscaled VM from the agent alone.
+        field_manager: Some(AGENT_FIELD_MANAGER.to_owned()),
+        ..PatchParams::default()
+    };
     let object = api
-        .patch(name, &PatchParams::default(), &Patch::Json::<()>(patch))
+        .patch(name, &params, &Patch::Json::<()>(patch))
         .await
         .map_err(|error| PatchError::Request(Box::new(error)))?;
     if size_of(&object.data) != size {

@@ -15,7 +15,6 @@ use protocol::trace::{Stage, StageRecord, TraceId};
 use protocol::units::Resources;
 use rand::Rng;
 use telemetry::StageLog;
-use telemetry::bearer::VmKey;
 use telemetry::clock::Clock;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -27,6 +26,7 @@ use super::input::{INPUT_BOUND, Input, InputKind, Took};
 use super::journal::{JournalHandle, Scribe};
 use super::metrics::{AgentMetrics, RunnerGauge, RunnerState};
 use super::monitor::{Call, Link};
+use super::monitor_key::MonitorKey;
 use super::permit::PermitClient;
 use super::pushed::{Pushed, signals_of, system_of};
 use super::schedulers::SchedulerPod;
@@ -55,7 +55,7 @@ pub(super) struct Context {
     pub schedulers: watch::Receiver<Option<SchedulerPod>>,
     pub permit_client: PermitClient,
     /// Derives the tokens of monitors, where they ask for one.
-    pub monitor_key: Option<VmKey>,
+    pub monitor_key: Option<MonitorKey>,
     pub health_check_every: Duration,
     pub journal: Option<JournalHandle>,
     pub book: Book,
@@ -85,8 +85,10 @@ pub(super) struct Subject {
 
 impl Subject {
     /// What the agent shows to the VM's monitor.
-    fn monitor_token(&self, key: Option<&VmKey>) -> Option<HeaderValue> {
-        let token = key?.token(&self.vm.namespace, &self.vm.name, &self.uid);
+    fn monitor_token(&self, key: Option<&MonitorKey>) -> Option<HeaderValue> {
+        let token = key?
+            .current()?
+            .token(&self.vm.namespace, &self.vm.name, &self.uid);
         bearer_header(token.as_bytes())
     }
 }

@@ -7,6 +7,7 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
+use axum::routing::any;
 use prometheus_client::registry::Registry;
 use telemetry::admin::{self, Admin};
 use telemetry::bearer::Expected;
@@ -48,8 +49,9 @@ impl Servers {
         if let Some(log) = self.log {
             global = global.log(log);
         }
-        let single =
-            Admin::new(Arc::new(self.vm_registry), counters("vm_metrics")).behind_token(self.token);
+        let single = Admin::new(Arc::new(self.vm_registry), counters("vm_metrics"))
+            .without_process()
+            .behind_token(self.token);
         for (listener, admin) in [(metrics, global), (vm_metrics, single)] {
             let cancel = cancel.clone();
             tasks.spawn(async move {
@@ -58,7 +60,11 @@ impl Servers {
             });
         }
         if let Some(listener) = dump {
-            let router = Router::new().fallback(answer).with_state(self.state);
+            let router = Router::new()
+                .route("/", any(answer))
+                .route("/{*path}", any(answer))
+                .with_state(self.state);
+            let router = admin::own_pod_only(router);
             let (counters, cancel) = (counters("state"), cancel.clone());
             tasks.spawn(async move {
                 admin::serve_routes(listener, router, counters, cancel).await;

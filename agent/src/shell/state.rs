@@ -60,8 +60,8 @@ pub(super) struct Refusal {
 impl Refusal {
     pub(super) fn new(at: String, target: Resources, said: &Downscaled) -> Self {
         let smallest = match said.answer {
-            DownscaleAnswer::DeniedBelow(smallest) => Some(smallest),
-            DownscaleAnswer::Denied | DownscaleAnswer::Allowed => None,
+            DownscaleAnswer::Denied(refusal) => refusal.smallest,
+            DownscaleAnswer::Allowed => None,
         };
         Self {
             at,

@@ -34,6 +34,9 @@ use crate::core::revision::StampedRevision;
 use crate::core::vm::{Ownership, VmInfo, placement};
 use crate::core::{Left, ScalingConfig, VmUpdate};
 
+/// VMs in one answer to the list. Most are of other nodes and are dropped as they are read, so a
+/// page is all that the agent holds of them.
+const PAGE: u32 = 500;
 /// How long a task gets to end before it is aborted.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
 /// Longest time by which a whole-second stamp may lie behind the change it stamps, microseconds.
@@ -86,7 +89,8 @@ impl Vms {
     pub(super) async fn run(mut self, cancel: CancellationToken) {
         let resource = ApiResource::from_gvk(&virtual_machine_kind());
         let api: Api<DynamicObject> = Api::all_with(self.ctx.kube.clone(), &resource);
-        let mut events = std::pin::pin!(watcher(api, watcher::Config::default()));
+        let config = watcher::Config::default().page_size(PAGE);
+        let mut events = std::pin::pin!(watcher(api, config));
         let metrics = self.ctx.metrics.clone();
         metrics.watch_alive(Watcher::VirtualMachines, true);
         let mut listed = BTreeSet::new();

@@ -1,6 +1,7 @@
 //! Lists, watches and the JSON patch, for VirtualMachines, for pods of `kube-system` and for labelled namespaces.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use axum::Router;
@@ -44,6 +45,8 @@ pub struct Api {
     store: Arc<Mutex<Store>>,
     events: broadcast::Sender<(Kind, Value)>,
     trace: Trace,
+    /// Objects in the longest answer to a list.
+    longest_page: Arc<AtomicUsize>,
 }
 
 /// A VM of this node at one unit of 1 to 4.
@@ -77,6 +80,7 @@ impl Api {
             store: Arc::default(),
             events,
             trace,
+            longest_page: Arc::default(),
         };
         let router = Router::new()
             .route("/apis/vm.neon.tech/v1/virtualmachines", get(list_vms))
@@ -131,6 +135,10 @@ impl Api {
     pub fn tell_vm(&self, object: &Value) {
         let event = json!({"type": "MODIFIED", "object": object});
         let _ = self.events.send((Kind::Vm, event));
+    }
+
+    pub fn longest_page(&self) -> usize {
+        self.longest_page.load(Ordering::Relaxed)
     }
 
     pub fn put_vm(&self, vm: Value) {
@@ -281,6 +289,22 @@ async fn list_pods(State(api): State<Api>, Query(query): Parameters) -> Response
     list(&api, Kind::Pod, &query)
 }
 
+/// The objects of one answer to a list, and where the next one goes on.
+fn page<'a>(
+    map: &'a BTreeMap<String, Value>,
+    query: &BTreeMap<String, String>,
+) -> (Vec<&'a Value>, Option<&'a String>) {
+    let after = query
+        .get("continue")
+        .map(String::as_str)
+        .unwrap_or_default();
+    let limit = query.get("limit").and_then(|limit| limit.parse().ok());
+    let mut left = map.iter().filter(|(name, _)| name.as_str() > after);
+    let (names, items): (Vec<_>, Vec<_>) = left.by_ref().take(limit.unwrap_or(usize::MAX)).unzip();
+    let is_last = left.next().is_none();
+    (items, names.last().copied().filter(|_| !is_last))
+}
+
 fn list(api: &Api, kind: Kind, query: &BTreeMap<String, String>) -> Response {
     // Subscribed under the lock, so nothing falls between the list and the events.
     let store = api.store.lock().expect("no test panics here");
@@ -290,10 +314,11 @@ fn list(api: &Api, kind: Kind, query: &BTreeMap<String, String>) -> Response {
         Kind::Namespace => (&store.namespaces, "v1", "NamespaceList"),
     };
     if query.get("watch").is_none_or(|watch| watch == "false") {
-        let items: Vec<&Value> = map.values().collect();
+        let (items, next) = page(map, query);
+        api.longest_page.fetch_max(items.len(), Ordering::Relaxed);
+        let metadata = json!({"resourceVersion": store.version.to_string(), "continue": next});
         return axum::Json(json!({
-            "apiVersion": version, "kind": list_kind,
-            "metadata": {"resourceVersion": store.version.to_string()}, "items": items,
+            "apiVersion": version, "kind": list_kind, "metadata": metadata, "items": items,
         }))
         .into_response();
     }
@@ -331,7 +356,15 @@ fn list(api: &Api, kind: Kind, query: &BTreeMap<String, String>) -> Response {
 }
 
 /// Applies the three replacements, then does what the controller does: copies the revision to the status.
-async fn patch_vm(State(api): State<Api>, Path(name): Path<String>, body: Bytes) -> Response {
+async fn patch_vm(
+    State(api): State<Api>,
+    Path(name): Path<String>,
+    Query(query): Parameters,
+    body: Bytes,
+) -> Response {
+    if query.get("fieldManager").map(String::as_str) != Some("autoscaler-agent") {
+        return refuse(422, "admission would hold a shrink: not the agent's name");
+    }
     let operations: Vec<Value> = match serde_json::from_slice(&body) {
         Ok(operations) => operations,
         Err(error) => return refuse(400, &error.to_string()),

@@ -365,6 +365,7 @@ impl Guest {
                         status: "in use".into(),
                         reason: RefusalReason::InUse,
                         smallest: Some(smallest),
+                        again: None,
                     })
                 })
             }

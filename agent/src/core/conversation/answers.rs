@@ -4,7 +4,7 @@ use protocol::monitor::{Allocation, MonitorBody};
 use protocol::monitor_v2::{MonitorBodyV2, RefusalReason, Refused};
 use protocol::units::Resources;
 
-use crate::core::{DownscaleAnswer, Failure};
+use crate::core::{DownscaleAnswer, Failure, Refusal};
 
 /// What was asked under an id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,9 +107,11 @@ pub(super) fn read(body: MonitorBodyV2) -> Result<Answer, CallError> {
             status,
             reason,
             smallest,
+            again,
         }) => Ok(Answer::Downscale(Downscaled {
-            answer: smallest.map_or(DownscaleAnswer::Denied, |smallest| {
-                DownscaleAnswer::DeniedBelow(size_of(smallest))
+            answer: DownscaleAnswer::Denied(Refusal {
+                smallest: smallest.map(size_of),
+                again,
             }),
             status: cut(&status),
             reason: Some(reason),
@@ -128,7 +130,7 @@ fn read_plain(body: MonitorBody) -> Result<Answer, CallError> {
             answer: if ok {
                 DownscaleAnswer::Allowed
             } else {
-                DownscaleAnswer::Denied
+                DownscaleAnswer::DENIED
             },
             status: cut(&status),
             reason: None,

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use protocol::monitor_v2::{AskReason, RefusalReason, Refused};
 
 use super::*;
-use crate::core::DownscaleAnswer;
+use crate::core::{DownscaleAnswer, Refusal};
 
 const LIMITS: Limits = Limits {
     response: Span::from_secs(5),
@@ -41,6 +41,7 @@ fn answer_of(kind: u64, id: u64, choices: &mut Choices) -> String {
             status: "no".to_owned(),
             reason: RefusalReason::InUse,
             smallest: None,
+            again: None,
         }),
         1 => MonitorBodyV2::Plain(MonitorBody::DownscaleResult {
             ok: true,
@@ -442,10 +443,14 @@ fn a_refusal_keeps_its_reason_and_its_words() {
             cpu: 1.0,
             mem: 2 << 30,
         }),
+        again: Some(Span::from_millis(2500)),
     });
     conversation.received(Timestamp(1), &MonitorFrameV2 { body, id }.encode());
     let answer = Answer::Downscale(Downscaled {
-        answer: DownscaleAnswer::DeniedBelow(Resources::new(1000, 2 << 30)),
+        answer: DownscaleAnswer::Denied(Refusal {
+            smallest: Some(Resources::new(1000, 2 << 30)),
+            again: Some(Span::from_millis(2500)),
+        }),
         status: "700 MiB are in use".to_owned(),
         reason: Some(RefusalReason::InUse),
     });
@@ -480,8 +485,7 @@ mod whatever_comes {
     fn text() -> impl Strategy<Value = String> {
         let kind = "(DownscaleResult|UpscaleRequest|UpscaleConfirmation|HealthCheck|Capabilities|Metrics|InternalError|InvalidMessage|[a-zA-Z]{0,6})";
         let value = "(true|false|null|-?[0-9]{1,20}|\"[a-z]{0,4}\"|\\[\"metrics=[0-9]{1,9}\"\\]|\\{\"cpu\":-?[0-9]{1,3}(e[0-9]{1,3})?,\"mem\":[0-9]{1,19}\\})";
-        let name =
-            "(ok|status|reason|smallest|observed|wanted|urgency|names|error|load1|memory|guest)";
+        let name = "(ok|status|reason|smallest|again_ms|observed|wanted|urgency|names|error|load1|memory|guest)";
         let member = format!(",\"{name}\":{value}");
         let frame = format!("\\{{\"type\":\"{kind}\",\"id\":[0-9]{{1,2}}({member}){{0,4}}\\}}");
         let frame = proptest::string::string_regex(&frame).expect("a pattern");

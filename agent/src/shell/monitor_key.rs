@@ -1,0 +1,57 @@
+//! The key from which the agent derives what it shows to each VM's monitor.
+
+use std::path::PathBuf;
+
+use telemetry::bearer::VmKey;
+use telemetry::chain;
+use tracing::warn;
+
+/// Where the key is.
+#[derive(Debug, Clone)]
+pub(super) enum MonitorKey {
+    /// Given at the start.
+    Held(VmKey),
+    /// In a file, which may appear or be replaced while the agent runs.
+    File(PathBuf),
+}
+
+impl MonitorKey {
+    /// The key now. `None` where the file is missing, or is not used: monitors are dialled without
+    /// a token then, and those that need one refuse.
+    pub(super) fn current(&self) -> Option<VmKey> {
+        match self {
+            Self::Held(key) => Some(key.clone()),
+            Self::File(path) => match VmKey::load(path) {
+                Ok(key) => Some(key),
+                Err(error) => {
+                    if !error.is_missing() {
+                        warn!(
+                            error = chain(&error),
+                            "monitors are dialled without a token"
+                        );
+                    }
+                    None
+                }
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Requirement: W3.
+    #[test]
+    fn key_of_a_file_is_used_from_when_the_file_is_there() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("key");
+        let key = MonitorKey::File(path.clone());
+        assert!(key.current().is_none());
+        let made = VmKey::load_or_create(&path).expect("made");
+        let token = |key: VmKey| key.token("default", "pg", "1");
+        assert_eq!(key.current().map(token), Some(token(made)));
+        std::fs::write(&path, "no key").expect("written");
+        assert!(key.current().is_none());
+    }
+}
