@@ -14,6 +14,10 @@ use crate::{Callers, CallersError, Leadership, LeaseName, REVIEW_LASTS, ReviewRu
 /// What a call of the last leader may take beyond its time-out before it has landed or never will.
 const LATE_CALL: Span = Span::from_secs(1);
 
+/// After this no binding of a dead process is carried out any more: the time-out of a call, and as
+/// much again for the API server.
+const BINDINGS_END: Span = Span::from_secs(2);
+
 /// Grants increases to virtual machines and places their pods.
 #[derive(Debug, Parser)]
 #[command(version)]
@@ -41,15 +45,40 @@ pub struct Args {
     /// Place pods too, on a machine without kube-scheduler.
     #[arg(long)]
     pub embedded_bind: bool,
-    /// Without a Lease: milliseconds before the first lists, so that writes of an earlier process have ended.
-    #[arg(long, default_value_t = 2000)]
-    pub takeover_wait_ms: u64,
+    /// Without a Lease: milliseconds before the first lists, so that bindings of an earlier process
+    /// have ended; 2000 if this process binds pods, else 0.
+    #[arg(long)]
+    pub takeover_wait_ms: Option<u64>,
     /// Whether there are other replicas.
     #[command(flatten)]
     pub lease: LeaseArgs,
     /// Print the effective configuration and stop.
     #[arg(long)]
     pub check_config: bool,
+}
+
+impl Args {
+    /// How long to wait before the first lists where no Lease says that an earlier process ended.
+    ///
+    /// By the operator's word no other scheduler runs then. A call that a dead one had sent may
+    /// still be carried out after the lists. A late binding takes room that this process may have
+    /// given away, so a process that binds waits until no call can be late. A late permit needs
+    /// no wait, for three reasons:
+    ///
+    /// * its agent was not answered, so it uses nothing of it and asks again, and an agent's own
+    ///   word bounds what a request holds (`core::decide`);
+    /// * the write is conditional on the version of the VM: it fails once this process has written;
+    /// * what is written all the same comes by the watch and is counted from then on.
+    ///
+    /// One case is left: an agent that also restarts in that second has no word of its own and
+    /// takes the late approval for a permit. `--takeover-wait-ms` closes it, and the wait
+    /// is the price.
+    #[must_use]
+    pub fn takeover_wait(&self) -> Span {
+        let binds = self.embedded_bind || self.extender_listen.is_some();
+        let default = if binds { BINDINGS_END } else { Span(0) };
+        self.takeover_wait_ms.map_or(default, Span::from_millis)
+    }
 }
 
 fn loopback(text: &str) -> Result<SocketAddr, String> {
@@ -238,6 +267,20 @@ mod tests {
         lease
             .leadership(Span::from_secs(1), WallTime(0xabc))
             .expect("the host has a name")
+    }
+
+    #[test]
+    fn lists_wait_only_for_bindings_of_an_earlier_process() {
+        let wait = |options: &[&str]| {
+            let args = Args::try_parse_from([&["autoscale-scheduler"], options].concat());
+            args.expect("parses").takeover_wait()
+        };
+        assert_eq!(wait(&[]), Span(0));
+        assert_eq!(wait(&["--embedded-bind"]), Span::from_secs(2));
+        let extender = ["--extender-listen", "127.0.0.1:0"];
+        assert_eq!(wait(&extender), Span::from_secs(2));
+        let given = ["--embedded-bind", "--takeover-wait-ms", "7"];
+        assert_eq!(wait(&given), Span::from_millis(7));
     }
 
     #[test]

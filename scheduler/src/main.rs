@@ -4,7 +4,6 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Parser;
-use protocol::time::Span;
 use scheduler::args::Args;
 use scheduler::config::Config;
 use scheduler::{Callers, Params, StateHandle};
@@ -66,6 +65,7 @@ async fn serve(
     log: telemetry::logging::LogHandle,
 ) -> anyhow::Result<()> {
     let clock = Clock::new();
+    let takeover_wait = args.takeover_wait();
     let leadership = args.lease.leadership(config.crud_timeout(), clock.wall());
     let leadership = leadership.context("this machine's name cannot be read")?;
     let bind = async |address| {
@@ -74,7 +74,7 @@ async fn serve(
     };
     let permit_listener = bind(args.listen).await?;
     let metrics_listener = bind(args.metrics_listen).await?;
-    let client = kube::Client::try_default().await;
+    let client = api_client::infer().await;
     let client = client.context("no usable Kubernetes configuration")?;
     let extender_listener = match args.extender_listen {
         Some(address) => Some(bind(address).await?),
@@ -101,7 +101,7 @@ async fn serve(
         count_plugged: true,
         callers,
         leadership,
-        takeover_wait: Span::from_millis(args.takeover_wait_ms),
+        takeover_wait,
         clock,
         state: StateHandle::default(),
         log: Some(log),

@@ -123,8 +123,6 @@ async fn n01_it_starts_alone_answers_and_drains() {
             "127.0.0.1:0",
             "--metrics-listen",
             "127.0.0.1:0",
-            "--takeover-wait-ms",
-            "0",
             "--permits-for-anyone",
         ])
         .env("KUBECONFIG", &kubeconfig.0)

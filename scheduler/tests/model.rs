@@ -1,146 +1,19 @@
 //! The permit protocol, model-checked: two replicas of the shipped core under every order of asking, writing, observing,
 //! losing, crashing and taking over, up to a bound.
 //!
-//! The bound of an ordinary test run takes seconds. `cargo xtask model` goes further (`SCHEDULER_MODEL=large`).
+//! These bounds take seconds. Larger ones are in `large_models`, which `cargo xtask model` runs.
 
 mod exhaustive;
+mod permit_model;
 mod system;
 
 use std::collections::HashMap;
 
-use stateright::{Checker, Model, Property};
+use stateright::{Checker, Model};
 
-use system::{Bounds, Cheat, State, Step, System, fingerprint};
-
-impl Model for System {
-    type State = State;
-    type Action = Step;
-
-    fn init_states(&self) -> Vec<State> {
-        vec![self.first()]
-    }
-
-    fn actions(&self, state: &State, actions: &mut Vec<Step>) {
-        self.steps(state, actions);
-    }
-
-    fn next_state(&self, before: &State, step: Step) -> Option<State> {
-        self.after(before, step)
-    }
-
-    fn properties(&self) -> Vec<Property<Self>> {
-        vec![
-            Property::always("I1, N08: never overcommitted", |system: &Self, state| {
-                (0..system.bounds.nodes).all(|node| {
-                    let (given, total) = system.given_on(state, node);
-                    given <= total
-                })
-            }),
-            Property::always("I2: written before it is said", |_, state: &State| {
-                !state.said_too_early
-            }),
-            Property::always(
-                "I4, N14: in use within what is approved",
-                |_, state: &State| {
-                    let within =
-                        |vm: &system::Vm| vm.now().approved.is_none_or(|a| vm.now().used <= a);
-                    state.vms.iter().all(within)
-                },
-            ),
-            Property::always(
-                "N06, N16: a leader counts all that is given",
-                |system: &Self, state| {
-                    (0..system.bounds.nodes).all(|node| {
-                        let given = system.given_on(state, node).0;
-                        let counted = |replica| system.counted_by(state, replica, node);
-                        (0..2)
-                            .all(|replica| counted(replica).is_none_or(|counted| counted >= given))
-                    })
-                },
-            ),
-            Property::always("one leader at a time", |system: &Self, state| {
-                !(system.leads(state, 0) && system.leads(state, 1))
-            }),
-            // What makes the rest mean something.
-            Property::sometimes("the second leader grants", |system: &Self, state| {
-                system.grants(state, 1)
-            }),
-            Property::sometimes("a wish is denied", |_, state: &State| {
-                let asked = |vm: &system::Vm| vm.now().requested == 2;
-                let given: u32 = state.vms.iter().map(system::Vm::given).sum();
-                state.vms.iter().all(asked)
-                    && given < 2 * u32::try_from(state.vms.len()).unwrap_or(0)
-            }),
-            Property::sometimes(
-                "a call is on its way that nobody waits for",
-                |system: &Self, state| system.has_stray(state),
-            ),
-            Property::sometimes(
-                "who is handed the lead needs no lists",
-                |system: &Self, state| system.grants(state, 1) && !state.lists_after_all,
-            ),
-            Property::sometimes(
-                "who is handed the lead lists after all",
-                |system: &Self, state| {
-                    system.counted_by(state, 1, 0).is_some() && state.lists_after_all
-                },
-            ),
-        ]
-    }
-}
-
-const SAFE: [&str; 5] = [
-    "I1, N08: never overcommitted",
-    "I2: written before it is said",
-    "I4, N14: in use within what is approved",
-    "N06, N16: a leader counts all that is given",
-    "one leader at a time",
-];
-const REACHED: [&str; 3] = [
-    "the second leader grants",
-    "a wish is denied",
-    "a call is on its way that nobody waits for",
-];
-
-const HANDED_OVER: [&str; 3] = [
-    "a wish is denied",
-    "who is handed the lead needs no lists",
-    "who is handed the lead lists after all",
-];
-
-/// The leader ends in good order, at any time, and the other's watch is as late as it likes.
-fn hand_over(cheat: Option<Cheat>) -> Bounds {
-    Bounds {
-        ticks: 2,
-        faults: 0,
-        hand_overs: 1,
-        ..small(cheat)
-    }
-}
-
-fn small(cheat: Option<Cheat>) -> Bounds {
-    Bounds {
-        vms: 2,
-        nodes: 1,
-        wishes: &[2],
-        ticks: 4,
-        faults: 1,
-        losses: 0,
-        hand_overs: 0,
-        restarts: false,
-        cheat,
-    }
-}
-
-/// Checks every reachable state; returns how many there are.
-fn check(bounds: Bounds) -> usize {
-    let text = format!("{bounds:?}");
-    let reached = match bounds.hand_overs {
-        0 => &REACHED,
-        _ => &HANDED_OVER,
-    };
-    exhaustive::check(&text, System::new(bounds), &SAFE, reached)
-}
+use exhaustive::Order;
+use permit_model::{SAFE, check, hand_over, small};
+use system::{Bounds, Cheat, Step, System, fingerprint};
 
 /// The shortest way to a state that must not be.
 fn counterexample(bounds: Bounds, name: &'static str) -> Vec<Step> {
@@ -154,35 +27,15 @@ fn counterexample(bounds: Bounds, name: &'static str) -> Vec<Step> {
 
 #[test]
 fn n06_n08_n16_every_order_of_a_failover_holds() {
-    assert!(check(small(None)) > 1_000, "too small to mean anything");
-}
-
-#[test]
-fn every_order_holds_in_the_larger_bounds() {
-    if !exhaustive::is_large() {
-        return;
-    }
-    check(Bounds {
-        wishes: &[2, 1],
-        ..small(None)
-    });
+    assert!(
+        check(small(None), Order::Breadth) > 1_000,
+        "too small to mean anything"
+    );
 }
 
 #[test]
 fn n06_n08_n16_every_order_of_a_hand_over_holds() {
-    check(hand_over(None));
-}
-
-#[test]
-fn every_order_of_a_hand_over_and_a_fault_holds() {
-    if !exhaustive::is_large() {
-        return;
-    }
-    check(Bounds {
-        ticks: 4,
-        faults: 1,
-        ..hand_over(None)
-    });
+    check(hand_over(None), Order::Breadth);
 }
 
 #[test]
@@ -193,49 +46,12 @@ fn who_is_handed_the_lead_and_does_not_wait_for_its_watch_overcommits() {
 }
 
 #[test]
-fn n06_n08_n16_every_order_of_three_vms_holds() {
-    if !exhaustive::is_large() {
-        return;
-    }
-    check(three(small(None)));
-    check(Bounds {
-        nodes: 2,
-        ..three(small(None))
-    });
-}
-
-#[test]
-fn n06_n08_n16_every_order_of_three_vms_that_also_shrink_holds() {
-    if !exhaustive::is_large() {
-        return;
-    }
-    check(Bounds {
-        wishes: &[2, 1],
-        ..three(small(None))
-    });
-}
-
-#[test]
 fn n06_n08_n16_every_order_of_a_lost_answer_holds() {
-    if !exhaustive::is_large() {
-        return;
-    }
-    check(Bounds {
+    let bounds = Bounds {
         losses: 1,
         ..small(None)
-    });
-}
-
-#[test]
-fn every_order_of_a_hand_over_among_three_vms_holds() {
-    if !exhaustive::is_large() {
-        return;
-    }
-    check(three(hand_over(None)));
-}
-
-fn three(bounds: Bounds) -> Bounds {
-    Bounds { vms: 3, ..bounds }
+    };
+    check(bounds, Order::Breadth);
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! The async shell: watches feed the core, the permit server asks it, one task owns it.
 //!
-//! Start: an earlier process may have written just before it died, so the lists are taken only after
-//! [`Params::takeover_wait`], longer than any of its calls can last. Until all lists are there, permits answer 503 and
-//! `/readyz` says what is missing; nothing that does not parse delays that.
+//! Start: an earlier process may have bound a pod just before it died, so a process that binds pods
+//! takes its lists only after [`Params::takeover_wait`], longer than any of its calls can last.
+//! Until all lists are there, permits answer 503 and `/readyz` says what is missing; nothing that
+//! does not parse delays that.
 //!
 //! Of several replicas the one that leads by [`Params::leadership`] does this at the beginning of each of its terms, unless the
 //! last leader handed over and this one knows all it did ([`crate::core::warm`]); the others answer 503 and are not ready. End: the server stops, what is under way ends, the
@@ -77,8 +78,9 @@ pub struct Params {
     pub count_plugged: bool,
     /// Whether there are other replicas, and how it is told which one leads.
     pub leadership: Leadership,
-    /// Without other replicas, how long to wait before the first lists: longer than a call of an earlier process can take effect after its
-    /// death. Zero when the API server starts with this process.
+    /// Without other replicas, how long to wait before the first lists: longer than a binding of an
+    /// earlier process can take effect after its death. Zero where no pods are bound, and when the
+    /// API server starts with this process ([`crate::args::Args::takeover_wait`]).
     pub takeover_wait: Span,
     /// The clock.
     pub clock: Clock,

@@ -7,18 +7,21 @@ use std::time::Instant;
 
 use stateright::{Checker, Model};
 
-/// Whether the bounds that take minutes were asked for (`cargo xtask model`).
-pub(crate) fn is_large() -> bool {
-    std::env::var("SCHEDULER_MODEL").is_ok_and(|bound| bound == "large")
+/// The order in which states are found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(dead_code, reason = "each test binary has bounds of one size")]
+pub(crate) enum Order {
+    /// The shortest way to what must not be.
+    Breadth,
+    /// Few whole states at a time, for millions of them; long ways to what must not be.
+    Depth,
 }
 
+/// What must hold in all states, and what must be reached.
+pub(crate) type Names<'a> = (&'a [&'static str], &'a [&'static str]);
+
 /// Checks every reachable state of a model called `text`; returns how many there are.
-pub(crate) fn check<M>(
-    text: &str,
-    model: M,
-    safe: &[&'static str],
-    reached: &[&'static str],
-) -> usize
+pub(crate) fn check<M>(text: &str, model: M, order: Order, names: Names<'_>) -> usize
 where
     M: Model + Send + Sync + 'static,
     M::State: Clone + Debug + Hash + Send + Sync + PartialEq,
@@ -27,11 +30,9 @@ where
     let began = Instant::now();
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let checker = model.checker().threads(threads);
-    if is_large() {
-        // It keeps few whole states at a time, and finds long ways to what must not be.
-        judge(text, began, &checker.spawn_dfs().join(), safe, reached)
-    } else {
-        judge(text, began, &checker.spawn_bfs().join(), safe, reached)
+    match order {
+        Order::Breadth => judge(text, began, &checker.spawn_bfs().join(), names),
+        Order::Depth => judge(text, began, &checker.spawn_dfs().join(), names),
     }
 }
 
@@ -39,8 +40,7 @@ fn judge<M>(
     text: &str,
     began: Instant,
     checker: &impl Checker<M>,
-    safe: &[&'static str],
-    reached: &[&'static str],
+    (safe, reached): Names<'_>,
 ) -> usize
 where
     M: Model,

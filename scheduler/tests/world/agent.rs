@@ -1,10 +1,41 @@
 //! An agent as the scheduler may rely on it: it asks before it grows, lowers before it tells, and takes a permit only
 //! from the answer it is waiting for.
+//!
+//! One that ends leaves behind what it sent. Its patch may land as long as the scheduler counts on it (`LEGACY_LASTS` in
+//! `scheduler/src/core/permits.rs`); its request may arrive while its successor has no patch of its own under way.
 
 use protocol::permit::{AgentRequest, NamespacedName};
+use protocol::time::{Span, Timestamp};
 use protocol::units::Resources;
+use scheduler::core::event::Event;
 
 use super::{UNIT, World, nth};
+
+/// A patch of an agent that is gone lands within this time of its successor's first contact, or never.
+const PATCH_LASTS: Span = Span::from_secs(12);
+
+/// The attempt of a request whose answer nobody waits for.
+const NOBODY: u64 = u64::MAX;
+
+/// A patch on its way whose agent is gone.
+#[derive(Debug)]
+pub(crate) struct StrayPatch {
+    pub(crate) vm: String,
+    pub(crate) size: Resources,
+    /// When the scheduler first heard of the next agent.
+    contact: Option<Timestamp>,
+}
+
+impl StrayPatch {
+    pub(crate) fn may_land(&self, now: Timestamp) -> bool {
+        self.contact.is_none_or(|at| now < at + PATCH_LASTS)
+    }
+
+    /// Whether the next agent has made itself known.
+    pub(crate) fn is_succeeded(&self) -> bool {
+        self.contact.is_some()
+    }
+}
 
 /// An agent's part for one VM.
 pub(crate) struct Agent {
@@ -13,6 +44,8 @@ pub(crate) struct Agent {
     pod: String,
     attempt: u64,
     waiting: bool,
+    /// The size of its patch that is on its way.
+    pub(crate) patch: Option<Resources>,
 }
 
 impl Agent {
@@ -22,12 +55,17 @@ impl Agent {
             pod,
             attempt: 0,
             waiting: false,
+            patch: None,
         }
     }
 
     /// Whether it still waits for the answer to that attempt.
     pub(crate) fn waits_for(&self, attempt: u64) -> bool {
         self.waiting && self.attempt == attempt
+    }
+
+    fn is_idle(&self) -> bool {
+        !self.waiting && self.patch.is_none()
     }
 }
 
@@ -37,7 +75,7 @@ impl World {
         let Some(name) = nth(&self.agents, which) else {
             return;
         };
-        let Some(agent) = self.agents.get_mut(&name).filter(|agent| !agent.waiting) else {
+        let Some(agent) = self.agents.get_mut(&name).filter(|agent| agent.is_idle()) else {
             return;
         };
         let vm = self.vms.get_mut(&name).expect("an agent has a VM");
@@ -59,10 +97,7 @@ impl World {
                         ..vm.in_use
                     }
                 };
-                if low != vm.in_use {
-                    vm.in_use = low;
-                    self.vm_changed(&name);
-                }
+                self.set_size(&name, low);
                 low
             }
             (_, 4) => Resources {
@@ -120,14 +155,83 @@ impl World {
         let Ok(response) = answer.result else { return };
         agent.permit = Some(response.permit);
         let vm = self.vms.get_mut(&name).expect("an agent has a VM");
+        if std::mem::take(&mut vm.stray) {
+            // Nobody asked for what is in use beyond the permit.
+            let size = vm.in_use.field_min(response.permit);
+            return self.set_size(&name, size);
+        }
         assert!(
             !vm.in_use.has_field_above(response.permit),
             "a permit below what is in use"
         );
         if how.is_multiple_of(2) && vm.in_use != response.permit {
-            vm.in_use = response.permit;
-            self.vm_changed(&name);
+            agent.patch = Some(response.permit);
         }
+    }
+
+    fn set_size(&mut self, name: &str, size: Resources) {
+        let vm = self.vms.get_mut(name).expect("an agent has a VM");
+        if vm.in_use != size {
+            vm.in_use = size;
+            vm.revision += 1;
+            self.vm_changed(name);
+        }
+    }
+
+    /// An agent's patch lands, or is refused.
+    pub(super) fn patch_ends(&mut self, which: u8, how: u8) {
+        let Some(name) = nth(&self.agents, which) else {
+            return;
+        };
+        let agent = self.agents.get_mut(&name).expect("it was looked up");
+        if let Some(size) = agent.patch.take()
+            && !how.is_multiple_of(8)
+        {
+            self.set_size(&name, size);
+        }
+    }
+
+    /// What an agent that is gone left on its way arrives.
+    pub(super) fn stray_arrives(&mut self, which: u8) {
+        let now = self.time();
+        self.strays.retain(|stray| stray.may_land(now));
+        if !self.strays.is_empty() {
+            let stray = self.strays.remove(usize::from(which) % self.strays.len());
+            let permit = self.agents.get(&stray.vm).and_then(|agent| agent.permit);
+            if let Some(vm) = self.vms.get_mut(&stray.vm) {
+                vm.stray = permit.is_none_or(|permit| stray.size.has_field_above(permit));
+                self.set_size(&stray.vm, stray.size);
+                self.log(|| format!("patch of an agent that is gone: {stray:?}"));
+                self.note("patch of an agent that is gone");
+            }
+        }
+        let Some((vm, request)) = self.late_requests.pop() else {
+            return;
+        };
+        // A successor that was permitted more than it uses has a patch to make.
+        let used = self.vms.get(&vm).map(|vm| vm.in_use);
+        let is_harmless = self.agents.get(&vm).is_some_and(|agent| {
+            let permit = agent.permit.unwrap_or_default();
+            agent.is_idle() && used.is_some_and(|used| !permit.has_field_above(used))
+        });
+        if is_harmless {
+            self.log(|| format!("request of an agent that is gone: {request:?}"));
+            self.note("request of an agent that is gone");
+            self.last_ticket += 1;
+            let ticket = (vm, NOBODY, request.clone());
+            self.tickets.insert(self.last_ticket, ticket);
+            let event = Event::Permit(self.last_ticket, request);
+            self.core.handle(now, event);
+        }
+    }
+
+    /// The scheduler hears of an agent for the first time.
+    pub(super) fn first_contact(&mut self, vm: &str) {
+        let now = self.time();
+        let strays = self.strays.iter_mut().filter(|stray| stray.vm == vm);
+        strays.for_each(|stray| {
+            stray.contact.get_or_insert(now);
+        });
     }
 
     /// An agent hangs up on a request; if it has not arrived yet it never will.
@@ -146,15 +250,34 @@ impl World {
 
     /// A new agent takes a VM over and knows nothing.
     pub(super) fn agent_restarts(&mut self, which: u8) {
-        let Some(name) = nth(&self.agents, which) else {
-            return;
-        };
-        self.requests.retain(|(vm, _, _)| *vm != name);
-        if let Some(agent) = self.agents.get_mut(&name) {
-            agent.permit = None;
-            agent.waiting = false;
-            agent.attempt += 1;
-            self.note("agent restart");
+        if let Some(name) = nth(&self.agents, which) {
+            self.agent_is_replaced(name);
         }
+    }
+
+    /// The same of one whose patch is on its way.
+    pub(super) fn patching_agent_restarts(&mut self) {
+        let mut agents = self.agents.iter();
+        if let Some((name, _)) = agents.find(|(_, agent)| agent.patch.is_some()) {
+            self.agent_is_replaced(name.clone());
+        }
+    }
+
+    fn agent_is_replaced(&mut self, name: String) {
+        let sent = self.requests.extract_if(.., |(vm, _, _)| *vm == name);
+        self.late_requests
+            .extend(sent.map(|(vm, _, request)| (vm, request)));
+        let agent = self.agents.get_mut(&name).expect("it was looked up");
+        agent.permit = None;
+        agent.waiting = false;
+        agent.attempt += 1;
+        if let Some(size) = agent.patch.take() {
+            self.strays.push(StrayPatch {
+                vm: name,
+                size,
+                contact: None,
+            });
+        }
+        self.note("agent restart");
     }
 }

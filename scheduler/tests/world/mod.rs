@@ -4,6 +4,7 @@
 //! What is true is kept here, apart from what the core believes; after every step the two are compared.
 
 mod agent;
+mod guest;
 mod objects;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -16,7 +17,8 @@ use scheduler::core::Core;
 use scheduler::core::amount::{Both, shares};
 use scheduler::core::event::{Action, Answer, BindOutcome, CallOutcome, Event, TicketId, VmWrite};
 
-pub(crate) use agent::Agent;
+pub(crate) use agent::{Agent, StrayPatch};
+pub(crate) use guest::Guest;
 pub(crate) use objects::{PodObject, VmObject};
 
 /// One compute unit: 250m / 1Gi.
@@ -59,6 +61,11 @@ pub(crate) struct World {
     vms: BTreeMap<String, VmObject>,
     pods: BTreeMap<String, PodObject>,
     agents: BTreeMap<String, Agent>,
+    /// By the name of their pod.
+    guests: BTreeMap<String, Guest>,
+    strays: Vec<StrayPatch>,
+    /// Requests whose agent is gone, with their VM.
+    late_requests: Vec<(String, AgentRequest)>,
     streams: [VecDeque<Event>; 2],
     calls: Vec<Call>,
     outcomes: Vec<Event>,
@@ -90,6 +97,9 @@ impl World {
             vms: BTreeMap::new(),
             pods: BTreeMap::new(),
             agents: BTreeMap::new(),
+            guests: BTreeMap::new(),
+            strays: Vec::new(),
+            late_requests: Vec::new(),
             streams: [VecDeque::new(), VecDeque::new()],
             calls: Vec::new(),
             outcomes: Vec::new(),
@@ -124,7 +134,7 @@ impl World {
     /// Takes a step, lets the core act, and checks everything.
     pub(crate) fn step(&mut self, step: Step) {
         let Step { which, how, .. } = step;
-        match step.kind % 24 {
+        match step.kind % 34 {
             0..=3 => self.agent_asks(which, how),
             4..=6 => self.deliver_request(which, how),
             7..=9 => self.api_acts(which),
@@ -142,7 +152,13 @@ impl World {
             19 => self.create(how),
             20 if how.is_multiple_of(9) => self.delete(which),
             21 if how.is_multiple_of(16) => self.restart(how / 16),
-            22 if how.is_multiple_of(8) => self.agent_restarts(which),
+            22 if how.is_multiple_of(4) => self.agent_restarts(which),
+            23..=25 => self.controller_works(which, how),
+            26..=27 => self.guest_moves(which, how),
+            28 => self.patch_ends(which, how),
+            29 => self.patching_agent_restarts(),
+            30..=31 => self.stray_arrives(which),
+            32 if how.is_multiple_of(24) => self.delete_vm(which),
             _ => self.agent_gives_up(which, how),
         }
         self.act();
@@ -168,6 +184,12 @@ impl World {
             }
             let index = |at: usize| u8::try_from(at).expect("small");
             (0..self.pods.len()).for_each(|pod| self.controller_syncs(index(pod)));
+            for guest in 0..self.guests.len() {
+                (0..6).for_each(|step| self.controller_step(index(guest), step));
+                self.guest_moves(index(guest), 0);
+            }
+            (0..self.agents.len()).for_each(|agent| self.patch_ends(index(agent), 1));
+            self.stray_arrives(0);
             while !self.answers.is_empty() {
                 self.deliver_answer(0, 1);
             }
@@ -322,7 +344,8 @@ impl World {
             return;
         }
         let vm = VmObject::new(serial, overcommit_milli);
-        let pod = PodObject::of(&vm);
+        let pod = PodObject::of(&vm, serial);
+        self.guests.insert(pod.name.clone(), Guest::new(vm.in_use));
         let (vm_name, pod_name) = (vm.name.clone(), pod.name.clone());
         self.agents
             .insert(vm_name.clone(), Agent::new(pod_name.clone()));
@@ -339,12 +362,27 @@ impl World {
         let Some(pod) = self.pods.remove(&name) else {
             return;
         };
+        self.guests.remove(&name);
         self.streams[0].push_back(Event::PodDeleted(pod.uid));
-        if let Some(vm) = pod.vm.and_then(|vm| self.vms.remove(&vm)) {
-            self.agents.remove(&vm.name);
-            self.streams[1].push_back(Event::VmDeleted(vm.key(), vm.uid));
+        if let Some(vm) = pod.vm {
+            self.remove_vm(&vm);
         }
         self.note("deleted");
+    }
+
+    /// A VM is deleted; the guest in its pod runs on for a while.
+    fn delete_vm(&mut self, which: u8) {
+        if let Some(name) = nth(&self.vms, which) {
+            self.remove_vm(&name);
+            self.note("deleted before its pod");
+        }
+    }
+
+    fn remove_vm(&mut self, name: &str) {
+        if let Some(vm) = self.vms.remove(name) {
+            self.agents.remove(name);
+            self.streams[1].push_back(Event::VmDeleted(vm.key(), vm.uid));
+        }
     }
 
     // ---- watches ----
@@ -406,6 +444,9 @@ impl World {
                 request.resources, request.last_permit
             )
         });
+        if request.last_permit.is_none() {
+            self.first_contact(&vm);
+        }
         self.tickets
             .insert(self.last_ticket, (vm, attempt, request.clone()));
         self.core
@@ -504,7 +545,8 @@ impl World {
         }
     }
 
-    /// The process is killed and another takes over after whatever it had sent has ended one way or the other.
+    /// The process is killed and another takes over after whatever it had sent has ended one way or the other. It does not
+    /// know of agents that ended before it began: with two ends within [`agent`]'s time no patch is late.
     fn restart(&mut self, how: u8) {
         self.calls.append(&mut self.ghosts);
         for (at, call) in std::mem::take(&mut self.calls).into_iter().enumerate() {
@@ -514,6 +556,7 @@ impl World {
         }
         self.outcomes.clear();
         self.tickets.clear();
+        self.strays.retain(|stray| !stray.is_succeeded());
         self.core = new_core();
         self.list_all();
         self.log(|| "restart".into());
@@ -564,7 +607,7 @@ impl World {
             let vm = &self.vms[name];
             if let Some(permit) = agent.permit {
                 assert!(
-                    !vm.in_use.has_field_above(permit),
+                    vm.stray || !vm.in_use.has_field_above(permit),
                     "{name} uses more than it may"
                 );
                 let approved = vm
@@ -580,11 +623,21 @@ impl World {
 
     /// What a pod may really be using now or at any moment without asking.
     fn truth(&self, pod: &PodObject) -> Resources {
-        let Some(vm) = pod.vm.as_ref().and_then(|vm| self.vms.get(vm)) else {
+        let Some(name) = &pod.vm else {
             return pod.requests;
         };
-        let agent = self.agents.get(&vm.name).and_then(|agent| agent.permit);
-        vm.in_use.field_max(agent.unwrap_or_default())
+        let guest = self.guests[&pod.name].most();
+        let Some(vm) = self.vms.get(name) else {
+            return guest;
+        };
+        let agent = self.agents.get(name).and_then(|agent| agent.permit);
+        let now = self.time();
+        let strays = self.strays.iter();
+        strays
+            .filter(|stray| stray.vm == *name && stray.may_land(now))
+            .map(|stray| stray.size)
+            .chain([guest, agent.unwrap_or_default()])
+            .fold(vm.in_use, Resources::field_max)
     }
 }
 

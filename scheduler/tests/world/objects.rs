@@ -18,7 +18,22 @@ pub(crate) struct VmObject {
     pub(crate) unit: Option<String>,
     pub(crate) requested: Option<String>,
     pub(crate) approved: Option<String>,
+    /// Counts the sizes its agents wanted.
+    pub(crate) revision: u64,
+    /// Its status.
+    pub(crate) report: Option<Report>,
+    /// An agent that is gone set the size, and the present one was not permitted it.
+    pub(crate) stray: bool,
     overcommit_milli: u32,
+}
+
+/// What the status of a VM says of its guest.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Report {
+    pub(crate) pod: String,
+    pub(crate) size: Resources,
+    /// The revision whose size the guest reached last.
+    pub(crate) revision: u64,
 }
 
 /// A pod.
@@ -30,6 +45,9 @@ pub(crate) struct PodObject {
     pub(crate) vm: Option<String>,
     pub(crate) requests: Resources,
     pub(crate) overcommit_milli: u32,
+    /// What it says its guest may have: a pod of an even number in what it requests, any other in its annotation.
+    pub(crate) told: Resources,
+    requests_told: bool,
     /// The VM's annotations and use as they were copied last.
     copied: Option<VmObject>,
 }
@@ -38,6 +56,12 @@ pub(crate) fn node(name: &str, total: Both<u64>) -> NodeView {
     let object = json!({"metadata": {"name": name, "uid": name},
         "status": {"allocatable": {"cpu": format!("{}m", total.cpu), "memory": total.mem.to_string()}}});
     NodeView::read(&object).expect("reads")
+}
+
+/// CPU bounds and memory slots of a mebibyte each, so that any size can be written.
+fn guest(in_use: Resources) -> Value {
+    json!({"cpus": {"min": "250m", "max": 16, "use": in_use.cpu},
+        "memorySlots": {"min": 1, "max": 65_536, "use": in_use.mem.0 >> 20}, "memorySlotSize": "1Mi"})
 }
 
 impl VmObject {
@@ -50,6 +74,9 @@ impl VmObject {
             unit: None,
             requested: None,
             approved: None,
+            revision: 0,
+            report: None,
+            stray: false,
             overcommit_milli,
         }
     }
@@ -87,17 +114,22 @@ impl VmObject {
         annotations
     }
 
-    /// CPU bounds and memory slots of a mebibyte each, so that any size can be written.
-    fn guest(&self) -> Value {
-        json!({"cpus": {"min": "250m", "max": 16, "use": self.in_use.cpu},
-            "memorySlots": {"min": 1, "max": 65_536, "use": self.in_use.mem.0 >> 20}, "memorySlotSize": "1Mi"})
+    fn status(&self) -> Value {
+        self.report.as_ref().map_or_else(
+            || json!({}),
+            |report| {
+                json!({"podName": report.pod, "cpus": report.size.cpu,
+                    "memorySize": report.size.mem, "currentRevision": {"revision": report.revision}})
+            },
+        )
     }
 
     pub(crate) fn view(&self) -> VmView {
         let object = json!({"metadata": {"name": self.name, "namespace": "d", "uid": self.uid,
                 "resourceVersion": self.version.to_string(), "annotations": self.annotations(),
                 "labels": {"autoscaling.neon.tech/enabled": "true"}},
-            "spec": {"guest": self.guest()}});
+            "spec": {"guest": guest(self.in_use), "targetRevision": {"revision": self.revision}},
+            "status": self.status()});
         VmView::read(&object).expect("reads")
     }
 }
@@ -111,11 +143,13 @@ impl PodObject {
             vm: None,
             requests: Resources::new(milli_cpu, u64::from(milli_cpu) << 21),
             overcommit_milli: 1000,
+            told: Resources::default(),
+            requests_told: false,
             copied: None,
         }
     }
 
-    pub(crate) fn of(vm: &VmObject) -> Self {
+    pub(crate) fn of(vm: &VmObject, serial: u64) -> Self {
         Self {
             name: format!("{}-pod", vm.name),
             uid: format!("{}-pod", vm.uid),
@@ -123,8 +157,23 @@ impl PodObject {
             vm: Some(vm.name.clone()),
             requests: Resources::default(),
             overcommit_milli: vm.overcommit_milli,
+            told: vm.in_use,
+            requests_told: serial.is_multiple_of(2),
             copied: Some(vm.clone()),
         }
+    }
+
+    /// What the runner requests: what the pod says, less what its over-commit factors take off.
+    fn requested(&self) -> Resources {
+        if !self.requests_told {
+            return self.requests;
+        }
+        let part = |whole: u64| (whole * 1000).div_ceil(u64::from(self.overcommit_milli));
+        let cpu = part(u64::from(self.told.cpu.0));
+        Resources::new(
+            u32::try_from(cpu).unwrap_or(u32::MAX),
+            part(self.told.mem.0),
+        )
     }
 
     /// The controller copies what the VM says now.
@@ -133,13 +182,19 @@ impl PodObject {
     }
 
     pub(crate) fn view(&self) -> PodView {
+        let requests = self.requested();
         let mut object = json!({"metadata": {"name": self.name, "namespace": "d", "uid": self.uid},
             "spec": {"schedulerName": "autoscale-scheduler", "nodeName": self.node.clone().unwrap_or_default(),
-                "containers": [{"resources": {"requests":
-                    {"cpu": self.requests.cpu, "memory": self.requests.mem}}}]}});
+                "containers": [{"name": "neonvm-runner", "resources": {"requests":
+                    {"cpu": requests.cpu, "memory": requests.mem}}}]}});
         if let Some(vm) = &self.copied {
             let mut annotations = vm.annotations();
-            annotations["vm.neon.tech/resources"] = json!(vm.guest().to_string());
+            let in_use = if self.requests_told {
+                vm.in_use
+            } else {
+                self.told
+            };
+            annotations["vm.neon.tech/resources"] = json!(guest(in_use).to_string());
             let factor = format!("{}m", self.overcommit_milli);
             annotations["vm.neon.tech/overcommit"] =
                 json!(json!({"cpu": factor, "memory": factor}).to_string());
