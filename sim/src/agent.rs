@@ -167,7 +167,12 @@ impl World {
         let id = self.number();
         let jitter = self.dice.millis(0, 99);
         let scribe = self.scribe(id);
-        let mut core = Core::new(config(jitter), info);
+        let mut config = config(jitter);
+        if self.cheats(Sabotage::HalfUnits) {
+            config.compute_unit.cpu.0 /= 2;
+            config.compute_unit.mem.0 /= 2;
+        }
+        let mut core = Core::new(config, info);
         let uid = object.meta("uid");
         let left = self.left.remove(&(node, vm)).filter(|(of, _)| of == uid);
         if let Some((_, left)) = left {
@@ -402,7 +407,7 @@ impl World {
             .fate(Link::Scrape)
             .first()
             .filter(|delay| *delay < SCRAPE_PATIENCE);
-        let page = page.filter(|_| delay.is_some());
+        let page = page.filter(|_| delay.is_some() && !self.cheats(Sabotage::ShrinkBlind));
         self.after(
             delay.unwrap_or(SCRAPE_PATIENCE),
             Event::Scraped { vm, desk, page },
@@ -421,6 +426,9 @@ impl World {
         if let Some(page) = page {
             desk.metrics_at = Some(now);
             self.tell_desk(vm, CoreEvent::SystemMetrics(page));
+        } else if self.cheats(Sabotage::ShrinkBlind) {
+            let idle = SystemMetrics::default();
+            self.tell_desk(vm, CoreEvent::SystemMetrics(idle));
         }
         self.after(SCRAPE_PERIOD, Event::Scrape { vm, desk: id });
     }

@@ -56,6 +56,9 @@ impl World {
         if fate == Fate::Lost {
             return self.silence(number, deadline);
         }
+        if self.dice.chance(self.rates.stalled) {
+            return self.stall(number, deadline, call);
+        }
         if let Some(patch) = call.target {
             self.patches.insert(number, patch);
             self.checks.touch(patch.0);
@@ -127,7 +130,7 @@ impl World {
         }
     }
 
-    fn execute(&mut self, call: &Call) -> Answer {
+    pub(crate) fn execute(&mut self, call: &Call) -> Answer {
         let wall = self.wall();
         if let (Caller::Desk { desk, .. }, Some((vm, size))) = (call.caller, call.target) {
             self.patch_lands(vm, desk, size);

@@ -151,6 +151,8 @@ pub(crate) enum Event {
     CallArrives(u64, Box<Call>),
     /// Its answer reaches the caller.
     CallAnswers(u64, Answer),
+    /// A call arrives that its caller gave up long ago.
+    StalledCall(Box<Call>),
     /// A call about the Lease reaches the API server.
     LeaseArrives(Life, u64, LeaseCall),
     /// Its answer reaches the caller.
@@ -257,6 +259,7 @@ impl Event {
             Self::Listed(..) => ("listed", NONE),
             Self::CallArrives(..) => ("call arrives", NONE),
             Self::CallAnswers(..) => ("call answers", NONE),
+            Self::StalledCall(_) => ("stalled call", NONE),
             Self::LeaseArrives(..) => ("lease arrives", NONE),
             Self::LeaseAnswers(..) => ("lease answers", NONE),
             Self::LeaseSeen(..) => ("lease seen", NONE),

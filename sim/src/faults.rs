@@ -68,6 +68,8 @@ pub struct Rates {
     pub late: u32,
     /// A message arrives twice.
     pub twice: u32,
+    /// The API server carries a call out long after its caller gave it up.
+    pub stalled: u32,
     /// The API server fails a call with 500 although it may have carried it out.
     pub broken: u32,
     /// A watch stream breaks at a change.
@@ -87,6 +89,7 @@ pub fn rates(level: Level) -> Rates {
         lost: 0,
         late: 0,
         twice: 0,
+        stalled: 0,
         broken: 0,
         gap: 0,
         refused: 0,
@@ -99,6 +102,7 @@ pub fn rates(level: Level) -> Rates {
             lost: 2_000,
             late: 10_000,
             twice: 1_000,
+            stalled: 300,
             broken: 1_000,
             gap: 200,
             refused: 5_000,
@@ -109,6 +113,7 @@ pub fn rates(level: Level) -> Rates {
             lost: 20_000,
             late: 60_000,
             twice: 10_000,
+            stalled: 3_000,
             broken: 10_000,
             gap: 3_000,
             refused: 30_000,

@@ -244,7 +244,7 @@ impl World {
                 let answer = if ok {
                     DownscaleAnswer::Allowed
                 } else {
-                    DownscaleAnswer::Denied
+                    DownscaleAnswer::DENIED
                 };
                 CoreEvent::MonitorDownscaleDone(request, Ok(answer))
             }
@@ -376,6 +376,6 @@ fn done(id: RequestId, up: bool, failed: Result<(), Failure>) -> CoreEvent {
     if up {
         CoreEvent::MonitorUpscaleDone(id, failed)
     } else {
-        CoreEvent::MonitorDownscaleDone(id, failed.map(|()| DownscaleAnswer::Denied))
+        CoreEvent::MonitorDownscaleDone(id, failed.map(|()| DownscaleAnswer::DENIED))
     }
 }

@@ -18,7 +18,7 @@ use protocol::runner::{
 };
 use protocol::time::{Span, Timestamp};
 use protocol::trace::TraceId;
-use protocol::units::Bytes;
+use protocol::units::{Bytes, MilliCpu};
 use protocol::vm::MEMORY_BLOCK_BYTES;
 
 use crate::event::{Event, PodId, Sleeper};
@@ -93,6 +93,8 @@ pub struct Machine {
     told: Option<u32>,
     is_moving: bool,
     reports: u64,
+    /// The quota that the runner shows.
+    quota_shown: QuotaState,
 }
 
 impl Machine {
@@ -141,6 +143,7 @@ impl Machine {
             told: None,
             is_moving: false,
             reports: 0,
+            quota_shown: QuotaState::Unset,
             shape,
         }
     }
@@ -174,6 +177,20 @@ impl Machine {
             0
         } else {
             self.shape.base.0 + self.size
+        }
+    }
+
+    /// CPU time it may take of its node: of its CPUs that are online, and no more than its quota. A guest that boots has the
+    /// speed of its largest size for a bounded time, which nobody counts (`neonvm-shim/runner/src/core/quota.rs`).
+    #[must_use]
+    pub fn cpu_time(&self) -> MilliCpu {
+        if self.ended.is_some() || self.leave.boots {
+            return MilliCpu(0);
+        }
+        let online = MilliCpu(self.online.saturating_mul(1000));
+        match self.state.quota {
+            QuotaState::Enforced { milli } => online.min(MilliCpu(milli)),
+            _ => online,
         }
     }
 
@@ -441,8 +458,8 @@ impl World {
                 machine.state.quota = QuotaState::Enforced { milli: milli.0 };
                 if self.options.requests {
                     self.note(Note::Quota { vm, cpu: milli });
-                    self.checks.touch(vm);
                 }
+                self.checks.touch(vm);
                 None
             }
         }
@@ -470,6 +487,7 @@ impl World {
             && old.memory == memory
             && old.resize == resize
             && old.orders == Some(machine.orders)
+            && old.quota == machine.quota_shown
             && old.exit == machine.ended;
         if same {
             return;
@@ -484,6 +502,7 @@ impl World {
             exit: machine.ended.clone(),
             ..old.clone()
         };
+        machine.quota_shown = next.quota.clone();
         machine.state = next;
         self.runner_has_news(vm);
     }
@@ -561,6 +580,7 @@ impl World {
         for event in news {
             self.hint(vm, event);
         }
+        self.checks.touch(vm);
         self.guest_reports(vm, Span::from_millis(4));
     }
 

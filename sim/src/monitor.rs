@@ -108,6 +108,10 @@ impl GuestMonitor {
                     self.core.handle(now, Event::Weighed(Weight::default()));
                     continue;
                 }
+                Action::ReadZones => {
+                    self.core.handle(now, Event::ZonesRead(None));
+                    continue;
+                }
                 Action::Sample => Wants::Sample,
                 Action::Send { connection, frame } => Wants::Send(connection.0, frame),
                 Action::Close { connection, .. } => Wants::Close(connection.0),

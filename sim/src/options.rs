@@ -33,9 +33,9 @@ pub enum Sabotage {
     PatchAbovePermit,
     /// The agent's patches take a unit more than the monitor approved.
     PatchBelowApproval,
-    /// Wishes are no whole units.
+    /// The agent counts in half units.
     HalfUnits,
-    /// Metrics are taken as never received when a shrink is looked at.
+    /// The agent takes a guest whose metrics it does not get for an idle one.
     ShrinkBlind,
     /// The scheduler is told that pods are gone that are not.
     ForgetPod,

@@ -11,12 +11,6 @@ use crate::options::{Level, Sabotage};
 use crate::store::Kind;
 use crate::world::{Load, Whims, World};
 
-/// Within this time of calm every VM reaches its goal, or as much of it as its node allows.
-///
-/// The longest way there: a guest that ended is started again after up to 60 s and boots 9 s; its agent finds it, waits
-/// up to 5 s for the monitor and for metrics; a refused shrink is asked again every 5 s, one unit at a
-/// time at worst; and what keeps it calm may hold it for 20 s at each turn.
-pub(crate) const CONVERGES_WITHIN: Span = Span::from_secs(200);
 /// Shortest and longest storm.
 const STORM: (Span, Span) = (Span::from_secs(60), Span::from_secs(600));
 /// Between two changes of a guest's load.
@@ -33,6 +27,8 @@ pub struct Weather {
     pub calm_since: Timestamp,
     /// The API server is away until then.
     pub away_until: Timestamp,
+    /// The last stalled call is carried out then.
+    pub stalled_until: Timestamp,
     /// Calms that ended well.
     pub judged: u64,
 }
@@ -85,6 +81,7 @@ impl World {
         self.weather.away_until = self.now;
         self.rates = rates(Level::None);
         self.note(Note::Calm);
+        let within = self.recovers_within();
         let now = self.now;
         for reader in self.streams.values_mut() {
             reader.stalled_until = now;
@@ -104,7 +101,8 @@ impl World {
         {
             self.start(part);
         }
-        self.after(CONVERGES_WITHIN, Event::Judge);
+        let begin = self.now.max(self.weather.stalled_until);
+        self.put(begin + within, Event::Judge);
     }
 
     /// The end of a calm.

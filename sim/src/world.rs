@@ -231,6 +231,7 @@ impl World {
             }
             Event::CallArrives(number, call) => self.call_arrives(number, *call),
             Event::CallAnswers(number, answer) => self.call_answers(number, answer),
+            Event::StalledCall(call) => self.stalled_call(*call),
             Event::LeaseArrives(of, id, call) => self.lease_arrives(of, id, call),
             Event::LeaseAnswers(of, id, answer) => self.lease_answers(of, id, answer),
             Event::LeaseSeen(of, state) => self.lease_seen(of, state),

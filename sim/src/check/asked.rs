@@ -8,7 +8,6 @@ use protocol::units::Resources;
 
 use super::is_older;
 use crate::agent::METRICS_MAX_AGE;
-use crate::options::Sabotage;
 use crate::store::{Kind, Object};
 use crate::world::{UNIT, World};
 
@@ -20,7 +19,6 @@ const FIRST_INPUT: Span = Span::from_secs(15);
 impl World {
     /// N03: a wish is a whole number of units within the VM's bounds.
     pub(crate) fn desired_is_whole_units_in_bounds(&mut self, vm: usize) {
-        let cheats = self.cheats(Sabotage::HalfUnits);
         let Some(desk) = self.vms[vm].desk.as_ref() else {
             return;
         };
@@ -28,10 +26,7 @@ impl World {
             return;
         };
         let (decision, info) = (evaluation.decision, desk.core.vm());
-        let mut target = decision.target;
-        if cheats {
-            target.cpu.0 += 100;
-        }
+        let target = decision.target;
         let is_whole =
             target.cpu.0.is_multiple_of(UNIT.cpu.0) && target.mem.0.is_multiple_of(UNIT.mem.0);
         let is_high =
@@ -109,7 +104,6 @@ impl World {
     /// Invariant 4: no shrink without fresh metrics and a monitor that answers, unless the bounds demand it.
     pub(crate) fn shrinks_are_never_blind(&mut self, vm: usize, request: &NeonVmRequest) {
         let now = self.now;
-        let blind = self.cheats(Sabotage::ShrinkBlind);
         let Some(desk) = self.vms[vm].desk.as_ref() else {
             return;
         };
@@ -118,8 +112,9 @@ impl World {
         {
             return;
         }
-        let metrics_at = desk.metrics_at.filter(|_| !blind);
-        let is_fresh = metrics_at.is_some_and(|at| !is_older(now, at, METRICS_MAX_AGE));
+        let is_fresh = desk
+            .metrics_at
+            .is_some_and(|at| !is_older(now, at, METRICS_MAX_AGE));
         let has_monitor = desk.connection.is_some();
         self.checked();
         if !is_fresh || !has_monitor {

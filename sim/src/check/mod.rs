@@ -31,6 +31,7 @@ use protocol::time::Timestamp;
 use protocol::units::Resources;
 
 use crate::event::Operation;
+use crate::stall::Overrun;
 use crate::world::World;
 use names::PodNames;
 pub(crate) use requests::requested;
@@ -67,6 +68,8 @@ pub struct Truth {
     pub stray: Option<Resources>,
     /// What its pod requests could not be resized; until it covers the guest again that may have more.
     pub unrequested: bool,
+    /// What calls added that a stalled API server carried out when nothing was counted for them any more.
+    pub overrun: Option<Overrun>,
 }
 
 impl Truth {
@@ -164,6 +167,7 @@ impl World {
     pub(crate) fn check(&mut self) -> Result<(), Violation> {
         for vm in std::mem::take(&mut self.checks.touched) {
             self.order_holds(vm);
+            self.overrun_ends(vm);
             if self.options.requests {
                 self.n41_a_guest_has_no_more_than_its_pod_requests(vm);
                 self.cpus_plugged_ahead_take_no_time(vm);

@@ -61,7 +61,7 @@ impl World {
         self.checks.touch(vm);
     }
 
-    /// The most a VM may use by now or soon without another decision: its object, patches on their way, its memory.
+    /// The most a VM may use by now or soon without another decision: its object, patches on their way, and what its machine has.
     fn actual(&self, vm: usize) -> Resources {
         let using = self.checks.truth[vm].using;
         let flying = self
@@ -71,9 +71,28 @@ impl World {
             .map(|(_, target)| *target);
         let mut actual = flying.fold(using, Resources::field_max);
         if let Some(machine) = &self.vms[vm].machine {
+            actual.cpu = actual.cpu.max(machine.cpu_time());
             actual.mem = actual.mem.max(Bytes(machine.memory()));
         }
         actual
+    }
+
+    /// What is granted to a VM or in use by it, whichever is more.
+    pub(crate) fn granted(&self, vm: usize) -> Resources {
+        let approved = self.checks.truth[vm].approved.unwrap_or_default();
+        self.actual(vm).field_max(approved)
+    }
+
+    /// The part of an amount of a VM that stalled calls added.
+    fn overrun(&self, vm: usize, amount: Resources) -> Resources {
+        let overrun = self.checks.truth[vm].overrun;
+        overrun.map_or_else(Resources::default, |overrun| overrun.part_of(amount))
+    }
+
+    pub(crate) fn overrun_ends(&mut self, vm: usize) {
+        let granted = self.granted(vm);
+        let truth = &mut self.checks.truth[vm];
+        truth.overrun = truth.overrun.filter(|overrun| overrun.stands(granted));
     }
 
     /// What each VM of a node uses, and what the scheduler counts for its pods there, for messages.
@@ -113,12 +132,13 @@ impl World {
     /// Invariant 1, N08: what is granted on a node, or in use there, is never more than the node has.
     pub(crate) fn never_overcommit(&mut self, node: usize) {
         self.checked();
-        let granted = self.sum_on(node, |vm| {
-            self.actual(vm)
-                .field_max(self.checks.truth[vm].approved.unwrap_or_default())
-        });
+        let granted = self.sum_on(node, |vm| self.granted(vm));
+        let overrun = self.sum_on(node, |vm| self.overrun(vm, self.granted(vm)));
         let total = self.nodes[node];
-        if granted.cpu > u128::from(total.cpu.0) || granted.mem > u128::from(total.mem.0) {
+        let most = Both::<u64>::from(total)
+            .zip(overrun)
+            .map(|_, (a, b)| u128::from(a) + b);
+        if granted.cpu > most.cpu || granted.mem > most.mem {
             let text = format!(
                 "{} has {total}, granted or in use {}",
                 node_name(node),
@@ -135,8 +155,9 @@ impl World {
         };
         let held = core.ledger().load(&node_name(node)).reserved;
         let actual = self.sum_on(node, |vm| self.actual(vm));
+        let overrun = self.sum_on(node, |vm| self.overrun(vm, self.actual(vm)));
         self.checked();
-        if held.cpu < actual.cpu || held.mem < actual.mem {
+        if held.cpu + overrun.cpu < actual.cpu || held.mem + overrun.mem < actual.mem {
             let each = self.each_on(node);
             let text = format!(
                 "{}: held {}, in use {}; {each}",

@@ -147,6 +147,7 @@ fn manifest() -> Manifest {
         cpus: Vec::new(),
         overlay_mac: None,
         bridged: false,
+        passt: false,
         queues: 1,
         mac: String::new(),
         cmdline: String::new(),

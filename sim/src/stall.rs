@@ -1,0 +1,112 @@
+//! A stalled API server: it carries a call out long after the caller gave up on it.
+//!
+//! Most calls rest on the state they were decided on, so a late one changes nothing or is still counted. Two do not:
+//!
+//! | call | counted for | guard |
+//! |---|---|---|
+//! | a patch of an agent | 12 s after the first contact of the next agent | `LEGACY_LASTS`, the agent's own time limit |
+//! | a write or a binding of a scheduler that has ended | 2 s | `--takeover-wait-ms` |
+//!
+//! Of these only a bound is promised (docs/scheduler.md): a node is overcommitted by no more than they added, and no
+//! longer than the VM has it.
+
+use protocol::time::{Span, Timestamp};
+use protocol::units::Resources;
+
+use crate::event::{Answer, Call, Caller, Event, Life, Operation};
+use crate::journal::Note;
+use crate::world::World;
+
+/// How late a stalled call is carried out.
+const LATENESS: (Span, Span) = (Span::from_secs(13), Span::from_secs(90));
+
+/// What calls added to a VM that were carried out when nothing was counted for them any more.
+#[derive(Debug, Clone, Copy)]
+pub struct Overrun {
+    base: Resources,
+    size: Resources,
+}
+
+impl Overrun {
+    /// The part of `amount` that such calls added.
+    pub(crate) fn part_of(&self, amount: Resources) -> Resources {
+        amount.field_min(self.size).saturating_sub(self.base)
+    }
+
+    /// Whether the VM still has any of it.
+    pub(crate) fn stands(&self, amount: Resources) -> bool {
+        amount.has_field_above(self.base)
+    }
+}
+
+impl World {
+    /// The server takes the call in and does not answer in time.
+    pub(crate) fn stall(&mut self, number: u64, deadline: Timestamp, call: Call) {
+        self.tally.count("api stalled");
+        let at = self.now + self.dice.span(LATENESS.0, LATENESS.1);
+        self.weather.stalled_until = self.weather.stalled_until.max(at);
+        self.put(deadline, Event::CallAnswers(number, Answer::Nothing));
+        self.put(at, Event::StalledCall(Box::new(call)));
+    }
+
+    /// A stalled call is carried out. Nobody waits for the answer.
+    pub(crate) fn stalled_call(&mut self, mut call: Call) {
+        let vm = call.about().and_then(|name| self.vm_named(name));
+        let Some(vm) = vm.filter(|_| !self.weather.api_is_away(self.now)) else {
+            return;
+        };
+        let is_promised = match &mut call.caller {
+            Caller::Desk { desk, .. } => {
+                // Whatever task sent it has given it up.
+                *desk = u64::MAX;
+                false
+            }
+            Caller::Write { of, .. } | Caller::Bind { of, .. } => self.still_leads(*of),
+            Caller::Read { .. } | Caller::Controller { .. } => true,
+        };
+        let is_bind = matches!(call.operation, Operation::Bind(..));
+        let base = self.granted(vm);
+        let answer = self.execute(&call);
+        self.tell_changes();
+        if !matches!(answer, Answer::Object(_)) {
+            return;
+        }
+        self.tally.count("stalled call carried out");
+        self.note(Note::Fault("stalled call carried out", vm));
+        let (size, base) = if is_bind {
+            (self.granted(vm), Resources::default())
+        } else {
+            (self.granted(vm), base)
+        };
+        if !is_promised && size.has_field_above(base) {
+            self.tally.count("overrun by a stalled call");
+            let old = self.checks.truth[vm].overrun;
+            let overrun = old.map_or(Overrun { base, size }, |old| Overrun {
+                base: base.field_min(old.base),
+                size: size.field_max(old.size),
+            });
+            self.checks.truth[vm].overrun = Some(overrun);
+        }
+    }
+
+    fn still_leads(&self, of: Life) -> bool {
+        let core = self.schedulers[of.replica].core.as_ref();
+        self.lives(of) && core.is_some_and(|core| core.may_act(self.now))
+    }
+}
+
+impl Call {
+    fn about(&self) -> Option<&str> {
+        match &self.operation {
+            Operation::PatchVm(name, _)
+            | Operation::PatchPod(name, _)
+            | Operation::SyncPod(name, _)
+            | Operation::ResizePod(name, _)
+            | Operation::MergeVm(name, _)
+            | Operation::Get(_, name)
+            | Operation::Bind(name, ..)
+            | Operation::DeletePod(name, _) => Some(name),
+            Operation::CreatePod(pod) => pod["metadata"]["name"].as_str(),
+        }
+    }
+}
