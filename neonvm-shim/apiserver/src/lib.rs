@@ -43,6 +43,8 @@
 #![forbid(unsafe_code)]
 
 pub mod core;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
 pub mod kinds;
 pub mod shell;
 
@@ -62,7 +64,7 @@ use crate::core::protobuf::Messages;
 use crate::core::request::{FieldValidation, Target, Verb, WriteOptions};
 use crate::core::store::{Call, NAMESPACE_KIND, Store};
 use crate::core::view::{CRD_KIND, Change};
-use crate::shell::db::{Db, DbError};
+use crate::shell::db::{Db, DbError, File, Storage};
 use crate::shell::engine::{Engine, StoreThread};
 use crate::shell::files::{self, FileError};
 use crate::shell::http::{self, App};
@@ -182,27 +184,23 @@ struct Parts {
 /// # Errors
 /// See [`StartError`]. Nothing is left running.
 pub async fn start(config: Config) -> Result<Server, StartError> {
-    let addr = config.listen;
-    let listener = TcpListener::bind(addr)
-        .await
-        .map_err(|source| match source.kind() {
-            std::io::ErrorKind::AddrInUse => StartError::AddressInUse { addr },
-            _ => StartError::Listen { addr, source },
-        })?;
-    start_on(config, listener).await
+    start_with(config, Arc::new(File)).await
 }
 
-/// As [`start`], on a listener that is already bound; `config.listen` is then not used.
+/// Like [`start`], with another reader and writer of the store's bytes.
 ///
 /// # Errors
 /// See [`StartError`].
-pub async fn start_on(config: Config, listener: TcpListener) -> Result<Server, StartError> {
-    let addr = listener.local_addr().map_err(|source| StartError::Listen {
-        addr: config.listen,
-        source,
-    })?;
+pub async fn start_with(config: Config, storage: Arc<dyn Storage>) -> Result<Server, StartError> {
+    let addr = config.listen;
+    let unbound = |source: std::io::Error| match source.kind() {
+        std::io::ErrorKind::AddrInUse => StartError::AddressInUse { addr },
+        _ => StartError::Listen { addr, source },
+    };
+    let listener = TcpListener::bind(addr).await.map_err(unbound)?;
+    let addr = listener.local_addr().map_err(unbound)?;
     let kubeconfig_path = config.state_dir.join("kubeconfig");
-    let prepared = tokio::task::spawn_blocking(move || prepare(&config, addr)).await;
+    let prepared = tokio::task::spawn_blocking(move || prepare(&config, addr, storage)).await;
     let parts = prepared.map_err(|_| StartError::Panicked)??;
     Ok(Server {
         addr,
@@ -214,11 +212,15 @@ pub async fn start_on(config: Config, listener: TcpListener) -> Result<Server, S
 }
 
 /// Everything that reads or writes files.
-fn prepare(config: &Config, addr: SocketAddr) -> Result<Parts, StartError> {
+fn prepare(
+    config: &Config,
+    addr: SocketAddr,
+    storage: Arc<dyn Storage>,
+) -> Result<Parts, StartError> {
     let dir = config.state_dir.as_path();
     files::make_private_dir(dir)?;
     let store_path = dir.join(STORE_FILE);
-    let mut db = Db::open(&store_path)?;
+    let mut db = Db::open_on(&store_path, storage)?;
     if db.fork_if_older(&config.seen)? {
         tracing::warn!(path = %store_path.display(), "the store is an older copy: nothing is concluded from what it lacks");
     }

@@ -47,6 +47,30 @@ async fn without_the_token_nothing_is_told() {
 }
 
 #[tokio::test]
+async fn request_to_act_as_another_user_is_refused() {
+    let server = Running::start();
+    for (header, value) in [
+        ("Impersonate-User", "nobody"),
+        ("Impersonate-Group", "system:unauthenticated"),
+        ("Impersonate-Uid", "1"),
+        ("Impersonate-Extra-scopes", "view"),
+    ] {
+        let url = format!("{}{MAPS}", server.base);
+        let request = server.anonymous().post(url).bearer_auth(&server.token);
+        let request = request.header(header, value).json(&map("dropped"));
+        let answer = request.send().await.expect("an answer");
+        assert_eq!(answer.status(), 403, "{header}");
+        let status: Value = answer.json().await.expect("JSON");
+        assert_eq!(status["reason"], "Forbidden");
+        let message = status["message"].as_str().expect("a text");
+        for part in [&*header.to_lowercase(), "one user", "without the header"] {
+            assert!(message.contains(part), "{message}");
+        }
+    }
+    assert_eq!(server.get(&format!("{MAPS}/dropped")).await.0, 404);
+}
+
+#[tokio::test]
 async fn refusals_are_status_objects_with_the_right_code() {
     let server = Running::start();
     server.post(VMS, &vm("pg")).await;

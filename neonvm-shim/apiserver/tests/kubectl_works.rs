@@ -143,7 +143,10 @@ fn it_applies_edits_patches_labels_annotates_and_deletes() {
         "25184"
     );
     let patch = r#"[{"op":"replace","path":"/spec/guest/cpus/use","value":"500m"},{"op":"replace","path":"/spec/targetRevision","value":{"revision":{"value":1,"flags":0},"updatedAt":"2024-01-01T00:00:00Z"}}]"#;
-    server.kubectl(&["patch", "neonvm", "pg", "--type=json", "-p", patch]);
+    let json = ["patch", "neonvm", "pg", "--type=json", "-p", patch];
+    server.kubectl(&json);
+    assert_eq!(used(&server), "3", "the agent alone makes it smaller");
+    server.kubectl(&[&json[..], &["--field-manager=autoscaler-agent"]].concat());
     assert_eq!(used(&server), "500m");
     server.kubectl(&[
         "patch",
@@ -252,9 +255,39 @@ fn bad_objects_are_refused_with_their_fields() {
 }
 
 #[test]
+fn it_applies_a_manifest_again_and_keeps_the_live_size() {
+    let server = Running::start();
+    let silent = VM_YAML.replace("use: 1, ", "").replace("use: 2, ", "");
+    let silent = server.file("silent.yaml", &silent);
+    let stale = server.file("stale.yaml", VM_YAML);
+    let size = |server: &Running| {
+        let path = "jsonpath={.spec.guest.cpus.use} {.spec.guest.memorySlots.use}";
+        server.kubectl(&["get", "neonvm", "pg", "-o", path])
+    };
+    server.kubectl(&["apply", "-f", &silent]);
+    assert_eq!(size(&server), "250m 1", "the minimum");
+    let grown = r#"{"spec":{"guest":{"cpus":{"use":3},"memorySlots":{"use":5}}}}"#;
+    let grow = ["patch", "neonvm", "pg", "--type=merge", "-p", grown];
+    server.kubectl(&[&grow[..], &["--field-manager=autoscaler-agent"]].concat());
+    for apply in [
+        &["apply", "-f", &silent][..],
+        &["apply", "--server-side", "-f", &silent],
+        &["apply", "-f", &stale],
+        &["apply", "--server-side", "--force-conflicts", "-f", &stale],
+        // The size is in the manifest no longer.
+        &["apply", "--server-side", "-f", &silent],
+    ] {
+        server.kubectl(apply);
+        assert_eq!(size(&server), "3 5", "{apply:?}");
+    }
+}
+
+#[test]
 fn it_applies_on_the_server_side() {
     let server = Running::start();
-    let file = server.file("vm.yaml", VM_YAML);
+    // Not autoscaled: its size is the applier's.
+    let manifest = VM_YAML.replace("enabled: \"true\"", "enabled: \"false\"");
+    let file = server.file("vm.yaml", &manifest);
     let apply = ["apply", "--server-side", "-f", &file];
     assert_eq!(
         server.kubectl(&apply),
@@ -297,7 +330,7 @@ fn it_applies_on_the_server_side() {
     );
     let without = server.file(
         "vm.yaml",
-        &VM_YAML.replace("  schedulerName: autoscale-scheduler\n", ""),
+        &manifest.replace("  schedulerName: autoscale-scheduler\n", ""),
     );
     server.kubectl(&["apply", "--server-side", "-f", &without]);
     assert_eq!(

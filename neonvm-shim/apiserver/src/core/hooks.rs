@@ -30,6 +30,17 @@ pub fn normalise(kind: &Kind, value: &mut Value) -> Result<(), Vec<Cause>> {
     Ok(())
 }
 
+/// Completes what a writer may leave out of a new state, beyond the schema's defaults, and keeps
+/// what only one writer may change. Returns warnings for the writer.
+pub fn settle(kind: &Kind, old: Option<&Value>, manager: &str, value: &mut Value) -> Vec<String> {
+    if kind.group != VM_GROUP {
+        return Vec::new();
+    }
+    // All clients of this server have one account.
+    let writer = protocol::admission::Writer::of(None, Some(manager));
+    protocol::admission::settle_size(&kind.kind, old, writer, value)
+}
+
 /// Checks a new object beyond its schema.
 ///
 /// # Errors

@@ -15,10 +15,13 @@
 //! * the revision only grows, also over removals and restarts — `store::tests::revisions_only_grow`
 //! * a refused call changes nothing — `store::tests::a_refused_call_changes_nothing`
 //! * taking the changes of a call back restores the state before it — `store::tests::rollback_restores_the_state`
+//! * what is stored can be read back — `fuzz::tests::requests_hold`
 //! * a `/status` write never touches the spec, a plain write never the status — `store::tests::status_and_spec_are_kept_apart`
 
+pub mod body;
 pub mod cells;
 pub mod codec;
+pub mod depth;
 pub mod discovery;
 pub mod error;
 pub mod hooks;

@@ -7,6 +7,20 @@ use serde_json::Value;
 use super::error::ApiError;
 use super::selector::{FieldSelector, LabelSelector};
 
+/// The decoded segments of a path.
+///
+/// # Errors
+/// 400 for a segment that is not UTF-8.
+pub fn segments(path: &str) -> Result<Vec<String>, ApiError> {
+    let decode = |segment: &str| {
+        percent_encoding::percent_decode_str(segment)
+            .decode_utf8()
+            .map(std::borrow::Cow::into_owned)
+            .map_err(|_| ApiError::bad_request("the path is not UTF-8"))
+    };
+    path.trim_matches('/').split('/').map(decode).collect()
+}
+
 /// What a path names.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Target {
@@ -174,6 +188,12 @@ impl WriteOptions {
 pub struct Query(BTreeMap<String, String>);
 
 impl Query {
+    /// Reads the query string of a URL.
+    #[must_use]
+    pub fn parse(text: &str) -> Self {
+        Self::from_pairs(form_urlencoded::parse(text.as_bytes()).into_owned())
+    }
+
     /// From decoded pairs.
     pub fn from_pairs(pairs: impl IntoIterator<Item = (String, String)>) -> Self {
         let mut map = BTreeMap::new();

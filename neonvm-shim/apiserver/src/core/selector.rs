@@ -1,6 +1,7 @@
 //! Label and field selectors.
 
 use std::collections::BTreeSet;
+use std::fmt;
 
 use serde_json::Value;
 
@@ -69,6 +70,42 @@ impl LabelSelector {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.terms.is_empty()
+    }
+}
+
+impl fmt::Display for LabelSelector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, term) in self.terms.iter().enumerate() {
+            f.write_str(if index == 0 { "" } else { "," })?;
+            let list = |values: &BTreeSet<String>| {
+                let values: Vec<&str> = values.iter().map(String::as_str).collect();
+                values.join(",")
+            };
+            match term {
+                Requirement::In(key, values) => write!(f, "{key} in ({})", list(values)),
+                Requirement::NotIn(key, values) => write!(f, "{key} notin ({})", list(values)),
+                Requirement::Exists(key) => f.write_str(key),
+                Requirement::Absent(key) => write!(f, "!{key}"),
+            }?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for FieldSelector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, (path, value, equal)) in self.terms.iter().enumerate() {
+            f.write_str(if index == 0 { "" } else { "," })?;
+            let operator = if *equal { "=" } else { "!=" };
+            write!(f, "{path}{operator}")?;
+            for character in value.chars() {
+                if matches!(character, '\\' | ',' | '=') {
+                    f.write_str("\\")?;
+                }
+                write!(f, "{character}")?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -176,6 +213,36 @@ pub fn is_label_key(text: &str) -> bool {
     key_of(text).is_some()
 }
 
+/// Splits at commas that no backslash escapes.
+fn split_unescaped(text: &str) -> Vec<&str> {
+    let (mut terms, mut start, mut escaped) = (Vec::new(), 0, false);
+    for (index, character) in text.char_indices() {
+        if character == ',' && !escaped {
+            terms.push(text[start..index].trim());
+            start = index + 1;
+        }
+        escaped = character == '\\' && !escaped;
+    }
+    terms.push(text[start..].trim());
+    terms
+}
+
+/// The value of a field term: `\\`, `\,` and `\=` stand for the second character, and neither `,`
+/// nor `=` for itself.
+fn unescaped(text: &str) -> Option<String> {
+    let (mut value, mut characters) = (String::new(), text.chars());
+    while let Some(character) = characters.next() {
+        value.push(match character {
+            '\\' => characters
+                .next()
+                .filter(|next| matches!(next, '\\' | ',' | '='))?,
+            ',' | '=' => return None,
+            other => other,
+        });
+    }
+    Some(value)
+}
+
 impl FieldSelector {
     /// Reads `metadata.name=a,status.phase!=Failed`. `supported` says which paths the kind offers.
     ///
@@ -183,28 +250,25 @@ impl FieldSelector {
     /// Naming the term that is malformed or the path that is not offered.
     pub fn parse(text: &str, supported: impl Fn(&str) -> bool) -> Result<Self, SelectorError> {
         let mut terms = Vec::new();
-        for term in text
-            .split(',')
-            .map(str::trim)
+        for term in split_unescaped(text)
+            .into_iter()
             .filter(|term| !term.is_empty())
         {
-            let (path, value, equal) = if let Some((path, value)) = term.split_once("!=") {
-                (path, value, false)
-            } else if let Some((path, value)) =
-                term.split_once("==").or_else(|| term.split_once('='))
-            {
-                (path, value, true)
+            let bad = || SelectorError(format!("invalid field selector {term:?}"));
+            let at = term.find(['!', '=']).ok_or_else(bad)?;
+            let (path, rest) = term.split_at(at);
+            let (value, equal) = if let Some(value) = rest.strip_prefix("!=") {
+                (value, false)
+            } else if let Some(value) = rest.strip_prefix("==").or(rest.strip_prefix('=')) {
+                (value, true)
             } else {
-                return Err(SelectorError(format!("invalid field selector {term:?}")));
+                return Err(bad());
             };
             if !supported(path) {
                 return Err(SelectorError(format!("field label not supported: {path}")));
             }
-            terms.push((
-                path.to_owned(),
-                value.replace("\\,", ",").replace("\\=", "="),
-                equal,
-            ));
+            let value = unescaped(value).ok_or_else(bad)?;
+            terms.push((path.to_owned(), value, equal));
         }
         Ok(Self { terms })
     }
@@ -278,7 +342,7 @@ mod tests {
 
     #[test]
     fn field_terms_select_and_unknown_fields_are_refused() {
-        let object = json!({"metadata": {"name": "n"}, "spec": {"nodeName": "w"}, "count": 3});
+        let object = json!({"metadata": {"name": "n"}, "spec": {"nodeName": "w"}, "count": 3, "odd": r"a,b=c\"});
         let any = |_: &str| true;
         for (text, expected) in [
             ("", true),
@@ -290,12 +354,20 @@ mod tests {
             ("status.phase!=Failed", true),
             ("metadata.name=n,spec.nodeName=w", true),
             ("count=3", true),
+            (r"odd=a\,b\=c\\,metadata.name=n", true),
         ] {
             let selector = FieldSelector::parse(text, any).expect(text);
             assert_eq!(selector.matches(&object), expected, "{text}");
         }
         assert!(FieldSelector::parse("spec.x=1", |path| path == "metadata.name").is_err());
-        assert!(FieldSelector::parse("metadata.name", any).is_err());
+        for text in [
+            "metadata.name",
+            "metadata.name=a=b",
+            r"metadata.name=a\",
+            r"metadata.name=\n",
+        ] {
+            assert!(FieldSelector::parse(text, any).is_err(), "{text}");
+        }
     }
 
     proptest! {

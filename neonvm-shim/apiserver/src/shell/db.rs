@@ -9,6 +9,7 @@
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use redb::{
     Builder, Database, ReadableDatabase as _, ReadableTable as _, ReadableTableMetadata as _,
@@ -21,11 +22,13 @@ use crate::core::view::{CRD_KIND, Change, Place};
 
 mod error;
 mod frozen;
+mod storage;
 
 use error::io_error;
 
 pub use error::DbError;
 pub use frozen::Frozen;
+pub use storage::{File, Storage};
 
 /// `kind \0 namespace \0 name` → JSON text.
 const OBJECTS: TableDefinition<'_, &str, &str> = TableDefinition::new("objects");
@@ -56,6 +59,7 @@ pub struct Position {
 #[derive(Debug)]
 pub struct Db {
     path: PathBuf,
+    storage: Arc<dyn Storage>,
     /// `None` after a failed write: the file is then opened again before the next one.
     open: Option<Database>,
 }
@@ -66,6 +70,14 @@ impl Db {
     /// # Errors
     /// See [`DbError`].
     pub fn open(path: &Path) -> Result<Self, DbError> {
+        Self::open_on(path, Arc::new(File))
+    }
+
+    /// Like [`Db::open`], with another reader and writer of the file's bytes.
+    ///
+    /// # Errors
+    /// See [`DbError`].
+    pub fn open_on(path: &Path, storage: Arc<dyn Storage>) -> Result<Self, DbError> {
         if !path
             .try_exists()
             .map_err(|error| io_error("look for", path, error.into()))?
@@ -74,7 +86,8 @@ impl Db {
         }
         let db = Self {
             path: path.to_owned(),
-            open: Some(open(path)?),
+            open: Some(storage::open(&*storage, path)?),
+            storage,
         };
         if db.guarded(|db| meta(db, ID))?.is_none() {
             db.guarded(|db| set_id(db, rand::random()))?;
@@ -174,7 +187,7 @@ impl Db {
     /// See [`DbError`].
     pub fn reopen(&mut self) -> Result<(), DbError> {
         if self.open.is_none() {
-            self.open = Some(open(&self.path)?);
+            self.open = Some(storage::open(&*self.storage, &self.path)?);
         }
         Ok(())
     }
@@ -293,38 +306,6 @@ fn create(path: &Path) -> Result<(), DbError> {
         telemetry::durable::sync_folder_of(path)
     };
     place().map_err(|error| io_error("create", path, error.into()))
-}
-
-fn open(path: &Path) -> Result<Database, DbError> {
-    let damaged = |why: String| DbError::Damaged {
-        path: path.to_owned(),
-        why,
-    };
-    let opened = catch_unwind(|| {
-        Builder::new()
-            .set_cache_size(CACHE_BYTES)
-            .set_check_integrity_on_open(true)
-            .open(path)
-    });
-    match opened {
-        Err(_) => Err(damaged("a page cannot be read".to_owned())),
-        Ok(Ok(db)) => Ok(db),
-        Ok(Err(redb::DatabaseError::DatabaseAlreadyOpen)) => Err(DbError::InUse {
-            path: path.to_owned(),
-        }),
-        Ok(Err(error)) => match redb::Error::from(error) {
-            redb::Error::Corrupted(why) => Err(damaged(why)),
-            redb::Error::Io(error)
-                if matches!(
-                    error.kind(),
-                    io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof
-                ) =>
-            {
-                Err(damaged(error.to_string()))
-            }
-            error => Err(io_error("open", path, Failure(Box::new(error)))),
-        },
-    }
 }
 
 fn format_key(kind: &str, place: &Place) -> String {

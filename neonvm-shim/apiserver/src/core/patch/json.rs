@@ -6,11 +6,16 @@
 use serde_json::Value;
 
 use super::PatchError;
+use crate::core::depth;
 
 /// Most operations in one patch, as the real server bounds it.
 const MAX_OPERATIONS: usize = 10_000;
 /// Most bytes `copy` operations of one patch may add, so that doubling cannot exhaust memory.
 const MAX_COPIED_BYTES: usize = 3 << 20;
+
+/// Most values that `copy` and `move` operations of one patch may carry: each is walked to see how
+/// deep it is.
+const MAX_CARRIED_VALUES: usize = 1 << 20;
 
 /// Applies `patch` (the array of operations) to `document`.
 ///
@@ -25,7 +30,16 @@ pub fn apply(document: &mut Value, patch: &Value) -> Result<(), PatchError> {
     if operations.len() > MAX_OPERATIONS {
         return Err(malformed("a JSON patch may have at most 10000 operations"));
     }
-    let mut copied_bytes = 0;
+    let (mut copied_bytes, mut carried) = (0, 0);
+    let mut carry = |value: &Value| {
+        carried += depth::nodes(value);
+        match carried {
+            0..=MAX_CARRIED_VALUES => Ok(()),
+            _ => Err(malformed(
+                "copy and move operations carry more than 1048576 values",
+            )),
+        }
+    };
     for operation in operations {
         let text = |key: &str| operation.get(key).and_then(Value::as_str);
         let name = text("op").ok_or_else(|| malformed("an operation needs \"op\""))?;
@@ -39,10 +53,12 @@ pub fn apply(document: &mut Value, patch: &Value) -> Result<(), PatchError> {
             "replace" => replace(document, &path, value())?,
             "move" => {
                 let moved = remove(document, &from()?)?;
+                carry(&moved)?;
                 add(document, &path, moved)?;
             }
             "copy" => {
                 let copy = from()?.find(document)?.clone();
+                carry(&copy)?;
                 copied_bytes += copy.to_string().len();
                 if copied_bytes > MAX_COPIED_BYTES {
                     return Err(malformed("copy operations add more than 3 MiB"));
@@ -90,6 +106,19 @@ impl Pointer {
         PatchError::DoesNotApply(format!("path {:?} does not exist", self.text))
     }
 
+    /// Refuses a value that would nest the document deeper than an object may be.
+    fn check_depth(&self, value: &Value) -> Result<(), PatchError> {
+        let left = depth::MAX_DEPTH.checked_sub(self.parts.len());
+        if left.is_some_and(|left| depth::is_within(value, left)) {
+            return Ok(());
+        }
+        let start: String = self.text.chars().take(100).collect();
+        let most = depth::MAX_DEPTH;
+        Err(PatchError::Malformed(format!(
+            "the value for {start:?} would be nested deeper than {most} levels"
+        )))
+    }
+
     fn find<'a>(&self, document: &'a Value) -> Result<&'a Value, PatchError> {
         self.parts
             .iter()
@@ -123,6 +152,7 @@ fn index_of(part: &str) -> Option<usize> {
 }
 
 fn add(document: &mut Value, path: &Pointer, value: Value) -> Result<(), PatchError> {
+    path.check_depth(&value)?;
     if path.parts.is_empty() {
         *document = value;
         return Ok(());
@@ -153,6 +183,7 @@ fn remove(document: &mut Value, path: &Pointer) -> Result<Value, PatchError> {
 }
 
 fn replace(document: &mut Value, path: &Pointer, value: Value) -> Result<(), PatchError> {
+    path.check_depth(&value)?;
     if path.parts.is_empty() {
         *document = value;
         return Ok(());

@@ -31,6 +31,14 @@ pub(super) fn admit(
     };
     fill_names(value);
     let kind = Kind::parse(value, false).map_err(refuse)?;
+    // A store from before this rule may hold such definitions. They stay as they are until their
+    // specification changes.
+    if old.is_none_or(|old| old["spec"] != value["spec"]) {
+        let rules = unenforced_rules(&kind);
+        if !rules.is_empty() {
+            return Err(refuse(rules));
+        }
+    }
     if let Some(old) = old {
         let fixed = |field: &str, before: &Value, after: &Value| {
             let cause = Cause {
@@ -57,6 +65,45 @@ pub(super) fn admit(
     }
     value["status"] = status(context, &kind, value);
     Ok(())
+}
+
+/// A cause for each place with `x-kubernetes-validations`. Nothing here evaluates CEL, and a rule
+/// that is taken and not enforced lets objects in that their author believes to be checked.
+fn unenforced_rules(kind: &Kind) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    for (index, version) in kind.versions.iter().enumerate() {
+        let path = format!("spec.versions[{index}].schema.openAPIV3Schema");
+        find_rules(&version.schema_document, &path, &mut causes);
+    }
+    causes
+}
+
+/// Walks the nodes of a schema, whose depth [`Kind::parse`] has bounded. Members of objects,
+/// defaults and examples may have any name, so only the places of schemas are looked at.
+fn find_rules(node: &Value, path: &str, causes: &mut Vec<Cause>) {
+    let rules = &node["x-kubernetes-validations"];
+    if !rules.is_null() && rules.as_array().is_none_or(|rules| !rules.is_empty()) {
+        causes.push(Cause {
+            reason: "FieldValueForbidden".to_owned(),
+            message: "Forbidden: the API of one machine does not enforce CEL rules; leave them out, \
+                      and check with enum, pattern, minimum or oneOf, or in the controller of the kind"
+                .to_owned(),
+            field: format!("{path}.x-kubernetes-validations"),
+        });
+    }
+    for (name, child) in node["properties"].as_object().into_iter().flatten() {
+        find_rules(child, &format!("{path}.properties[{name}]"), causes);
+    }
+    for name in ["additionalProperties", "items", "not"] {
+        if let Some(child) = node.get(name) {
+            find_rules(child, &format!("{path}.{name}"), causes);
+        }
+    }
+    for name in ["allOf", "anyOf", "oneOf"] {
+        for (index, child) in node[name].as_array().into_iter().flatten().enumerate() {
+            find_rules(child, &format!("{path}.{name}[{index}]"), causes);
+        }
+    }
 }
 
 /// Absent names are derived from the kind, and visible in the object.
@@ -106,4 +153,52 @@ fn status(context: &Context, kind: &Kind, value: &Value) -> Value {
         "acceptedNames": value["spec"]["names"],
         "storedVersions": stored,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RULES: &str = "x-kubernetes-validations";
+
+    /// A definition whose objects have a `spec` of this schema.
+    fn kind_with(spec: &Value) -> Kind {
+        let schema = json!({"type": "object", "properties": {"spec": spec}});
+        let definition = json!({"metadata": {"name": "things.example.org"}, "spec": {
+            "group": "example.org", "scope": "Namespaced",
+            "names": {"plural": "things", "kind": "Thing"},
+            "versions": [{"name": "v1", "served": true, "storage": true,
+                "schema": {"openAPIV3Schema": schema}}]}});
+        Kind::parse(&definition, false).expect("is a kind")
+    }
+
+    #[test]
+    fn rule_is_found_in_every_place_of_a_schema() {
+        let ruled = json!({"type": "object", RULES: [{"rule": "self.a < self.b"}]});
+        let spec = json!({"type": "object", RULES: [{"rule": "true"}], "properties": {
+            "list": {"type": "array", "items": ruled},
+            "map": {"type": "object", "additionalProperties": ruled}},
+            "anyOf": [{"not": {RULES: [{"rule": "true"}]}}]});
+        let at = "spec.versions[0].schema.openAPIV3Schema.properties[spec].";
+        let causes = unenforced_rules(&kind_with(&spec));
+        let fields: Vec<&str> = causes
+            .iter()
+            .filter_map(|cause| cause.field.strip_prefix(at)?.strip_suffix(RULES))
+            .collect();
+        let wanted = [
+            "",
+            "properties[list].items.",
+            "properties[map].additionalProperties.",
+            "anyOf[0].not.",
+        ];
+        assert_eq!(fields, wanted, "{causes:?}");
+    }
+
+    #[test]
+    fn member_of_the_name_of_rules_and_no_rules_are_taken() {
+        let spec = json!({"type": "object", RULES: [], "properties": {
+            RULES: {"type": "array", "items": {"type": "string"}},
+            "free": {"type": "object", "default": {RULES: [{"rule": "x"}]}}}});
+        assert_eq!(unenforced_rules(&kind_with(&spec)), []);
+    }
 }

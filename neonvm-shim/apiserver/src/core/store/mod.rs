@@ -12,6 +12,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::codec::Form;
+use super::depth;
 use super::error::{ApiError, Reason};
 use super::object::{Entropy, Object, owner_uids};
 use super::ownership::Manager;
@@ -129,7 +130,10 @@ impl Store {
     /// The refusal; the state is then as before.
     pub fn apply(&mut self, call: Call) -> Result<(Reply, Vec<Change>), ApiError> {
         let dry_run = call.options.dry_run;
-        let result = self.run(call);
+        let result = self.run(call).and_then(|reply| {
+            self.check_depth()?;
+            Ok(reply)
+        });
         let changes = std::mem::take(&mut self.changes);
         match result {
             Ok(reply) if !dry_run => Ok((reply, changes)),
@@ -159,6 +163,20 @@ impl Store {
     pub fn abandon(&mut self) {
         let changes = std::mem::take(&mut self.changes);
         self.rollback(changes);
+    }
+
+    /// Refuses what could not be read back from the file.
+    fn check_depth(&self) -> Result<(), ApiError> {
+        let is_deep = |change: &&Change| !depth::is_within(&change.after.value, depth::MAX_DEPTH);
+        match self.changes.iter().find(is_deep) {
+            Some(change) => Err(ApiError::unprocessable(format!(
+                "{} {:?} is nested deeper than {} levels, managedFields included: flatten it",
+                change.kind,
+                change.place.1,
+                depth::MAX_DEPTH
+            ))),
+            None => Ok(()),
+        }
     }
 
     fn run(&mut self, call: Call) -> Result<Reply, ApiError> {

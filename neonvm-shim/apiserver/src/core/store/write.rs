@@ -96,6 +96,7 @@ impl Store {
             ));
         }
         self.settle(context, &mut value)?;
+        settle_by_kind(context, None, &mut value);
         if kind.namespaced {
             self.check_namespace(&context.namespace)?;
         }
@@ -256,8 +257,11 @@ impl Store {
         self.settle(context, &mut value)?;
         if context.subresource.is_some() {
             value = with_status_of(&old.value, &mut value);
-        } else if kind.storage_version().has_status {
-            keep_member(&mut value, &old.value, "status");
+        } else {
+            settle_by_kind(context, Some(&old.value), &mut value);
+            if kind.storage_version().has_status {
+                keep_member(&mut value, &old.value, "status");
+            }
         }
         keep_system_metadata(&old.value, &mut value);
         if kind.key() == CRD_KIND {
@@ -342,6 +346,12 @@ impl Store {
         });
         ownership::set_managers(value, &managers);
     }
+}
+
+fn settle_by_kind(context: &mut Context, old: Option<&Value>, value: &mut Value) {
+    let manager = &context.options.manager;
+    let warnings = hooks::settle(&context.form.stored, old, manager, value);
+    context.warnings.extend(warnings);
 }
 
 /// The name in an object must be that of the path.

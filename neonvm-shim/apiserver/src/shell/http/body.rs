@@ -1,4 +1,4 @@
-//! Request bodies: JSON or YAML to a value, within a bound.
+//! Request bodies, within a bound and a time.
 
 use std::time::Duration;
 
@@ -8,12 +8,11 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use serde_json::Value;
 use tokio::time::timeout;
 
+use crate::core::body::{MAX_BODY_BYTES, parse};
 use crate::core::error::{ApiError, Reason};
 use crate::core::protobuf::{Messages, ProtobufError};
 use crate::core::request::PatchKind;
 
-/// Largest body, as the real server bounds it.
-const MAX_BODY_BYTES: usize = 3 << 20;
 /// Time for a body to arrive.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -75,49 +74,4 @@ pub(super) async fn read(
         });
     }
     parse(&bytes, yaml_allowed)
-}
-
-/// JSON, or YAML where allowed.
-pub(super) fn parse(bytes: &[u8], yaml_allowed: bool) -> Result<Value, ApiError> {
-    match serde_json::from_slice(bytes) {
-        Ok(value) => Ok(value),
-        Err(_) if yaml_allowed => {
-            let text = std::str::from_utf8(bytes).map_err(|error| {
-                ApiError::bad_request(format!("the body is not UTF-8: {error}"))
-            })?;
-            serde_saphyr::from_str(text).map_err(|error| {
-                ApiError::bad_request(format!("the body is neither JSON nor YAML: {error}"))
-            })
-        }
-        Err(error) => Err(ApiError::bad_request(format!(
-            "the object provided is unrecognized: the body is not JSON: {error}"
-        ))),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn json_and_yaml_are_read() {
-        assert_eq!(parse(b"{\"a\": 0.25}", false), Ok(json!({"a": 0.25})));
-        let yaml = b"a: 0.25\nb: [1, \"2\", true, null]\nc: {d: 250m}\n";
-        assert_eq!(
-            parse(yaml, true),
-            Ok(json!({"a": 0.25, "b": [1, "2", true, null], "c": {"d": "250m"}}))
-        );
-        assert!(parse(yaml, false).is_err());
-        assert!(parse(b"a: [", true).is_err());
-    }
-
-    proptest! {
-        #[test]
-        fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
-            let _ = parse(&bytes, true);
-        }
-    }
 }

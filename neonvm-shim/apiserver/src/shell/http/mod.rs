@@ -25,8 +25,12 @@ use super::hub::Hub;
 use crate::core::codec::Form;
 use crate::core::error::{ApiError, Reason};
 use crate::core::protobuf::Messages;
-use crate::core::request::{DeleteOptions, PatchKind, Query, Target, Verb, WriteOptions};
+use crate::core::request::{self, DeleteOptions, PatchKind, Query, Target, Verb, WriteOptions};
 use crate::core::store::{self, Call};
+
+/// Beginning of the headers by which a caller asks to act as another user: `Impersonate-User`,
+/// `-Group`, `-Uid` and `-Extra-*`.
+const IMPERSONATE: &str = "impersonate-";
 
 /// What every request needs.
 #[derive(Debug)]
@@ -69,9 +73,11 @@ async fn entry(State(app): State<Arc<App>>, request: Request) -> Response {
     }
     let started = std::time::Instant::now();
     let (method, uri) = (request.method().clone(), request.uri().clone());
-    let response = dispatch(&app, request)
-        .await
-        .unwrap_or_else(|refusal| respond::refusal(&refusal));
+    let response = match refuse_impersonation(request.headers()) {
+        Ok(()) => dispatch(&app, request).await,
+        Err(refusal) => Err(refusal),
+    };
+    let response = response.unwrap_or_else(|refusal| respond::refusal(&refusal));
     tracing::debug!(%method, %uri, code = response.status().as_u16(), us = started.elapsed().as_micros(), "request");
     response
 }
@@ -94,8 +100,25 @@ fn is_authorised(headers: &HeaderMap, token: &str) -> bool {
     })
 }
 
+/// Refuses to act as another user. A caller that drops its rights by these headers would otherwise
+/// keep all of them without a sign.
+fn refuse_impersonation(headers: &HeaderMap) -> Result<(), ApiError> {
+    let names = headers.keys().map(header::HeaderName::as_str);
+    match names.into_iter().find(|name| name.starts_with(IMPERSONATE)) {
+        None => Ok(()),
+        Some(name) => Err(ApiError::new(
+            Reason::Forbidden,
+            format!(
+                "header {name} is refused: the API of one machine has one user, who may do \
+                 everything, and cannot act as another; send the request without the header \
+                 (kubectl: without --as, --as-group, --as-uid and --as-user-extra)"
+            ),
+        )),
+    }
+}
+
 async fn dispatch(app: &Arc<App>, request: Request) -> Result<Response, ApiError> {
-    let segments = decoded_segments(request.uri().path())?;
+    let segments = request::segments(request.uri().path())?;
     let names: Vec<&str> = segments.iter().map(String::as_str).collect();
     let accept = Accept::parse(request.headers());
     let (group, version, rest) = match names.as_slice() {
@@ -114,7 +137,7 @@ async fn dispatch(app: &Arc<App>, request: Request) -> Result<Response, ApiError
     let target = Target::parse(group, version, rest).ok_or_else(ApiError::unknown_path)?;
     let form = app.hub.with(|view| store::form(&view.registry, &target))?;
     let exchange = Exchange {
-        query: query_of(&request),
+        query: Query::parse(request.uri().query().unwrap_or_default()),
         agent: text_header(request.headers(), &header::USER_AGENT).to_owned(),
         output: accept.output()?,
         app: Arc::clone(app),
@@ -207,21 +230,6 @@ fn patch_kind(request: &Request) -> Result<PatchKind, ApiError> {
             ),
         )
     })
-}
-
-fn decoded_segments(path: &str) -> Result<Vec<String>, ApiError> {
-    let decode = |segment: &str| {
-        percent_encoding::percent_decode_str(segment)
-            .decode_utf8()
-            .map(std::borrow::Cow::into_owned)
-            .map_err(|_| ApiError::bad_request("the path is not UTF-8"))
-    };
-    path.trim_matches('/').split('/').map(decode).collect()
-}
-
-fn query_of(request: &Request) -> Query {
-    let text = request.uri().query().unwrap_or_default();
-    Query::from_pairs(form_urlencoded::parse(text.as_bytes()).into_owned())
 }
 
 fn text_header<'a>(headers: &'a HeaderMap, name: &header::HeaderName) -> &'a str {

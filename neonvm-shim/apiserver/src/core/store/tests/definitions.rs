@@ -79,6 +79,38 @@ fn a_member_added_to_a_definition_has_its_default_in_old_objects() {
     );
 }
 
+/// The same definition with a rule in CEL for `spec`.
+fn with_rule(mut definition: Value) -> Value {
+    definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["x-kubernetes-validations"] =
+        json!([{"rule": "self.size > 1", "message": "too small"}]);
+    definition
+}
+
+#[test]
+fn definition_with_rules_that_are_not_enforced_is_refused() {
+    let mut store = store();
+    let refusal = create(&mut store, DEFINITIONS, with_rule(definition())).expect_err("has a rule");
+    assert_eq!(refusal.code(), 422);
+    let status = refusal.to_status();
+    assert_eq!(
+        status["details"]["causes"][0]["field"],
+        "spec.versions[0].schema.openAPIV3Schema.properties[spec].x-kubernetes-validations"
+    );
+    assert!(
+        refusal.message.contains("does not enforce CEL rules"),
+        "{refusal}"
+    );
+    create(&mut store, DEFINITIONS, definition()).expect("created");
+    let path = "apiextensions.k8s.io/customresourcedefinitions/things.example.org";
+    let newer = with_rule(get(&store, path).expect("there").clone());
+    assert_eq!(
+        update(&mut store, path, newer)
+            .expect_err("has a rule")
+            .code(),
+        422
+    );
+}
+
 #[test]
 fn a_broken_definition_is_refused_with_its_problems() {
     let mut store = store();
