@@ -11,7 +11,7 @@ use protocol::time::{Span, WallTime};
 use protocol::vm::CpuScalingMode;
 
 use crate::Settings;
-use crate::core::settings::GuestNetwork;
+use crate::core::settings::{GuestNetwork, SecretName};
 
 /// The Lease of the deployed controller: on one cluster only one of both kinds works.
 pub const LEASE_NAME: &str = "a3b22509.neon.tech";
@@ -75,6 +75,10 @@ pub struct Args {
     /// Share of movable memory among hot-plugged memory.
     #[arg(long)]
     pub memhp_auto_movable_ratio: Option<String>,
+    /// Secret of the key from which the token of each guest's monitor is derived; it is made where
+    /// it is missing, and agents mount it. Without the option guests' monitors take any agent.
+    #[arg(long, value_name = "NAMESPACE/NAME")]
+    pub monitor_key_secret: Option<SecretName>,
     /// Work only while holding a Lease, so that several replicas may run.
     #[arg(long)]
     pub leader_elect: bool,
@@ -154,6 +158,7 @@ impl Args {
         if let Some(ratio) = &self.memhp_auto_movable_ratio {
             settings.memhp_auto_movable_ratio.clone_from(ratio);
         }
+        settings.monitor_key.clone_from(&self.monitor_key_secret);
         let runner = self.nad_runner_namespace.as_ref();
         settings.network_attachment = runner
             .zip(self.nad_runner_name.as_ref())

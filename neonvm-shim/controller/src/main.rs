@@ -51,7 +51,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
     descriptors::raise_limit();
     let cancel = shutdown::on_signal().context("signals")?;
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let client = kube::Client::try_default()
+    let client = api_client::infer()
         .await
         .context("no API server is configured")?;
     let (clock, mut registry) = (Clock::new(), Registry::default());

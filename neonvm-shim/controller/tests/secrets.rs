@@ -2,10 +2,13 @@
 
 mod support;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use neonvm_controller::Settings;
 use serde_json::{Value, json};
 use support::api::FakeApi;
 use support::{Controller, vm};
+use telemetry::bearer::VmKey;
 
 const SECRET: &str = "runner-neonvm-example";
 const KEYS: &str = "ssh-neonvm-example";
@@ -140,5 +143,38 @@ async fn a_key_pair_that_a_pod_still_waits_for_is_made_again() {
     api.wait("the key pair", |api| api.get("secrets", KEYS))
         .await;
     assert_eq!(api.wait_pod("example").await, pod);
+    controller.stop().await;
+}
+
+/// Requirement: W3.
+#[tokio::test]
+async fn guest_of_a_cluster_gets_a_token_derived_from_the_key_that_agents_mount() {
+    let (api, dir) = (
+        FakeApi::start().await,
+        tempfile::tempdir().expect("a directory"),
+    );
+    let mut settings = Settings::cluster("runner:1");
+    settings.monitor_key = Some("default/agents".parse().expect("a name"));
+    api.create("virtualmachines", vm("example"));
+    let controller = Controller::start_with(&api, dir.path(), settings.clone());
+    api.wait_pod("example").await;
+    let held = |secret: &str, file: &str| {
+        let secret = api.get("secrets", secret).expect("it is there");
+        let text = secret["data"][file].as_str().expect("it has the file");
+        String::from_utf8(STANDARD.decode(text).expect("base64")).expect("text")
+    };
+    let key = held("agents", "key");
+    let made = api.get("virtualmachines", "example").expect("it stays");
+    let uid = made["metadata"]["uid"].as_str().expect("a uid");
+    let token = VmKey::parse(&key)
+        .expect("a key")
+        .token("default", "example", uid);
+    assert_eq!(held(SECRET, "monitor.token"), token);
+    controller.stop().await;
+    // The next controller derives from the same key.
+    api.create("virtualmachines", support::vm("other"));
+    let controller = Controller::start_with(&api, dir.path(), settings);
+    api.wait_pod("other").await;
+    assert_eq!(held("agents", "key"), key);
     controller.stop().await;
 }

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use protocol::object::Pod;
 use protocol::quantity::Quantity;
 use protocol::runner::{
-    NO_PRIVILEGES, ORDERS_BY_TLS, RUNNER_ORDERS, RUNNER_PRIVILEGES, ResizeReport, RunnerState,
-    SizeOrder,
+    NO_PRIVILEGES, ORDERS_BY_TLS, QuotaState, RUNNER_ORDERS, RUNNER_PRIVILEGES, ResizeReport,
+    RunnerPhase, RunnerState, SizeOrder,
 };
 use protocol::time::WallTime;
 use protocol::units::{Bytes, MilliCpu, Resources};
@@ -172,14 +172,23 @@ pub fn end_of(pod: &Pod) -> String {
 
 /// The size a guest has: what both QEMU's quota and the guest's own CPUs allow, and the memory QEMU has plugged.
 ///
+/// On its way down a guest keeps the quota of the order before for a while. That counts until it is lowered, because the
+/// guest may use it. A guest that boots has the quota of its largest size, which does not count.
+///
 /// Until the guest's daemon has answered, plugged CPUs stand for those online.
 #[must_use]
 pub fn size_of(state: &RunnerState) -> Resources {
     let online = state.cpus.guest_online.unwrap_or(state.cpus.plugged);
     let whole = MilliCpu(online.saturating_mul(1000));
     let memory = state.memory.base.0.saturating_add(state.memory.plugged.0);
+    let limit = match state.quota {
+        QuotaState::Enforced { milli } if state.phase == RunnerPhase::Running => {
+            state.cpus.limit.max(MilliCpu(milli))
+        }
+        _ => state.cpus.limit,
+    };
     Resources {
-        cpu: state.cpus.limit.min(whole),
+        cpu: limit.min(whole),
         mem: Bytes(memory),
     }
 }
@@ -326,6 +335,17 @@ mod tests {
         assert_eq!(size_of(&state).cpu, MilliCpu(1000));
         state.cpus.guest_online = None;
         state.cpus.plugged = 1;
+        assert_eq!(size_of(&state).cpu, MilliCpu(1000));
+    }
+
+    /// Requirement: N06
+    #[test]
+    fn quota_counts_until_it_is_lowered_and_not_while_guest_boots() {
+        let mut state = runner_at(1000, 3);
+        state.cpus.guest_online = Some(2);
+        state.quota = QuotaState::Enforced { milli: 1500 };
+        assert_eq!(size_of(&state).cpu, MilliCpu(1500));
+        state.phase = RunnerPhase::Booting;
         assert_eq!(size_of(&state).cpu, MilliCpu(1000));
     }
 

@@ -9,6 +9,7 @@
 //! ```
 
 use protocol::annotations::ANNOTATION_ADOPTS;
+use protocol::claims::{claims_among, keeps_a_disk};
 use protocol::object::Pod;
 use protocol::quantity::Quantity;
 use protocol::revision::RevisionWithTime;
@@ -589,6 +590,7 @@ impl Draft<'_> {
             self.problems.push(Problem::DiskFull {
                 pod: pod.metadata.name.clone(),
                 node: pod.spec.node_name.clone(),
+                claims: claims_among(&self.vm.spec, &full.disks),
                 full: full.clone(),
             });
         }
@@ -635,7 +637,7 @@ impl Draft<'_> {
                         return self.actions.push(Action::OrphanPod { name, uid });
                     }
                     // A disk that stays is one file: the next QEMU waits until the last has gone.
-                    let has_one_disk = self.vm.spec.guest.root_disk.persistent;
+                    let has_one_disk = keeps_a_disk(&self.vm.spec);
                     if self.input.settings.at_most_one_pod || has_one_disk {
                         return;
                     }

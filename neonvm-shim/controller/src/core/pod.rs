@@ -5,9 +5,11 @@ use std::io::Write;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use flate2::{Compression, GzBuilder};
+use protocol::annotations::{ANNOTATION_MONITOR_OPEN, ANNOTATION_USE_DISK};
+use protocol::claims::{POD_NAMESPACE, USE_DISK, VM_UID, claimed_disks};
 use protocol::runner::{
-    CPU_QUOTA_PERCENT, GUEST_NETWORK, NO_PRIVILEGES, ORDERS_BY_TLS, RUNNER_ORDERS,
-    RUNNER_PRIVILEGES,
+    CPU_QUOTA_PERCENT, GUEST_NETWORK, MONITOR_OPEN, NO_PRIVILEGES, ORDERS_BY_TLS, RUNNER_MONITOR,
+    RUNNER_ORDERS, RUNNER_PRIVILEGES,
 };
 use protocol::vm::{API_VERSION, CpuScalingMode, VirtualMachine, VmStatus};
 use serde::Serialize;
@@ -179,7 +181,7 @@ fn runner(vm: &VirtualMachine, status: &VmStatus, settings: &Settings) -> Value 
         // With a command the image's own entry point is bypassed, so that the runner is process 1 and gets SIGTERM.
         "command": ["runner"],
         "args": arguments(vm, status, settings),
-        "env": environment(settings, image),
+        "env": environment(vm, settings, image),
         "ports": ports(vm),
         "securityContext": runner_privileges(settings),
         "readinessProbe": {
@@ -193,7 +195,7 @@ fn runner(vm: &VirtualMachine, status: &VmStatus, settings: &Settings) -> Value 
     })
 }
 
-fn environment(settings: &Settings, image: &str) -> Value {
+fn environment(vm: &VirtualMachine, settings: &Settings, image: &str) -> Value {
     let name =
         json!({"name": "K8S_POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}});
     // Without privileges a runner can make no control group. The container's limit bounds it instead (`requests::bound`).
@@ -207,8 +209,24 @@ fn environment(settings: &Settings, image: &str) -> Value {
     let orders = knows_tls.then(|| json!({"name": RUNNER_ORDERS, "value": ORDERS_BY_TLS}));
     let privileges =
         unprivileged.then(|| json!({"name": RUNNER_PRIVILEGES, "value": NO_PRIVILEGES}));
+    let open = vm.metadata.annotations.get(ANNOTATION_MONITOR_OPEN);
+    let open = open.is_some_and(|value| value == "true");
+    let monitor = open.then(|| json!({"name": RUNNER_MONITOR, "value": MONITOR_OPEN}));
     let all = std::iter::once(name).chain(quota).chain(network);
-    all.chain(orders).chain(privileges).collect()
+    let all = all.chain(orders).chain(privileges).chain(monitor);
+    all.chain(owner_of_disks(vm)).collect()
+}
+
+/// What the runner of a VM with disks on claims must know, to tell the VM's own from another's.
+fn owner_of_disks(vm: &VirtualMachine) -> Vec<Value> {
+    if claimed_disks(&vm.spec).is_empty() {
+        return Vec::new();
+    }
+    let namespace = json!({"name": POD_NAMESPACE, "value": vm.metadata.namespace});
+    let uid = json!({"name": VM_UID, "value": vm.metadata.uid});
+    let used = vm.metadata.annotations.get(ANNOTATION_USE_DISK);
+    let used = used.map(|of| json!({"name": USE_DISK, "value": of}));
+    [namespace, uid].into_iter().chain(used).collect()
 }
 
 fn arguments(vm: &VirtualMachine, status: &VmStatus, settings: &Settings) -> Vec<String> {

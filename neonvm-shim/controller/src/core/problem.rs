@@ -70,7 +70,8 @@ pub enum Problem {
         /// Since when, and after what.
         silence: GuestSilence,
     },
-    /// The guest stands still because the disk of its node has no room for what it writes.
+    /// The guest stands still because the disk of its node, or the claim of one of its disks, has
+    /// no room for what it writes.
     DiskFull {
         /// Name of its pod.
         pod: String,
@@ -78,6 +79,8 @@ pub enum Problem {
         node: String,
         /// Since when, and for which disks.
         full: DiskFull,
+        /// The claims of those disks; of all disks where QEMU does not say which.
+        claims: Vec<String>,
     },
     /// The runner of the pod is on another machine.
     RunnerElsewhere {
@@ -189,7 +192,12 @@ impl fmt::Display for Problem {
                 write!(f, "runner of pod {pod} does not answer: {message}")
             }
             Self::GuestSilent { pod, silence } => guest_silent(f, pod, silence),
-            Self::DiskFull { pod, node, full } => disk_full(f, pod, node, full),
+            Self::DiskFull {
+                pod,
+                node,
+                full,
+                claims,
+            } => disk_full(f, (pod, node), full, claims),
             Self::RunnerElsewhere { node } => write!(
                 f,
                 "the pod runs on node {node}, whose runners cannot be reached from here"
@@ -225,11 +233,24 @@ fn guest_silent(f: &mut fmt::Formatter<'_>, pod: &str, silence: &GuestSilence) -
     }
 }
 
-fn disk_full(f: &mut fmt::Formatter<'_>, pod: &str, node: &str, full: &DiskFull) -> fmt::Result {
+fn disk_full(
+    f: &mut fmt::Formatter<'_>,
+    (pod, node): (&str, &str),
+    full: &DiskFull,
+    claims: &[String],
+) -> fmt::Result {
     let since = WallTime(full.since_unix_us);
+    let names = claims.join(", ");
+    let lacks = if claims.is_empty() {
+        format!("the disk of node {node} has no room")
+    } else if claims.len() == full.disks.len() {
+        format!("PersistentVolumeClaim {names} has no room")
+    } else {
+        format!("the disk of node {node} or a PersistentVolumeClaim ({names}) has no room")
+    };
     write!(
         f,
-        "the guest of pod {pod} stands still since {since}: the disk of node {node} has no room for what it writes"
+        "the guest of pod {pod} stands still since {since}: {lacks} for what it writes"
     )?;
     if !full.disks.is_empty() {
         write!(f, " to {}", peer_text(&full.disks.join(", ")))?;

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use protocol::admission::{self, FieldError};
+use protocol::admission::{self, FieldError, Writer};
 use protocol::permit::NamespacedName;
 use serde_json::{Value, json};
 
@@ -94,7 +94,7 @@ pub fn answer(task: Task, review: &Value, excused: &Excused) -> Result<Answer, N
         return Err(NoReview::Incomplete);
     }
     let mut answer = match task {
-        Task::Mutate => mutated(kind, &request["object"]),
+        Task::Mutate => mutated(kind, request),
         Task::Validate => validated(kind, request, excused),
     };
     answer.review["uid"] = uid.into();
@@ -104,22 +104,32 @@ pub fn answer(task: Task, review: &Value, excused: &Excused) -> Result<Answer, N
 }
 
 /// Each changed member of the object as a whole: there are three or four.
-fn mutated(kind: &str, object: &Value) -> Answer {
+fn mutated(kind: &str, request: &Value) -> Answer {
+    let object = &request["object"];
     let mut after = object.clone();
     if let Err(errors) = admission::normalise(kind, &mut after) {
         return denied(&errors);
     }
+    let old = (request["operation"] == "UPDATE").then(|| kept(kind, &request["oldObject"]).0);
+    let warnings = admission::settle_size(kind, old.as_ref(), writer(request), &mut after);
     let members = after.as_object().into_iter().flatten();
     let changed = members.filter(|(name, value)| object.get(name) != Some(value));
     let patch: Vec<Value> = changed
         .map(|(name, value)| json!({"op": "add", "path": format!("/{name}"), "value": value}))
         .collect();
-    let mut response = json!({"allowed": true});
+    let mut response = allowed(warnings);
     if !patch.is_empty() {
         response["patchType"] = "JSONPatch".into();
         response["patch"] = STANDARD.encode(Value::from(patch).to_string()).into();
     }
     passed(response)
+}
+
+fn writer(request: &Value) -> Writer {
+    Writer::of(
+        request["userInfo"]["username"].as_str(),
+        request["options"]["fieldManager"].as_str(),
+    )
 }
 
 fn validated(kind: &str, request: &Value, excused: &Excused) -> Answer {
@@ -138,11 +148,7 @@ fn validated(kind: &str, request: &Value, excused: &Excused) -> Answer {
         readable.and_then(|()| admission::validate_create(kind, &new))
     };
     let Err(errors) = checked else {
-        let mut review = json!({"allowed": true});
-        if !warnings.is_empty() {
-            review["warnings"] = warnings.into();
-        }
-        return passed(review);
+        return passed(allowed(warnings));
     };
     let text = |name: &str| request[name].as_str().unwrap_or_default().to_owned();
     let key = NamespacedName {
@@ -174,6 +180,14 @@ fn kept(kind: &str, object: &Value) -> (Value, Result<(), Vec<FieldError>>) {
         Ok(()) => (kept, Ok(())),
         Err(errors) => (object.clone(), Err(errors)),
     }
+}
+
+fn allowed(warnings: Vec<String>) -> Value {
+    let mut response = json!({"allowed": true});
+    if !warnings.is_empty() {
+        response["warnings"] = warnings.into();
+    }
+    response
 }
 
 fn passed(review: Value) -> Answer {

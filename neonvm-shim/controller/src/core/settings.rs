@@ -49,6 +49,33 @@ impl GuestNetwork {
     }
 }
 
+/// Where a secret is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SecretName {
+    /// The controller needs rights on secrets there.
+    pub namespace: String,
+    /// Agents mount the secret by this name.
+    pub name: String,
+}
+
+impl std::str::FromStr for SecretName {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.split_once('/') {
+            Some((namespace, name))
+                if !namespace.is_empty() && !name.is_empty() && !name.contains('/') =>
+            {
+                Ok(Self {
+                    namespace: namespace.to_owned(),
+                    name: name.to_owned(),
+                })
+            }
+            _ => Err("must be NAMESPACE/NAME"),
+        }
+    }
+}
+
 /// Settings of the controller's core. Two presets: [`Settings::one_machine`] and [`Settings::cluster`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Settings {
@@ -95,6 +122,9 @@ pub struct Settings {
     pub network_attachment: Option<String>,
     /// Runners are reached at their pods' addresses, not by sockets of this machine.
     pub runners_at_pods: bool,
+    /// The secret of the key from which the tokens of guests' monitors are derived; `None`: guests
+    /// get none.
+    pub monitor_key: Option<SecretName>,
     /// Only runners of pods bound to this node are reachable by their control socket; `None`: all are.
     pub local_node: Option<String>,
 }
@@ -125,6 +155,7 @@ impl Settings {
             overlay: None,
             network_attachment: None,
             runners_at_pods: false,
+            monitor_key: None,
             local_node: None,
         }
     }

@@ -1,5 +1,6 @@
 //! Volumes of a runner pod and where the runner mounts them (spec/neonvm.md §2.4).
 
+use protocol::claims::{CLAIMS_DIR, claimed_disks};
 use protocol::vm::{Disk, VirtualMachine, VmStatus};
 use serde_json::{Value, json};
 
@@ -74,6 +75,9 @@ pub(super) fn volumes(vm: &VirtualMachine, status: &VmStatus, settings: &Setting
             all.push(volume);
         }
     }
+    all.extend(claimed_disks(&vm.spec).iter().map(
+        |disk| json!({"name": disk.volume, "persistentVolumeClaim": {"claimName": disk.claim}}),
+    ));
     if vm.spec.tls.is_some() {
         all.push(json!({"name": "tls", "secret": {
             "secretName": status.tls_secret_name,
@@ -120,6 +124,9 @@ pub(super) fn mounts(vm: &VirtualMachine, settings: &Settings) -> Vec<Value> {
         }
         all.push(mount);
     }
+    all.extend(claimed_disks(&vm.spec).iter().map(
+        |disk| json!({"name": disk.volume, "mountPath": format!("{CLAIMS_DIR}/{}", disk.drive)}),
+    ));
     if let Some(tls) = &vm.spec.tls {
         let path = tls
             .get("mountPath")
@@ -141,7 +148,8 @@ fn token_volume(vm: &VirtualMachine) -> String {
         .expect("there are more names than disks")
 }
 
-/// The pod volume of a disk; tmpfs has none. An empty disk wins over the others, as in the deployed order.
+/// The pod volume of a disk; tmpfs has none, and claims are mounted elsewhere. An empty disk wins
+/// over the others, as in the deployed order.
 fn disk_source(disk: &Disk) -> Option<(&'static str, Value)> {
     let carried = |source: &Value, name: &str| {
         let mut out = json!({});
@@ -172,6 +180,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use protocol::admission::RESERVED_DISK_NAMES;
+    use protocol::vm::ClaimRef;
 
     use super::*;
     use crate::core::testing::sample_vm;
@@ -190,6 +199,34 @@ mod tests {
 
     fn names(of: &[Value]) -> Vec<&str> {
         of.iter().filter_map(|one| one["name"].as_str()).collect()
+    }
+
+    /// Requirement: D1.
+    #[test]
+    fn each_claim_is_mounted_in_a_directory_of_its_own_outside_the_guests_mounts() {
+        let mut vm = sample_vm();
+        vm.spec.guest.root_disk.persistent_volume_claim = Some(ClaimRef {
+            claim_name: "root".into(),
+        });
+        let disk = json!([{"name": "data", "mountPath": "/d",
+            "persistentVolumeClaim": {"claimName": "pg-data", "size": "1Gi"}}]);
+        vm.spec.disks = serde_json::from_value(disk).expect("disks");
+        let settings = Settings::cluster("r:1");
+        let volumes = volumes(&vm, &VmStatus::default(), &settings);
+        let mounts = mounts(&vm, &settings);
+        for (volume, claim, path) in [
+            ("rootdisk", "root", "/vm/claims/root"),
+            ("data", "pg-data", "/vm/claims/disk-data"),
+        ] {
+            let named = |all: &[Value]| -> Vec<Value> {
+                let found = all.iter().filter(|one| one["name"] == volume);
+                found.cloned().collect()
+            };
+            let held = json!({"name": volume, "persistentVolumeClaim": {"claimName": claim}});
+            assert_eq!(named(&volumes), [held]);
+            let mounted = json!({"name": volume, "mountPath": path});
+            assert_eq!(named(&mounts), [mounted]);
+        }
     }
 
     #[test]

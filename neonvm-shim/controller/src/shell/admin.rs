@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use axum::Json;
 use axum::routing::get;
-use telemetry::admin::{Admin, serve_routes};
+use axum::{Json, Router};
+use telemetry::admin::{Admin, own_pod_only, serve_routes};
 use telemetry::connections::ServerCounters;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -57,8 +57,8 @@ pub async fn serve_admin(
     let listener = TcpListener::bind(listen).await?;
     tracing::info!(address = %listener.local_addr()?, "admin server listens");
     let root = state.clone();
-    let router = admin.router();
-    let router = router.route("/", get(async move || Json(root.dump())));
-    let served = serve_routes(listener, router, connections, cancel.clone());
+    let state = Router::new().route("/", get(async move || Json(root.dump())));
+    let routes = admin.router().merge(own_pod_only(state));
+    let served = serve_routes(listener, routes, connections, cancel.clone());
     Ok(tokio::spawn(served))
 }

@@ -16,10 +16,10 @@ use tokio::time::timeout;
 
 use super::certificate::{self, CertificateError};
 use super::decode::{self, DecodeError};
+use super::monitor_key::MonitorKey;
 use super::overlay::Pools;
 use super::secret::{
-    KeyError, certificate as runner_certificate, is_key_pair_of, is_owned, orders_identity,
-    runner_secret, ssh_secret, token,
+    KeyError, is_key_pair_of, is_owned, runner_lacks, runner_secret, ssh_secret, token,
 };
 use crate::core::metadata::{self, PatchOp};
 use crate::core::requests::{self, SUBRESOURCE};
@@ -118,6 +118,8 @@ pub(super) struct KubeApi {
     pub(super) keep_field_owners: bool,
     /// The addresses of the overlay, if there is one.
     pub(super) pools: Option<Arc<Pools>>,
+    /// What tokens of guests' monitors are derived from, if guests get any.
+    pub(super) monitor_key: Option<MonitorKey>,
 }
 
 impl KubeApi {
@@ -127,6 +129,7 @@ impl KubeApi {
             slots: Semaphore::new(REQUESTS_AT_ONCE),
             keep_field_owners: false,
             pools: None,
+            monitor_key: None,
         }
     }
 
@@ -332,7 +335,7 @@ impl KubeApi {
         }
     }
 
-    async fn ensure_secret(
+    pub(super) async fn ensure_secret(
         &self,
         namespace: &str,
         name: &str,
@@ -371,29 +374,32 @@ impl KubeApi {
         name: &str,
         owner: &Value,
     ) -> Result<(), Refusal> {
-        let make = || runner_secret(namespace, name, owner);
+        let monitor = self.monitor_token(namespace, owner).await?;
+        let make = || runner_secret(namespace, name, owner, monitor.as_deref());
         // One that an earlier VM of the name left goes with it, and another's is not ours to use.
         let fits = |secret: &Value| is_owned(secret, owner) && token(secret).is_some();
         let secret = self.ensure_secret(namespace, name, make, fits).await?;
-        if runner_certificate(&secret).is_some() {
-            return Ok(());
+        match runner_lacks(&secret, monitor.as_deref())
+            .map_err(|error| ApiError::Key(error).refusal())?
+        {
+            Some(data) => self.complete(namespace, name, &secret, &data).await,
+            None => Ok(()),
         }
-        self.add_certificate(namespace, name, &secret).await
     }
 
-    /// Puts a certificate of the VM's runners into a secret that is older than that. What else it holds stays, as runners know us by it.
-    async fn add_certificate(
+    /// Puts into a secret what it lacks. What else it holds stays, as runners know us by it.
+    async fn complete(
         &self,
         namespace: &str,
         name: &str,
         secret: &Value,
+        data: &Value,
     ) -> Result<(), Refusal> {
         let secrets = Request::new(format!("/api/v1/namespaces/{namespace}/secrets"));
-        let identity = orders_identity().map_err(|error| ApiError::Key(error).refusal())?;
         let patch = Patch::Merge(json!({
             // Not into one that was made anew meanwhile.
             "metadata": {"resourceVersion": secret["metadata"]["resourceVersion"]},
-            "data": identity,
+            "data": data,
         }));
         match self
             .send(secrets.patch(name, &patch_params(), &patch))

@@ -19,6 +19,7 @@ mod hub;
 mod link;
 mod mailbox;
 mod metrics;
+mod monitor_key;
 mod mover;
 mod moves;
 mod overlay;
@@ -53,6 +54,7 @@ pub use choices::{SettingsError, settings};
 pub use decode::DecodeError;
 pub use link::{LinkError, RunnerAddress, RunnerLink};
 pub use metrics::Metrics;
+use monitor_key::MonitorKey;
 pub use overlay::OverlayError;
 pub use secret::KeyError;
 pub use state::StateHandle;
@@ -117,6 +119,7 @@ pub async fn run(params: Params, cancel: CancellationToken) -> Result<(), RunErr
     });
     api.pools.clone_from(&pools);
     api.keep_field_owners = params.settings.keep_field_owners;
+    api.monitor_key = params.settings.monitor_key.clone().map(MonitorKey::new);
     let api = Arc::new(api);
     let sweeper = pools.map(|pools| {
         let sweep = pools.sweep(Arc::clone(&api), params.state.clone());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use protocol::migration::PSK_FILE;
-use protocol::runner::{ORDERS_IDENTITY, ORDERS_NAME};
+use protocol::runner::{MONITOR_TOKEN, ORDERS_IDENTITY, ORDERS_NAME};
 use rcgen::{CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, KeyPair};
 use rustls::ClientConfig;
 use serde_json::{Value, json};
@@ -52,12 +52,18 @@ pub(super) fn ssh_secret(namespace: &str, name: &str, owner: &Value) -> Result<V
     }))
 }
 
-/// A new secret: type `Opaque`, keys `token` and `keys.psk`, and those of [`orders_identity`]. `keys.psk` is never sent: QEMU encrypts
-/// by it what moves a guest. Not immutable: the files of one that is made anew are then replaced in its pods.
+/// A new secret: type `Opaque`, keys `token` and `keys.psk`, those of [`orders_identity`], and the
+/// token of the guest's monitor. `keys.psk` is never sent: QEMU encrypts by it what moves a guest.
+/// Not immutable: the files of one that is made anew are then replaced in its pods.
 ///
 /// # Errors
 /// [`KeyError`] when the operating system gives no randomness.
-pub(super) fn runner_secret(namespace: &str, name: &str, owner: &Value) -> Result<Value, KeyError> {
+pub(super) fn runner_secret(
+    namespace: &str,
+    name: &str,
+    owner: &Value,
+    monitor: Option<&str>,
+) -> Result<Value, KeyError> {
     let random = || {
         let mut bytes = [0; SECRET_BYTES];
         OsRng.fill_bytes(&mut bytes);
@@ -70,6 +76,9 @@ pub(super) fn runner_secret(namespace: &str, name: &str, owner: &Value) -> Resul
     // Text in the file, so that it can be sent as it is.
     data[TOKEN] = json!(STANDARD.encode(token));
     data[PSK_FILE] = json!(STANDARD.encode(key));
+    if let Some(monitor) = monitor {
+        data[MONITOR_TOKEN] = json!(STANDARD.encode(monitor));
+    }
     Ok(json!({
         "apiVersion": "v1",
         "kind": "Secret",
@@ -77,6 +86,26 @@ pub(super) fn runner_secret(namespace: &str, name: &str, owner: &Value) -> Resul
         "type": "Opaque",
         "data": data,
     }))
+}
+
+/// What such a secret lacks, as its `data`: one that is older than certificates, or than the key
+/// from which the token of the guest's monitor is derived.
+///
+/// # Errors
+/// [`KeyError`] when the operating system gives no randomness.
+pub(super) fn runner_lacks(
+    secret: &Value,
+    monitor: Option<&str>,
+) -> Result<Option<Value>, KeyError> {
+    let mut data = match certificate(secret) {
+        Some(_) => json!({}),
+        None => orders_identity()?,
+    };
+    let monitor = monitor.map(|token| STANDARD.encode(token));
+    if let Some(token) = monitor.filter(|token| secret["data"][MONITOR_TOKEN] != token.as_str()) {
+        data[MONITOR_TOKEN] = json!(token);
+    }
+    Ok(Some(data).filter(|data| *data != json!({})))
 }
 
 /// A certificate that the runners of one VM show, which signs itself, and its key: `tls.crt` and `tls.key`, as a secret holds them.
@@ -156,7 +185,7 @@ mod tests {
     #[test]
     fn no_two_tokens_are_alike_and_each_is_its_vms() {
         let owner = json!({"uid": "u"});
-        let made = |name| runner_secret("default", name, &owner).expect("makes");
+        let made = |name| runner_secret("default", name, &owner, Some("m")).expect("makes");
         let (one, other) = (made("runner-neonvm-a"), made("runner-neonvm-b"));
         let text = token(&one).expect("it has one");
         assert_eq!(text.len(), 43, "256 bits in base64");
@@ -184,5 +213,26 @@ mod tests {
             assert!(certificate(&half).is_none(), "without {file}");
         }
         assert!(certificate(&json!({"data": {"token": "eA=="}})).is_none());
+    }
+
+    /// Requirement: W3.
+    #[test]
+    fn secret_gets_the_monitors_token_that_it_lacks_and_nothing_else() {
+        let owner = json!({"uid": "u"});
+        let made = |monitor| runner_secret("default", "x", &owner, monitor).expect("makes");
+        let lacks = |secret: &Value, monitor| runner_lacks(secret, monitor).expect("makes");
+        assert_eq!(lacks(&made(Some("m")), Some("m")), None);
+        assert_eq!(lacks(&made(Some("m")), None), None);
+        assert_eq!(lacks(&made(None), None), None);
+        let monitors = Some(json!({"monitor.token": "bQ=="}));
+        assert_eq!(lacks(&made(None), Some("m")), monitors);
+        assert_eq!(lacks(&made(Some("old")), Some("m")), monitors);
+        let older = json!({"data": {"token": "eA=="}});
+        let data = lacks(&older, Some("m")).expect("it lacks both");
+        assert_eq!(
+            data.as_object().map(serde_json::Map::len),
+            Some(3),
+            "{data}"
+        );
     }
 }

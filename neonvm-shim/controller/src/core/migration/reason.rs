@@ -18,6 +18,11 @@ pub enum Reason {
     },
     /// The VM is being deleted.
     VmDeleted,
+    /// The VM has disks on claims, which one pod writes at a time.
+    DisksOnClaims {
+        /// Names of the claims, the root disk's first.
+        claims: Vec<String>,
+    },
     /// The VM left its pod or was taken out of the migration by somebody else.
     VmChanged {
         /// Its phase.
@@ -78,6 +83,12 @@ impl fmt::Display for Reason {
         match self {
             Self::NoVm { vm } => write!(f, "there is no VM {vm}"),
             Self::VmDeleted => f.write_str("the VM is being deleted"),
+            Self::DisksOnClaims { claims } => write!(
+                f,
+                "the VM has disks on the claims {}, which one pod writes at a time, so its guest cannot move while it \
+                 runs: delete its pod, and it starts on a node where the claims can be mounted",
+                claims.join(", ")
+            ),
             Self::VmChanged { phase } => write!(
                 f,
                 "the VM was changed by somebody else and is {}",

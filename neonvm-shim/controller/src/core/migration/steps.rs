@@ -6,6 +6,7 @@
 //!     ──► VM's pod is the target  (the point of no return)  ──► target runs ──► owners ──► source ends ──► Succeeded
 //! ```
 
+use protocol::claims::claimed_disks;
 use protocol::migration::{
     DiskTravel, IncomingOrder, IncomingStage, OutgoingOrder, OutgoingStage, StreamOptions,
 };
@@ -41,6 +42,11 @@ impl Draft<'_> {
         };
         if vm.metadata.deletion_timestamp.is_some() {
             return self.fail(&Reason::VmDeleted);
+        }
+        let disks = claimed_disks(&vm.spec);
+        if !disks.is_empty() {
+            let claims = disks.into_iter().map(|disk| disk.claim).collect();
+            return self.fail(&Reason::DisksOnClaims { claims });
         }
         if self.status.target_pod_name.is_empty() {
             self.status.target_pod_name = format!("{}-{}", vm.metadata.name, self.input.suffix);

@@ -438,3 +438,31 @@ fn guest_ports_follow_the_runners() {
         ]
     );
 }
+
+/// Requirement: D1.
+#[test]
+fn runner_knows_its_vm_by_uid_where_disks_lie_on_claims_and_nowhere_else() {
+    let mut vm = sample_vm();
+    vm.metadata.uid = "uid-1".into();
+    let use_disk = ("bellows.dev/use-disk".to_owned(), "true".to_owned());
+    vm.metadata.annotations.extend([use_disk]);
+    let settings = Settings::cluster("runner:1");
+    let told = |vm: &VirtualMachine| {
+        let pod = build(vm, &status(), &settings);
+        let env = pod["spec"]["containers"][0]["env"].as_array().cloned();
+        let env = env.into_iter().flatten();
+        let ours = ["K8S_POD_NAMESPACE", "VM_UID", "VM_USE_DISK"].map(Value::from);
+        env.filter(|one| ours.contains(&one["name"])).collect()
+    };
+    let none: Vec<Value> = told(&vm);
+    assert!(none.is_empty(), "{none:?}");
+    let disk = json!([{"name": "data", "mountPath": "/data",
+        "persistentVolumeClaim": {"claimName": "pg-data", "size": "1Gi"}}]);
+    vm.spec.disks = serde_json::from_value(disk).expect("disks");
+    let of_ours = [
+        json!({"name": "K8S_POD_NAMESPACE", "value": "default"}),
+        json!({"name": "VM_UID", "value": "uid-1"}),
+        json!({"name": "VM_USE_DISK", "value": "true"}),
+    ];
+    assert_eq!(told(&vm), of_ours);
+}

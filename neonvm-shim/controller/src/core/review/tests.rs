@@ -74,6 +74,70 @@ fn amounts_are_brought_into_form() {
     );
 }
 
+/// The spec that a review's object gets.
+fn mutated_spec(review: &Value) -> (Value, Value) {
+    let answer = answer(Task::Mutate, review, &Excused::default()).expect("a review");
+    assert!(is_allowed(&answer));
+    let response = answer.review["response"].clone();
+    let Some(patch) = response["patch"].as_str() else {
+        return (review["request"]["object"]["spec"].clone(), response);
+    };
+    let patch = STANDARD.decode(patch).expect("base64");
+    let patch: Vec<Value> = serde_json::from_slice(&patch).expect("operations");
+    let spec = patch.iter().find(|one| one["path"] == "/spec");
+    (spec.expect("a spec")["value"].clone(), response)
+}
+
+#[test]
+fn size_that_is_left_out_is_put_in() {
+    let mut new = vm(json!(3));
+    new["spec"]["guest"]["cpus"]
+        .as_object_mut()
+        .expect("it")
+        .remove("use");
+    new["spec"]["guest"]["memorySlots"]["use"] = Value::Null;
+    let (spec, _) = mutated_spec(&review("CREATE", &new, None));
+    assert_eq!(spec["guest"]["cpus"]["use"], "250m");
+    assert_eq!(spec["guest"]["memorySlots"]["use"], 1);
+    // The stored form need not be the kept one.
+    let old = vm(json!(0.5));
+    let (spec, _) = mutated_spec(&review("UPDATE", &new, Some(&old)));
+    assert_eq!(spec["guest"]["cpus"]["use"], "500m");
+    assert_eq!(spec["guest"]["memorySlots"]["use"], 2);
+}
+
+#[test]
+fn autoscaled_vm_is_not_shrunk_by_a_manifest() {
+    let autoscaled = |cpu: u32| {
+        let mut vm = vm(json!(cpu));
+        vm["metadata"]["labels"] = json!({"autoscaling.neon.tech/enabled": "true"});
+        vm
+    };
+    let mut review = review("UPDATE", &autoscaled(1), Some(&autoscaled(3)));
+    review["request"]["userInfo"] = json!({"username": "ann"});
+    review["request"]["options"] = json!({"fieldManager": "kubectl-client-side-apply"});
+    let (spec, response) = mutated_spec(&review);
+    assert_eq!(spec["guest"]["cpus"]["use"], 3);
+    let warning = response["warnings"][0].as_str().unwrap_or_default();
+    assert!(
+        warning.contains(".spec.guest.cpus.use stays 3"),
+        "{response}"
+    );
+    for (member, value) in [
+        (
+            "userInfo",
+            json!({"username": "system:serviceaccount:kube-system:autoscaler-agent"}),
+        ),
+        ("options", json!({"fieldManager": "autoscaler-agent"})),
+    ] {
+        let mut review = review.clone();
+        review["request"][member] = value;
+        let (spec, response) = mutated_spec(&review);
+        assert_eq!(spec["guest"]["cpus"]["use"], 1, "{member}");
+        assert_eq!(response.get("warnings"), None, "{member}");
+    }
+}
+
 #[test]
 fn what_is_in_form_is_left_alone() {
     let mut kept = vm(json!("500m"));

@@ -89,6 +89,23 @@ fn n44_what_the_target_cannot_take_is_told_and_the_guest_stays() {
     world.assert_tidy();
 }
 
+/// Requirement: D1.
+#[test]
+fn guest_with_disks_on_claims_is_not_moved_and_its_claims_are_named() {
+    let mut world = World::with(&json!({}), Settings::cluster("runner:1"));
+    let vm = world.vm.as_mut().expect("it is there");
+    vm["spec"]["disks"] = json!([{"name": "data", "mountPath": "/data",
+        "persistentVolumeClaim": {"claimName": "pg-data", "size": "1Gi"}}]);
+    world.show();
+    world.settle();
+    assert_eq!(world.phase(MOVE), FAILED, "{:#?}", world.log);
+    let told = world.message(MOVE);
+    assert!(told.contains("disks on the claims pg-data"), "{told}");
+    assert_eq!(world.target(), None, "no pod is made for it");
+    assert_eq!(world.running(), [SOURCE]);
+    world.assert_tidy();
+}
+
 #[test]
 fn target_of_a_guest_without_privileges_has_none_either() {
     let mut world = World::with(&json!({}), Settings::cluster("runner:1"));

@@ -418,28 +418,62 @@ fn less_than_before_is_not_told_of_a_guest_that_is_on_its_way_to_more() {
     assert_eq!(told(&world), 2560, "it was told the wanted size");
 }
 
+/// What the condition says of a guest whose runner reports `full`.
+fn told_of(world: &mut World, pod: &str, full: Option<DiskFull>) -> Option<String> {
+    let state = world.runners.get_mut(pod).expect("the runner is there");
+    state.generation += 1;
+    state.disk_full = full;
+    world.show_runner();
+    world.settle();
+    let status = world.status();
+    assert_eq!(status.phase, VmPhase::Running);
+    let mut conditions = status.conditions.into_iter();
+    let degraded = conditions.find(|it| it.kind == "Degraded" && it.status == "True");
+    degraded.map(|it| it.message)
+}
+
+fn full(disks: &[&str]) -> Option<DiskFull> {
+    Some(DiskFull {
+        since_unix_us: 1_700_000_000_000_000,
+        disks: disks.iter().map(|disk| (*disk).to_owned()).collect(),
+    })
+}
+
+#[test]
+fn a_guest_whose_claim_is_full_is_told_of_by_claim() {
+    let mut vm = sample_vm();
+    let disk = json!({"name": "data", "mountPath": "/data",
+        "persistentVolumeClaim": {"claimName": "pg-data"}});
+    vm.spec.disks = vec![serde_json::from_value(disk).expect("a disk")];
+    let (mut world, pod) = running(&vm);
+    for (disks, words) in [
+        (
+            &["data"][..],
+            "PersistentVolumeClaim pg-data has no room for what it writes to data;",
+        ),
+        (
+            &["rootdisk"],
+            "the disk of node here has no room for what it writes to rootdisk;",
+        ),
+        (
+            &["rootdisk", "data"],
+            "the disk of node here or a PersistentVolumeClaim (pg-data) has no room",
+        ),
+        (
+            &[],
+            "the disk of node here or a PersistentVolumeClaim (pg-data) has no room",
+        ),
+    ] {
+        let told = told_of(&mut world, &pod, full(disks)).expect("told");
+        assert!(told.contains(words), "{told}");
+    }
+}
+
 #[test]
 fn a_guest_whose_nodes_disk_is_full_is_told_of_by_disk_and_node_until_it_goes_on() {
     let (mut world, pod) = running(&sample_vm());
-    let mut says = |full: Option<DiskFull>| {
-        let state = world.runners.get_mut(&pod).expect("the runner is there");
-        state.generation += 1;
-        state.disk_full = full;
-        world.show_runner();
-        world.settle();
-        let status = world.status();
-        assert_eq!(status.phase, VmPhase::Running);
-        let mut conditions = status.conditions.into_iter();
-        let degraded = conditions.find(|it| it.kind == "Degraded" && it.status == "True");
-        degraded.map(|it| it.message)
-    };
+    let mut says = |full| told_of(&mut world, &pod, full);
     assert_eq!(says(None), None);
-    let full = |disks: &[&str]| {
-        Some(DiskFull {
-            since_unix_us: 1_700_000_000_000_000,
-            disks: disks.iter().map(|disk| (*disk).to_owned()).collect(),
-        })
-    };
     let told = says(full(&["rootdisk", "data"])).expect("told");
     let words = "stands still since 2023-11-14T22:13:20Z: the disk of node here has no room for what it \
                  writes to rootdisk, data; it goes on by itself as soon as there is room";

@@ -1,7 +1,8 @@
 //! A VM that is stopped and started on request.
 
 use protocol::annotations::{ANNOTATION_POWER_STATE, POWER_STOPPED};
-use protocol::vm::{RestartPolicy, VmPhase};
+use protocol::vm::{RestartPolicy, VirtualMachine, VmPhase};
+use serde_json::json;
 
 use super::phases::{condition, notes, running};
 use super::world::World;
@@ -84,7 +85,16 @@ fn next_pod_of_a_persistent_disk_waits_until_the_last_is_gone() {
     settings.at_most_one_pod = false;
     let mut vm = sample_vm();
     vm.spec.guest.root_disk.persistent = true;
-    let mut world = World::with(&vm, settings);
+    next_pod_waits(&vm, settings.clone());
+    let mut vm = sample_vm();
+    let disk = json!([{"name": "data", "mountPath": "/data",
+        "persistentVolumeClaim": {"claimName": "pg-data", "size": "1Gi"}}]);
+    vm.spec.disks = serde_json::from_value(disk).expect("disks");
+    next_pod_waits(&vm, settings);
+}
+
+fn next_pod_waits(vm: &VirtualMachine, settings: Settings) {
+    let mut world = World::with(vm, settings);
     world.settle();
     let first = world.status().pod_name;
     world.start(&first);
