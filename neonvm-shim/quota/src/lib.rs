@@ -1,10 +1,12 @@
-//! A cgroup of QEMU's own, for its CPU quota: below the root of a machine's hierarchy, or in the group of the container that QEMU runs
-//! in; cgroups of version 1 and 2.
+//! A cgroup of QEMU's own, for its CPU quota and for the bounds of its memory and processes: below
+//! the root of a machine's hierarchy, or in the group of the container that QEMU runs in; cgroups
+//! of version 1 and 2.
 //!
 //! A crate by itself, so that it can also be put into a guest, whose cgroups are of version 2, and tried there.
 
 #![forbid(unsafe_code)]
 
+mod bounds;
 mod own;
 
 use cgroups_rs::CgroupPid;
@@ -14,6 +16,7 @@ use cgroups_rs::fs::hierarchies;
 use cgroups_rs::fs::{Cgroup, Controller};
 use protocol::units::MilliCpu;
 
+pub use bounds::BoundGroup;
 pub use own::OwnGroupError;
 
 /// The kernel's period, microseconds.
@@ -36,6 +39,12 @@ pub enum CgroupError {
     /// The host has no CPU controller where it was looked for.
     #[error("cgroup {0} has no cpu controller")]
     NoController(String),
+    /// The host cannot bound memory or processes where it was looked for.
+    #[error("cgroup {0} has no memory controller, or no pids controller")]
+    NoBounds(String),
+    /// A bound could not be written.
+    #[error("cannot write a bound of memory or processes")]
+    Bound(#[source] cgroups_rs::fs::error::Error),
     /// QEMU could not be moved in.
     #[error("cannot move process {0} into its cgroup")]
     Join(u32, #[source] cgroups_rs::fs::error::Error),
@@ -159,6 +168,7 @@ mod tests {
     use super::*;
     use std::process::{Child, Command, Stdio};
     use std::time::{Duration, Instant};
+    use test_records::{Missing, skip};
 
     #[test]
     fn n20_the_quota_is_the_limit_times_the_factor() {
@@ -206,7 +216,7 @@ mod tests {
         match QuotaGroup::make(&format!("bellows-test/{name}-{}", std::process::id())) {
             Ok(group) => Some(group),
             Err(error) => {
-                println!("SKIP(missing: cgroups, {error}): {test}");
+                skip(test, Missing::Cgroup, &error.to_string());
                 None
             }
         }

@@ -12,10 +12,14 @@ use tokio_util::sync::CancellationToken;
 use tracing::error;
 
 use crate::config::AccelChoice;
-use crate::core::args::Paths;
-use crate::node::{self, Allocatable, NodeError, NodeParams, Orphans, machine};
+use crate::core::paths::Paths;
+use crate::node::{
+    self, Allocatable, GuestWalls, NodeError, NodeParams, Orphans, UserRange, machine,
+};
+use crate::shell::inherit;
 use crate::shell::record::write_json;
-use crate::shell::run::{End, RunError, run};
+use crate::shell::run::{End, run};
+use crate::shell::run_error::RunError;
 use crate::shell::supervisor::OnCancel;
 
 /// Exit status of a runner whose VM failed, as pods know it.
@@ -28,6 +32,9 @@ const VM_FAILED: u8 = 1;
 /// The process becomes the leader of a session of its own, so that no terminal and no parent takes it along. A VM that could
 /// not be started is written down in the directory as one that failed, so that nobody tries it for ever.
 pub async fn run_detached(dir: &Path, on_cancel: OnCancel, cancel: CancellationToken) -> ExitCode {
+    if let Err(error) = inherit::no_files() {
+        error!(%error, "open files of the caller may go on to QEMU");
+    }
     // Fails only if we lead one already.
     let _ = setsid();
     match run(dir, on_cancel, Clock::new(), cancel).await {
@@ -60,6 +67,7 @@ fn exit_code(problem: &RunError) -> Exit {
         RunError::Held(_) => Exit::TryAgain,
         RunError::Disk(_)
         | RunError::RootDisk(_)
+        | RunError::Claim(_)
         | RunError::Drives(_)
         | RunError::Bridge(_)
         | RunError::Overlay(_)
@@ -118,7 +126,7 @@ pub async fn run_node(args: NodeArgs, cancel: CancellationToken) -> Result<(), C
             .and_then(|name| name.into_string().ok())
     };
     let node_name = args.node_name.or_else(host).ok_or(CliError::NoName)?;
-    let client = kube::Client::try_default()
+    let client = api_client::infer()
         .await
         .map_err(|error| CliError::Api(Box::new(error)))?;
     let program = std::env::current_exe().map_err(CliError::Program)?;
@@ -141,6 +149,11 @@ pub async fn run_node(args: NodeArgs, cancel: CancellationToken) -> Result<(), C
         accel: args.accel,
         cpu_quota_percent: args.cpu_quota_percent,
         cgroup_parent: Some(args.cgroup_parent),
+        walls: GuestWalls::Walled(
+            rustix::process::geteuid()
+                .is_root()
+                .then(|| UserRange::of_block(args.loopback)),
+        ),
         ssh_public_key: None,
         monitor_key: None,
         allocatable,

@@ -1,11 +1,17 @@
 //! `config.json` of a runner's directory: everything a runner needs to know, written by who starts it.
 
+mod claims;
+mod walls;
+
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
 use protocol::disk_cache::DiskCache;
 use protocol::vm::VmSpec;
 use serde::{Deserialize, Serialize};
+
+pub use claims::Claims;
+pub use walls::Walls;
 
 /// Version of the file's format.
 pub const CONFIG_FORMAT: u32 = 1;
@@ -38,6 +44,9 @@ pub struct RunnerConfig {
     /// Absolute path of a root disk that stays when this directory goes; `None`: `root.qcow2` in this directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root_overlay: Option<PathBuf>,
+    /// Where the VM's claims are, of a VM with disks on claims.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claims: Option<Claims>,
     /// What this machine learned about KVM and about guest kernels is kept in this directory.
     pub knowledge_dir: PathBuf,
     /// CPU quota of QEMU in per cent of the VM's milli-CPU: 100 is strict, 400 is what NeonVM's runner uses.
@@ -59,6 +68,9 @@ pub struct RunnerConfig {
     /// How the guest's first device is connected.
     #[serde(default, skip_serializing_if = "GuestNetwork::is_default")]
     pub network: GuestNetwork,
+    /// How QEMU is kept from this machine. Without it QEMU has the runner's user and namespaces.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub walls: Option<Walls>,
     /// A line of `authorized_keys` to be let into the guest by ssh.
     pub ssh_public_key: Option<String>,
     /// Where the pod's volumes are, each where it is mounted in the guest; `mounts` in the runner's directory unless said.
@@ -207,6 +219,13 @@ impl RunnerConfig {
             no_flush: self.disk_cache.no_flush && self.root_overlay.is_none(),
             ..self.disk_cache
         }
+    }
+
+    /// Whether the root disk lies on a claim.
+    #[must_use]
+    pub fn root_is_claimed(&self) -> bool {
+        let claim = &self.spec.guest.root_disk.persistent_volume_claim;
+        self.claims.is_some() && claim.is_some()
     }
 
     /// `namespace/name` of the VM.

@@ -7,8 +7,10 @@
 //! /vm/kernel/                 manifest.json of a guest image, and the kernel and initial RAM disk it names
 //! /vm/ssh/authorized_keys     who may enter the guest
 //! /vm/mounts/                 the pod's volumes, each where it is mounted in the guest
+//! /vm/claims/                 the VM's disks that stay, each on a claim of its own
 //! /vm/control/token           what the controller shows to be listened to at the pod's address
 //! /vm/control/keys.psk        what the VM's runners encrypt a move by
+//! /vm/control/monitor.token   what an agent shows to the guest's monitor
 //! /opt/qemu/bin/              QEMU
 //! ```
 //!
@@ -22,24 +24,28 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use protocol::claims::{CLAIMS_DIR, POD_NAMESPACE, USE_DISK, VM_UID, claimed_disks};
 use protocol::disk_cache::DiskCacheError;
 use protocol::image::{ImageContent, ImageManifest, MANIFEST_FILE, MANIFEST_FORMAT};
 use protocol::migration::{PSK_FILE, RECEIVE_MIGRATION};
-use protocol::runner::{CPU_QUOTA_PERCENT, ExitReport, GUEST_NETWORK, GUEST_NETWORKS};
+use protocol::runner::{
+    CPU_QUOTA_PERCENT, ExitReport, GUEST_NETWORK, GUEST_NETWORKS, MONITOR_OPEN, MONITOR_TOKEN,
+    RUNNER_MONITOR,
+};
 use protocol::vm::{CpuScalingMode, VmSpec};
 use telemetry::exit::Exit;
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::run_detached;
 use crate::config::{
-    AccelChoice, BootImage, CONFIG_FORMAT, GuestNetwork, OverlayNic, Programs, Resolver,
+    AccelChoice, BootImage, CONFIG_FORMAT, Claims, GuestNetwork, OverlayNic, Programs, Resolver,
     RunnerConfig,
 };
-use crate::core::args::Paths;
 use crate::core::overlay::{self, OverlayProblem};
 use crate::core::packed::{
     DISK_CACHE, PackedError, argument, disk_cache, is_set, vm_spec, vm_status,
 };
+use crate::core::paths::Paths;
 use crate::node::images;
 use crate::shell::record::{RecordError, private_dir, read_json, write_json};
 use crate::shell::supervisor::OnCancel;
@@ -91,9 +97,20 @@ pub enum ContainerError {
     /// A disk that nothing in the pod would keep.
     #[error(
         "spec.guest.rootDisk.persistent: the pod has no volume for the root disk, and without one the disk goes with the pod; \
-         make the VM without it"
+         name a claim for it in spec.guest.rootDisk.persistentVolumeClaim, or make the VM without persistent"
     )]
     NoDiskVolume,
+    /// A claim for a disk that is not to stay.
+    #[error(
+        "spec.guest.rootDisk.persistentVolumeClaim takes spec.guest.rootDisk.persistent: true; \
+         make the VM with both, or without both"
+    )]
+    NotPersistent,
+    /// Nobody says whose the disks are.
+    #[error(
+        "the pod has no {VM_UID}, by which disks on claims are told from those of other VMs: use a controller of this version"
+    )]
+    NoUid,
     /// A file of the image or of an init container.
     #[error("cannot read {0}")]
     Read(PathBuf, #[source] io::Error),
@@ -126,6 +143,12 @@ pub struct PodFacts {
     pub quota: Option<String>,
     /// How its guest is connected, likewise.
     pub network: Option<String>,
+    /// Whether its guest's monitor takes any agent.
+    pub monitor_is_open: bool,
+    /// Uid of the VM, of one with disks on claims.
+    pub vm_uid: Option<String>,
+    /// What that VM says of the disks of an earlier one.
+    pub use_disk: Option<String>,
 }
 
 impl PodFacts {
@@ -138,12 +161,15 @@ impl PodFacts {
         let host = nix::unistd::gethostname().ok();
         let host = host.and_then(|name| name.into_string().ok());
         Ok(Self {
-            namespace: variable("K8S_POD_NAMESPACE").unwrap_or_else(|| "unknown".to_owned()),
+            namespace: variable(POD_NAMESPACE).unwrap_or_else(|| "unknown".to_owned()),
             name: variable("K8S_POD_NAME").or(host).unwrap_or_default(),
             address: own_address()?,
             receives: variable(RECEIVE_MIGRATION).is_some_and(|text| text == "true"),
             quota: variable(CPU_QUOTA_PERCENT),
             network: variable(GUEST_NETWORK),
+            monitor_is_open: variable(RUNNER_MONITOR).is_some_and(|text| text == MONITOR_OPEN),
+            vm_uid: variable(VM_UID),
+            use_disk: variable(USE_DISK),
         })
     }
 
@@ -184,6 +210,7 @@ pub async fn run(args: &[String], cancel: CancellationToken) -> ExitCode {
         let dir = root.join("vm/images/run");
         private_dir(&dir).map_err(|error| RecordError::Write(dir.display().to_string(), error))?;
         write_json(&Paths::new(&dir).config(), &config)?;
+        write_monitor_token(root, &dir, &pod)?;
         let_read(&config.image);
         Ok((dir, config))
     });
@@ -201,6 +228,31 @@ pub async fn run(args: &[String], cancel: CancellationToken) -> ExitCode {
             Exit::Config.into()
         }
     }
+}
+
+/// Puts the token that the guest's monitor asks for into the runner's directory, or removes that of
+/// an earlier container of the pod. A secret that is older than such tokens has none.
+///
+/// # Errors
+/// [`ContainerError`].
+pub fn write_monitor_token(root: &Path, dir: &Path, pod: &PodFacts) -> Result<(), ContainerError> {
+    let given = root.join(KEYS).join(MONITOR_TOKEN);
+    let token = match std::fs::read(&given) {
+        _ if pod.monitor_is_open => None,
+        Ok(token) => Some(token),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(ContainerError::Read(given, error)),
+    };
+    let path = Paths::new(dir).monitor_token();
+    let written = match token {
+        Some(token) => telemetry::durable::replace(&path, &token),
+        None => match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        },
+    };
+    let failed = |error| RecordError::Write(path.display().to_string(), error);
+    Ok(written.map_err(failed)?)
 }
 
 /// Lets QEMU, which has no privileges, read what init containers have put there as somebody else.
@@ -246,9 +298,7 @@ pub fn config(
 ) -> Result<RunnerConfig, ContainerError> {
     let mut spec = vm_spec(args)?;
     fill(&mut spec, args)?;
-    if spec.guest.root_disk.persistent {
-        return Err(ContainerError::NoDiskVolume);
-    }
+    let claims = claims(root, &spec, pod)?;
     let overlay = overlay_nic(&spec, args)?;
     let image = boot_image(root, args)?;
     let quota = quota_percent(args, pod.quota.as_deref())?;
@@ -271,6 +321,7 @@ pub fn config(
         accel: AccelChoice::Auto,
         disk_cache,
         root_overlay: None,
+        claims,
         knowledge_dir: root.join("vm/images/known"),
         cpu_quota_percent: quota.unwrap_or(100),
         // The kubelet has put us into the container's own group, and its limits hold for QEMU too.
@@ -281,6 +332,7 @@ pub fn config(
         vsock_cid: None,
         overlay,
         network,
+        walls: None,
         ssh_public_key: std::fs::read_to_string(keys).ok(),
         mounts: Some(root.join(MOUNTS)),
         control_token: Some(root.join(TOKEN)).filter(|file| file.exists()),
@@ -288,6 +340,24 @@ pub fn config(
         runs_init_script: true,
         receive: pod.receives,
     })
+}
+
+/// Where the VM's disks on claims are, if it has any.
+fn claims(root: &Path, spec: &VmSpec, pod: &PodFacts) -> Result<Option<Claims>, ContainerError> {
+    let disk = &spec.guest.root_disk;
+    match (disk.persistent, &disk.persistent_volume_claim) {
+        (true, None) => return Err(ContainerError::NoDiskVolume),
+        (false, Some(_)) => return Err(ContainerError::NotPersistent),
+        _ => {}
+    }
+    if claimed_disks(spec).is_empty() {
+        return Ok(None);
+    }
+    Ok(Some(Claims {
+        dir: root.join(CLAIMS_DIR.trim_start_matches('/')),
+        vm_uid: pod.vm_uid.clone().ok_or(ContainerError::NoUid)?,
+        use_disk: pod.use_disk.clone(),
+    }))
 }
 
 /// What the controller passes beside the spec holds where the spec says nothing.

@@ -27,5 +27,7 @@ pub mod cli;
 pub mod config;
 pub mod container;
 pub mod core;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
 pub mod node;
 pub mod shell;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use neonvm_quota::QuotaGroup;
 use protocol::units::MilliCpu;
 use support::kit;
+use test_records::{Missing, skip};
 
 /// Length of a firmware image.
 const ROM_BYTES: usize = 64 << 10;
@@ -54,11 +55,7 @@ async fn n20_a_busy_qemu_cannot_burn_more_than_its_quota_times_the_factor() {
     let group = match QuotaGroup::make(&format!("bellows-test/quota-{}", std::process::id())) {
         Ok(group) => group,
         Err(error) => {
-            println!(
-                "SKIP(missing: cgroups, {}): {test}",
-                telemetry::chain(&error)
-            );
-            return;
+            return skip(test, Missing::Cgroup, &telemetry::chain(&error));
         }
     };
     let rom = tempfile::NamedTempFile::new().expect("a file");

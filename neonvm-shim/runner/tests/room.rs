@@ -12,6 +12,7 @@ use neonvm_runner::shell::guest::{Daemon, checksum, put_files};
 use neonvm_runner::shell::record::write_json;
 use protocol::runner::{RunnerPhase, RunnerState};
 use support::{Bounds, Kit, Vm, kit};
+use test_records::{Missing, skip};
 
 const SMALL: Bounds = Bounds {
     cpus: [1000, 1000, 1000],
@@ -106,7 +107,7 @@ fn remove(filler: &Path) {
 async fn a_guest_whose_hosts_disk_is_full_is_told_of_and_goes_on_once_there_is_room() {
     let test = "a_guest_whose_hosts_disk_is_full_is_told_of_and_goes_on_once_there_is_room";
     let Some(disk) = SmallDisk::new() else {
-        return println!("SKIP(missing: root): {test}");
+        return skip(test, Missing::Root, "a small disk is mounted");
     };
     let Some(kit) = kit(test).await else { return };
     let mut vm = disk.vm(&kit);

@@ -10,6 +10,7 @@ use neonvm_runner::core::bridge::{self, GUEST, POD};
 use neonvm_runner::core::traffic::{READ, Traffic, parse};
 use support::config_of_nothing;
 use test_network::Network;
+use test_records::{Missing, skip};
 
 /// The pod's address, and those of two neighbours: one as pods have them, one of the world's, kept for documentation.
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 200, 0, 2);
@@ -86,7 +87,7 @@ async fn greeted(from: &Network, at: Ipv4Addr) {
 async fn what_a_guest_says_to_the_world_is_counted_and_what_stays_in_the_cluster_is_not() {
     let test = "what_a_guest_says_to_the_world_is_counted_and_what_stays_in_the_cluster_is_not";
     let Some([pod, wire, guest]) = pod() else {
-        return println!("SKIP(missing: root): {test}");
+        return skip(test, Missing::Root, "networks of its own");
     };
     let mut config = config_of_nothing();
     config.pod_ip = ADDRESS;

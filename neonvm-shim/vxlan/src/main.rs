@@ -48,7 +48,7 @@ async fn start(args: Args) -> anyhow::Result<()> {
     }
     let local = args.node_ip.context("--node-ip is required")?;
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let client = kube::Client::try_default().await;
+    let client = api_client::infer().await;
     let client = client.context("no API server is configured")?;
     let mut registry = Registry::default();
     let metrics = Metrics::register(&mut registry);

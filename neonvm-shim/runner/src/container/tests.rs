@@ -16,6 +16,9 @@ fn pod() -> PodFacts {
         receives: false,
         quota: None,
         network: None,
+        monitor_is_open: false,
+        vm_uid: None,
+        use_disk: None,
     }
 }
 
@@ -205,6 +208,25 @@ fn a_token_that_the_pod_has_is_asked_for() {
     assert_eq!(config.control_token, Some(token));
 }
 
+/// Requirement: W3.
+#[test]
+fn guest_of_a_pod_gets_the_token_of_its_secret_unless_its_monitor_is_open() {
+    let root = files();
+    let dir = tempfile::tempdir().unwrap();
+    let given = root.path().join("vm/control/monitor.token");
+    fs::create_dir_all(given.parent().unwrap()).unwrap();
+    let mut pod = pod();
+    let held = |pod: &PodFacts| {
+        write_monitor_token(root.path(), dir.path(), pod).unwrap();
+        fs::read_to_string(dir.path().join("monitor.token")).ok()
+    };
+    assert_eq!(held(&pod), None);
+    fs::write(&given, "secret").unwrap();
+    assert_eq!(held(&pod).as_deref(), Some("secret"));
+    pod.monitor_is_open = true;
+    assert_eq!(held(&pod), None);
+}
+
 #[test]
 fn a_vm_with_an_address_in_the_overlay_has_its_guest_connected() {
     let root = files();
@@ -274,6 +296,38 @@ fn persistent_disk_without_a_volume_is_refused() {
     assert!(
         refused.contains("has no volume for the root disk"),
         "{refused}"
+    );
+    assert!(
+        refused.contains("spec.guest.rootDisk.persistentVolumeClaim"),
+        "the fix: {refused}"
+    );
+}
+
+/// Requirement: D1.
+#[test]
+fn disk_on_a_claim_takes_persistent_and_the_uid_of_the_vm() {
+    let root = files();
+    let mut spec = spec();
+    let claim = json!({"claimName": "pg-root"});
+    spec["guest"]["rootDisk"]["persistentVolumeClaim"] = claim;
+    let of = |spec: &Value, pod: &PodFacts| config(root.path(), &args_of(spec, "x", &[]), pod);
+    let refused = of(&spec, &pod()).unwrap_err().to_string();
+    assert!(refused.contains("persistent: true"), "{refused}");
+    spec["guest"]["rootDisk"]["persistent"] = json!(true);
+    let refused = of(&spec, &pod()).unwrap_err().to_string();
+    assert!(refused.contains("has no VM_UID"), "{refused}");
+    let pod = PodFacts {
+        vm_uid: Some("u".into()),
+        use_disk: Some("true".into()),
+        ..pod()
+    };
+    let config = of(&spec, &pod).unwrap();
+    assert!(config.root_is_claimed());
+    let claims = config.claims.unwrap();
+    assert_eq!(claims.dir, root.path().join("vm/claims"));
+    assert_eq!(
+        (claims.vm_uid.as_str(), claims.use_disk.as_deref()),
+        ("u", Some("true"))
     );
 }
 

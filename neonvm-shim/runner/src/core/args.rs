@@ -1,16 +1,18 @@
 //! QEMU's command line.
 
 use std::net::Ipv4Addr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use protocol::migration::{DISK_SOCKET, STREAM_SOCKET};
+use protocol::claims::ROOT_DRIVE;
 use protocol::units::Bytes;
 use protocol::vm::MEMORY_BLOCK_BYTES;
 
-use super::disks::Drive;
+use super::disks::{Drive, claimed_options};
+use super::passt::{Connection, NETDEV, connection};
+use super::paths::Paths;
 use super::shape::{CpuControl, Shape};
 use super::transfer::Manifest;
-use super::{bridge, forwards, host_name, nic, overlay};
+use super::{bridge, claims, forwards, host_name, nic, overlay, passt};
 use crate::config::{Accel, RunnerConfig};
 
 /// Guest ports that are always reachable at the pod's address: ssh, host metrics, the monitor.
@@ -23,142 +25,6 @@ pub const LOG_PORT: &str = "tech.neon.log.0";
 const SANDBOX: &str = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny";
 /// Type of a CPU of `-cpu max`.
 const CPU_DRIVER: &str = "max-x86_64-cpu";
-
-/// Files and sockets of one runner.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Paths {
-    /// The directory itself.
-    pub dir: PathBuf,
-}
-
-impl Paths {
-    /// The paths below a directory.
-    #[must_use]
-    pub fn new(dir: impl Into<PathBuf>) -> Self {
-        Self { dir: dir.into() }
-    }
-
-    /// The runner's monitor socket.
-    #[must_use]
-    pub fn qmp(&self) -> PathBuf {
-        self.dir.join("qmp.sock")
-    }
-
-    /// A second monitor, for people and benchmarks.
-    #[must_use]
-    pub fn qmp_manual(&self) -> PathBuf {
-        self.dir.join("qmp-manual.sock")
-    }
-
-    /// The guest's first serial port.
-    #[must_use]
-    pub fn console(&self) -> PathBuf {
-        self.dir.join("console.sock")
-    }
-
-    /// What the guest wrote there.
-    #[must_use]
-    pub fn console_log(&self) -> PathBuf {
-        self.dir.join("console.log")
-    }
-
-    /// What its programs wrote to their log.
-    #[must_use]
-    pub fn guest_log(&self) -> PathBuf {
-        self.dir.join("guest.log")
-    }
-
-    /// QEMU's own messages.
-    #[must_use]
-    pub fn qemu_log(&self) -> PathBuf {
-        self.dir.join("qemu.log")
-    }
-
-    /// The runner's own messages, if who started it sends them there.
-    #[must_use]
-    pub fn runner_log(&self) -> PathBuf {
-        self.dir.join("runner.log")
-    }
-
-    /// QEMU's process id, written by QEMU.
-    #[must_use]
-    pub fn pid_file(&self) -> PathBuf {
-        self.dir.join("qemu.pid")
-    }
-
-    /// The writable layer over the image's root disk: a file that stays, or one of this directory.
-    #[must_use]
-    pub fn root_disk(&self, config: &RunnerConfig) -> PathBuf {
-        let stays = config.root_overlay.clone();
-        stays.unwrap_or_else(|| self.dir.join("root.qcow2"))
-    }
-
-    /// A drive beside it.
-    #[must_use]
-    pub fn drive(&self, drive: &Drive) -> PathBuf {
-        self.dir.join(drive.file())
-    }
-
-    /// The volumes of the pod, each where it is mounted in the guest, unless somebody else mounts them elsewhere.
-    #[must_use]
-    pub fn mounts(&self) -> PathBuf {
-        self.dir.join("mounts")
-    }
-
-    /// The key by which the guest's daemon knows the runner.
-    #[must_use]
-    pub fn guestd_key(&self) -> PathBuf {
-        self.dir.join("guestd.key")
-    }
-
-    /// Where QEMU waits for the memory and devices of a guest that comes from this machine.
-    #[must_use]
-    pub fn stream(&self) -> PathBuf {
-        self.dir.join(STREAM_SOCKET)
-    }
-
-    /// Where it waits for that guest's disk.
-    #[must_use]
-    pub fn disk(&self) -> PathBuf {
-        self.dir.join(DISK_SOCKET)
-    }
-
-    /// The token that the agent shows to the guest's monitor; no file where none is asked for.
-    #[must_use]
-    pub fn monitor_token(&self) -> PathBuf {
-        self.dir.join("monitor.token")
-    }
-
-    /// The runner's control socket.
-    #[must_use]
-    pub fn control(&self) -> PathBuf {
-        self.dir.join("control.sock")
-    }
-
-    /// What to run.
-    #[must_use]
-    pub fn config(&self) -> PathBuf {
-        self.dir.join("config.json")
-    }
-
-    /// What runs.
-    #[must_use]
-    pub fn record(&self) -> PathBuf {
-        self.dir.join("runner.json")
-    }
-
-    /// How it ended.
-    #[must_use]
-    pub fn exit(&self) -> PathBuf {
-        self.dir.join("exit.json")
-    }
-
-    /// Held by the runner of this directory.
-    #[must_use]
-    pub fn lock(&self) -> PathBuf {
-        self.dir.join("lock")
-    }
-}
 
 /// The command line without the program's own name; with the manifest of a guest that runs elsewhere, that of a QEMU of the
 /// same shape which waits for it.
@@ -225,28 +91,7 @@ pub fn qemu_args(
         log_port(&mut args, paths);
     }
     boot(&mut args, config, shape, accel, arrival);
-    args.one(
-        "-drive",
-        format!(
-            "if=none,id=root,file={},format=qcow2,{}",
-            escaped(&paths.root_disk(config)),
-            config.root_disk_cache()
-        ),
-    );
-    // What is not said of errors: a write that finds no room stops the guest ([`super::room`]), any other error is the guest's.
-    args.one("-device", "virtio-blk-pci,drive=root");
-    for drive in drives {
-        args.one(
-            "-drive",
-            format!(
-                "if=none,id={},file={},{}",
-                drive.id,
-                escaped(&paths.drive(drive)),
-                drive.options(config.disk_cache)
-            ),
-        );
-        args.one("-device", format!("virtio-blk-pci,drive={}", drive.id));
-    }
+    disks(&mut args, config, paths, drives);
     network(&mut args, config, shape, accel, arrival);
     if let Some(cid) = config.vsock_cid {
         args.one("-device", format!("vhost-vsock-pci,guest-cid={cid}"));
@@ -266,6 +111,43 @@ pub fn qemu_args(
         );
     }
     args.0
+}
+
+/// The root disk and the drives beside it. QEMU is given the open files of those on claims.
+fn disks(args: &mut Args, config: &RunnerConfig, paths: &Paths, drives: &[Drive]) {
+    let claimed = claims::drives_on_claims(config, drives);
+    let claimed: Vec<(i32, &str)> = (claims::FIRST_FILE..).zip(claimed).collect();
+    for (number, _) in &claimed {
+        args.one("-add-fd", format!("fd={number},set={number}"));
+    }
+    let given = |id: &str| {
+        let mut claimed = claimed.iter();
+        let (number, _) = claimed.find(|(_, one)| *one == id)?;
+        Some(format!("/dev/fdset/{number}"))
+    };
+    let (file, options) = match given(ROOT_DRIVE) {
+        Some(file) => (file, claimed_options(config.disk_cache)),
+        None => {
+            let options = format!("format=qcow2,{}", config.root_disk_cache());
+            (escaped(&paths.root_disk(config)), options)
+        }
+    };
+    args.one(
+        "-drive",
+        format!("if=none,id={ROOT_DRIVE},file={file},{options}"),
+    );
+    // What is not said of errors: a write that finds no room stops the guest ([`super::room`]), any
+    // other error is the guest's.
+    args.one("-device", format!("virtio-blk-pci,drive={ROOT_DRIVE}"));
+    for drive in drives {
+        let file = given(&drive.id).unwrap_or_else(|| escaped(&paths.drive(drive)));
+        let options = drive.options(config.disk_cache);
+        args.one(
+            "-drive",
+            format!("if=none,id={},file={file},{options}", drive.id),
+        );
+        args.one("-device", format!("virtio-blk-pci,drive={}", drive.id));
+    }
 }
 
 /// The port that a guest's programs write their log to. QEMU puts what comes into a file itself, and forgets it otherwise: a port whose
@@ -294,16 +176,17 @@ fn network(
     let vhost = config.network.vhost && accel == Accel::Kvm;
     let queues = nic::queues(shape, arrival);
     let mac = device_mac(config, arrival);
-    if bridge::connects(config, arrival) {
-        args.one("-netdev", nic::tap("net0", bridge::TAP, queues, vhost));
-        args.one("-device", nic::device("net0", &mac, queues));
-    } else {
-        args.one("-netdev", forwards::user_network(config));
-        args.one("-device", nic::device("net0", &mac, 1));
-    }
+    let passt_mtu = shape.large_frames.then_some(passt::LARGEST_FRAME);
+    let (netdev, queues_here, mtu) = match connection(config, arrival) {
+        Connection::Bridge => (nic::tap("net0", bridge::TAP, queues, vhost), queues, None),
+        Connection::Passt(_) => (NETDEV.to_owned(), 1, passt_mtu),
+        Connection::UserNetwork => (forwards::user_network(config), 1, None),
+    };
+    args.one("-netdev", netdev);
+    args.one("-device", nic::device("net0", &mac, queues_here, mtu));
     if let Some(mac) = overlay_mac(config, arrival) {
         args.one("-netdev", nic::tap("overlay", overlay::TAP, queues, vhost));
-        args.one("-device", nic::device("overlay", &mac, queues));
+        args.one("-device", nic::device("overlay", &mac, queues, None));
     }
 }
 
@@ -377,6 +260,9 @@ pub fn cmdline(config: &RunnerConfig, shape: &Shape, accel: Accel) -> String {
     if config.network.bridged {
         add(&bridge::kernel_words(&config.network.resolver));
     }
+    if let Connection::Passt(_) = connection(config, None) {
+        add(passt::KERNEL_WORD);
+    }
     if let Some(nic) = &config.overlay {
         add(&overlay::kernel_word(nic, &config.pod));
     }
@@ -433,7 +319,7 @@ fn escaped(path: &Path) -> String {
 pub(crate) mod tests {
     use super::*;
     use crate::config::{
-        AccelChoice, BootImage, CONFIG_FORMAT, GuestNetwork, OverlayNic, Programs, Resolver,
+        AccelChoice, BootImage, CONFIG_FORMAT, Claims, GuestNetwork, OverlayNic, Programs, Resolver,
     };
     use crate::core::disks::DriveKind;
     use crate::core::shape::{shape, tests::guest};
@@ -482,6 +368,7 @@ pub(crate) mod tests {
             accel: AccelChoice::Auto,
             disk_cache: DiskCache::OURS,
             root_overlay: None,
+            claims: None,
             knowledge_dir: "/s".into(),
             cpu_quota_percent: 100,
             cgroup_parent: Some("bellows".into()),
@@ -490,6 +377,7 @@ pub(crate) mod tests {
             vsock_cid: None,
             overlay: None,
             network: GuestNetwork::default(),
+            walls: None,
             ssh_public_key: None,
             mounts: None,
             control_token: None,
@@ -580,6 +468,45 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn only_a_device_behind_passt_takes_large_frames() {
+        let mut config = config();
+        assert!(!line_of(&config).contains("host_mtu"));
+        config.walls = Some(passt::tests::walls());
+        let device = "virtio-net-pci,netdev=net0,mac=52:54:00:4d:01:02,host_mtu=65520,romfile=";
+        assert!(line_of(&config).contains(device), "{}", line_of(&config));
+        config.network.bridged = true;
+        assert!(!line_of(&config).contains("host_mtu"));
+    }
+
+    /// The device's features are a part of what is migrated.
+    #[test]
+    fn guest_that_booted_without_large_frames_goes_without_them() {
+        let mut config = config();
+        config.walls = Some(passt::tests::walls());
+        let built = shape(&config.spec.guest, CpuControl::Plug, Accel::Tcg).expect("sound");
+        let mut old = serde_json::to_value(&built).expect("encodes");
+        old.as_object_mut().expect("members").remove("large_frames");
+        let old: Shape = serde_json::from_value(old).expect("as it was written");
+        let paths = Paths::new("/run/vm");
+        let line = qemu_args(&config, &old, Accel::Tcg, &paths, &[], None).join(" ");
+        assert!(
+            line.contains(NETDEV) && !line.contains("host_mtu"),
+            "{line}"
+        );
+    }
+
+    #[test]
+    fn only_a_guest_behind_passt_resends_as_passt_needs_it() {
+        let mut config = config();
+        assert!(!line_of(&config).contains("tcp_frto"));
+        config.walls = Some(passt::tests::walls());
+        let word = " sysctl.net.ipv4.tcp_frto=0 hostname=";
+        assert!(line_of(&config).contains(word), "{}", line_of(&config));
+        config.network.bridged = true;
+        assert!(!line_of(&config).contains("tcp_frto"));
+    }
+
+    #[test]
     fn hot_plug_under_tcg() {
         golden(
             CpuControl::Plug,
@@ -648,6 +575,38 @@ pub(crate) mod tests {
         let root = "if=none,id=root,file=/s/disks/default_pg/root.qcow2,format=qcow2,\
                     cache.writeback=on,cache.direct=off,cache.no-flush=off";
         assert!(stays.contains(root), "{stays}");
+    }
+
+    /// Requirement: D1, D2
+    #[test]
+    fn disks_on_claims_are_open_files_whose_flushes_reach_the_storage() {
+        let mut config = config();
+        let claim = serde_json::json!({"claimName": "c"});
+        let root = &mut config.spec.guest.root_disk;
+        root.persistent_volume_claim = serde_json::from_value(claim).expect("a claim");
+        config.claims = Some(Claims {
+            dir: "/vm/claims".into(),
+            vm_uid: "u".into(),
+            use_disk: None,
+        });
+        let claimed = Drive {
+            id: "disk-pg".into(),
+            kind: DriveKind::Claimed,
+        };
+        let drives = [drives(), vec![claimed]].concat();
+        let shape = shape(&config.spec.guest, CpuControl::Plug, Accel::Tcg).expect("sound");
+        let paths = Paths::new("/run/vm");
+        let line = qemu_args(&config, &shape, Accel::Tcg, &paths, &drives, None).join(" ");
+        for (id, number) in [("root", 40), ("disk-pg", 41)] {
+            let given = format!("-add-fd fd={number},set={number}");
+            assert!(line.contains(&given), "{line}");
+            let drive = format!(
+                "if=none,id={id},file=/dev/fdset/{number},format=raw,cache.writeback=on,\
+                 cache.direct=off,cache.no-flush=off,discard=unmap,auto-read-only=off"
+            );
+            assert!(line.contains(&drive), "{line}");
+        }
+        assert!(!line.contains("/vm/claims"), "{line}");
     }
 
     #[test]

@@ -56,7 +56,8 @@ pub fn public(config: &RunnerConfig) -> BTreeSet<(Protocol, u16)> {
         .collect()
 }
 
-/// Whether QEMU serves on a port that not everybody may serve on: only its user network serves on the guest's.
+/// Whether the program that serves the guest's ports serves on one that not everybody may serve on.
+/// That program is QEMU with its user network, or passt; a bridge needs none.
 #[must_use]
 pub fn needs_privilege(
     config: &RunnerConfig,
@@ -70,20 +71,30 @@ pub fn needs_privilege(
             .any(|(_, port)| *port < first_free_port)
 }
 
+/// Ports of a protocol at the pod's address, each with the guest's port behind it.
+pub fn forwarded(config: &RunnerConfig, protocol: Protocol) -> impl Iterator<Item = (u16, u16)> {
+    let public = public(config).into_iter();
+    let mut ports: BTreeSet<(u16, u16)> = public
+        .filter(|(of, _)| *of == protocol)
+        .map(|(_, port)| (port, port))
+        .collect();
+    if protocol == Protocol::Tcp {
+        ports.insert((GUESTD_FORWARD, GUESTD_PORT));
+    }
+    ports.into_iter()
+}
+
 /// QEMU's user network with one forward per port.
 #[must_use]
 pub fn user_network(config: &RunnerConfig) -> String {
-    let public = public(config).into_iter();
-    // SCTP is unknown to it.
-    let known = public.filter(|(protocol, _)| *protocol != Protocol::Sctp);
-    let mut forwards: BTreeSet<_> = known
-        .map(|(protocol, port)| (protocol.as_str(), port, port))
-        .collect();
-    forwards.insert((Protocol::Tcp.as_str(), GUESTD_FORWARD, GUESTD_PORT));
     let ip = config.pod_ip;
     let mut text = "user,id=net0".to_owned();
-    for (protocol, host, guest) in forwards {
-        text.push_str(&format!(",hostfwd={protocol}:{ip}:{host}-:{guest}"));
+    // SCTP is unknown to it.
+    for protocol in [Protocol::Tcp, Protocol::Udp] {
+        let name = protocol.as_str();
+        for (host, guest) in forwarded(config, protocol) {
+            text.push_str(&format!(",hostfwd={name}:{ip}:{host}-:{guest}"));
+        }
     }
     text
 }

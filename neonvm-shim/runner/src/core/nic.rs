@@ -27,10 +27,12 @@ pub fn tap(id: &str, interface: &str, queues: u32, vhost: bool) -> String {
     format!("tap,id={id},ifname={interface}{several},script=no,downscript=no{vhost}")
 }
 
-/// The device at the end of `netdev`, with this hardware address.
+/// The device at the end of `netdev`, with this hardware address. The guest's kernel takes `mtu`,
+/// the largest packet in bytes, as that of its interface; without one it takes 1500.
 #[must_use]
-pub fn device(netdev: &str, mac: &str, queues: u32) -> String {
+pub fn device(netdev: &str, mac: &str, queues: u32, mtu: Option<u16>) -> String {
     // QEMU gives it as many interrupts as its queues need: two each, and two more.
     let several = if queues > 1 { ",mq=on" } else { "" };
-    format!("virtio-net-pci,netdev={netdev},mac={mac}{several},romfile=")
+    let mtu = mtu.map_or_else(String::new, |bytes| format!(",host_mtu={bytes}"));
+    format!("virtio-net-pci,netdev={netdev},mac={mac}{several}{mtu},romfile=")
 }

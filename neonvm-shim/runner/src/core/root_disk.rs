@@ -141,10 +141,11 @@ pub fn claim(
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn record(vm_uid: &str) -> DiskRecord {
+    /// The record of a disk that is made, of VM `default/pg` with this uid.
+    pub(in crate::core) fn record(vm_uid: &str) -> DiskRecord {
         DiskRecord {
             format: DISK_FORMAT,
             namespace: "default".into(),

@@ -63,6 +63,11 @@ pub struct Shape {
     /// There is a port that the guest's programs write their log to. A QEMU that an older runner started has none.
     #[serde(default)]
     pub log_port: bool,
+    /// A network device behind passt says how large a frame may be
+    /// ([`super::passt::LARGEST_FRAME`]). One that an older runner made does not, and the guest
+    /// then takes 1500 bytes.
+    #[serde(default)]
+    pub large_frames: bool,
 }
 
 /// A spec no QEMU can be built for.
@@ -138,6 +143,7 @@ pub fn shape(guest: &Guest, control: CpuControl, accel: Accel) -> Result<Shape, 
         initial,
         max_cpu: cpus.max,
         log_port: true,
+        large_frames: true,
     })
 }
 

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::orphans::Orphan;
 use super::saved::Saved;
 use crate::config::RunnerConfig;
-use crate::core::args::Paths;
+use crate::core::paths::Paths;
 use crate::shell::http::over_unix;
 use crate::shell::record::{Record, read_json};
 

@@ -42,6 +42,17 @@ pub enum ImageError {
         /// What does not fit.
         what: String,
     },
+    /// An older image.
+    #[error(
+        "image {name:?} has no program {program}: an older version of bellows has built it; \
+         build it again with `bellows image build {name}`"
+    )]
+    Lacks {
+        /// Name of the image, as it is built by.
+        name: String,
+        /// What is missing.
+        program: String,
+    },
     /// It is of the other kind.
     #[error("image {0:?} is not {1}")]
     Kind(String, &'static str),
@@ -73,20 +84,25 @@ impl Store {
     /// # Errors
     /// [`ImageError`].
     pub fn programs(&self) -> Result<Programs, ImageError> {
+        Ok(Programs {
+            qemu_system: self.program("qemu-system-x86_64")?,
+            qemu_img: self.program("qemu-img")?,
+        })
+    }
+
+    /// A program of QEMU's image.
+    ///
+    /// # Errors
+    /// [`ImageError`].
+    pub fn program(&self, program: &str) -> Result<PathBuf, ImageError> {
         let (dir, manifest) = self.manifest(QEMU_IMAGE)?;
         let ImageContent::Runtime(runtime) = manifest.content else {
             return Err(ImageError::Kind(QEMU_IMAGE.to_owned(), "a set of programs"));
         };
-        let program = |program: &str| {
-            let path = runtime.programs.get(program).map(|path| dir.join(path));
-            path.ok_or_else(|| ImageError::Damaged {
-                name: QEMU_IMAGE.to_owned(),
-                what: format!("it has no program {program}"),
-            })
-        };
-        Ok(Programs {
-            qemu_system: program("qemu-system-x86_64")?,
-            qemu_img: program("qemu-img")?,
+        let path = runtime.programs.get(program).map(|path| dir.join(path));
+        path.ok_or_else(|| ImageError::Lacks {
+            name: QEMU_IMAGE.to_owned(),
+            program: program.to_owned(),
         })
     }
 

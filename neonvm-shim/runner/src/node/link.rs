@@ -11,8 +11,9 @@ use tokio::process::{Child, Command};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::core::args::Paths;
+use crate::core::paths::Paths;
 use crate::shell::http::{HttpError, over_unix};
+use crate::shell::inherit;
 use crate::shell::process::append_file;
 
 /// How long a runner holds a question before it repeats itself.
@@ -48,10 +49,13 @@ impl Link {
             .split_first()
             .ok_or_else(|| std::io::Error::other("the runner's command is empty"))?;
         let log = Paths::new(dir).runner_log();
-        let child = Command::new(program)
+        let mut command = Command::new(program);
+        inherit::only_for_runner(&mut command);
+        let child = command
             .args(args)
             .arg("--rundir")
             .arg(dir)
+            .current_dir(dir)
             .stdin(Stdio::null())
             .stdout(Stdio::from(append_file(&log)?))
             .stderr(Stdio::from(append_file(&log)?))

@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 
 use super::prepare::PodRecord;
 use crate::config::RunnerConfig;
-use crate::core::args::Paths;
+use crate::core::paths::Paths;
 use crate::shell::record::read_json;
 
 /// A guest that is left alone.

@@ -10,6 +10,7 @@ use telemetry::clock::Clock;
 
 use super::orphans::Orphans;
 use crate::config::{AccelChoice, Programs};
+use crate::core::users::UserRange;
 
 /// What pods of the node may use altogether.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,6 +21,17 @@ pub struct Allocatable {
     pub memory: Bytes,
     /// Pods.
     pub pods: u32,
+}
+
+/// How guests are kept from the machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GuestWalls {
+    /// Guests are connected by passt. Each VM's processes have a user of this range, for which the
+    /// node driver must be root; without a range they have the node driver's own.
+    Walled(Option<UserRange>),
+    /// Guests are connected by QEMU's user network, and QEMU has the node driver's user and
+    /// namespaces.
+    Open,
 }
 
 /// Everything a node driver needs.
@@ -49,6 +61,8 @@ pub struct NodeParams {
     pub cpu_quota_percent: u32,
     /// Cgroup under which each QEMU gets its own; `None` sets no quotas.
     pub cgroup_parent: Option<String>,
+    /// How guests are kept from the machine.
+    pub walls: GuestWalls,
     /// An `authorized_keys` line that is let into every guest, beside its VM's own key.
     pub ssh_public_key: Option<String>,
     /// Derives the token that the agent shows to each guest's monitor; `None` gives guests none to ask for.
@@ -74,6 +88,12 @@ impl NodeParams {
     #[must_use]
     pub fn vms_dir(&self) -> PathBuf {
         self.state_dir.join("vms")
+    }
+
+    /// The instance's number, which tells it from others on the machine.
+    #[must_use]
+    pub fn block(&self) -> u8 {
+        self.loopback[1]
     }
 
     /// The node's own address: the one the API server has.

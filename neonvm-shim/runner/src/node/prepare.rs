@@ -5,8 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use protocol::annotations::{
-    ANNOTATION_MONITOR_OPEN, ANNOTATION_VSOCK_CID, VsockCidError, vsock_cid,
+    ANNOTATION_MONITOR_OPEN, ANNOTATION_NETWORK, ANNOTATION_VSOCK_CID, NetworkError, VsockCidError,
+    has_outside, vsock_cid,
 };
+use protocol::claims::claimed_disks;
 use protocol::disk_cache::DiskCacheError;
 use protocol::migration::RECEIVE_MIGRATION;
 use protocol::object::Pod;
@@ -16,15 +18,17 @@ use telemetry::bearer::VmKey;
 use tokio::sync::Mutex;
 
 use super::api::{PodId, ssh_key};
+use super::host_wall;
 use super::images::{ImageError, Store};
-use super::params::NodeParams;
+use super::params::{GuestWalls, NodeParams};
 use super::root_disks::{self, DiskClaimError};
+use super::users::UserBook;
 use super::volumes::{self, VolumeError};
-use crate::config::{CONFIG_FORMAT, GuestNetwork, RunnerConfig};
+use crate::config::{CONFIG_FORMAT, GuestNetwork, RunnerConfig, Walls};
 use crate::core::addresses::Addresses;
-use crate::core::args::Paths;
 use crate::core::disks::{self, DiskProblem};
 use crate::core::packed::{DISK_CACHE, PackedError, disk_cache, vm_spec};
+use crate::core::paths::Paths;
 use crate::core::pod::CONTAINER;
 use crate::shell::record::{RecordError, private_dir, read_json, write_json};
 
@@ -51,6 +55,12 @@ pub(super) enum PrepareError {
          Make the VM without it, and do by hand, or in the image, what it does"
     )]
     InitScript,
+    /// Disks on claims.
+    #[error(
+        "persistentVolumeClaim is for clusters, and on one machine there are no claims: for the root disk \
+         rootDisk.persistent: true is enough here, and another disk is an emptyDisk"
+    )]
+    Claims,
     /// The cache of disks.
     #[error("-{DISK_CACHE} is not understood")]
     DiskCache(#[from] DiskCacheError),
@@ -77,6 +87,18 @@ pub(super) enum PrepareError {
     /// No address.
     #[error("all addresses of the instance's loopback block are taken")]
     NoAddress,
+    /// What the annotation says of the guest's network.
+    #[error(transparent)]
+    Network(#[from] NetworkError),
+    /// A network that QEMU's user network cannot give.
+    #[error(
+        "the VM has annotation {ANNOTATION_NETWORK}, and guests here have QEMU's user network, which has no such \
+         wall: start bellows up without --guest-network=user, or take the annotation away"
+    )]
+    NoWalls,
+    /// Every user of the range belongs to a pod.
+    #[error("all users of the instance's range are taken")]
+    NoUser,
     /// No directory.
     #[error("cannot write the VM's directory")]
     Directory(#[from] RecordError),
@@ -92,11 +114,16 @@ impl PrepareError {
             | Self::NoVm
             | Self::Spec(_)
             | Self::InitScript
+            | Self::Claims
             | Self::DiskCache(_)
+            | Self::Network(_)
+            | Self::NoWalls
             | Self::Vsock(_)
             | Self::Disks(_) => "CreateContainerConfigError",
             Self::Volume(_) | Self::RootDisk(_) => "FailedMount",
-            Self::NoVsock | Self::NoAddress | Self::Directory(_) => "CreateContainerError",
+            Self::NoVsock | Self::NoAddress | Self::NoUser | Self::Directory(_) => {
+                "CreateContainerError"
+            }
         }
     }
 }
@@ -207,7 +234,7 @@ impl AddressBook {
 /// Resolves everything and writes the directory; `config.json` last, so that a directory with one is complete.
 pub(super) async fn prepare(
     params: &NodeParams,
-    addresses: &AddressBook,
+    (addresses, users): (&AddressBook, Option<&UserBook>),
     pod: &Pod,
     id: &PodId,
     dir: &Path,
@@ -243,6 +270,15 @@ pub(super) async fn prepare(
         None => store.programs()?,
     };
     let pod_ip = addresses.acquire(&id.key()).await?;
+    let vm_key = format!("{}/{vm}", id.namespace);
+    let walls = walls(
+        params,
+        users,
+        &vm_key,
+        id,
+        has_outside(&pod.metadata.annotations)?,
+    )
+    .await?;
     let keys = authorized_keys(params, &spec, &id.namespace, &vm).await;
     private_dir(dir).map_err(|error| RecordError::Write(dir.display().to_string(), error))?;
     let record = PodRecord {
@@ -268,6 +304,7 @@ pub(super) async fn prepare(
         accel: params.accel,
         disk_cache,
         root_overlay,
+        claims: None,
         knowledge_dir: params.state_dir.clone(),
         cpu_quota_percent: params.cpu_quota_percent,
         cgroup_parent: params.cgroup_parent.clone(),
@@ -276,7 +313,11 @@ pub(super) async fn prepare(
         vsock_cid,
         // There is no network plugin that would give a pod a second interface here.
         overlay: None,
-        network: GuestNetwork::default(),
+        network: GuestNetwork {
+            resolver: host_wall::resolver(),
+            ..GuestNetwork::default()
+        },
+        walls,
         ssh_public_key: keys,
         mounts: None,
         control_token: None,
@@ -289,10 +330,43 @@ pub(super) async fn prepare(
     Ok(())
 }
 
+/// The walls around a pod's QEMU.
+async fn walls(
+    params: &NodeParams,
+    users: Option<&UserBook>,
+    vm: &str,
+    id: &PodId,
+    outside: bool,
+) -> Result<Option<Walls>, PrepareError> {
+    if params.walls == GuestWalls::Open {
+        return if outside {
+            Ok(None)
+        } else {
+            Err(PrepareError::NoWalls)
+        };
+    }
+    let passt = Store::new(&params.store_dir).program("passt")?;
+    let user = match users {
+        None => None,
+        Some(users) => {
+            let user = users.acquire(vm, &id.key(), outside).await?;
+            Some(user.ok_or(PrepareError::NoUser)?)
+        }
+    };
+    Ok(Some(Walls {
+        user,
+        passt,
+        outside,
+    }))
+}
+
 /// Whether a spec can be carried out on one machine.
 fn check(spec: &VmSpec) -> Result<(), PrepareError> {
     if !spec.init_script.is_empty() {
         return Err(PrepareError::InitScript);
+    }
+    if !claimed_disks(spec).is_empty() {
+        return Err(PrepareError::Claims);
     }
     disks::plan(spec, None, None)?;
     Ok(())
@@ -382,6 +456,21 @@ mod tests {
         assert!(monitor_token(Some(&key), &pod, "pg").is_some());
         pod.metadata.annotations = open("true");
         assert_eq!(monitor_token(Some(&key), &pod, "pg"), None);
+    }
+
+    /// Requirement: D1.
+    #[test]
+    fn disk_on_a_claim_is_refused_on_one_machine_with_what_serves_there() {
+        let mut spec = VmSpec::default();
+        spec.guest.root_disk.persistent = true;
+        spec.guest.root_disk.persistent_volume_claim = Some(protocol::vm::ClaimRef::default());
+        let refused = check(&spec).expect_err("there are no claims");
+        assert_eq!(refused.reason(), "CreateContainerConfigError");
+        let said = refused.to_string();
+        assert!(
+            said.contains("rootDisk.persistent: true is enough"),
+            "{said}"
+        );
     }
 
     #[test]

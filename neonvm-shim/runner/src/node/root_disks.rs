@@ -21,7 +21,7 @@ use super::aside::{move_aside, trash};
 use super::images::{ImageError, Store};
 use super::params::NodeParams;
 use crate::config::BootImage;
-use crate::core::args::Paths;
+use crate::core::paths::Paths;
 use crate::core::root_disk::{
     Claim, ClaimProblem, DISK_FILE, DISK_FORMAT, DiskRecord, Found, RECORD_FILE, claim,
 };

@@ -9,7 +9,7 @@ use protocol::runner::ExitReport;
 use tracing::warn;
 
 use super::link;
-use crate::core::args::Paths;
+use crate::core::paths::Paths;
 use crate::shell::http::over_unix;
 use crate::shell::record::{Record, read_json};
 

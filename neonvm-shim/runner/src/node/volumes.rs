@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use tracing::{info, warn};
 
 use super::params::NodeParams;
-use crate::core::args::Paths;
+use crate::core::paths::Paths;
 use crate::core::pod::CONTAINER;
 
 /// Where guest mounts appear in the runner's container.

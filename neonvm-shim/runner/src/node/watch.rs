@@ -21,9 +21,11 @@ use tracing::{debug, warn};
 use super::api::PodId;
 use super::aside::keep_clean;
 use super::deletions;
+use super::host_wall;
 use super::object::keep;
-use super::params::NodeParams;
+use super::params::{GuestWalls, NodeParams};
 use super::prepare::{AddressBook, PodRecord, grace_ms};
+use super::users::{self, UserBook};
 use super::worker::{Wish, Worker};
 use crate::core::pod::Desired;
 use crate::shell::record::{RecordError, private_dir};
@@ -44,7 +46,7 @@ pub enum NodeError {
     #[error("cannot use {0}")]
     Directory(String, #[source] std::io::Error),
     /// The addresses.
-    #[error("cannot read the pods' addresses")]
+    #[error("cannot read the pods' addresses and users")]
     Addresses(#[from] RecordError),
 }
 
@@ -64,9 +66,17 @@ pub async fn run(mut params: NodeParams, cancel: CancellationToken) -> Result<()
     }
     let path = params.state_dir.join("addresses.json");
     let addresses = AddressBook::open(path, params.loopback)?;
+    let users = match params.walls {
+        GuestWalls::Walled(Some(range)) => {
+            Some(UserBook::open(users::path(&params.state_dir), range)?)
+        }
+        _ => None,
+    };
+    host_wall::make(&params).await;
     let mut driver = Driver {
         params,
         addresses,
+        users,
         workers: BTreeMap::new(),
         tasks: JoinSet::new(),
         queued: BTreeMap::new(),
@@ -80,12 +90,14 @@ pub async fn run(mut params: NodeParams, cancel: CancellationToken) -> Result<()
     let clock = driver.params.clock;
     let cleaner = tokio::spawn(keep_clean(driver.params.state_dir.clone(), clock));
     let deletions = tokio::spawn(deletions::follow(driver.params.clone(), cancel.clone()));
+    let wall = tokio::spawn(host_wall::keep(driver.params.clone(), cancel.clone()));
     driver.follow(&cancel).await;
     // Workers hold no state that is not on disk.
     driver.tasks.shutdown().await;
     heart.abort();
     cleaner.abort();
     deletions.abort();
+    wall.abort();
     Ok(())
 }
 
@@ -97,6 +109,7 @@ struct Known {
 struct Driver {
     params: NodeParams,
     addresses: AddressBook,
+    users: Option<UserBook>,
     workers: BTreeMap<String, Known>,
     tasks: JoinSet<(String, String)>,
     /// Pods whose place a predecessor of the same name still has.
@@ -238,6 +251,7 @@ impl Driver {
         let worker = Worker {
             params: self.params.clone(),
             addresses: self.addresses.clone(),
+            users: self.users.clone(),
             dir: self.params.vms_dir().join(id.dir_name()),
             id,
             wish: rx,

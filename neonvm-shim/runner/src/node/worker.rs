@@ -16,8 +16,9 @@ use super::aside::move_aside;
 use super::link::{self, Link};
 use super::params::NodeParams;
 use super::prepare::{AddressBook, PodRecord, prepare};
+use super::users::UserBook;
 use super::{saved, volumes};
-use crate::core::args::Paths;
+use crate::core::paths::Paths;
 use crate::core::pod::{CONTAINER, Desired, Local, StatusInput, Step, View, next, status, summary};
 use crate::shell::process::ProcessId;
 use crate::shell::record::{Record, read_json};
@@ -52,6 +53,7 @@ pub(super) struct Wish {
 pub(super) struct Worker {
     pub(super) params: NodeParams,
     pub(super) addresses: AddressBook,
+    pub(super) users: Option<UserBook>,
     pub(super) id: PodId,
     pub(super) dir: PathBuf,
     pub(super) wish: watch::Receiver<Arc<Wish>>,
@@ -163,7 +165,7 @@ impl Worker {
     async fn prepare(&self, wish: &Wish, seen: &mut Seen) {
         match prepare(
             &self.params,
-            &self.addresses,
+            (&self.addresses, self.users.as_ref()),
             &wish.pod,
             &self.id,
             &self.dir,
@@ -291,6 +293,12 @@ impl Worker {
                 error = telemetry::chain(&error),
                 "address not freed"
             );
+        }
+        if let Some(users) = &self.users
+            && let Err(error) = users.release(&self.id.key()).await
+        {
+            let error = telemetry::chain(&error);
+            warn!(pod = self.id.key(), error, "user not freed");
         }
         if in_api && let Err(error) = api::delete(&self.params.client, &self.id).await {
             warn!(

@@ -8,16 +8,14 @@ use std::fs::OpenOptions;
 use std::io::{self, Write as _};
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::time::Duration;
 
 use neonvm_links::{Links, LinksError};
-use tokio::io::AsyncWriteExt as _;
 use tokio::net::UdpSocket;
-use tokio::process::Command;
 use tracing::{info, warn};
 
 use super::cable::{self, TunError};
+use super::nft::{self, NFT, NftError};
 use super::process::ProcessId;
 use crate::config::RunnerConfig;
 use crate::core::args::device_mac;
@@ -25,8 +23,6 @@ use crate::core::bridge::{self, BITS, BRIDGE, BRIDGE_MAC, POD, TAP};
 use crate::core::dhcp::{CLIENT_PORT, Lease, SERVER_PORT};
 use crate::core::transfer::Manifest;
 
-/// The program that gives rules to the kernel.
-pub(super) const NFT: &str = "nft";
 /// Whether the pod passes packets on.
 const FORWARD: &str = "/proc/sys/net/ipv4/ip_forward";
 /// Whether what comes from loopback may leave by the bridge.
@@ -71,6 +67,15 @@ pub enum BridgeError {
     Hosts(PathBuf, #[source] io::Error),
 }
 
+impl From<NftError> for BridgeError {
+    fn from(error: NftError) -> Self {
+        match error {
+            NftError::Execute(error) => Self::NoNft(error),
+            NftError::Refused(said) => Self::Rules(said),
+        }
+    }
+}
+
 /// Makes bridge, rules and QEMU's end, with so many queues; nothing for a guest that is connected otherwise. Doing it again before there
 /// is a QEMU does no harm.
 ///
@@ -101,7 +106,7 @@ pub async fn prepare(
         // What the guest sends to the pod's address is translated on the bridge then, which sends nothing back where it came from.
         info!(%error, "the guest does not reach itself by the pod's address");
     }
-    give(&bridge::rules(config)).await?;
+    nft::give(&bridge::rules(config)).await?;
     match &config.network.hosts {
         Some(hosts) => name_guest(hosts).map_err(|error| BridgeError::Hosts(hosts.clone(), error)),
         None => Ok(()),
@@ -122,30 +127,6 @@ fn set(setting: &str, value: &str) -> io::Result<()> {
         return Ok(());
     }
     std::fs::write(setting, value)
-}
-
-/// Gives rules to the kernel, all or none.
-async fn give(rules: &str) -> Result<(), BridgeError> {
-    let mut nft = Command::new(NFT)
-        .args(["-f", "-"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .map_err(BridgeError::NoNft)?;
-    if let Some(mut input) = nft.stdin.take() {
-        // A program that ends before it has read everything says why.
-        let _ = input.write_all(rules.as_bytes()).await;
-    }
-    let output = nft.wait_with_output().await.map_err(BridgeError::NoNft)?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    Err(BridgeError::Rules(
-        said.lines().next().unwrap_or_default().to_owned(),
-    ))
 }
 
 fn name_guest(hosts: &Path) -> io::Result<()> {

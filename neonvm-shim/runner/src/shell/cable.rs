@@ -149,6 +149,7 @@ mod tests {
     use rustix::thread::CapabilitySet;
     use std::fs::File;
     use test_network::Network;
+    use test_records::{Missing, skip};
 
     /// Makes an end twice, as two runners do, and takes it and another one without any privilege.
     fn make_and_take(network: &File) -> [Result<(), Option<i32>>; 2] {
@@ -170,10 +171,8 @@ mod tests {
     #[test]
     fn qemus_end_is_made_for_it_and_may_be_taken_without_privileges() {
         let Some(network) = Network::new().expect("a network") else {
-            println!(
-                "SKIP(missing: root): qemus_end_is_made_for_it_and_may_be_taken_without_privileges"
-            );
-            return;
+            let test = "qemus_end_is_made_for_it_and_may_be_taken_without_privileges";
+            return skip(test, Missing::Root, "networks of its own");
         };
         let file = File::open(network.path()).unwrap();
         // Of a thread that ends, with what it gave up.

@@ -15,24 +15,57 @@ use rustix::thread::{
 use tokio::process::{Child, Command};
 use tokio::runtime::Handle;
 
-/// Starts `command` without any privilege but to serve on ports below those that anybody may, where `low_ports` says so.
-///
-/// # Errors
-/// When it cannot be executed, or a privilege not be given up: then nothing was started.
-pub(super) fn spawn(command: &mut Command, low_ports: bool) -> io::Result<Child> {
-    let keep = if low_ports {
+use super::sandbox::Sandbox;
+
+/// What a program keeps that serves on ports below those that anybody may serve on.
+pub(super) fn low_ports(needed: bool) -> CapabilitySet {
+    if needed {
         CapabilitySet::NET_BIND_SERVICE
     } else {
         CapabilitySet::empty()
-    };
-    let runtime = Handle::current();
-    let start = || {
+    }
+}
+
+/// Starts `command` without any privilege but those to keep, which a program of root's has.
+///
+/// # Errors
+/// When it cannot be executed, or a privilege not be given up: then nothing was started.
+pub(super) fn spawn(command: &mut Command, keep: CapabilitySet) -> io::Result<Child> {
+    in_thread(|runtime| {
         give_up(keep)?;
         let _entered = runtime.enter();
         command.spawn()
-    };
-    std::thread::scope(|scope| match scope.spawn(start).join() {
-        Ok(started) => started,
+    })
+}
+
+/// Starts `command` in a sandbox, as its user, without any privilege.
+///
+/// # Errors
+/// When it cannot be executed, or the sandbox not be entered: then nothing was started.
+pub(super) fn spawn_in(command: &mut Command, sandbox: &Sandbox) -> io::Result<Child> {
+    in_thread(|runtime| {
+        sandbox.enter()?;
+        // The new process changes its user, and has nothing left then.
+        give_up(CapabilitySet::SETUID | CapabilitySet::SETGID)?;
+        command.uid(sandbox.user).gid(sandbox.user);
+        let _entered = runtime.enter();
+        command.spawn()
+    })
+}
+
+/// Whether a sandbox can be entered here.
+///
+/// # Errors
+/// What is in the way.
+pub(super) fn try_sandbox(sandbox: &Sandbox) -> io::Result<()> {
+    in_thread(|_| sandbox.enter())
+}
+
+/// Runs something that changes its thread for good.
+fn in_thread<T: Send>(work: impl FnOnce(&Handle) -> io::Result<T> + Send) -> io::Result<T> {
+    let runtime = Handle::current();
+    std::thread::scope(|scope| match scope.spawn(|| work(&runtime)).join() {
+        Ok(done) => done,
         Err(panic) => std::panic::resume_unwind(panic),
     })
 }
@@ -79,10 +112,10 @@ mod tests {
     use procfs::process::Process;
     use std::process::Stdio;
 
-    async fn status_of(low_ports: bool) -> procfs::process::Status {
+    async fn status_of(keep: CapabilitySet) -> procfs::process::Status {
         let mut command = Command::new("sleep");
         command.arg("60").stdin(Stdio::null()).kill_on_drop(true);
-        let child = spawn(&mut command, low_ports).unwrap();
+        let child = spawn(&mut command, keep).unwrap();
         let pid = i32::try_from(child.id().unwrap()).unwrap();
         let process = Process::new(pid).unwrap();
         // The file is the program's once it is executed, which spawning waits for.
@@ -92,7 +125,7 @@ mod tests {
     #[tokio::test]
     async fn a_program_is_started_without_privileges_and_its_starter_keeps_them() {
         let before = capabilities(None).unwrap();
-        let status = status_of(false).await;
+        let status = status_of(CapabilitySet::empty()).await;
         assert_eq!(
             (status.capeff, status.capprm, status.capinh, status.capamb),
             (0, 0, 0, Some(0))
@@ -107,7 +140,7 @@ mod tests {
     async fn low_ports_are_all_that_a_program_may_keep() {
         let low_ports = CapabilitySet::NET_BIND_SERVICE;
         let has = capabilities(None).unwrap().permitted & low_ports;
-        let status = status_of(true).await;
+        let status = status_of(low_ports).await;
         let is_root = rustix::process::geteuid().is_root();
         let kept = if is_root { has.bits() } else { 0 };
         assert_eq!((status.capeff, status.capprm), (kept, kept));

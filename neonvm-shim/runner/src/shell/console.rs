@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::core::args::Paths;
+use crate::core::paths::Paths;
 
 /// Longest log of a guest, of its console or its programs; with the copy there are at most two of this.
 pub const GUEST_LOG_BYTES: u64 = 4 << 20;
@@ -48,6 +48,7 @@ pub fn logs(paths: &Paths) -> Vec<Arc<KeptLog>> {
         (paths.console_log(), GUEST_LOG_BYTES),
         (paths.guest_log(), GUEST_LOG_BYTES),
         (paths.qemu_log(), QEMU_LOG_BYTES),
+        (paths.passt_log(), QEMU_LOG_BYTES),
         (paths.runner_log(), QEMU_LOG_BYTES),
     ];
     let kept = logs.map(|(path, bound)| Arc::new(KeptLog::new(path, bound)));

@@ -1,9 +1,11 @@
 //! The writable layer over an image's root disk, and programs that make disks.
 
+use std::fs::File;
 use std::path::Path;
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
+use rustix::thread::CapabilitySet;
 use tokio::process::Command;
 
 use super::confined;
@@ -21,12 +23,15 @@ pub enum DiskError {
     /// It refused.
     #[error("{0}: {1}")]
     Refused(String, String),
+    /// Its file cannot be written.
+    #[error("cannot write its file")]
+    Write(#[source] std::io::Error),
     /// A guest that moves has its disk elsewhere.
     #[error("the guest's disk is not {0}, which stays on this machine")]
     Elsewhere(std::path::PathBuf),
     /// It did not come back.
-    #[error("{0} did not end within {seconds} s", seconds = TIMEOUT.as_secs())]
-    Hung(String),
+    #[error("{0} did not end within {seconds} s", seconds = .1.as_secs())]
+    Hung(String, Duration),
 }
 
 /// Size of the overlay: what the spec asks for, never less than the image.
@@ -77,10 +82,28 @@ pub async fn make_overlay_of(
 /// [`DiskError`], with the program's own words.
 pub async fn run(program: &Path, words: &[String]) -> Result<(), DiskError> {
     let output = output(program, words).await?;
+    succeeded(program, &output)
+}
+
+/// The same with an open file as its standard input, within a limit of its own.
+///
+/// # Errors
+/// [`DiskError`], with the program's own words.
+pub async fn run_on(
+    program: &Path,
+    words: &[String],
+    input: File,
+    limit: Duration,
+) -> Result<(), DiskError> {
+    let output = output_of(program, words, Stdio::from(input), limit).await?;
+    succeeded(program, &output)
+}
+
+fn succeeded(program: &Path, output: &Output) -> Result<(), DiskError> {
     if output.status.success() {
         return Ok(());
     }
-    Err(DiskError::Refused(name_of(program), messages(&output)))
+    Err(DiskError::Refused(name_of(program), messages(output)))
 }
 
 /// The same, whatever its exit status is.
@@ -88,19 +111,28 @@ pub async fn run(program: &Path, words: &[String]) -> Result<(), DiskError> {
 /// # Errors
 /// [`DiskError::Execute`] and [`DiskError::Hung`].
 pub async fn output(program: &Path, words: &[String]) -> Result<Output, DiskError> {
+    output_of(program, words, Stdio::null(), TIMEOUT).await
+}
+
+async fn output_of(
+    program: &Path,
+    words: &[String],
+    input: Stdio,
+    limit: Duration,
+) -> Result<Output, DiskError> {
     let mut command = Command::new(program);
     command
         .args(words)
-        .stdin(Stdio::null())
+        .stdin(input)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .kill_on_drop(true);
     let executed = |error| DiskError::Execute(program.to_owned(), error);
     // It reads an image that somebody else has made.
-    let child = confined::spawn(&mut command, false).map_err(executed)?;
-    tokio::time::timeout(TIMEOUT, child.wait_with_output())
+    let child = confined::spawn(&mut command, CapabilitySet::empty()).map_err(executed)?;
+    tokio::time::timeout(limit, child.wait_with_output())
         .await
-        .map_err(|_| DiskError::Hung(name_of(program)))?
+        .map_err(|_| DiskError::Hung(name_of(program), limit))?
         .map_err(executed)
 }
 

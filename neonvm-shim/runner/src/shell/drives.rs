@@ -12,9 +12,9 @@ use sha2::{Digest as _, Sha256};
 
 use super::disk::{self, DiskError};
 use crate::config::RunnerConfig;
-use crate::core::args::Paths;
 use crate::core::disks::iso::{IsoError, iso};
 use crate::core::disks::{Content, Drive, Plan, Planned, SWAP, private_files, swap_header};
+use crate::core::paths::Paths;
 
 /// Where `mke2fs` is, in a machine or in a container.
 const MKE2FS: [&str; 2] = ["/usr/sbin/mke2fs", "/sbin/mke2fs"];
@@ -129,13 +129,19 @@ pub async fn make(
         }
         Content::Empty { bytes, quotas } => {
             let raw = Raw::make(planned, &path, *bytes, &[])?;
-            let program = MKE2FS.iter().map(Path::new).find(|path| path.exists());
-            let program = program.unwrap_or(Path::new("mke2fs"));
-            let made = disk::run(program, &mke2fs(&planned.label, *quotas, &raw.0)).await;
+            let made = disk::run(mke2fs_program(), &mke2fs(&planned.label, *quotas, &raw.0)).await;
             made.map_err(|source| tool(planned, source))?;
             raw.convert(config, planned, &path).await
         }
+        // Its claim has it already.
+        Content::Claimed { .. } => Ok(()),
     }
+}
+
+/// The program that makes file systems.
+pub(super) fn mke2fs_program() -> &'static Path {
+    let found = MKE2FS.iter().map(Path::new).find(|path| path.exists());
+    found.unwrap_or(Path::new("mke2fs"))
 }
 
 fn tool(planned: &Planned, source: DiskError) -> DriveError {
@@ -146,7 +152,7 @@ fn tool(planned: &Planned, source: DiskError) -> DriveError {
 }
 
 /// A quota is of project 0, to which every file belongs that nobody gave to another.
-fn mke2fs(label: &str, quotas: bool, path: &Path) -> Vec<String> {
+pub(super) fn mke2fs(label: &str, quotas: bool, path: &Path) -> Vec<String> {
     let mut extended = "lazy_itable_init=1,lazy_journal_init=1,root_owner=0:0".to_owned();
     let mut words = ["-q", "-F", "-t", "ext4", "-b", "4096", "-L", label]
         .map(str::to_owned)

@@ -23,8 +23,6 @@ const QMP_AGAIN_SLOW: Duration = Duration::from_millis(500);
 const QMP_QUICK_TRIES: u32 = 250;
 /// Times it may be silent, each for as long as a greeting is waited for, before that is told: a busy host's QEMU may be late once.
 const QMP_SILENCES: u32 = 2;
-/// How often an adopted QEMU, which is not our child, is looked at.
-const ALIVE_EVERY: Duration = Duration::from_millis(200);
 
 /// Tries at a monitor that is not reached.
 #[derive(Debug, Default)]
@@ -66,10 +64,11 @@ pub(super) async fn watch_process(
             status = child.wait() => status.ok().and_then(|status| status.code()),
         }
     } else {
-        while process.is_some_and(ProcessId::is_alive) {
+        // An adopted one is not our child.
+        if let Some(process) = process {
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = tokio::time::sleep(ALIVE_EVERY) => {}
+                () = process.ended() => {}
             }
         }
         None
@@ -81,6 +80,7 @@ pub(super) async fn watch_process(
 /// Keeps a monitor connection: connects, passes events on, connects again.
 pub(super) async fn follow_monitor(
     socket: PathBuf,
+    user: Option<u32>,
     inputs: mpsc::Sender<Input>,
     stop: CancellationToken,
 ) {
@@ -88,7 +88,7 @@ pub(super) async fn follow_monitor(
     loop {
         let connected = tokio::select! {
             () = stop.cancelled() => return,
-            connected = qmp::connect(&socket) => connected,
+            connected = qmp::connect(&socket, user) => connected,
         };
         match connected {
             Ok((qmp, mut events)) => {

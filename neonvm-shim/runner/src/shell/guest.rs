@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 use std::net::SocketAddrV4;
 use std::time::Duration;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
 use hyper::{Method, StatusCode};
+use neonvm_files::push;
 use protocol::runner::GuestState;
-use serde_json::json;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
@@ -20,10 +22,14 @@ use crate::core::guestd_key::GuestdKey;
 /// Longest wait for the first answer of a booting guest. QEMU's network takes the connection before anybody in the guest
 /// could, so only an answer says that somebody is there.
 const FIRST_ANSWER: Duration = Duration::from_millis(750);
-/// After this many tries every fourth waits longer: a guest that is held to a quarter of a CPU may need it, while one that
-/// boots would be noticed later.
-const HURRIED_TRIES: u32 = 24;
-/// How long such a try waits.
+/// Pause between the beginnings of two tries. passt asks a guest once for a connection, so a try
+/// that began before the guest had a network stays without an answer, and the next one must not
+/// wait for its end.
+const NEXT_TRY: Duration = Duration::from_millis(150);
+/// Tries at that pace. A guest that boots for longer is asked less often: each try leaves frames
+/// that wait for its driver.
+const QUICK_TRIES: u64 = 100;
+/// Every fourth try waits longer: a guest that is held to a quarter of a CPU may need it.
 const PATIENT_ANSWER: Duration = Duration::from_secs(4);
 /// Pause between two tries at a guest that does not answer.
 const TRY_AGAIN: Duration = Duration::from_millis(100);
@@ -80,18 +86,9 @@ pub enum News {
 
 /// Sends every news of the guest until cancelled or nobody listens.
 pub async fn watch(daemon: Daemon, news: mpsc::Sender<News>, cancel: CancellationToken) {
-    let mut reached = false;
     let mut is_refused = false;
-    let mut tries = 0_u32;
     loop {
-        tries = tries.saturating_add(1);
-        let patient = reached || (tries > HURRIED_TRIES && tries.is_multiple_of(4));
-        let limit = if patient {
-            PATIENT_ANSWER
-        } else {
-            FIRST_ANSWER
-        };
-        let round = follow(&daemon, limit, &news, &mut reached);
+        let round = follow(&daemon, &news);
         tokio::select! {
             () = cancel.cancelled() => return,
             ended = round => match ended {
@@ -111,26 +108,45 @@ pub async fn watch(daemon: Daemon, news: mpsc::Sender<News>, cancel: Cancellatio
     }
 }
 
-/// One connection's worth of news. `Ok` when nobody listens any more.
-async fn follow(
-    daemon: &Daemon,
-    limit: Duration,
-    news: &mpsc::Sender<News>,
-    reached: &mut bool,
-) -> Result<(), HttpError> {
-    let mut link = connect(daemon, limit).await?;
-    // A fresh look first: the daemon may be another one than before, with generations of its own.
-    let first = link.send(Method::GET, "/v1/state", "", limit).await;
-    let mut answer = match first {
-        Err(HttpError::Status(StatusCode::NOT_FOUND, _)) => {
-            return follow_cpus(link, news, reached).await;
+/// The first look at the daemon that is answered, of as many as are under way. It may be another
+/// daemon than before, with generations of its own.
+async fn first_look(daemon: &Daemon) -> (Link, Result<Bytes, HttpError>) {
+    let look = async |limit| {
+        let mut link = connect(daemon, limit).await?;
+        match link.send(Method::GET, "/v1/state", "", limit).await {
+            refused @ (Ok(_) | Err(HttpError::Status(..))) => Ok((link, refused)),
+            Err(error) => Err(error),
         }
+    };
+    let mut looks = FuturesUnordered::new();
+    let mut next = Instant::now();
+    let mut begun = 0_u64;
+    loop {
+        tokio::select! {
+            () = sleep_until(next) => {
+                begun += 1;
+                next = Instant::now() + if begun < QUICK_TRIES { NEXT_TRY } else { 4 * NEXT_TRY };
+                let is_patient = begun.is_multiple_of(4);
+                looks.push(look(if is_patient { PATIENT_ANSWER } else { FIRST_ANSWER }));
+            }
+            Some(looked) = looks.next() => match looked {
+                Ok(answered) => return answered,
+                Err(error) => debug!(error = telemetry::chain(&error), "guest daemon not reached"),
+            },
+        }
+    }
+}
+
+/// One connection's worth of news. `Ok` when nobody listens any more.
+async fn follow(daemon: &Daemon, news: &mpsc::Sender<News>) -> Result<(), HttpError> {
+    let (mut link, first) = first_look(daemon).await;
+    let mut answer = match first {
+        Err(HttpError::Status(StatusCode::NOT_FOUND, _)) => return follow_cpus(link, news).await,
         first => first?,
     };
     loop {
         let state: GuestState = serde_json::from_slice(&answer).map_err(HttpError::Malformed)?;
         let after = state.generation;
-        *reached = true;
         if news.send(News::State(state)).await.is_err() {
             return Ok(());
         }
@@ -140,15 +156,10 @@ async fn follow(
 }
 
 /// The same of a daemon without that route, which is asked again and again for what it does tell.
-async fn follow_cpus(
-    mut link: Link,
-    news: &mpsc::Sender<News>,
-    reached: &mut bool,
-) -> Result<(), HttpError> {
+async fn follow_cpus(mut link: Link, news: &mpsc::Sender<News>) -> Result<(), HttpError> {
     loop {
         let answer = link.send(Method::GET, "/cpu", "", PATIENT_ANSWER).await?;
         let milli: u32 = serde_json::from_slice(&answer).map_err(HttpError::Malformed)?;
-        *reached = true;
         if news.send(News::Cpus(milli.div_ceil(1000))).await.is_err() {
             return Ok(());
         }
@@ -188,11 +199,7 @@ pub async fn put_files(
     dir: &str,
     files: &BTreeMap<String, Vec<u8>>,
 ) -> Result<(), HttpError> {
-    let body: serde_json::Map<String, serde_json::Value> = files
-        .iter()
-        .map(|(name, content)| (name.clone(), json!({ "data": STANDARD.encode(content) })))
-        .collect();
-    let body = serde_json::to_vec(&body).map_err(HttpError::Malformed)?;
+    let body = push::encode(files).map_err(HttpError::Malformed)?;
     let mut link = connect(daemon, FILES_LIMIT).await?;
     link.send(Method::PUT, &format!("/files{dir}"), body, FILES_LIMIT)
         .await
@@ -243,6 +250,27 @@ mod tests {
             },
             SocketAddr::V6(_) => unreachable!("bound to an IPv4 address"),
         }
+    }
+
+    /// passt takes a connection before its guest has a network, and never asks the guest again.
+    #[tokio::test]
+    async fn look_without_an_answer_does_not_hold_up_the_next_one() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let SocketAddr::V4(address) = listener.local_addr().expect("an address") else {
+            unreachable!("bound to an IPv4 address")
+        };
+        let daemon = Daemon { address, key: None };
+        let (news, _heard) = mpsc::channel(1);
+        let cancel = CancellationToken::new();
+        tokio::spawn(watch(daemon, news, cancel.clone()));
+        let (first, _) = listener.accept().await.expect("a first look");
+        let (_second, _) = listener.accept().await.expect("a second look");
+        let mut asked = [0; 4096];
+        first.readable().await.expect("the first question");
+        while first.try_read(&mut asked).is_ok_and(|bytes| bytes > 0) {}
+        let end = first.try_read(&mut asked).map_err(|error| error.kind());
+        assert_eq!(end, Err(std::io::ErrorKind::WouldBlock), "it still waits");
+        cancel.cancel();
     }
 
     #[tokio::test]

@@ -28,6 +28,7 @@ pub struct Metrics {
     silent: Gauge,
     full: Gauge,
     ahead: Counter,
+    network_restarts: Counter,
     traffic: Option<TrafficMetrics>,
 }
 
@@ -74,6 +75,7 @@ impl Metrics {
             silent: Gauge::default(),
             full: Gauge::default(),
             ahead: Counter::default(),
+            network_restarts: Counter::default(),
             traffic: counts_traffic.then(TrafficMetrics::default),
         };
         // Shown before the first: a rate needs the zero.
@@ -103,13 +105,18 @@ impl Metrics {
         );
         registry.register(
             "runner_vm_disk_full",
-            "1 while the guest stands still because the node's disk has no room for what it writes",
+            "1 while the guest stands still because the node's disk, or the claim of its disk, has no room for what it writes",
             metrics.full.clone(),
         );
         registry.register(
             "runner_vm_cpus_ahead",
             "Times that CPUs were plugged ahead of an order",
             metrics.ahead.clone(),
+        );
+        registry.register(
+            "runner_vm_network_restarts",
+            "Times that the guest's network process ended and was started again",
+            metrics.network_restarts.clone(),
         );
         if let Some(traffic) = &metrics.traffic {
             traffic.register(&mut registry);
@@ -153,6 +160,11 @@ impl Metrics {
     /// CPUs are plugged ahead of an order.
     pub fn ahead(&self) {
         self.ahead.inc();
+    }
+
+    /// The guest's network process ended and was started again.
+    pub fn network_restarted(&self) {
+        self.network_restarts.inc();
     }
 
     /// Whether the guest has not answered for long.

@@ -1,7 +1,9 @@
 //! Everything of a runner that touches the machine.
 
+mod bounds;
 pub mod bridge;
 mod cable;
+mod claims;
 mod confined;
 pub mod console;
 pub mod control;
@@ -17,11 +19,14 @@ pub mod guestd_key;
 mod hall;
 mod hearing;
 pub mod http;
+pub mod inherit;
 pub mod init_script;
 pub mod lanes;
 pub mod metrics;
+pub(crate) mod nft;
 pub mod overlay;
 mod owed;
+pub mod passt;
 pub mod process;
 pub mod qmp;
 pub mod qmp_backup;
@@ -31,9 +36,12 @@ pub mod record;
 mod room;
 pub(crate) mod root_disk;
 pub mod run;
+pub mod run_error;
+pub mod sandbox;
 mod shown;
 pub mod supervisor;
 pub mod sync;
 mod sys;
 mod traffic;
 pub mod transfer;
+pub mod walls;

@@ -61,6 +61,9 @@ pub enum ConnectError {
     /// The socket.
     #[error("cannot connect to QEMU's monitor")]
     Connect(#[source] std::io::Error),
+    /// Another process listens there.
+    #[error("the socket of QEMU's monitor belongs to user {0}, not to QEMU")]
+    Stranger(u32),
     /// The handshake.
     #[error("QEMU's monitor does not greet")]
     Greeting(#[source] std::io::Error),
@@ -85,14 +88,22 @@ impl std::fmt::Debug for Qmp {
     }
 }
 
-/// Connects. The receiver ends when the connection does.
+/// Connects. The receiver ends when the connection does. Of a QEMU with a user of its own only that
+/// user's socket counts: it may have put a link to somebody else's in its place.
 ///
 /// # Errors
 /// [`ConnectError`]; the caller may try again.
-pub async fn connect(socket: &Path) -> Result<(Qmp, mpsc::Receiver<QmpEvent>), ConnectError> {
+pub async fn connect(
+    socket: &Path,
+    user: Option<u32>,
+) -> Result<(Qmp, mpsc::Receiver<QmpEvent>), ConnectError> {
     let stream = UnixStream::connect(socket)
         .await
         .map_err(ConnectError::Connect)?;
+    let peer = stream.peer_cred().map_err(ConnectError::Connect)?.uid();
+    if user.is_some_and(|user| user != peer) {
+        return Err(ConnectError::Stranger(peer));
+    }
     let (read, write) = stream.into_split();
     let (write, attached) = DescriptorWriter::new(write);
     let handshake = async {

@@ -1,5 +1,8 @@
 //! What a backup and the growth of the root disk ask of QEMU. `bellows` asks it over the monitor for people.
 
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use serde::Serialize;
@@ -29,6 +32,7 @@ macro_rules! command {
 }
 
 command!(Resize, "block_resize");
+command!(AddFd, "add-fd");
 command!(Backup, "drive-backup");
 command!(Jobs, "query-jobs");
 command!(Cancel, "job-cancel");
@@ -50,6 +54,28 @@ pub enum BackupStage {
     Failed(String),
 }
 
+/// An empty file that a backup is written to.
+#[derive(Debug)]
+pub struct BackupFile {
+    writable: File,
+    readable: File,
+}
+
+impl BackupFile {
+    /// Makes the file, for its owner alone.
+    ///
+    /// # Errors
+    /// When it exists, or as the file system says.
+    pub fn create(path: &Path) -> io::Result<Self> {
+        let mut new = File::options();
+        new.read(true).write(true).create_new(true).mode(0o600);
+        Ok(Self {
+            writable: new.open(path)?,
+            readable: File::open(path)?,
+        })
+    }
+}
+
 impl Qmp {
     /// Makes the root disk larger while the guest runs.
     ///
@@ -60,13 +86,23 @@ impl Qmp {
         self.execute(grow).await.map(drop)
     }
 
-    /// Begins a copy of the root disk as it is at this moment, with what its image holds.
+    /// Begins a copy of the root disk as it is at this moment, with what its image holds, into an
+    /// empty file. QEMU is given the open file: it sees no directory but its own.
     ///
     /// # Errors
     /// When QEMU refuses or is silent: one backup at a time.
-    pub async fn begin_backup(&self, to: &Path) -> Result<(), QmpFailure> {
+    pub async fn begin_backup(&self, to: BackupFile) -> Result<(), QmpFailure> {
+        self.attach(to.writable.into());
+        let set = self.execute(AddFd(json!({"opaque": JOB}))).await?;
+        let set = &set["fdset-id"];
+        // QEMU looks at what it has made, and takes a file of the set that is open for no more than
+        // that.
+        self.attach(to.readable.into());
+        self.execute(AddFd(json!({"opaque": JOB, "fdset-id": set})))
+            .await?;
+        let target = format!("/dev/fdset/{set}");
         let backup = json!({
-            "job-id": JOB, "device": DRIVE, "target": to, "sync": "full", "format": "qcow2",
+            "job-id": JOB, "device": DRIVE, "target": target, "sync": "full", "format": "qcow2",
             "auto-dismiss": false,
         });
         self.execute(Backup(backup)).await.map(drop)

@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::qmp::Qmp;
-use crate::core::args::Paths;
+use crate::core::paths::Paths;
 use crate::core::sizer::QmpFailure;
 use crate::core::transfer::View;
 
@@ -258,8 +258,10 @@ impl Qmp {
             None => uri(at.stream),
         };
         self.execute(Incoming(json!({ "uri": uri }))).await?;
-        // The directory lets nobody in; a socket that is passed on by mistake does not either.
-        for socket in sockets.iter().flat_map(|at| [at.stream(), at.disk()]) {
+        // The directory lets nobody in; a socket that is passed on by mistake does not either. A
+        // link leads into the directory of QEMU's own user, who may point it elsewhere.
+        let plain = sockets.iter().flat_map(|at| [at.stream(), at.disk()]);
+        for socket in plain.filter(|socket| !socket.is_symlink()) {
             let _ = std::fs::set_permissions(socket, Permissions::from_mode(0o600));
         }
         Ok(())

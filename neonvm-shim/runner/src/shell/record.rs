@@ -15,6 +15,7 @@ use crate::core::budget::PlugBudget;
 use crate::core::disks::Drive;
 use crate::core::shape::Shape;
 use crate::core::transfer::{Arrival, Leaving};
+use crate::core::walls::WallState;
 
 /// `runner.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,6 +25,13 @@ pub struct Record {
     pub host_boot_id: String,
     /// QEMU; `None` while it is being started (then its pid file counts).
     pub qemu: Option<ProcessId>,
+    /// The guest's network process, if it has one.
+    #[serde(default)]
+    pub passt: Option<ProcessId>,
+    /// Walls between QEMU and this machine, as they were made; none of a QEMU that an older version
+    /// started.
+    #[serde(default)]
+    pub walls: Vec<WallState>,
     /// The accelerator.
     pub accel: Accel,
     /// How it was built.

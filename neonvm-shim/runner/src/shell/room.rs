@@ -75,7 +75,7 @@ impl Supervisor {
         match (was_full, self.room.full()) {
             (false, Some(full)) => warn!(
                 disks = full.disks.join(", "),
-                "the node's disk has no room for what the guest writes: it stands still until there is some"
+                "no room for what the guest writes on the node's disk or on the disk's claim: it stands still until there is some"
             ),
             (true, None) => {
                 info!("the guest does not stand still for want of room any more");

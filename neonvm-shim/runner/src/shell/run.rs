@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::net::SocketAddrV4;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,101 +21,52 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::bridge::{self, BridgeError};
+use super::bounds::Bounds;
+use super::bridge;
+use super::claims::{self, OpenDisks};
 use super::console::KeptLog;
 use super::control::{Handle, Token, bind_private, serve_pod, serve_private};
-use super::drives::{self, DriveError};
+use super::drives;
 use super::first_words::{first_state, waiting_state};
 use super::forward::Forwarder;
-use super::init_script::InitError;
 use super::metrics::Metrics;
-use super::overlay::{self, OverlayError};
+use super::overlay;
 use super::owed::Owed;
+use super::passt;
 use super::process::{self, ProcessId};
-use super::record::{Record, RecordError, private_dir, read_json, write_json};
-use super::root_disk::{self, RootDiskError};
+use super::record::{Record, private_dir, read_json, write_json};
+use super::root_disk;
+use super::run_error::{MAX_DIR_BYTES, RunError};
 use super::shown::Shown;
 use super::supervisor::{INPUT_BACKLOG, Input, OnCancel, Seen, Supervisor};
 use super::traffic;
 use super::transfer::{self, Ask};
-use super::{console, disk, follow, guestd_key, init_script};
+use super::{console, disk, follow, guestd_key, init_script, walls};
 use crate::accel::{self, knowledge};
 use crate::config::{Accel, AccelChoice, RunnerConfig};
-use crate::core::args::{Paths, qemu_args};
+use crate::core::args::qemu_args;
 use crate::core::budget::PlugBudget;
-use crate::core::disks::{self, DiskProblem, Drive};
-use crate::core::exit::{Evidence, classify};
+use crate::core::claims::FIRST_FILE;
+use crate::core::disks::{self, Drive};
 use crate::core::forwards;
 use crate::core::guestd_key::GuestdKey;
 use crate::core::nic;
+use crate::core::passt::{Connection, connection};
+use crate::core::paths::Paths;
 use crate::core::room::Room;
-use crate::core::shape::{self, Shape, ShapeError};
+use crate::core::shape::{self, Shape};
 use crate::core::silence::Silence;
 use crate::core::sizer::{Event, Sizer};
 use crate::core::transfer::{Arrival, Incoming, Manifest, Outgoing, Unfit};
 
+mod left;
+
+use left::Found;
+
 /// What QEMU's group is called in the runner's own, before the pod's name (spec/neonvm.md §3.5).
 const OWN_GROUP: &str = "neonvm-qemu-";
-/// Longest path of a unix socket that every kernel takes, less the longest of our file names.
-const MAX_DIR_BYTES: usize = 107 - "/qmp-manual.sock".len();
 /// How long the end is readable on the control socket before the process goes.
 const LINGER: Duration = Duration::from_millis(300);
-
-/// Why a runner could not begin.
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    /// The directory.
-    #[error("cannot use the runner's directory {0}")]
-    Dir(PathBuf, #[source] std::io::Error),
-    /// Its path.
-    #[error("{0} is too long for unix sockets: {MAX_DIR_BYTES} bytes are the most")]
-    TooLong(PathBuf),
-    /// Another runner has it.
-    #[error("another runner holds {0}")]
-    Held(PathBuf),
-    /// There is nothing to run.
-    #[error("{0} is missing")]
-    NoConfig(PathBuf),
-    /// A file of it.
-    #[error(transparent)]
-    Record(#[from] RecordError),
-    /// The spec.
-    #[error("no QEMU can be built for this spec")]
-    Shape(#[from] ShapeError),
-    /// The controller's token.
-    #[error("cannot read the token in {0}")]
-    Token(PathBuf, #[source] std::io::Error),
-    /// An address or socket is taken.
-    #[error("cannot serve on {0}")]
-    Bind(String, #[source] std::io::Error),
-    /// The key of the guest's daemon.
-    #[error("cannot write the key of the guest's daemon to {0}; is there room on the node?")]
-    GuestdKey(PathBuf, #[source] std::io::Error),
-    /// The disk.
-    #[error("cannot make the root disk")]
-    Disk(#[from] disk::DiskError),
-    /// A root disk that stays.
-    #[error("cannot use the VM's root disk")]
-    RootDisk(#[from] RootDiskError),
-    /// What the spec says of disks, swap and settings.
-    #[error("the VM's spec cannot be carried out")]
-    Plan(#[from] DiskProblem),
-    /// The drives beside it.
-    #[error("cannot make the VM's drives")]
-    Drives(#[from] DriveError),
-    /// The spec's own script.
-    #[error(transparent)]
-    InitScript(#[from] InitError),
-    /// The pod's network.
-    #[error("the guest cannot be connected to its pod")]
-    Bridge(#[from] BridgeError),
-    /// The overlay network.
-    #[error("the guest cannot have its place in the overlay network")]
-    Overlay(#[from] OverlayError),
-    /// QEMU's program.
-    #[error("cannot execute {0}")]
-    Qemu(PathBuf, #[source] std::io::Error),
-}
 
 /// How a runner ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -195,6 +147,8 @@ pub async fn run(
             done = script => done?,
         }
     }
+    // Until QEMU has ended.
+    let mut held = Vec::new();
     let (record, child) = match found {
         Found::Running(record) => (*record, None),
         Found::Nothing if runner.config.receive => {
@@ -203,7 +157,7 @@ pub async fn run(
                 Err(end) => return Ok(end),
             }
         }
-        _ => runner.start().await?,
+        _ => runner.start(&mut held).await?,
     };
     Ok(runner.supervise(record, child, desk, cancel).await)
 }
@@ -224,13 +178,6 @@ fn lock(paths: &Paths) -> Result<Flock<File>, RunError> {
         .map_err(|_| RunError::Held(paths.dir.clone()))
 }
 
-/// What an earlier runner left.
-enum Found {
-    Running(Box<Record>),
-    Ended(ExitReport),
-    Nothing,
-}
-
 struct Runner {
     config: Arc<RunnerConfig>,
     paths: Paths,
@@ -239,59 +186,11 @@ struct Runner {
 }
 
 impl Runner {
-    /// Looks for a QEMU of this directory.
-    fn find(&self) -> Result<Found, RunError> {
-        let Some(mut record) = read_json::<Record>(&self.paths.record())? else {
-            return Ok(Found::Nothing);
-        };
-        let this_boot = record.host_boot_id == process::host_boot_id();
-        let process = record
-            .qemu
-            .or_else(|| self.by_pid_file())
-            .filter(|_| this_boot);
-        if let Some(process) = process.filter(|process| process.is_alive()) {
-            info!(pid = process.pid, "adopting the QEMU that is there");
-            if record.qemu.replace(process).is_none()
-                && let Err(error) = write_json(&self.paths.record(), &record)
-            {
-                // As on a full disk. What QEMU's own pid file says now it says to the next runner too.
-                warn!(
-                    error = telemetry::chain(&error),
-                    "QEMU's process is not written down"
-                );
-            }
-            return Ok(Found::Running(Box::new(record)));
-        }
-        if record.qemu.is_none() {
-            // The earlier runner died before QEMU was up: nothing has happened yet.
-            return Ok(Found::Nothing);
-        }
-        let report = classify(&Evidence {
-            was_up: record.boot_ms.is_some(),
-            stop_ordered: record.stop_ordered,
-            moved: record.moved,
-            console_tail: process::file_tail(&self.paths.console_log(), 16 << 10),
-            qemu_tail: process::file_tail(&self.paths.qemu_log(), 16 << 10),
-            ..Evidence::default()
-        });
-        info!(reason = ?report.reason, "QEMU ended while no runner was there");
-        write_json(&self.paths.exit(), &report)?;
-        Ok(Found::Ended(report))
-    }
-
-    /// The process of QEMU's own pid file, if it is a QEMU of this directory.
-    fn by_pid_file(&self) -> Option<ProcessId> {
-        let text = std::fs::read_to_string(self.paths.pid_file()).ok()?;
-        let process = ProcessId::of(text.trim().parse().ok()?)?;
-        let cmdline = std::fs::read(format!("/proc/{}/cmdline", process.pid)).ok()?;
-        let ours = self.paths.pid_file().display().to_string();
-        cmdline
-            .split(|byte| *byte == 0)
-            .any(|arg| arg == ours.as_bytes())
-            .then_some(process)
-    }
-
-    async fn start(&self) -> Result<(Record, Option<Child>), RunError> {
+    /// Starts a new QEMU. What holds other runners off the VM's disks is put into `held`.
+    async fn start(
+        &self,
+        held: &mut Vec<Flock<File>>,
+    ) -> Result<(Record, Option<Child>), RunError> {
         let config = &self.config;
         let accel = self.accel().await;
         let blind = knowledge::is_blind(&config.knowledge_dir, &config.image.kernel_version, accel);
@@ -305,12 +204,16 @@ impl Runner {
         let queues = nic::queues(&shape, None);
         bridge::prepare(config, None, queues).await?;
         overlay::prepare(config.overlay.as_ref(), queues).await?;
+        let OpenDisks { files, locks } = claims::open(config, &plan, self.clock.wall()).await?;
+        held.extend(locks);
         match &config.root_overlay {
+            _ if config.root_is_claimed() => {}
             Some(path) => root_disk::open(config, path).await?,
             None => disk::make_overlay(config, &self.paths.root_disk(config)).await?,
         }
         let drives = drives::make_all(config, &self.paths, &plan).await?;
-        self.launch(self.new_record(accel, shape, drives), None)
+        self.launch(self.new_record(accel, shape, drives), None, files)
+            .await
     }
 
     /// What to run with here.
@@ -330,6 +233,8 @@ impl Runner {
         Record {
             host_boot_id: process::host_boot_id(),
             qemu: None,
+            passt: None,
+            walls: Vec::new(),
             accel,
             budget: shape.budget,
             shape,
@@ -351,29 +256,69 @@ impl Runner {
         }
     }
 
-    fn launch(
+    async fn launch(
         &self,
         mut record: Record,
         from: Option<&Manifest>,
+        files: Vec<OwnedFd>,
     ) -> Result<(Record, Option<Child>), RunError> {
         let (console, guest) = (self.paths.console_log(), self.paths.guest_log());
-        for log in [console, guest, self.paths.qemu_log()] {
+        let passt_log = self.paths.passt_log();
+        for log in [console, guest, self.paths.qemu_log(), passt_log] {
             console::prepare(&log).map_err(|error| RunError::Dir(log, error))?;
         }
+        let config = &self.config;
+        let connection = connection(config, from);
+        let input = self.connect(&mut record, connection).await?;
+        let (enclosure, walls) =
+            walls::choose(config, connection, &self.paths, &record.drives).await;
+        record.walls = walls;
         // Before QEMU: whatever happens next, the next runner knows what kind of QEMU it may find.
         write_json(&self.paths.record(), &record)?;
         let accel = record.accel;
-        let (config, shape) = (&self.config, &record.shape);
-        let args = qemu_args(config, shape, accel, &self.paths, &record.drives, from);
-        let program = &self.config.programs.qemu_system;
-        let low_ports = forwards::needs_privilege(config, from, process::first_free_port());
-        let (dir, log) = (&self.paths.dir, self.paths.qemu_log());
-        let child = process::start(program, &args, dir, &log, low_ports)
-            .map_err(|error| RunError::Qemu(program.clone(), error))?;
+        let args = qemu_args(
+            config,
+            &record.shape,
+            accel,
+            &self.paths,
+            &record.drives,
+            from,
+        );
+        let serves = matches!(connection, Connection::UserNetwork);
+        let qemu = enclosure.command(&config.programs.qemu_system, args);
+        let start = process::Start {
+            program: &qemu.file,
+            args: &qemu.args,
+            env: &qemu.env,
+            sandbox: enclosure.sandbox(),
+            dir: &self.paths.dir,
+            log: &self.paths.qemu_log(),
+            input,
+            files: files.into_iter().zip(FIRST_FILE..).collect(),
+            low_ports: serves
+                && forwards::needs_privilege(config, from, process::first_free_port()),
+        };
+        let child =
+            process::start(start).map_err(|error| RunError::Qemu(qemu.file.clone(), error))?;
         record.qemu = child.id().and_then(ProcessId::of);
         write_json(&self.paths.record(), &record)?;
         info!(pid = child.id(), accel = accel.as_str(), "QEMU started");
         Ok((record, Some(child)))
+    }
+
+    /// Starts the network process of a guest that is connected by one. What QEMU's standard input
+    /// is to be then.
+    async fn connect(
+        &self,
+        record: &mut Record,
+        connection: Connection<'_>,
+    ) -> Result<Option<OwnedFd>, RunError> {
+        let Connection::Passt(walls) = connection else {
+            return Ok(None);
+        };
+        let started = passt::start(&self.config, walls, &self.paths).await?;
+        record.passt = started.process;
+        Ok(Some(started.listener))
     }
 
     /// Waits to be told which guest is to come, and starts a QEMU of its shape. `Err` is an end without one.
@@ -497,12 +442,12 @@ impl Runner {
             }),
             ..self.new_record(accel, shape, drives)
         };
-        self.launch(record, Some(&from)).map(Ok)
+        self.launch(record, Some(&from), Vec::new()).await.map(Ok)
     }
 
     async fn supervise(
         self,
-        record: Record,
+        mut record: Record,
         child: Option<Child>,
         desk: Desk,
         cancel: CancellationToken,
@@ -527,6 +472,7 @@ impl Runner {
             overlay::keep_connected(&self.config, qemu, origin.as_ref());
         }
         let (group, quota) = self.join_group(&record);
+        let bounds = self.bounds(&mut record);
         let now = self.clock.now();
         // A guest that has answered an earlier runner, or another QEMU, does not boot any more.
         let comes = record.arrival.is_some();
@@ -572,6 +518,7 @@ impl Runner {
             record,
             group,
             quota,
+            bounds,
             inputs: inputs.clone(),
             state: Shown::new(state),
             on_cancel: self.on_cancel,
@@ -581,7 +528,18 @@ impl Runner {
             stop: stop.clone(),
         };
         supervisor.show_quota();
-        let process = supervisor.record.qemu;
+        let user = walls::user(&self.config, &supervisor.record.walls);
+        let (process, passt) = (supervisor.record.qemu, supervisor.record.passt);
+        let network_ends = stop.child_token();
+        let by_passt = matches!(
+            connection(&self.config, origin.as_ref()),
+            Connection::Passt(_)
+        );
+        let network = by_passt.then(|| {
+            let (config, paths) = (self.config.clone(), self.paths.clone());
+            let stop = network_ends.clone();
+            tokio::spawn(passt::keep(config, paths, passt, inputs.clone(), stop))
+        });
         tokio::spawn(follow::watch_process(
             child,
             process,
@@ -590,6 +548,7 @@ impl Runner {
         ));
         tokio::spawn(follow::follow_monitor(
             self.paths.qmp(),
+            user,
             inputs,
             stop.clone(),
         ));
@@ -598,6 +557,13 @@ impl Runner {
             forwarder.finish().await;
         }
         if end.is_some() {
+            network_ends.cancel();
+            // It ends by itself when QEMU has closed its socket, unless it hangs.
+            if let Some(network) = network
+                && let Ok(Some(process)) = network.await
+            {
+                process.kill();
+            }
             bridge::clear(&self.config, origin.as_ref()).await;
             overlay::clear(self.config.overlay.as_ref()).await;
             tokio::time::sleep(LINGER).await;
@@ -655,6 +621,20 @@ impl Runner {
             booting,
             now,
         )
+    }
+
+    /// Bounds of QEMU's memory and processes; whether they stand is written down with the other
+    /// walls.
+    fn bounds(&self, record: &mut Record) -> Bounds {
+        let before = record.walls.clone();
+        let bounds = Bounds::join(&self.config, record);
+        if record.walls != before
+            && let Err(error) = write_json(&self.paths.record(), record)
+        {
+            let error = telemetry::chain(&error);
+            warn!(error, "walls not written down");
+        }
+        bounds
     }
 
     fn join_group(&self, record: &Record) -> (Option<QuotaGroup>, QuotaState) {

@@ -16,11 +16,13 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
+use super::bounds::Bounds;
 use super::console::KeptLog;
 use super::guest::News;
 use super::lanes::{Means, carry_out};
 use super::metrics::Metrics;
 use super::owed::Owed;
+use super::process::ProcessId;
 use super::process::file_tail;
 use super::qmp::{Qmp, QmpEvent};
 use super::record::{Record, write_json};
@@ -28,9 +30,9 @@ use super::room::RoomNews;
 use super::shown::Shown;
 use super::transfer::{Answer, Ask, Transfer};
 use crate::config::RunnerConfig;
-use crate::core::args::Paths;
 use crate::core::exit::{Evidence, ShutdownReason, classify};
 use crate::core::guestd_key::GuestdKey;
+use crate::core::paths::Paths;
 use crate::core::room::Room;
 use crate::core::silence::Silence;
 use crate::core::sizer::{Action, Event, Sizer};
@@ -77,6 +79,8 @@ pub enum Input {
     Transfer(Transfer),
     /// What came of a step about a full disk.
     Room(RoomNews),
+    /// The guest's network process had ended, and this one follows it.
+    Network(ProcessId),
     /// QEMU is gone; its exit status, if it was our child.
     Ended(Option<i32>),
 }
@@ -105,6 +109,7 @@ pub struct Supervisor {
     pub(super) sizer: Sizer,
     pub(super) group: Option<QuotaGroup>,
     pub(super) quota: QuotaState,
+    pub(super) bounds: Bounds,
     pub(super) inputs: mpsc::Sender<Input>,
     pub(super) state: Shown,
     pub(super) on_cancel: OnCancel,
@@ -220,6 +225,7 @@ impl Supervisor {
             }
             self.turn_room(now);
         }
+        self.bound_memory();
         for _ in 0..MAX_ACTIONS_A_TURN {
             let Some(action) = self.sizer.poll_action(now) else {
                 break;
@@ -332,6 +338,7 @@ impl Supervisor {
             Input::QmpUnreached(why) => self.sizer.handle(now, Event::QmpUnreached(why)),
             Input::Qmp(event) => self.take_qmp(now, event),
             Input::Guest(news) => self.take_guest(now, news),
+            Input::Network(process) => self.take_network(process),
             Input::Reply(event) => self.sizer.handle(now, event),
             Input::Order(order, over, reply) => self.take_order(now, order, over, reply),
             Input::Ahead(wish, reply) => {
@@ -515,6 +522,7 @@ impl Supervisor {
         if let Some(group) = self.group.take() {
             group.remove();
         }
+        self.bounds.remove();
         self.publish(self.clock.now());
         Some(report)
     }

@@ -1,7 +1,9 @@
-//! The one place with `unsafe`: making an interface whose other end is a file.
+//! The one place with `unsafe`: making an interface whose other end is a file, and keeping open
+//! files from programs.
 #![expect(
     unsafe_code,
-    reason = "such interfaces are made by ioctl alone, which has no safe form"
+    reason = "such interfaces are made by ioctl alone, and files that nobody here has opened are known by number alone; neither has a \
+              safe form"
 )]
 
 use std::fs::File;
@@ -48,5 +50,29 @@ pub(super) fn make_tap(tun: &Path, name: &str, has_queues: bool) -> io::Result<(
     unsafe { ioctl(&file, Updater::<SET_INTERFACE, Request>::new(&mut request)) }?;
     // SAFETY: the kernel takes a number, and touches no memory of ours.
     unsafe { ioctl(&file, IntegerSetter::<SET_PERSIST>::new_usize(1)) }?;
+    Ok(())
+}
+
+/// Marks every open file from a number on as one to be closed when this process, or a child,
+/// executes a program.
+///
+/// # Errors
+/// As the kernel says.
+pub(super) fn close_on_exec_from(first: u32) -> io::Result<()> {
+    let flags = nix::libc::CLOSE_RANGE_CLOEXEC.cast_signed();
+    // SAFETY: the call changes a flag of files, and neither closes one nor touches memory.
+    if unsafe { nix::libc::close_range(first, u32::MAX, flags) } == 0 {
+        return Ok(());
+    }
+    // Kernels before 5.11 do not know it.
+    for entry in std::fs::read_dir("/proc/self/fd")?.flatten() {
+        let name = entry.file_name();
+        let number = name.to_str().and_then(|name| name.parse::<u32>().ok());
+        if let Some(number) = number.filter(|number| *number >= first) {
+            let number = number.cast_signed();
+            // SAFETY: as above. A number that is no open file any more is refused.
+            unsafe { nix::libc::fcntl(number, nix::libc::F_SETFD, nix::libc::FD_CLOEXEC) };
+        }
+    }
     Ok(())
 }

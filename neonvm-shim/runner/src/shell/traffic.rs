@@ -17,8 +17,8 @@ use tokio::process::Command;
 use tokio::sync::Mutex;
 use tracing::{debug, warn};
 
-use super::bridge::NFT;
 use super::metrics::Metrics;
+use super::nft::NFT;
 use crate::config::RunnerConfig;
 use crate::core::traffic::{READ, Traffic, TrafficError, parse};
 

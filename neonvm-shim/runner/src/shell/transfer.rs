@@ -25,11 +25,13 @@ use super::qmp_transfer::Via;
 use super::record::Record;
 use super::supervisor::{Input, Supervisor};
 use crate::config::RunnerConfig;
-use crate::core::args::{Paths, cmdline, device_mac, overlay_mac};
+use crate::core::args::{cmdline, device_mac, overlay_mac};
 use crate::core::bridge;
 use crate::core::disks::{self, Drive, DriveKind};
 use crate::core::guestd_key::GuestdKey;
 use crate::core::nic;
+use crate::core::passt::{Connection, connection};
+use crate::core::paths::Paths;
 use crate::core::silence::Silence;
 use crate::core::sizer::{Event, QmpFailure};
 use crate::core::transfer::{
@@ -110,8 +112,12 @@ fn image_of(root_disk: &Path) -> String {
 /// # Errors
 /// [`Unfit`]. QEMU's version is known later.
 pub fn manifest(config: &RunnerConfig, order: &IncomingOrder) -> Result<Manifest, Unfit> {
+    if config.claims.is_some() {
+        return Err(Unfit::Claims);
+    }
     let manifest: Manifest = serde_json::from_value(order.shape.clone())
         .map_err(|error| Unfit::Manifest(error.to_string()))?;
+    manifest.check()?;
     let here = image_of(&config.image.root_disk);
     if here != manifest.disk.image {
         return Err(Unfit::Image {
@@ -121,6 +127,9 @@ pub fn manifest(config: &RunnerConfig, order: &IncomingOrder) -> Result<Manifest
     }
     if manifest.overlay_mac.is_some() && config.overlay.is_none() {
         return Err(Unfit::NoOverlay);
+    }
+    if manifest.passt && config.walls.is_none() {
+        return Err(Unfit::NoPasst);
     }
     Ok(manifest)
 }
@@ -262,7 +271,7 @@ fn drives_here(paths: &Paths, drives: &[Drive]) -> Result<Vec<DriveThere>, Strin
         let file = std::fs::metadata(&path).map_err(told)?;
         let sha256 = match drive.kind {
             DriveKind::Files => Some(drives::sha256(&path).map_err(told)?),
-            DriveKind::Blocks | DriveKind::FreedBlocks => None,
+            DriveKind::Blocks | DriveKind::FreedBlocks | DriveKind::Claimed => None,
         };
         Ok(DriveThere {
             drive: drive.clone(),
@@ -282,6 +291,9 @@ async fn describe(
     record: Record,
     guestd_key: Option<GuestdKey>,
 ) -> Result<Box<Manifest>, String> {
+    if config.claims.is_some() {
+        return Err(Unfit::Claims.to_string());
+    }
     let told = |failure: QmpFailure| format!("{}: {}", failure.command, failure.message);
     let slots = qmp.cpus().await.map_err(told)?;
     let origin = origin(&config, &record);
@@ -302,6 +314,7 @@ async fn describe(
         overlay_mac: overlay_mac(&config, origin.as_ref()),
         mac: device_mac(&config, origin.as_ref()),
         bridged: bridge::connects(&config, origin.as_ref()),
+        passt: matches!(connection(&config, origin.as_ref()), Connection::Passt(_)),
         queues,
         cmdline: origin.map_or(own_cmdline, |from| from.cmdline),
         order: record.order,

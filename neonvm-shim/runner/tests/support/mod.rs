@@ -5,10 +5,6 @@
     unreachable_pub,
     reason = "a module of test binaries, which export nothing"
 )]
-#![allow(
-    clippy::print_stdout,
-    reason = "the line that says that a test did not run"
-)]
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::{Path, PathBuf};
@@ -21,8 +17,8 @@ use hyper::Method;
 use neonvm_runner::config::{
     AccelChoice, BootImage, CONFIG_FORMAT, GuestNetwork, Programs, RunnerConfig,
 };
-use neonvm_runner::core::args::Paths;
 use neonvm_runner::core::guestd_key::GuestdKey;
+use neonvm_runner::core::paths::Paths;
 use neonvm_runner::node::Store;
 use neonvm_runner::shell::guest::Daemon;
 use neonvm_runner::shell::http::{HttpError, over_unix};
@@ -34,13 +30,13 @@ use protocol::trace::TraceId;
 use protocol::units::{Bytes, MilliCpu};
 use protocol::vm::{CpuBounds, CpuScalingMode, MemorySlots, VmSpec};
 use test_network::Network;
+use test_records::retry::{blame, known_tcg_bug_in, retry_known_tcg_bug};
+use test_records::{Missing, skip};
 use tokio::process::{Child, Command};
 use tokio::sync::{Mutex, MutexGuard};
 
 /// Longest wait for anything a guest does. Hosts without KVM translate every instruction, and share their CPUs.
 pub const PATIENCE: Duration = Duration::from_secs(180);
-/// How often a test is begun when QEMU harms its guest.
-const ATTEMPTS: u32 = 3;
 /// Images to boot, the smallest first.
 const GUESTS: [&str; 2] = ["bellows/minimal", "bellows/postgres:15"];
 
@@ -54,7 +50,7 @@ pub struct Kit {
     _turn: MutexGuard<'static, ()>,
 }
 
-/// The kit, or the one line about what is missing.
+/// The kit; where a part is missing, the test is recorded as one that does not run.
 pub async fn kit(test: &str) -> Option<Kit> {
     let cache = std::env::var_os("XDG_CACHE_HOME").filter(|value| !value.is_empty());
     let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
@@ -71,7 +67,7 @@ pub async fn kit(test: &str) -> Option<Kit> {
             _turn: TURN.lock().await,
         }),
         Err(error) => {
-            println!("SKIP(missing: {error}): {test}");
+            skip(test, Missing::Guest, &error.to_string());
             None
         }
     }
@@ -90,12 +86,12 @@ pub fn address() -> Ipv4Addr {
     )
 }
 
-/// Two networks, or the line that says why there are none.
+/// Two networks; without root the test is recorded as one that does not run.
 pub fn networks(test: &str) -> Option<[Network; 2]> {
     let made = || Network::new().expect("a network");
     let both = made().zip(made());
     if both.is_none() {
-        println!("SKIP(missing: root): {test}");
+        skip(test, Missing::Root, "networks of its own");
     }
     both.map(|(one, other)| [one, other])
 }
@@ -146,6 +142,7 @@ fn config(programs: Programs, image: BootImage, bounds: &Bounds) -> RunnerConfig
         accel: AccelChoice::Auto,
         disk_cache: DiskCache::OURS,
         root_overlay: None,
+        claims: None,
         // Shared by all tests, so that one probe serves them.
         knowledge_dir: std::env::temp_dir().join("bellows-test-knowledge"),
         cpu_quota_percent: 100,
@@ -155,6 +152,7 @@ fn config(programs: Programs, image: BootImage, bounds: &Bounds) -> RunnerConfig
         vsock_cid: None,
         overlay: None,
         network: GuestNetwork::default(),
+        walls: None,
         mounts: None,
         ssh_public_key: None,
         control_token: None,
@@ -390,6 +388,9 @@ impl Vm {
 impl Drop for Vm {
     /// Nothing survives a test, however it ends.
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            blame(known_tcg_bug_in(self.dir.path()));
+        }
         if let Some(runner) = &mut self.runner {
             let _ = runner.start_kill();
         }
@@ -402,28 +403,15 @@ impl Drop for Vm {
     }
 }
 
-/// Runs what a guest goes through to its end. Where QEMU without KVM is known to harm guests, and the report of the failure has a
-/// sign of it, it is begun again with a new guest, and said; any other failure is one at once, and so is harm each time.
-/// Without the kit it does not run, as [`kit`] says.
-pub async fn unless_harmed<F, R>(test: &str, signs: &[&str], run: F)
+/// Runs what a guest goes through, again where QEMU without KVM broke the guest
+/// ([`retry_known_tcg_bug`]). Without the kit it does not run, as [`kit`] says.
+pub async fn with_retries<F, R>(test: &str, run: F)
 where
     F: Fn(Arc<Kit>) -> R,
     R: Future<Output = ()> + Send + 'static,
 {
-    let Some(kit) = kit(test).await.map(Arc::new) else {
-        return;
-    };
-    for left in (0..ATTEMPTS).rev() {
-        let Err(error) = tokio::spawn(run(Arc::clone(&kit))).await else {
-            return;
-        };
-        let panic = error.into_panic();
-        let report = panic.downcast_ref::<String>().map_or("", String::as_str);
-        let sign = signs.iter().find(|sign| report.contains(**sign));
-        let (Some(sign), 1..) = (sign, left) else {
-            std::panic::resume_unwind(panic);
-        };
-        println!("HARMED {test}: QEMU without KVM has harmed its guest ({sign}); once more");
+    if let Some(kit) = kit(test).await.map(Arc::new) {
+        retry_known_tcg_bug(test, || run(Arc::clone(&kit))).await;
     }
 }
 

@@ -8,6 +8,7 @@
 //!
 //! The guest finds each drive by its label. Whatever cannot be carried out is refused before anything is made.
 
+mod claimed;
 pub mod iso;
 pub mod runtime;
 mod swap;
@@ -15,6 +16,7 @@ pub mod sync;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+pub use claimed::claimed_options;
 pub use protocol::admission::disks::MAX_DISKS;
 use protocol::admission::disks::{DISK_NAME_RULE, MOUNT_PATH_RULE, is_disk_name, plain_mount_path};
 use protocol::disk_cache::DiskCache;
@@ -73,6 +75,8 @@ pub enum DriveKind {
     Blocks,
     /// The same; freed blocks are given back.
     FreedBlocks,
+    /// The same on a claim, which outlives the pod ([`crate::core::claims`]).
+    Claimed,
 }
 
 impl Drive {
@@ -89,6 +93,7 @@ impl Drive {
         let ending = match self.kind {
             DriveKind::Files => "iso",
             DriveKind::Blocks | DriveKind::FreedBlocks => "qcow2",
+            DriveKind::Claimed => "raw",
         };
         format!("{}.{ending}", self.id)
     }
@@ -117,6 +122,7 @@ impl Drive {
             // It does not outlive its pod, even where the root disk beside it does.
             DriveKind::Blocks => format!("format=qcow2,{cache}"),
             DriveKind::FreedBlocks => format!("format=qcow2,{cache},discard=unmap"),
+            DriveKind::Claimed => claimed_options(cache),
         }
     }
 }
@@ -136,6 +142,11 @@ pub enum Content {
         bytes: u64,
         /// With project quotas.
         quotas: bool,
+    },
+    /// A file system on a claim, empty when it is made.
+    Claimed {
+        /// Its size.
+        bytes: u64,
     },
 }
 
@@ -181,6 +192,11 @@ pub enum What {
     Watched,
     /// Memory of the guest.
     Memory {
+        /// Its size.
+        bytes: u64,
+    },
+    /// A file system of its own on a claim.
+    Claimed {
         /// Its size.
         bytes: u64,
     },
@@ -265,7 +281,9 @@ pub enum Problem {
     #[error("its size {0} is less than 8Mi")]
     Small(u64),
     /// No source.
-    #[error("it has none of emptyDisk, configMap, secret and tmpfs, say one")]
+    #[error(
+        "it has none of emptyDisk, configMap, secret, tmpfs and persistentVolumeClaim, say one"
+    )]
     NoSource,
 }
 
@@ -342,12 +360,13 @@ fn what(disk: &Disk) -> Result<What, Problem> {
             What::Files
         });
     }
-    match &disk.tmpfs {
-        Some(tmpfs) => Ok(What::Memory {
-            bytes: size(tmpfs)?,
-        }),
-        None => Err(Problem::NoSource),
+    if let Some(tmpfs) = &disk.tmpfs {
+        let bytes = size(tmpfs)?;
+        return Ok(What::Memory { bytes });
     }
+    let claim = disk.persistent_volume_claim.as_ref();
+    let bytes = size(claim.ok_or(Problem::NoSource)?)?;
+    Ok(What::Claimed { bytes })
 }
 
 fn size(source: &Value) -> Result<u64, Problem> {
@@ -461,6 +480,11 @@ fn drive_of(disk: &GuestDisk) -> Option<Planned> {
             DriveKind::Files,
             disk.name.clone(),
             Content::Volume(disk.path.clone()),
+        ),
+        What::Claimed { bytes } => (
+            DriveKind::Claimed,
+            ext4_label(&disk.name),
+            Content::Claimed { bytes },
         ),
         What::Watched | What::Memory { .. } => return None,
     };

@@ -62,6 +62,17 @@ memory() {
 }
 "#;
 
+/// Mounts a disk that stays. Its mode is the guest's own from its first file on. The file system
+/// follows a disk that has grown. Only guests with such a disk have this part: the runtime drive of
+/// the others must stay as older runners make it, for they move between the two.
+const KEPT: &str = r#"kept() {
+    disk=$(labelled "$1")
+    mkdir -p "$2" && mount -t ext4 -o rw,discard "$disk" "$2" || return
+    [ "$(ls -A "$2")" != lost+found ] || chmod 0777 "$2"
+    ! command -v resize2fs > /dev/null || resize2fs "$disk" > /dev/null 2>&1 || true
+}
+"#;
+
 /// `mkswap` takes KiB. What was on the swap must fit into memory, or stays where it is.
 const RESIZE_SWAP: &str = r#"#!/bin/sh
 # resize-swap-internal.sh BYTES: swap of that size on the VM's swap disk, which must be large enough; none with 0.
@@ -173,6 +184,12 @@ fn pushed(disks: &[GuestDisk]) -> String {
 
 fn mounts(guest: &Guest, disks: &[GuestDisk], swap: Option<u64>, has_keys: bool) -> String {
     let mut text = PREAMBLE.to_owned();
+    if disks
+        .iter()
+        .any(|disk| matches!(disk.what, What::Claimed { .. }))
+    {
+        text.push_str(KEPT);
+    }
     let mut line = |words: String| {
         text.push_str(&words);
         text.push('\n');
@@ -201,6 +218,7 @@ fn mounts(guest: &Guest, disks: &[GuestDisk], swap: Option<u64>, has_keys: bool)
             What::Files => format!("try files {name} {path}"),
             What::Watched => format!("try mkdir -p {path}"),
             What::Memory { bytes } => format!("try memory {path} {bytes}"),
+            What::Claimed { .. } => format!("try kept {label} {path}"),
         });
     }
     // A guest that is to live from swap has programs that put much into shared memory.

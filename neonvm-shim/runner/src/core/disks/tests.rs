@@ -147,3 +147,22 @@ fn monitors_token_is_on_the_runtime_drive_for_root_of_the_guest_alone() {
         "a volume's file is as it was"
     );
 }
+
+/// Requirement: D1.
+#[test]
+fn disk_on_a_claim_is_a_drive_that_the_guest_mounts_and_keeps_as_it_is() {
+    let claimed = json!({"name": "data", "mountPath": "/data",
+        "persistentVolumeClaim": {"claimName": "c", "size": "1Gi"}});
+    let plan = plan(&spec(vec![claimed.clone()]), None, None).unwrap();
+    let drive = &plan.drives[1];
+    assert_eq!(drive.drive.kind, DriveKind::Claimed);
+    assert_eq!(drive.content, Content::Claimed { bytes: 1 << 30 });
+    let Content::Files(files) = &plan.drives[0].content else {
+        panic!("{plan:?}");
+    };
+    let mounts = String::from_utf8(files["mounts.sh"].clone()).unwrap();
+    assert!(mounts.contains("\ntry kept 'data' '/data'\n"), "{mounts}");
+    let mut small = claimed;
+    small["persistentVolumeClaim"]["size"] = json!("1Mi");
+    assert!(refused(vec![small]).contains("is less than 8Mi"));
+}

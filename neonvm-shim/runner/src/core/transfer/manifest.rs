@@ -59,6 +59,10 @@ pub struct Manifest {
     /// It is connected by a bridge, not by QEMU's user network.
     #[serde(default)]
     pub bridged: bool,
+    /// It is connected by passt, not by QEMU's user network. The user network has a section of its
+    /// own in what is migrated, so the target must have the same.
+    #[serde(default)]
+    pub passt: bool,
     /// Queues of each device that is an interface of the pod's.
     #[serde(default = "one_queue")]
     pub queues: u32,
@@ -132,6 +136,19 @@ pub enum Unfit {
     /// The manifest is not one.
     #[error("the source's description is not understood: {0}")]
     Manifest(String),
+    /// A text of the manifest would be more than one value on the command line of QEMU, or leave
+    /// the directory.
+    #[error(
+        "the source's description is refused: {value:?} of {member} is not {rule}. The runner it comes from is not one of ours"
+    )]
+    Text {
+        /// Where it is.
+        member: &'static str,
+        /// Its first 100 characters.
+        value: String,
+        /// What it must be.
+        rule: &'static str,
+    },
     /// QEMU here is older.
     #[error("QEMU {here} here is older than {there} at the source")]
     Older {
@@ -154,6 +171,11 @@ pub enum Unfit {
          end the VM there and start it here"
     )]
     Written(String),
+    /// Disks on claims are one pod's at a time.
+    #[error(
+        "the VM has disks on claims, which one pod writes at a time: delete its pod, and it starts on a node where they can be mounted"
+    )]
+    Claims,
     /// Files have changed since the guest started.
     #[error(
         "the files of {0} are others here than those the guest has: a secret or config map has changed since it started"
@@ -173,6 +195,12 @@ pub enum Unfit {
         "the guest has an interface in the overlay network, and the pod here has none: give its VM an address there, by the controller's options, and try again"
     )]
     NoOverlay,
+    /// The pod here has no passt.
+    #[error(
+        "the guest is connected by passt, and here guests are connected by QEMU's user network: \
+         start bellows up with --guest-network=passt"
+    )]
+    NoPasst,
     /// The image is another.
     #[error("image {here} here is not the guest's, {there}")]
     Image {
@@ -190,7 +218,61 @@ pub fn version(text: &str) -> (u32, u32) {
     (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
 }
 
+/// Refuses a text that does not follow its rule.
+fn check_text(
+    member: &'static str,
+    text: &str,
+    rule: (&'static str, fn(&str) -> bool),
+) -> Result<(), Unfit> {
+    let (rule, holds) = rule;
+    if holds(text) {
+        return Ok(());
+    }
+    Err(Unfit::Text {
+        member,
+        value: text.chars().take(100).collect(),
+        rule,
+    })
+}
+
+/// Names of machines, devices, their properties and files.
+const WORD: (&str, fn(&str) -> bool) = ("a word of letters, digits, '.', '_' and '-'", |text| {
+    let is_of = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    !text.is_empty() && text.bytes().all(is_of)
+});
+
+/// Hardware addresses.
+const ADDRESS: (&str, fn(&str) -> bool) = ("a hardware address", |text| {
+    let is_pair = |pair: &str| pair.len() == 2 && pair.bytes().all(|byte| byte.is_ascii_hexdigit());
+    text.split(':').count() == 6 && text.split(':').all(is_pair)
+});
+
 impl Manifest {
+    /// Whether each text that becomes a part of an option of QEMU, or of the name of a file, is one
+    /// value there. The manifest is written by another node's runner, and that node may have been
+    /// taken over.
+    ///
+    /// # Errors
+    /// [`Unfit::Text`] for the first that is not.
+    pub fn check(&self) -> Result<(), Unfit> {
+        check_text("machine", &self.machine, WORD)?;
+        check_text("mac", &self.mac, ADDRESS)?;
+        if let Some(address) = &self.overlay_mac {
+            check_text("overlay_mac", address, ADDRESS)?;
+        }
+        for cpu in &self.cpus {
+            check_text("cpus", &cpu.driver, WORD)?;
+            check_text("cpus", &cpu.id, WORD)?;
+            for name in cpu.props.keys() {
+                check_text("cpus", name, WORD)?;
+            }
+        }
+        for there in &self.drives {
+            check_text("drives", &there.drive.id, WORD)?;
+        }
+        Ok(())
+    }
+
     /// Whether a QEMU of this version may take the guest: it knows the machine type if it is no older. Bug-fix releases of
     /// one minor version take each other's guests.
     ///

@@ -6,6 +6,7 @@ use crate::core::bridge;
 use crate::core::disks;
 use crate::core::guestd_key::GuestdKey;
 use crate::core::nic;
+use crate::core::passt::{Connection, connection};
 use crate::core::shape::{CpuControl, shape};
 use protocol::migration::{OutgoingOrder, SECRET_OF_SHAPE, StreamOptions};
 use protocol::time::Timestamp;
@@ -39,6 +40,7 @@ fn of(settings: &serde_json::Value, disks: &serde_json::Value) -> Manifest {
         cpus: Vec::new(),
         mac: String::new(),
         bridged: false,
+        passt: false,
         queues: 1,
         overlay_mac: None,
         cmdline: String::new(),
@@ -169,12 +171,27 @@ fn n18_a_guest_that_comes_is_connected_as_where_it_booted() {
         assert_eq!(bridge::connects(&config, Some(&from)), there);
         assert_eq!(bridge::connects(&config, None), here);
     }
+    config.network.bridged = false;
+    config.walls = Some(crate::core::passt::tests::walls());
+    from.bridged = false;
+    let by_user_network = connection(&config, Some(&from));
+    assert_eq!(
+        by_user_network,
+        Connection::UserNetwork,
+        "as an older version started it"
+    );
+    from.passt = true;
+    assert!(matches!(
+        connection(&config, Some(&from)),
+        Connection::Passt(_)
+    ));
     // A runner of before bridges says nothing of it.
     let mut said = serde_json::to_value(&from).unwrap();
     said.as_object_mut().unwrap().remove("bridged");
     said.as_object_mut().unwrap().remove("queues");
+    said.as_object_mut().unwrap().remove("passt");
     let mut from: Manifest = serde_json::from_value(said).unwrap();
-    assert!(!from.bridged);
+    assert!(!from.bridged && !from.passt);
     assert_eq!(nic::queues(&from.shape, Some(&from)), 1);
     // Here it would have as many as it may have CPUs, up to four.
     for (cpus, queues) in [(1, 1), (3, 3), (16, 4)] {

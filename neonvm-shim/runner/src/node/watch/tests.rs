@@ -20,7 +20,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
 use crate::config::AccelChoice;
-use crate::core::args::Paths;
+use crate::core::paths::Paths;
 use crate::node::prepare::StorePosition;
 use crate::node::{Allocatable, Orphans};
 use crate::shell::first_words::waiting_state;
@@ -186,6 +186,7 @@ fn params(client: kube::Client, state_dir: PathBuf) -> NodeParams {
         programs: None,
         accel: AccelChoice::Tcg,
         cpu_quota_percent: 100,
+        walls: super::GuestWalls::Open,
         cgroup_parent: None,
         ssh_public_key: None,
         monitor_key: None,

@@ -5,6 +5,7 @@ use crate::core::disks::{DriveKind, plan};
 use protocol::vm::Disk;
 use serde_json::json;
 use std::process::Command;
+use test_records::{Missing, skip};
 
 /// A runner's directory with a `qemu-img` that copies.
 fn place() -> (tempfile::TempDir, RunnerConfig, Paths) {
@@ -139,8 +140,7 @@ fn other_readers_find_the_label() {
         .arg(&path)
         .output()
     else {
-        println!("SKIPPED: there is no blkid here");
-        return;
+        return skip("other_readers_find_the_label", Missing::Tool, "blkid");
     };
     let said = String::from_utf8(output.stdout).unwrap();
     for line in ["LABEL=vmruntime", "TYPE=iso9660", "BLOCK_SIZE=2048"] {
@@ -163,8 +163,7 @@ fn swap_is_what_mkswap_makes() {
         .arg(&theirs)
         .output()
     else {
-        println!("SKIPPED: there is no mkswap here");
-        return;
+        return skip("swap_is_what_mkswap_makes", Missing::Tool, "mkswap");
     };
     assert!(made.status.success(), "{made:?}");
     let read = |path| fs::read(path).unwrap();

@@ -1,0 +1,58 @@
+//! How much memory QEMU's cgroup allows: what the VM is permitted now, and what QEMU needs beside
+//! it.
+
+use protocol::runner::MemoryState;
+use protocol::units::Bytes;
+
+use crate::config::Accel;
+
+/// QEMU itself, its disks' caches and pages of files, its page tables, and the guest's network
+/// process.
+const BESIDE: u64 = 512 << 20;
+/// Translated code and what belongs to it, under TCG.
+const TRANSLATED: u64 = 1536 << 20;
+
+/// The bound. It follows an order up at once, and down when the memory has left the guest.
+#[must_use]
+pub fn bound(ordered: Bytes, has: MemoryState, accel: Accel) -> Bytes {
+    let plugged = has.plugged.max(has.requested);
+    let guest = ordered.0.max(has.base.0.saturating_add(plugged.0));
+    let beside = match accel {
+        Accel::Kvm => BESIDE,
+        Accel::Tcg => BESIDE + TRANSLATED,
+    };
+    // Page tables and bookkeeping grow with the guest.
+    Bytes(guest.saturating_add(guest / 32).saturating_add(beside))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    fn has(plugged: u64) -> MemoryState {
+        MemoryState {
+            base: Bytes(GIB),
+            plugged: Bytes(plugged),
+            requested: Bytes(0),
+            guest_total: None,
+        }
+    }
+
+    #[test]
+    fn bound_is_raised_with_the_order_and_lowered_when_memory_has_left() {
+        let at = |ordered, plugged| bound(Bytes(ordered), has(plugged), Accel::Kvm).0;
+        let beside = |guest: u64| guest + guest / 32 + BESIDE;
+        assert_eq!(at(GIB, 0), beside(GIB));
+        assert_eq!(at(4 * GIB, 0), beside(4 * GIB), "before the growth");
+        assert_eq!(at(GIB, 3 * GIB), beside(4 * GIB), "a shrink is under way");
+        assert_eq!(at(GIB, 0), beside(GIB), "it has arrived");
+    }
+
+    #[test]
+    fn translation_has_room_of_its_own() {
+        let by = |accel| bound(Bytes(GIB), has(0), accel).0;
+        assert_eq!(by(Accel::Tcg) - by(Accel::Kvm), TRANSLATED);
+    }
+}

@@ -1,0 +1,177 @@
+//! The guest's network on one machine: the program `passt`, one process for each VM.
+//!
+//! ```text
+//!  host ── sockets of passt ── passt ── network.sock ── QEMU
+//!  guest: eth0 10.0.2.15/24, gateway 10.0.2.2, DNS 10.0.2.3
+//! ```
+//!
+//! The addresses are those of QEMU's user network, which images know. passt serves the guest's
+//! ports at the pod's address, and opens the guest's connections as a user of the machine. It maps
+//! no guest address to the host, and refuses loopback addresses.
+
+use std::net::Ipv4Addr;
+use std::path::Path;
+
+use super::bridge;
+use super::forwards::{self, Protocol};
+use super::transfer::Manifest;
+use crate::config::{RunnerConfig, Walls};
+
+/// Address of the guest.
+const GUEST: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 15);
+/// Bits of its network.
+const BITS: u8 = 24;
+/// Its gateway. Connections from the host's loopback addresses reach the guest from here.
+const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
+/// Address at which the guest finds the host's name server.
+const NAMES: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 3);
+/// Hardware address of the gateway, the same in every pod: a guest that moves has remembered it.
+const GATEWAY_MAC: &str = "52:55:0a:00:02:02";
+/// The option of QEMU's side: its standard input is the listening socket. A passt that ends is
+/// followed by another one, whose connection QEMU takes.
+pub(super) const NETDEV: &str = "stream,id=net0,server=on,addr.type=fd,addr.str=0";
+
+/// Largest packet between guest and passt, in bytes: what fits into a frame of passt's. Packets end
+/// at passt, so the host's network does not see their size. A guest's small writes wait in its
+/// kernel until a packet is full or the last one is acknowledged, so fewer packets carry them.
+pub(super) const LARGEST_FRAME: u16 = 65_520;
+
+/// A word for the guest's kernel, which sets `net.ipv4.tcp_frto` before the guest's first process.
+///
+/// passt sends on what the guest sends as long as the host's socket takes it. It drops what does
+/// not fit and all that follows, until the guest has sent the missing part again. With F-RTO (RFC
+/// 5682) a guest answers its first timeout with new data, which passt drops too, so the guest waits
+/// for a second timeout of twice the length: 600 ms of a transfer instead of 200 ms.
+pub(super) const KERNEL_WORD: &str = "sysctl.net.ipv4.tcp_frto=0";
+
+/// What connects the guest's first device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Connection<'a> {
+    /// A bridge in the pod's network namespace.
+    Bridge,
+    /// A process of passt.
+    Passt(&'a Walls),
+    /// QEMU's own user network.
+    UserNetwork,
+}
+
+/// How a guest is connected: one that boots as the configuration says, one that comes as where it
+/// booted.
+#[must_use]
+pub fn connection<'a>(config: &'a RunnerConfig, arrival: Option<&Manifest>) -> Connection<'a> {
+    if bridge::connects(config, arrival) {
+        return Connection::Bridge;
+    }
+    let walls = config.walls.as_ref();
+    match walls.filter(|_| arrival.is_none_or(|from| from.passt)) {
+        Some(walls) => Connection::Passt(walls),
+        None => Connection::UserNetwork,
+    }
+}
+
+/// The command line of passt without the program's own name. Its standard input is connected to
+/// QEMU's socket.
+#[must_use]
+pub fn passt_args(config: &RunnerConfig, walls: &Walls, pid_file: &Path) -> Vec<String> {
+    let mut args: Vec<String> = ["--foreground", "--quiet", "--fd", "0", "--pid"]
+        .map(str::to_owned)
+        .into();
+    let mut add = |words: &[&str]| args.extend(words.iter().map(|word| (*word).to_owned()));
+    add(&[&pid_file.display().to_string()]);
+    if let Some(user) = walls.user {
+        add(&["--runas", &format!("{user}:{user}")]);
+    }
+    // Whatever interfaces the host has now or later: all that would be read of one is said below.
+    add(&[
+        "--ipv4-only",
+        "--interface",
+        "lo",
+        "--mac-addr",
+        GATEWAY_MAC,
+    ]);
+    add(&[
+        "--address",
+        &GUEST.to_string(),
+        "--netmask",
+        &BITS.to_string(),
+    ]);
+    add(&["--gateway", &GATEWAY.to_string(), "--no-map-gw"]);
+    add(&["--dns", &NAMES.to_string()]);
+    if !walls.outside {
+        // Sockets of the guest's connections may use no other device, and nothing of the outside is
+        // there.
+        add(&["--outbound-if4", "lo"]);
+    } else if let Some(server) = config.network.resolver.servers.first() {
+        let (names, server) = (NAMES.to_string(), server.to_string());
+        add(&["--dns-forward", &names, "--dns-host", &server]);
+    }
+    for (protocol, option) in [
+        (Protocol::Tcp, "--tcp-ports"),
+        (Protocol::Udp, "--udp-ports"),
+    ] {
+        let ports = forwards::forwarded(config, protocol);
+        let ports: Vec<String> = ports
+            .map(|(host, guest)| format!("{host}:{guest}"))
+            .collect();
+        if !ports.is_empty() {
+            add(&[option, &format!("{}/{}", config.pod_ip, ports.join(","))]);
+        }
+    }
+    args
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::core::args::tests::config;
+
+    pub(crate) fn walls() -> Walls {
+        Walls {
+            user: Some(1_879_048_193),
+            passt: "/q/passt".into(),
+            outside: true,
+        }
+    }
+
+    #[test]
+    fn passt_serves_the_guests_ports_and_maps_nothing_to_the_host() {
+        let mut config = config();
+        config.network.resolver.servers = vec![Ipv4Addr::new(192, 0, 2, 53)];
+        let line = passt_args(&config, &walls(), Path::new("/r/passt.pid")).join(" ");
+        assert_eq!(
+            line,
+            "--foreground --quiet --fd 0 --pid /r/passt.pid --runas 1879048193:1879048193 --ipv4-only \
+             --interface lo --mac-addr 52:55:0a:00:02:02 --address 10.0.2.15 --netmask 24 \
+             --gateway 10.0.2.2 --no-map-gw --dns 10.0.2.3 --dns-forward 10.0.2.3 --dns-host 192.0.2.53 \
+             --tcp-ports 127.77.1.2/22:22,5432:5432,9100:9100,10301:10301,25184:25183 \
+             --udp-ports 127.77.1.2/53:53"
+        );
+    }
+
+    #[test]
+    fn guest_without_an_outside_gets_no_names_and_no_device() {
+        let config = config();
+        let walls = Walls {
+            user: None,
+            outside: false,
+            ..walls()
+        };
+        let args = passt_args(&config, &walls, Path::new("/p"));
+        assert!(args.windows(2).any(|pair| pair == ["--outbound-if4", "lo"]));
+        assert!(
+            !args
+                .iter()
+                .any(|arg| arg == "--dns-forward" || arg == "--runas")
+        );
+    }
+
+    #[test]
+    fn walls_decide_how_a_guest_that_boots_here_is_connected() {
+        let mut config = config();
+        assert_eq!(connection(&config, None), Connection::UserNetwork);
+        config.walls = Some(walls());
+        assert_eq!(connection(&config, None), Connection::Passt(&walls()));
+        config.network.bridged = true;
+        assert_eq!(connection(&config, None), Connection::Bridge);
+    }
+}

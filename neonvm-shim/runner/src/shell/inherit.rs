@@ -1,0 +1,88 @@
+//! What the caller of a command does not hand on to processes that outlive the command: open files,
+//! secrets in the environment, a working directory.
+
+use std::io;
+
+use tokio::process::Command;
+
+use super::sys;
+
+/// Variables that a runner gets; a name that ends with `*` stands for all that begin so.
+const OF_RUNNERS: [&str; 8] = [
+    "PATH",
+    "LANG",
+    "LC_*",
+    "TZ",
+    "TMPDIR",
+    "RUST_LOG",
+    "RUST_BACKTRACE",
+    "BELLOWS_LOG",
+];
+/// Variables that QEMU and passt get.
+const OF_GUESTS: [&str; 2] = ["PATH", "LANG"];
+
+/// First open file that is not one of the standard ones.
+const FIRST_OTHER: u32 = 3;
+
+/// Keeps every file that is open now, but for the standard ones, from every program that this
+/// process starts. Files that it opens later are kept from them anyway.
+///
+/// # Errors
+/// As the kernel says.
+pub fn no_files() -> io::Result<()> {
+    sys::close_on_exec_from(FIRST_OTHER)
+}
+
+/// Leaves a command, of its environment, these variables alone; a name that ends with `*` stands
+/// for all that begin so.
+pub fn only(command: &mut Command, names: &[&str]) {
+    command.env_clear();
+    command.envs(std::env::vars_os().filter(|(name, _)| {
+        name.to_str()
+            .is_some_and(|name| names.iter().any(|kept| matches(kept, name)))
+    }));
+}
+
+/// The same for a runner.
+pub(crate) fn only_for_runner(command: &mut Command) {
+    only(command, &OF_RUNNERS);
+}
+
+/// The same for QEMU and passt.
+pub(super) fn only_for_guest(command: &mut Command) {
+    only(command, &OF_GUESTS);
+}
+
+fn matches(kept: &str, name: &str) -> bool {
+    match kept.strip_suffix('*') {
+        Some(begin) => name.starts_with(begin),
+        None => name == kept,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    #[test]
+    fn names_are_taken_whole_or_by_their_begin() {
+        assert!(matches("PATH", "PATH") && matches("LC_*", "LC_ALL"));
+        assert!(!matches("PATH", "PATHS") && !matches("LC_*", "LANG"));
+    }
+
+    #[tokio::test]
+    async fn file_that_was_inherited_goes_no_further() {
+        let (ours, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let number = ours.as_raw_fd();
+        let flags = rustix::io::fcntl_getfd(&ours).unwrap();
+        rustix::io::fcntl_setfd(&ours, flags & !rustix::io::FdFlags::CLOEXEC).unwrap();
+        no_files().unwrap();
+        let mut command = Command::new("/bin/sh");
+        command
+            .arg("-c")
+            .arg(format!("test ! -e /proc/self/fd/{number}"));
+        assert!(command.status().await.unwrap().success(), "file {number}");
+    }
+}
