@@ -2,4 +2,7 @@
 //! the guest daemon writes there, each in the same layout and with the same checksum.
 
 pub mod checksum;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzz;
 pub mod projected;
+pub mod push;

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 
 use test_network::Network;
+use test_records::{Missing, skip};
 
 /// The guest's address, and its host's.
 const GUEST: &str = "169.254.254.254";
@@ -53,9 +54,8 @@ fn asked(network: &Network, at: &str) -> String {
 fn the_host_is_listened_to_and_no_program_of_the_guest() {
     let made = || Network::new().expect("a network");
     let Some((guest, host)) = made().zip(made()) else {
-        return println!(
-            "SKIP(missing: root): the_host_is_listened_to_and_no_program_of_the_guest"
-        );
+        let test = "the_host_is_listened_to_and_no_program_of_the_guest";
+        return skip(test, Missing::Root, "networks of its own");
     };
     guest.cable("eth0", &host, "guest");
     guest.ip(&format!("address add {GUEST}/30 dev eth0"));
@@ -84,9 +84,8 @@ fn the_host_is_listened_to_and_no_program_of_the_guest() {
 fn host_without_the_key_of_the_runtime_drive_is_refused() {
     let made = || Network::new().expect("a network");
     let Some((guest, host)) = made().zip(made()) else {
-        return println!(
-            "SKIP(missing: root): host_without_the_key_of_the_runtime_drive_is_refused"
-        );
+        let test = "host_without_the_key_of_the_runtime_drive_is_refused";
+        return skip(test, Missing::Root, "networks of its own");
     };
     guest.cable("eth0", &host, "guest");
     guest.ip(&format!("address add {GUEST}/30 dev eth0"));

@@ -1,6 +1,5 @@
 //! The daemon's HTTP server.
 
-use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io;
 use std::net::IpAddr;
@@ -8,8 +7,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
@@ -18,11 +15,11 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use neonvm_files::checksum::checksum;
 use neonvm_files::projected::{self as files, FilesError};
+use neonvm_files::push;
 use nix::ifaddrs::getifaddrs;
 use nix::sys::socket::SockaddrStorage;
 use protocol::runner::GuestState;
 use protocol::time::WallTime;
-use serde::Deserialize;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -298,12 +295,6 @@ fn get_files(served: &Served, dir: &str) -> Answer {
     }
 }
 
-/// One file of a `PUT /files` body.
-#[derive(Deserialize)]
-struct File {
-    data: String,
-}
-
 async fn put_files(served: &Served, dir: &str, request: Request<Incoming>) -> Answer {
     let refuse = |text: String| answer(StatusCode::BAD_REQUEST, format!("{text}\n"));
     let dir = match files::directory(&served.files_root, dir) {
@@ -314,17 +305,10 @@ async fn put_files(served: &Served, dir: &str, request: Request<Incoming>) -> An
         Ok(body) => body,
         Err(refusal) => return refusal,
     };
-    let named: BTreeMap<String, File> = match serde_json::from_slice(&body) {
-        Ok(named) => named,
-        Err(error) => return refuse(format!("the body must be an object of files: {error}")),
+    let content = match push::decode(&body) {
+        Ok(content) => content,
+        Err(error) => return refuse(error.to_string()),
     };
-    let mut content = BTreeMap::new();
-    for (name, file) in named {
-        match STANDARD.decode(&file.data) {
-            Ok(bytes) => content.insert(name, bytes),
-            Err(error) => return refuse(format!("{name}: {error}")),
-        };
-    }
     match files::write(&dir, &content, (served.now)()) {
         Ok(()) => {
             info!(dir = %dir.display(), files = content.len(), "files written");

@@ -1,0 +1,60 @@
+//! The body that carries a directory of files into a guest: an object of files, each with its
+//! content in base64. Source: spec/neonvm.md §3.7.
+
+use std::collections::BTreeMap;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Serialize};
+
+/// A body that holds no files.
+#[derive(Debug, thiserror::Error)]
+pub enum PushError {
+    /// It is no object of files.
+    #[error("the body must be an object of files: {0}")]
+    Form(#[source] serde_json::Error),
+    /// The content of a file is not base64.
+    #[error("{name}: {source}")]
+    Content {
+        /// Its path in the directory.
+        name: String,
+        /// What is wrong.
+        source: base64::DecodeError,
+    },
+}
+
+/// A file of the body, with its content in base64.
+#[derive(Serialize, Deserialize)]
+struct File {
+    data: String,
+}
+
+/// The body for files.
+///
+/// # Errors
+/// As the writer of JSON says.
+pub fn encode(files: &BTreeMap<String, Vec<u8>>) -> Result<Vec<u8>, serde_json::Error> {
+    let file = |content: &Vec<u8>| File {
+        data: STANDARD.encode(content),
+    };
+    let body: BTreeMap<&String, File> = files
+        .iter()
+        .map(|(name, content)| (name, file(content)))
+        .collect();
+    serde_json::to_vec(&body)
+}
+
+/// The files of a body.
+///
+/// # Errors
+/// [`PushError`] that names the file.
+pub fn decode(body: &[u8]) -> Result<BTreeMap<String, Vec<u8>>, PushError> {
+    let named: BTreeMap<String, File> = serde_json::from_slice(body).map_err(PushError::Form)?;
+    named
+        .into_iter()
+        .map(|(name, file)| match STANDARD.decode(&file.data) {
+            Ok(content) => Ok((name, content)),
+            Err(source) => Err(PushError::Content { name, source }),
+        })
+        .collect()
+}
