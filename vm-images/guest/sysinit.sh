@@ -10,6 +10,8 @@ mount -t tmpfs -o mode=1777,size=80% tmpfs /dev/shm
 if [ ! -e /etc/bellows/container ]; then
     mount -t tmpfs -o mode=1777 tmpfs /tmp
     mount -t tmpfs -o mode=755 tmpfs /run
+    # Secrets that the runner pushes.
+    mkdir -m 700 /run/bellows
 fi
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
 . /usr/lib/bellows/say

@@ -19,8 +19,8 @@ use crate::paths;
 use crate::postgres;
 use crate::progress::{Reporter, Step};
 use crate::recipe::{GuestRecipe, Recipe, UserRecipe};
+use crate::sandbox::{Identity, Sandbox};
 use crate::store::{Guard, Layer, LayerManifest, Store};
-use crate::tool::Tool;
 
 /// The layer's kind in the cache.
 const KIND: &str = "base";
@@ -41,6 +41,9 @@ const BUILDER: &[&str] = &[
     include_str!("paths.rs"),
     include_str!("postgres.rs"),
     include_str!("postgres/control.rs"),
+    include_str!("sandbox.rs"),
+    include_str!("sandbox/filter.rs"),
+    include_str!("sandbox/owners.rs"),
     include_str!("../guest/initrd-init.sh"),
     include_str!("../guest/pg_hba.conf"),
 ];
@@ -206,11 +209,16 @@ fn users(root: &Path, users: &[UserRecipe]) -> Result<(), BuildError> {
 
 /// busybox stands in for every command that no package brought.
 fn commands(root: &Path, reporter: &mut Reporter<'_>) -> Result<(), BuildError> {
-    let list = Tool::new("chroot", "listing busybox's commands")
-        .arg(root)
-        .args(["/usr/bin/busybox", "--list"])
-        .isolated()
+    let sandbox = Sandbox::open(root)?;
+    let list = sandbox
+        .tool(
+            &Identity::default(),
+            "/usr/bin/busybox",
+            "listing busybox's commands",
+        )?
+        .arg("--list")
         .output(reporter)?;
+    sandbox.close()?;
     for name in list.lines() {
         let taken = ["usr/bin", "usr/sbin"]
             .iter()

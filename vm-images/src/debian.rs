@@ -467,7 +467,10 @@ mod tests {
             security: Some("http://s/".into()),
         };
         let mut debian = Recipe::load("bellows/qemu").unwrap().debian;
-        let suite = debian.suites[0].clone();
+        let suite = SuiteRecipe {
+            name: "bookworm".into(),
+            prefer: Some("bookworm-backports".into()),
+        };
         debian.security_updates = false;
         let text = sources(&mirrors, &debian, &suite);
         assert!(

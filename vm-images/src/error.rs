@@ -40,9 +40,9 @@ pub enum BuildError {
         /// Which.
         what: String,
     },
-    /// Building needs chroot and file owners.
+    /// Building needs file owners.
     #[error(
-        "building an image needs root (chroot and file owners): run the same command with sudo"
+        "building an image needs root, for the owners of its files: run the same command with sudo"
     )]
     NotRoot,
     /// Only x86-64 is built.
@@ -64,6 +64,18 @@ pub enum BuildError {
         why: String,
         /// Debian package that has it.
         package: String,
+    },
+    /// Programs of an image would run as root of this machine.
+    #[error(
+        "programs of an image cannot be kept apart from this machine ({why}), and are not run \
+         otherwise: apt-get install bubblewrap (0.5 or newer), allow user namespaces with sysctl -w \
+         user.max_user_namespaces=10000 kernel.unprivileged_userns_clone=1 \
+         kernel.apparmor_restrict_unprivileged_userns=0 (those that there are), and build outside of \
+         containers without the capability SYS_ADMIN"
+    )]
+    Unconfined {
+        /// What was refused, in the words of the program that tried.
+        why: String,
     },
     /// No Debian mirror is known.
     #[error(

@@ -194,6 +194,8 @@ fn le32(bytes: &[u8], at: usize) -> u32 {
 mod tests {
     use std::fs;
 
+    use test_records::{Missing, skip};
+
     use super::*;
 
     fn build(dir: &Path, name: &str) -> Vec<u8> {
@@ -213,8 +215,8 @@ mod tests {
     #[test]
     fn n46_the_same_tree_gives_the_same_file_system() {
         if crate::tool::find("mke2fs").is_none() {
-            eprintln!("SKIPPED: mke2fs (package e2fsprogs) is not installed");
-            return;
+            let test = "n46_the_same_tree_gives_the_same_file_system";
+            return skip(test, Missing::Tool, "mke2fs of package e2fsprogs");
         }
         let dir = tempfile::tempdir().unwrap();
         let (first, second) = (build(dir.path(), "a"), build(dir.path(), "b"));

@@ -36,6 +36,10 @@ pub(crate) const SCRIPTS: &[(&str, &str)] = &[
         "usr/lib/bellows/log-port",
         include_str!("../guest/log-port.sh"),
     ),
+    (
+        "usr/lib/bellows/postgres-password",
+        include_str!("../guest/postgres-password.sh"),
+    ),
     ("usr/lib/bellows/ready", include_str!("../guest/ready.sh")),
     ("usr/lib/bellows/say", include_str!("../guest/say.sh")),
     (
@@ -215,25 +219,35 @@ pub(crate) fn files(guest: &GuestRecipe) -> BTreeMap<String, String> {
     files
 }
 
-/// The recipe's services, the database's server first.
+/// The recipe's services, the database's server and its password first.
 fn services(guest: &GuestRecipe) -> Vec<ServiceRecipe> {
-    let database = guest.postgres.as_ref().map(|database| ServiceRecipe {
-        name: postgres::USER.to_owned(),
-        command: vec![
-            format!("{}/postgres", postgres::programs(database.version)),
-            "-D".to_owned(),
-            format!("/{}", postgres::DATA),
-        ],
-        user: postgres::USER.to_owned(),
-        cgroup: database.cgroup.clone(),
+    let service = |name: &str, command: Vec<String>, user: &str, cgroup: &str| ServiceRecipe {
+        name: name.to_owned(),
+        command,
+        user: user.to_owned(),
+        cgroup: cgroup.to_owned(),
         directory: None,
         owns: Vec::new(),
         after_ready: false,
-    });
-    database
-        .into_iter()
-        .chain(guest.services.iter().cloned())
-        .collect()
+    };
+    let mut services = Vec::new();
+    if let Some(database) = &guest.postgres {
+        let server = vec![
+            format!("{}/postgres", postgres::programs(database.version)),
+            "-D".to_owned(),
+            format!("/{}", postgres::DATA),
+        ];
+        services.push(service(
+            postgres::USER,
+            server,
+            postgres::USER,
+            &database.cgroup,
+        ));
+        let keeper = vec!["/usr/lib/bellows/postgres-password".to_owned()];
+        services.push(service("postgres-password", keeper, "root", SYSTEM_GROUP));
+    }
+    services.extend(guest.services.iter().cloned());
+    services
 }
 
 /// What busybox's init does. A line's command is cut at 256 bytes, so services keep theirs in files.

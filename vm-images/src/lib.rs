@@ -35,6 +35,7 @@ mod progress;
 mod recipe;
 mod requirements;
 mod runtime;
+mod sandbox;
 mod store;
 mod tool;
 
@@ -47,6 +48,7 @@ pub use recipe::{
     builtin_recipes,
 };
 pub use requirements::{Requirement, host_requirements};
+pub use sandbox::sandbox_refused;
 pub use store::{Collected, Image, Store, StoreError};
 
 use progress::Reporter;
@@ -110,15 +112,15 @@ fn preconditions() -> Result<(), BuildError> {
     if !nix::unistd::geteuid().is_root() {
         return Err(BuildError::NotRoot);
     }
-    match host_requirements()
+    if let Some(missing) = host_requirements()
         .into_iter()
         .find(|requirement| !requirement.present)
     {
-        Some(missing) => Err(BuildError::MissingTool {
+        return Err(BuildError::MissingTool {
             tool: missing.name.to_owned(),
             why: missing.why.to_owned(),
             package: missing.package.to_owned(),
-        }),
-        None => Ok(()),
+        });
     }
+    sandbox_refused().map_or(Ok(()), |why| Err(BuildError::Unconfined { why }))
 }

@@ -5,15 +5,14 @@
 //! cluster's identity) and what is a time is then overwritten, see [`control`].
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::os::unix::fs::{chown, symlink};
 use std::path::Path;
-
-use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 
 use crate::error::{BuildError, IoContext};
 use crate::progress::{Reporter, Step};
 use crate::recipe::{PostgresRecipe, RoleRecipe, UserRecipe};
-use crate::tool::{self, Tool};
+use crate::sandbox::{Identity, Sandbox};
+use crate::tool::Tool;
 
 pub(crate) mod control;
 
@@ -68,48 +67,23 @@ pub(crate) fn create(
     cluster.require("initdb")?;
     cluster.link_programs()?;
     cluster.prepare()?;
-    let init = cluster.program("initdb", "creating the database cluster");
-    init.args([
-        "-D",
-        &format!("/{DATA}"),
-        "--username=postgres",
-        "--no-sync",
-        "--no-instructions",
-    ])
-    .args(["--encoding=UTF8", "--locale=C.UTF-8", "--auth=trust"])
-    .run(reporter)?;
-    if recipe.bench_scale > 0 {
-        reporter.begin(
-            Step::Database,
-            &format!("pgbench, scale {}", recipe.bench_scale),
-        );
-        cluster.sql("postgres", "CREATE DATABASE bench", reporter)?;
-        cluster.sql("bench", &bench_sql(recipe.bench_scale), reporter)?;
-    }
-    if let Some(role) = &recipe.monitor {
-        cluster.sql("postgres", &role_sql(role), reporter)?;
-    }
-    let reset = cluster.program("pg_resetwal", "starting a fresh log");
-    reset
-        .args(["-f", "-D", &format!("/{DATA}")])
-        .run(reporter)?;
+    let sandbox = Sandbox::open(root)?;
+    cluster.fill(&sandbox, recipe, reporter)?;
+    sandbox.close()?;
     cluster.configure(recipe)?;
     control::settle(&root.join(DATA))?;
     cluster.clean()?;
-    Ok(unreproducible(recipe.bench_scale, tool::can_isolate()))
+    Ok(unreproducible(recipe.bench_scale))
 }
 
 /// What a second build would make differently: statistics of more rows than ANALYZE can look at depend on which it
-/// looked at, and the server's cache of table descriptions holds addresses of its memory.
-fn unreproducible(scale: u32, is_isolated: bool) -> Vec<String> {
+/// looked at.
+fn unreproducible(scale: u32) -> Vec<String> {
     let accounts = u64::from(scale) * ACCOUNTS_PER_SCALE;
     let is_sampled = accounts > LARGEST_TARGET * ROWS_PER_TARGET;
     let mut files = Vec::new();
     if is_sampled {
         files.push(format!("{DATA}/base: statistics of bench.pgbench_accounts"));
-    }
-    if !is_isolated {
-        files.push(format!("{DATA}: pg_internal.init files"));
     }
     files
 }
@@ -147,44 +121,59 @@ impl Cluster<'_> {
         Ok(())
     }
 
-    /// An empty data directory and the devices that the server opens.
+    /// An empty data directory.
     fn prepare(&self) -> Result<(), BuildError> {
         let home = self.root.join("srv/pg");
         fs::create_dir_all(&home).at("create", &home)?;
         chown(&home, Some(self.id), Some(self.id)).at("change the owner of", &home)?;
-        let shm = self.root.join("dev/shm");
-        fs::create_dir(&shm).at("create", &shm)?;
-        let all = fs::Permissions::from_mode(0o1777);
-        fs::set_permissions(&shm, all).at("change the mode of", &shm)?;
-        for (name, minor) in [("null", 3), ("zero", 5), ("random", 8), ("urandom", 9)] {
-            let path = self.root.join("dev").join(name);
-            let mode = Mode::from_bits_truncate(0o666);
-            mknod(&path, SFlag::S_IFCHR, mode, makedev(1, minor))
-                .map_err(std::io::Error::from)
-                .at("create the device", &path)?;
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o666))
-                .at("change the mode of", &path)?;
-        }
         Ok(())
     }
 
-    fn program(&self, name: &str, step: &str) -> Tool {
-        Tool::new("chroot", step)
-            .arg(format!("--userspec={0}:{0}", self.id))
-            .arg("--groups=")
-            .arg(self.root)
-            .arg(format!("{}/{name}", self.bin))
-            .isolated()
+    /// Makes the cluster and what is in it, by programs of the image.
+    fn fill(
+        &self,
+        sandbox: &Sandbox,
+        recipe: &PostgresRecipe,
+        reporter: &mut Reporter<'_>,
+    ) -> Result<(), BuildError> {
+        let data = format!("/{DATA}");
+        self.program(sandbox, "initdb", "creating the database cluster")?
+            .args(["-D", &data, "--username=postgres", "--no-sync"])
+            .args(["--no-instructions", "--encoding=UTF8", "--locale=C.UTF-8"])
+            .arg("--auth=trust")
+            .run(reporter)?;
+        if recipe.bench_scale > 0 {
+            let scale = format!("pgbench, scale {}", recipe.bench_scale);
+            reporter.begin(Step::Database, &scale);
+            self.sql(sandbox, "postgres", "CREATE DATABASE bench", reporter)?;
+            self.sql(sandbox, "bench", &bench_sql(recipe.bench_scale), reporter)?;
+        }
+        if let Some(role) = &recipe.monitor {
+            self.sql(sandbox, "postgres", &role_sql(role), reporter)?;
+        }
+        self.program(sandbox, "pg_resetwal", "starting a fresh log")?
+            .args(["-f", "-D", &data])
+            .run(reporter)
+    }
+
+    fn program(&self, sandbox: &Sandbox, name: &str, step: &str) -> Result<Tool, BuildError> {
+        let identity = Identity {
+            uid: self.id,
+            gid: self.id,
+            groups: Vec::new(),
+        };
+        sandbox.tool(&identity, &format!("{}/{name}", self.bin), step)
     }
 
     /// Runs SQL in single-user mode; statements end with a semicolon and an empty line.
     fn sql(
         &self,
+        sandbox: &Sandbox,
         database: &str,
         sql: &str,
         reporter: &mut Reporter<'_>,
     ) -> Result<(), BuildError> {
-        let mut run = self.program("postgres", "filling the database");
+        let mut run = self.program(sandbox, "postgres", "filling the database")?;
         run = run.args(["--single", "-j", "-D", &format!("/{DATA}")]);
         for setting in BUILD_SETTINGS {
             run = run.args(["-c", setting]);
@@ -304,9 +293,8 @@ mod tests {
         assert!(sql.contains("SET STATISTICS 1667") && sql.contains("SET STATISTICS -1"));
         assert_eq!(500_000u64.div_ceil(ROWS_PER_TARGET), 1667);
         assert!(bench_sql(1).contains("SET STATISTICS 334"));
-        assert!(unreproducible(30, true).is_empty());
-        assert_eq!(unreproducible(31, true).len(), 1);
-        assert_eq!(unreproducible(31, false).len(), 2);
+        assert!(unreproducible(30).is_empty());
+        assert_eq!(unreproducible(31).len(), 1);
     }
 
     #[test]

@@ -32,13 +32,19 @@ const NEEDED: &[(&str, &str, &str)] = &[
     ("dpkg-deb", "to open packages", "dpkg"),
     ("tar", "to unpack packages and keep the base layer", "tar"),
     (
-        "chroot",
-        "to create the database with the guest's own programs",
-        "coreutils",
+        "bwrap",
+        "to run programs of an image apart from this machine",
+        "bubblewrap",
     ),
     (
+        "bash",
+        "to start those programs without files of the caller",
+        "bash",
+    ),
+    ("mount", "to show them the image and nothing else", "mount"),
+    (
         "unshare",
-        "to run those programs apart from the host",
+        "to give those programs user numbers of their own",
         "util-linux",
     ),
     (

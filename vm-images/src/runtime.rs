@@ -17,8 +17,8 @@ use crate::normalise;
 use crate::paths;
 use crate::progress::{Amount, Reporter, Step};
 use crate::recipe::{Recipe, RuntimeRecipe};
+use crate::sandbox;
 use crate::store::{Guard, Image, Layer, Store};
-use crate::tool::Tool;
 
 /// The dynamic loader inside a tree.
 const LOADER: &str = "usr/lib64/ld-linux-x86-64.so.2";
@@ -189,10 +189,11 @@ fn libraries(
     reporter: &mut Reporter<'_>,
 ) -> Result<Vec<PathBuf>, BuildError> {
     let loader = full.join(LOADER);
-    let list = Tool::new(
-        &loader.to_string_lossy(),
+    let list = sandbox::reading(
+        full,
+        &loader,
         format!("looking for libraries of {}", object.display()),
-    )
+    )?
     .arg("--library-path")
     .arg(full.join(LIBRARIES))
     .arg("--list")
@@ -322,7 +323,7 @@ fn wrapper_text(program: &str, runtime: &RuntimeRecipe) -> String {
     )
 }
 
-/// Runs the wrapper: proves that it works, and tells the version.
+/// Runs the wrappers: proves that they work, and tells QEMU's version.
 fn version(
     out: &Path,
     programs: &BTreeMap<String, String>,
@@ -332,8 +333,11 @@ fn version(
     let mut found = String::new();
     for (name, path) in programs {
         let path = out.join(path);
-        let run = Tool::new(&path.to_string_lossy(), format!("trying {name}"));
+        let run = sandbox::reading(out, &path, format!("trying {name}"))?;
         let text = run.arg("--version").output(reporter)?;
+        if !name.starts_with("qemu-") {
+            continue;
+        }
         found = parse_version(&text).ok_or_else(|| BuildError::Format {
             path,
             expected: "QEMU program",

@@ -1,4 +1,5 @@
-//! Runs programs of the host: clean environment, bounded output, progress while they run, gone when we are gone.
+//! Runs programs of the host, and confined ones of images: clean environment, bounded output,
+//! progress while they run, gone when we are gone.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -10,6 +11,7 @@ use std::thread;
 use crate::error::{BuildError, disk_full};
 use crate::mirror;
 use crate::progress::{Reporter, TICK};
+use crate::sandbox::Cell;
 
 /// Where programs are looked for. Not the caller's `PATH`: a build must not depend on it.
 pub(crate) const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -33,7 +35,7 @@ pub(crate) struct Tool {
     environment: Vec<(String, OsString)>,
     directory: Option<PathBuf>,
     step: String,
-    isolated: bool,
+    cell: Option<Cell>,
 }
 
 impl Tool {
@@ -45,7 +47,7 @@ impl Tool {
             environment: Vec::new(),
             directory: None,
             step: step.into(),
-            isolated: false,
+            cell: None,
         }
     }
 
@@ -71,11 +73,9 @@ impl Tool {
         self
     }
 
-    /// In process, mount, IPC and network namespaces of its own and without address randomisation: what it starts ends
-    /// with it, it meets no other process or shared memory segment, and it leaves the same bytes each time. Where this
-    /// is forbidden (see [`can_isolate`]) it runs without.
-    pub(crate) fn isolated(mut self) -> Self {
-        self.isolated = true;
+    /// As a program of an image, apart from this machine.
+    pub(crate) fn confined(mut self, cell: Cell) -> Self {
+        self.cell = Some(cell);
         self
     }
 
@@ -140,27 +140,38 @@ impl Tool {
 
     /// Starts it for a pipe built by the caller; finish with [`Tool::judge`].
     pub(crate) fn spawn(&self, stdin: Stdio, stdout: Stdio) -> Result<Child, BuildError> {
-        find(&self.program).ok_or_else(|| missing(&self.program, &self.step))?;
         let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL", "--"]);
-        if self.isolated && can_isolate() {
-            command.args(ISOLATION);
+        command.args(["--pdeathsig", "KILL", "--"]).env_clear();
+        if let Some(cell) = &self.cell {
+            command
+                .args(cell.words(self.variables()))
+                .env("PATH", SEARCH_PATH)
+                .env("LC_ALL", "C.UTF-8");
+        } else {
+            find(&self.program).ok_or_else(|| missing(&self.program, &self.step))?;
+            command.envs(self.variables());
         }
         command.arg(&self.program).args(&self.arguments);
-        command
-            .env_clear()
-            .env("PATH", SEARCH_PATH)
-            .env("LC_ALL", "C.UTF-8")
-            .env("TZ", "UTC");
-        command
-            .env("HOME", "/root")
-            .env("SOURCE_DATE_EPOCH", EPOCH.to_string());
-        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         if let Some(directory) = &self.directory {
             command.current_dir(directory);
         }
         command.stdin(stdin).stdout(stdout).stderr(Stdio::piped());
         command.spawn().map_err(|source| self.io("start", source))
+    }
+
+    /// The program's environment; a later variable of a name wins.
+    fn variables(&self) -> impl Iterator<Item = (&str, OsString)> {
+        let always = [
+            ("PATH", SEARCH_PATH.into()),
+            ("LC_ALL", "C.UTF-8".into()),
+            ("TZ", "UTC".into()),
+            ("HOME", "/root".into()),
+            ("SOURCE_DATE_EPOCH", EPOCH.to_string().into()),
+        ];
+        let own = self.environment.iter();
+        always
+            .into_iter()
+            .chain(own.map(|(name, value)| (name.as_str(), value.clone())))
     }
 
     /// Turns how it ended into a result.
@@ -214,36 +225,6 @@ fn forward_lines(stdout: impl Read, lines: &mpsc::SyncSender<String>) {
             return;
         }
     }
-}
-
-/// The words before a program that runs apart from the host.
-const ISOLATION: [&str; 11] = [
-    "unshare",
-    "--pid",
-    "--ipc",
-    "--net",
-    "--mount",
-    "--fork",
-    "--kill-child=KILL",
-    "--",
-    "setarch",
-    "--addr-no-randomize",
-    "--",
-];
-
-/// Whether programs can be run apart from the host: containers often forbid it even to root.
-pub(crate) fn can_isolate() -> bool {
-    let mut command = Command::new(ISOLATION[0]);
-    command
-        .args(&ISOLATION[1..])
-        .arg("true")
-        .env_clear()
-        .env("PATH", SEARCH_PATH);
-    command
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
-    command.status().is_ok_and(|status| status.success())
 }
 
 /// The path of a program of the host.

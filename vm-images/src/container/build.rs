@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::{PermissionsExt as _, lchown};
+use std::os::unix::fs::lchown;
 use std::path::{Path, PathBuf};
 
-use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 use protocol::image::{
     Digest, GuestContent, GuestPortRecord, ImageContent, ImageManifest, MANIFEST_FORMAT,
 };
@@ -23,8 +22,8 @@ use crate::guest::{self, INITRD, KERNEL, Programs, ROOT_DISK, SYSTEM_GROUP, quot
 use crate::normalise;
 use crate::progress::{Progress, Reporter, Step};
 use crate::recipe::{GuestRecipe, Recipe};
+use crate::sandbox::{Identity, Sandbox};
 use crate::store::{Image as Built, Layer, Store};
-use crate::tool::Tool;
 use crate::{Inputs, StoreError, base};
 
 /// The cgroup of the image's own program.
@@ -47,14 +46,6 @@ const DIRECTORIES: &[(&str, u32)] = &[
     ("neonvm/etc/image", 0o755),
     ("neonvm/etc/ssh", 0o755),
     ("neonvm/runtime", 0o755),
-];
-/// Devices that lines of a specification may need while they run.
-const DEVICES: &[(&str, u64)] = &[
-    ("null", 3),
-    ("zero", 5),
-    ("full", 7),
-    ("random", 8),
-    ("urandom", 9),
 ];
 /// Scripts of a guest that is no container image's, and where they go in one.
 const MOVED: &[(&str, &str)] = &[
@@ -99,6 +90,9 @@ const BUILDER: &[&str] = &[
     include_str!("../ext4.rs"),
     include_str!("../guest.rs"),
     include_str!("../normalise.rs"),
+    include_str!("../sandbox.rs"),
+    include_str!("../sandbox/filter.rs"),
+    include_str!("../sandbox/owners.rs"),
     include_str!("../../guest/sshd_config"),
 ];
 
@@ -372,45 +366,23 @@ impl<'a> Context<'a> {
     ) -> Result<(), BuildError> {
         let account = self.root.account(&self.user)?;
         self.root.directory(&self.workdir, 0o755)?;
-        let made = self.devices()?;
-        let mut tool = Tool::new(
-            "chroot",
-            format!("RUN in line {line} of the specification's merge"),
-        )
-        .arg(format!("--userspec={}:{}", account.uid, account.gid))
-        .arg(format!("--groups={}", numbers(&account)))
-        .arg(self.root.0)
-        // The directory to be in is one of the image, which the caller cannot enter from outside.
-        .args(["/bin/sh", "-c", "cd \"$0\" && exec \"$@\"", &self.workdir])
-        .args(words);
+        let identity = Identity {
+            uid: account.uid,
+            gid: account.gid,
+            groups: account.groups,
+        };
+        let sandbox = Sandbox::open(self.root.0)?;
+        let step = format!("RUN in line {line} of the specification's merge");
+        let mut tool = sandbox
+            .tool(&identity, "/bin/sh", step)?
+            // The directory to be in may be one that only the image's user can enter.
+            .args(["-c", "cd \"$0\" && exec \"$@\"", &self.workdir])
+            .args(words);
         for (name, value) in &self.env {
             tool = tool.env(name, value);
         }
-        let ran = tool.env("HOME", &account.home).isolated().run(reporter);
-        for path in made {
-            fs::remove_file(&path).at("remove", &path)?;
-        }
-        ran
-    }
-
-    /// Makes the devices that are missing, and says which.
-    fn devices(&self) -> Result<Vec<PathBuf>, BuildError> {
-        self.root.directory("dev", 0o755)?;
-        let mut made = Vec::new();
-        for (name, minor) in DEVICES {
-            let path = self.root.place(&format!("dev/{name}"))?;
-            if path.symlink_metadata().is_ok() {
-                continue;
-            }
-            let mode = Mode::from_bits_truncate(0o666);
-            mknod(&path, SFlag::S_IFCHR, mode, makedev(1, *minor))
-                .map_err(std::io::Error::from)
-                .at("create the device", &path)?;
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o666))
-                .at("change the mode of", &path)?;
-            made.push(path);
-        }
-        Ok(made)
+        tool.env("HOME", &account.home).run(reporter)?;
+        sandbox.close()
     }
 
     fn copy(
@@ -664,5 +636,7 @@ fn free_id(passwd: &str, group: &str, from: u32) -> u32 {
     (from..).find(|id| !is_taken(*id)).unwrap_or(from)
 }
 
+#[cfg(test)]
+mod attacks;
 #[cfg(test)]
 mod tests;

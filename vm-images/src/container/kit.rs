@@ -19,8 +19,8 @@ use crate::normalise;
 use crate::progress::{Reporter, Step};
 use crate::recipe::{GuestRecipe, Recipe, RuntimeRecipe};
 use crate::runtime;
+use crate::sandbox;
 use crate::store::{Guard, Layer, LayerManifest, Store};
-use crate::tool::Tool;
 
 /// The kit's recipe.
 const RECIPE: &str = include_str!("../../recipes/container.toml");
@@ -134,7 +134,7 @@ fn make(
         });
     }
     let busybox = full.join("usr/bin/busybox");
-    let list = Tool::new(&busybox.to_string_lossy(), "listing busybox's commands");
+    let list = sandbox::reading(full, &busybox, "listing busybox's commands")?;
     let list = list.arg("--list").output(reporter)?;
     let content = fs::read(&busybox).at("read", &busybox)?;
     root.put("neonvm/bin/busybox", &content, 0o755)?;

@@ -13,6 +13,7 @@ fn n46_inittab_starts_everything_and_ends_it_in_order() {
     let expected = "\
 ::sysinit:/usr/lib/bellows/sysinit
 ::respawn:/usr/lib/bellows/service postgres
+::respawn:/usr/lib/bellows/service postgres-password
 ::respawn:/usr/lib/bellows/service neonvmd
 ::respawn:/usr/lib/bellows/service vm-monitor
 ::respawn:/usr/lib/bellows/service sshd
@@ -102,6 +103,74 @@ fn n46_guest_scripts_are_sound_shell() {
         );
         let sourced = name.ends_with("/say");
         assert!(sourced || text.starts_with("#!/bin/sh\n"), "{name}");
+    }
+}
+
+/// Runs the script of the database's password in a guest whose secret holds `secret`; returns the
+/// standard input of psql, the password that it finds in its environment, and all words of its
+/// command line.
+fn set_password(secret: &str) -> (String, String, String) {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    let at = |path: &str| dir.path().join(path);
+    let run = at("run/bellows/postgres");
+    fs::create_dir_all(&run).unwrap();
+    fs::create_dir(at("bin")).unwrap();
+    fs::write(run.join(protocol::postgres::KEY), secret).unwrap();
+    let root = dir.path().display();
+    for (tool, text) in [
+        ("pg_isready", "exit 0".to_owned()),
+        (
+            "psql",
+            format!(
+                "cat > {root}/sql; printf %s \"$PASSWORD\" > {root}/password; echo \"$*\" > {root}/words"
+            ),
+        ),
+        // The script sleeps when it has done its work, and is to end then.
+        ("sleep", "kill $PPID".to_owned()),
+    ] {
+        let path = at("bin").join(tool);
+        fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let mount = protocol::postgres::MOUNT_PATH;
+    let script = files(&guest("bellows/postgres:15"))["usr/lib/bellows/postgres-password"].clone();
+    assert!(script.contains(mount), "the script looks where the disk is");
+    let script = script
+        .replace(
+            "PATH=/usr/local/sbin",
+            &format!("PATH={root}/bin:/usr/local/sbin"),
+        )
+        .replace(". /usr/lib/bellows/say", "say() { :; }")
+        .replace("/run/bellows", &format!("{root}/run/bellows"));
+    Command::new("sh").arg("-c").arg(script).status().unwrap();
+    assert!(at("run/bellows/postgres.set").exists());
+    let read = |path: &str| fs::read_to_string(at(path)).unwrap();
+    (read("sql"), read("password"), read("words"))
+}
+
+#[test]
+fn password_of_the_database_stands_in_no_statement_and_on_no_command_line() {
+    for secret in ["s3cret-word", "s3cret-word\n", "s3cret-word\nsecond"] {
+        let (sql, password, words) = set_password(secret);
+        assert_eq!(password, "s3cret-word");
+        assert!(!sql.contains(&password) && !words.contains(&password));
+        assert!(
+            sql.contains("ALTER ROLE postgres PASSWORD :'password';"),
+            "{sql}"
+        );
+    }
+    let odd = r#"it's "x" \y $HOME `id`"#;
+    assert_eq!(set_password(odd).1, odd);
+}
+
+#[test]
+fn database_takes_sessions_from_outside_by_password_alone() {
+    let rules = include_str!("../../guest/pg_hba.conf");
+    let rules = rules.lines().filter(|line| !line.starts_with('#'));
+    for rule in rules.filter(|rule| !rule.starts_with("local")) {
+        let method = rule.split_whitespace().nth(4);
+        assert!(matches!(method, Some("scram-sha-256" | "reject")), "{rule}");
     }
 }
 

@@ -170,8 +170,15 @@ fn n46_unknown_names_and_bad_toml_say_so() {
 
 #[test]
 fn n46_the_host_release_wins_else_the_last() {
-    let qemu = Recipe::load("bellows/qemu").unwrap();
-    let pick = |host| qemu.debian.suite_for(host).unwrap().clone();
+    let mut debian = Recipe::load("bellows/qemu").unwrap().debian;
+    debian.suites.insert(
+        0,
+        SuiteRecipe {
+            name: "bookworm".into(),
+            prefer: Some("bookworm-backports".into()),
+        },
+    );
+    let pick = |host| debian.suite_for(host).unwrap().clone();
     assert_eq!(
         pick(Some("bookworm")).prefer.as_deref(),
         Some("bookworm-backports")
@@ -179,6 +186,15 @@ fn n46_the_host_release_wins_else_the_last() {
     assert_eq!(pick(Some("trixie")).prefer, None);
     assert_eq!(pick(Some("forky")).name, "trixie");
     assert_eq!(pick(None).name, "trixie");
+}
+
+/// passt of Debian 12 connects a guest to the host's loopback addresses.
+#[test]
+fn qemu_image_takes_its_programs_from_debian_13_on_every_host() {
+    let qemu = Recipe::load("bellows/qemu").unwrap();
+    for host in [Some("bookworm"), Some("trixie"), None] {
+        assert_eq!(qemu.debian.suite_for(host).unwrap().name, "trixie");
+    }
 }
 
 proptest::proptest! {

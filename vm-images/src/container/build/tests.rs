@@ -1,5 +1,6 @@
 use super::*;
 use std::os::unix::fs::MetadataExt as _;
+use test_records::{Missing, skip};
 
 fn guest() -> GuestRecipe {
     kit::recipe().unwrap().guest().unwrap().clone()
@@ -109,8 +110,8 @@ fn n46_users_are_added_where_they_are_missing() {
 #[test]
 fn n46_lines_of_a_specification_change_the_image() {
     if !nix::unistd::geteuid().is_root() {
-        eprintln!("SKIPPED: needs root for file owners");
-        return;
+        let test = "n46_lines_of_a_specification_change_the_image";
+        return skip(test, Missing::Root, "files of other owners");
     }
     let dir = tempfile::tempdir().unwrap();
     let root = Root(dir.path());
