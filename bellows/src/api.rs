@@ -9,6 +9,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::Value;
 
 use crate::fail::{Fail, Outcome};
+use crate::forward::{self, ForwardError, PodPort};
 
 /// How long a connection may take: everything of ours is on this machine.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -116,7 +117,7 @@ impl Api {
             config.proxy_url = None;
         }
         let server = config.cluster_url.to_string();
-        let client = kube::Client::try_from(config).map_err(|error| no_config(shown, &error))?;
+        let client = api_client::connect(config).map_err(|error| no_config(shown, &error))?;
         Ok(Self {
             client,
             server,
@@ -217,6 +218,15 @@ impl Api {
         let request = Request::builder().uri(path).body(Vec::new());
         let request = request.map_err(kube::Error::HttpError)?;
         self.client.request_text(request).await
+    }
+
+    /// What is at a path of a pod's port.
+    pub(crate) async fn at_port(
+        &self,
+        port: PodPort<'_>,
+        path: &str,
+    ) -> Result<Value, ForwardError> {
+        forward::get(&self.client, port, path).await
     }
 
     /// Writes to a path, or asks there.

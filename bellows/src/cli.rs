@@ -130,6 +130,8 @@ pub(crate) enum Command {
     Replay(commands::journal::ReplayArgs),
     /// Open a shell in a VM, or run a command there
     Ssh(commands::ssh::SshArgs),
+    /// Open a session in a VM's PostgreSQL
+    Psql(commands::psql::PsqlArgs),
     /// Attach to a VM's console, or print its log
     Console(commands::console::ConsoleArgs),
     /// Build, list and remove images
@@ -190,6 +192,7 @@ pub(crate) fn run(cli: Cli) -> Outcome<ExitCode> {
 async fn dispatch(context: Context, command: Command) -> Outcome<ExitCode> {
     match command {
         Command::Ssh(args) => return commands::ssh::run(&context, &args).await,
+        Command::Psql(args) => commands::psql::run(&context, &args).await,
         Command::Check(args) => check::run(&context, &args).await,
         Command::Up(args) => up::run(&context, *args).await,
         Command::Down(args) => commands::down::run(&context, &args).await,

@@ -5,9 +5,13 @@ use serde_json::{Value, json};
 
 use crate::api::{Api, Kind};
 use crate::fail::{Fail, Outcome};
+use crate::forward::{ForwardError, PodPort};
+use crate::view::node::wait_of;
 
 /// Parts asked at the same time: a cluster has an agent on each node.
 const AT_ONCE: usize = 16;
+/// Agents named in one line.
+const NAMED: usize = 3;
 
 /// A part of ours as it is deployed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,21 +56,13 @@ impl Part {
     async fn state(self, api: &Api, pod: &Value) -> Outcome<Value> {
         let text = |key: &str| pod["metadata"][key].as_str().unwrap_or_default().to_owned();
         let (namespace, name) = (text("namespace"), text("name"));
-        let path = format!(
-            "/api/v1/namespaces/{namespace}/pods/{name}:{}/proxy/debug/state",
-            self.port
-        );
-        let what = format!("pod {namespace}/{name}");
-        api.read(&path).await.map_err(|error| {
-            Fail::try_again(format!(
-                "{what} cannot be asked: {}",
-                telemetry::chain(&error)
-            ))
-            .rule("the parts are asked by the API server's proxy to their pods")
-            .fix(
-                "see whether it runs: kubectl bellows check; the right it takes is: get pods/proxy",
-            )
-        })
+        let port = PodPort {
+            namespace: &namespace,
+            pod: &name,
+            port: self.port,
+        };
+        let state = api.at_port(port, "/debug/state").await;
+        state.map_err(|error| unasked(port, &error))
     }
 }
 
@@ -81,10 +77,7 @@ pub(crate) async fn agents(api: &Api, node: Option<&str>) -> Outcome<Value> {
     });
     let asked: Vec<_> = ours.map(|pod| AGENT.state(api, pod)).collect();
     if asked.is_empty() {
-        let place = node.map_or_else(String::new, |node| format!(" on node {node}"));
-        return Err(Fail::try_again(format!("no agent is ready{place}"))
-            .rule("an agent on each node decides about its VMs")
-            .fix("see what is missing: kubectl bellows check"));
+        return Err(none_ready(&pods, node));
     }
     let answers: Vec<Outcome<Value>> = futures::stream::iter(asked)
         .buffer_unordered(AT_ONCE)
@@ -120,3 +113,88 @@ pub(crate) async fn scheduler(api: &Api) -> Value {
     }
     Value::Null
 }
+
+/// Why no agent can be asked, by the pods of all agents.
+fn none_ready(agents: &[Value], node: Option<&str>) -> Fail {
+    let place = node.map_or_else(String::new, |node| format!(" on node {node}"));
+    let here = |pod: &&Value| node.is_none_or(|node| pod["spec"]["nodeName"] == node);
+    let unready: Vec<&Value> = agents.iter().filter(here).take(NAMED).collect();
+    let rule = "an agent on each node decides about its VMs";
+    let Some(first) = unready.first() else {
+        return Fail::try_again(format!("there is no agent{place}"))
+            .rule(rule)
+            .fix("see what is missing: kubectl bellows check");
+    };
+    let states: Vec<String> = unready.iter().map(|pod| state_of(pod)).collect();
+    let text = |key: &str| first["metadata"][key].as_str().unwrap_or_default();
+    let (namespace, name) = (text("namespace"), text("name"));
+    Fail::try_again(format!("no agent is ready{place}: {}", states.join("; ")))
+        .rule(rule)
+        .fix(format!(
+            "see why: kubectl describe pod -n {namespace} {name}; kubectl logs -n {namespace} {name}"
+        ))
+}
+
+/// A pod and what it waits for.
+fn state_of(pod: &Value) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or("?").to_owned();
+    let (meta, status) = (&pod["metadata"], &pod["status"]);
+    let state = wait_of(status).unwrap_or_else(|| text(&status["phase"]));
+    format!(
+        "pod {}/{}: {state}",
+        text(&meta["namespace"]),
+        text(&meta["name"])
+    )
+}
+
+/// Why a pod's state is not there.
+fn unasked(at: PodPort<'_>, error: &ForwardError) -> Fail {
+    let PodPort { namespace, pod, .. } = at;
+    let name = format!("pod {namespace}/{pod}");
+    if let ForwardError::Open(kube::Error::Api(status)) = error {
+        let what = format!("{name}: its port is not forwarded: {}", status.message);
+        match status.code {
+            403 => return forbidden(namespace, &what),
+            401 => {
+                return Fail::usage(what)
+                    .rule("the API server must know who asks")
+                    .fix("see whether it does: kubectl auth whoami");
+            }
+            404 => {
+                return Fail::try_again(format!("{name} is gone"))
+                    .rule("a part's pod is replaced when its node is drained or it is upgraded")
+                    .fix("ask again once there is a new one: kubectl bellows check");
+            }
+            _ => return look_at(namespace, pod, what),
+        }
+    }
+    look_at(
+        namespace,
+        pod,
+        format!("{name}: {}", telemetry::chain(error)),
+    )
+}
+
+fn look_at(namespace: &str, pod: &str, what: String) -> Fail {
+    Fail::try_again(what)
+        .rule("a part shows its state to its own pod only, to which the kubelet of its node forwards a port")
+        .fix(format!(
+            "ask again; if it stays so, look at pod and node: kubectl describe pod -n {namespace} {pod}; kubectl get nodes"
+        ))
+}
+
+fn forbidden(namespace: &str, what: &str) -> Fail {
+    Fail::usage(what)
+        .rule(format!(
+            "to be shown the state of agents and scheduler takes the verbs get and create on pods/portforward in \
+             namespace {namespace}; before Kubernetes 1.35 get is enough"
+        ))
+        .fix(format!(
+            "somebody who may create roles there gives them to user NAME:\n\
+             kubectl create role bellows-state -n {namespace} --verb=get,create --resource=pods/portforward\n\
+             kubectl create rolebinding bellows-state -n {namespace} --role=bellows-state --user=NAME"
+        ))
+}
+
+#[cfg(test)]
+mod tests;

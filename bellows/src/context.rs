@@ -86,17 +86,17 @@ impl Context {
         }
     }
 
-    /// The agents' last decisions about all VMs; empty where nobody can be asked.
-    pub(crate) async fn decisions(&self) -> Decisions {
+    /// The agents' last decisions about all VMs. One machine has none without `bellows up`.
+    ///
+    /// # Errors
+    /// When no agent of a cluster can be asked.
+    pub(crate) async fn decisions(&self) -> Outcome<Decisions> {
         if self.asks_cluster() {
-            let Ok(api) = self.api().await else {
-                return Decisions::new();
-            };
-            let dump = cluster::agents(&api, None).await;
-            return decision::by_vm(&dump.unwrap_or(Value::Null));
+            let dump = cluster::agents(&self.api().await?, None).await?;
+            return Ok(decision::by_vm(&dump));
         }
         let answer = self.admin_if_there("/v1/decisions").await;
-        serde_json::from_value(answer["decisions"].clone()).unwrap_or_default()
+        Ok(serde_json::from_value(answer["decisions"].clone()).unwrap_or_default())
     }
 
     /// A client of the API server.

@@ -62,7 +62,10 @@ pub(crate) async fn run(context: &Context, args: &GetArgs) -> Outcome {
         Resource::Vms => {
             let objects = fetch(&api, Kind::Vm, namespace, args.name.as_deref()).await?;
             let pods = api.list(Kind::Pod, namespace).await?;
-            let vms = vms(context, context.decisions(), &objects, &pods, now).await;
+            let (vms, undecided) = vms(context, context.decisions(), &objects, &pods, now).await;
+            if let Some(fail) = undecided {
+                err(&no_reasons(&fail));
+            }
             let table = || vm::table(&vms, namespace.is_none(), args.output == Format::Wide);
             print(context, args, &vms, table)
         }
@@ -100,25 +103,38 @@ async fn fetch(
     }
 }
 
-/// Views of VM objects, with `decisions` about them, and resizes if the parts are there to ask.
+/// The line for a list of VMs without decisions.
+pub(crate) fn no_reasons(fail: &Fail) -> String {
+    format!(
+        "no reasons to show, see kubectl bellows why: {}",
+        fail.what()
+    )
+}
+
+/// Views of VM objects, with `decisions` about them, and resizes if the parts are there to ask; and
+/// why there are no decisions.
 pub(crate) async fn vms(
     context: &Context,
-    decisions: impl Future<Output = Decisions>,
+    decisions: impl Future<Output = Outcome<Decisions>>,
     objects: &[Value],
     pods: &[Value],
     now: WallTime,
-) -> Vec<vm::VmView> {
+) -> (Vec<vm::VmView>, Option<Fail>) {
     let (decisions, resizes) = tokio::join!(decisions, context.admin_if_there("/v1/resizes"));
+    let (decisions, undecided) = match decisions {
+        Ok(decisions) => (decisions, None),
+        Err(fail) => (Decisions::new(), Some(fail)),
+    };
     let beside = vm::Beside {
         decisions,
         resizes: serde_json::from_value(resizes["resizes"].clone()).unwrap_or_default(),
         waiting: node::waiting(pods),
         now,
     };
-    objects
+    let views = objects
         .iter()
-        .map(|object| vm::VmView::new(object, &beside))
-        .collect()
+        .map(|object| vm::VmView::new(object, &beside));
+    (views.collect(), undecided)
 }
 
 fn print<T: Serialize + Clone>(

@@ -5,6 +5,7 @@ use std::time::Duration;
 use hyper::http::Method;
 use protocol::runner::{RunnerPhase, RunnerState};
 
+use crate::instance::Instance;
 use crate::places::StateDir;
 use crate::unix_http::exchange;
 
@@ -60,6 +61,9 @@ pub(crate) async fn stop_all(
     };
     tokio::select! {
         stopped = stopping => {
+            if let Ok(Some(instance)) = Instance::load(state) {
+                neonvm_runner::node::remove_host_wall(instance.block()).await;
+            }
             for one in &stopped {
                 tracing::debug!(dir = %one.dir.display(), exit = ?one.exit, "stopped");
             }

@@ -5,17 +5,14 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::http::{Method, Request, StatusCode};
-use hyper_util::rt::TokioIo;
+use hyper::http::{Method, StatusCode};
 use serde_json::Value;
 use tokio::net::UnixStream;
 
+use crate::http;
+
 /// How long one exchange may take.
 const TIMEOUT: Duration = Duration::from_secs(20);
-/// Longest answer read, bytes: a dump of a thousand VMs is far below.
-const ANSWER_LIMIT_BYTES: usize = 64 << 20;
 
 /// Paths of unix sockets longer than this are reached through their directory: the kernel takes 107 bytes.
 const SOCKET_PATH_LIMIT_BYTES: usize = 100;
@@ -109,36 +106,11 @@ pub(crate) async fn exchange(
             path: path.clone(),
             source,
         })?;
-    let talk = async {
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-            .await
-            .map_err(|error| broken(error.to_string()))?;
-        let driver = tokio::spawn(connection);
-        let request = Request::builder()
-            .method(method)
-            .uri(route)
-            .header("host", "bellows")
-            .header("content-type", "application/json")
-            .body(Full::new(Bytes::from(
-                body.map(Value::to_string).unwrap_or_default(),
-            )))
-            .map_err(|error| broken(error.to_string()))?;
-        let answer = sender
-            .send_request(request)
-            .await
-            .map_err(|error| broken(error.to_string()))?;
-        let status = answer.status();
-        let bytes = Limited::new(answer.into_body(), ANSWER_LIMIT_BYTES)
-            .collect()
-            .await
-            .map_err(|error| broken(error.to_string()))?
-            .to_bytes();
-        driver.abort();
-        Ok((status, bytes))
-    };
+    let talk = http::exchange(stream, method, route, body);
     let (status, bytes) = tokio::time::timeout(TIMEOUT, talk)
         .await
-        .map_err(|_| broken(format!("no answer within {} s", TIMEOUT.as_secs())))??;
+        .map_err(|_| broken(format!("no answer within {} s", TIMEOUT.as_secs())))?
+        .map_err(|error| broken(telemetry::chain(&error)))?;
     read_answer(&path, status, &bytes)
 }
 

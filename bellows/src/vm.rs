@@ -2,6 +2,7 @@
 
 use clap::{Args, Subcommand};
 use protocol::annotations::{ANNOTATION_USE_DISK, LABEL_ENABLED};
+use protocol::postgres;
 use protocol::quantity::Quantity;
 use protocol::units::MilliCpu;
 use protocol::vm::{API_VERSION, MEMORY_BLOCK_BYTES};
@@ -17,6 +18,7 @@ use crate::context::Context;
 use crate::fail::{Fail, Outcome};
 use crate::output::{Format, print_value};
 use crate::plugin;
+use crate::postgres::make_secret;
 use crate::progress::Progress;
 use crate::terminal::{err, out};
 use crate::view::vm::{cores, memory};
@@ -136,6 +138,14 @@ pub(crate) async fn run(context: &Context, command: VmCommand) -> Outcome {
 
 async fn create(context: &Context, args: &CreateArgs) -> Outcome {
     let object = object(args, !args.ephemeral_disk && !context.asks_cluster())?;
+    let secret = postgres::secret_of(&object).map(str::to_owned);
+    if let (Some(_), Some(secret)) = (args.dry_run, &secret) {
+        err(&format!(
+            "it needs a secret with the key {}, which vm create makes: {}/{secret}",
+            postgres::KEY,
+            args.namespace
+        ));
+    }
     if args.dry_run == Some(DryRun::Client) {
         return print_value(Format::Yaml, &object);
     }
@@ -148,8 +158,16 @@ async fn create(context: &Context, args: &CreateArgs) -> Outcome {
         return print_value(Format::Yaml, &answer);
     }
     out(&format!("VM {}/{} created", args.namespace, args.name));
+    make_secret(&api, &answer).await?;
     if args.wait {
-        wait_until_running(&api, &args.namespace, &args.name, args.timeout).await
+        wait_until_running(&api, &args.namespace, &args.name, args.timeout).await?;
+        if secret.is_some() {
+            err(&format!(
+                "connect to its database: bellows psql {} -n {}",
+                args.name, args.namespace
+            ));
+        }
+        Ok(())
     } else {
         err(&format!(
             "it boots now; see: bellows get vms {} -n {}",
@@ -242,20 +260,24 @@ fn object(args: &CreateArgs, persistent: bool) -> Outcome<Value> {
             }
         })
         .collect();
+    let mut spec = json!({
+        "schedulerName": SCHEDULER_NAME,
+        "guest": {
+            "cpus": {"min": args.cpu_min, "max": args.cpu_max, "use": args.cpu_min},
+            "memorySlotSize": args.slot_size,
+            "memorySlots": {"min": slots.min, "max": slots.max, "use": slots.min},
+            "rootDisk": root_disk,
+            "ports": ports,
+        },
+    });
+    if postgres::is_postgres(&args.image) {
+        spec["disks"] = json!([postgres::disk(&postgres::secret_name(&args.name))]);
+    }
     Ok(json!({
         "apiVersion": API_VERSION,
         "kind": "VirtualMachine",
         "metadata": metadata,
-        "spec": {
-            "schedulerName": SCHEDULER_NAME,
-            "guest": {
-                "cpus": {"min": args.cpu_min, "max": args.cpu_max, "use": args.cpu_min},
-                "memorySlotSize": args.slot_size,
-                "memorySlots": {"min": slots.min, "max": slots.max, "use": slots.min},
-                "rootDisk": root_disk,
-                "ports": ports,
-            },
-        },
+        "spec": spec,
     }))
 }
 
@@ -369,6 +391,14 @@ mod tests {
         let vm: protocol::vm::VirtualMachine = serde_json::from_value(object).unwrap();
         assert_eq!(vm.spec.guest.in_use(), vm.spec.guest.smallest());
         assert!(vm.metadata.label_is_true(LABEL_ENABLED));
+    }
+
+    #[test]
+    fn vm_of_a_postgres_image_gets_a_password_and_others_do_not() {
+        let of = |line: &str| object(&parse(line).unwrap(), true).unwrap();
+        let secret = |vm: &Value| postgres::secret_of(vm).map(str::to_owned);
+        assert_eq!(secret(&of("pg")), Some("postgres-pg".into()));
+        assert_eq!(secret(&of("x --image bellows/minimal")), None);
     }
 
     #[test]

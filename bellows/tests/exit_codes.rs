@@ -26,7 +26,7 @@ fn usage_is_64_and_help_is_0() {
     );
     for command in [
         "check", "up", "down", "get", "top", "resizes", "why", "ssh", "console", "image", "vm",
-        "dump", "status",
+        "dump", "status", "psql",
     ] {
         let help = site.run(&[command, "--help"]).succeeds();
         assert!(help.out.contains("Usage: bellows"), "{help:#?}");
@@ -43,6 +43,7 @@ fn nothing_running_is_75_with_the_command_that_starts_it() {
         &["top", "--once"],
         &["why", "pg"],
         &["ssh", "pg"],
+        &["psql", "pg"],
         &["console", "pg"],
         &["kubectl", "get", "pods"],
     ] {

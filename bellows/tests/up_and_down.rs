@@ -71,6 +71,7 @@ fn n01_every_part_gets_ready_and_ends_well() {
         .fails(64, &["-n NAMESPACE"]);
     site.run(&["why", "none"]).fails(1, &["default/none"]);
     site.run(&["ssh", "none"]).fails(1, &["default/none"]);
+    site.run(&["psql", "none"]).fails(1, &["default/none"]);
     site.run(&["vm", "delete", "none"])
         .fails(1, &["default/none"]);
     let top = site.run(&["top", "--once"]).succeeds();

@@ -163,10 +163,11 @@ async fn own_rights(api: &Api) -> Finding {
         ("list", VMS, "virtualmachines", ""),
         ("patch", VMS, "virtualmachines", ""),
         ("create", VMS, "virtualmachinemigrations", ""),
-        ("get", "", "pods/proxy", "kube-system"),
+        ("get", "", "pods/portforward", "kube-system"),
+        ("create", "", "pods/portforward", "kube-system"),
     ];
-    let rule =
-        "why, top and history ask the parts by the API server's proxy, migrate writes an object";
+    let rule = "why, top and history ask the parts at forwarded ports, which takes create since \
+                Kubernetes 1.35; migrate writes an object";
     let fix = "ask whoever gives rights in this cluster for these";
     match lacking(api, "SelfSubjectAccessReview", None, &rights).await {
         Some(lacking) if lacking.is_empty() => Finding::ok(name, "VMs and the parts' state"),

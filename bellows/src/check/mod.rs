@@ -6,6 +6,7 @@
 mod admission;
 mod cluster;
 mod probes;
+mod walls;
 
 use clap::Args;
 use serde::Serialize;

@@ -9,7 +9,7 @@ use nix::unistd::{AccessFlags, access};
 use protocol::image::ImageContent;
 use vm_images::{Image, Store, host_requirements};
 
-use super::Finding;
+use super::{Finding, walls};
 use crate::commands::image::{GUEST_IMAGE, RUNTIME_IMAGE, store_dir};
 use crate::context::Context;
 use crate::fail::Outcome;
@@ -21,6 +21,8 @@ use crate::view::vm::memory;
 
 /// The program in the runtime image.
 const QEMU_PROGRAM: &str = "qemu-system-x86_64";
+/// The program in it that connects guests.
+const NETWORK_PROGRAM: &str = "passt";
 /// Below this the runtime dies when a CPU is plugged again after an unplug.
 const QEMU_AT_LEAST: u32 = 10;
 /// Memory that the smallest VM and everything of ours need.
@@ -51,6 +53,7 @@ pub(crate) async fn all(
     findings.push(images.guest_finding());
     findings.push(build_tools(images.are_there()));
     findings.push(accelerator(&images, &state, probe, progress).await);
+    findings.extend(walls::all().await);
     findings.push(loopback());
     findings.push(addresses(&state)?);
     findings.push(room(
@@ -76,7 +79,7 @@ pub(crate) async fn all(
         ),
         program(
             "psql",
-            "looking into the database by hand",
+            "bellows psql; bellows ssh VM -- psql works without",
             "apt-get install postgresql-client",
         ),
         program(
@@ -260,7 +263,10 @@ impl Images {
                     RUNTIME_IMAGE,
                     image.digest.short()
                 );
-                if major >= QEMU_AT_LEAST {
+                if image.program(NETWORK_PROGRAM).is_none() {
+                    let needed = "guests are connected by it, and kept from this machine";
+                    Finding::missing(name, format!("{found}, without passt"), needed, fix)
+                } else if major >= QEMU_AT_LEAST {
                     Finding::ok(name, found)
                 } else {
                     Finding::missing(name, found, needed, fix)

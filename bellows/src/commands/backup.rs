@@ -11,7 +11,7 @@ use clap::Args;
 use neonvm_runner::core::root_disk::DiskRecord;
 use neonvm_runner::node::Store;
 use neonvm_runner::shell::qmp::Qmp;
-use neonvm_runner::shell::qmp_backup::BackupStage;
+use neonvm_runner::shell::qmp_backup::{BackupFile, BackupStage};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -130,7 +130,8 @@ fn allocated(path: &Path) -> Outcome<u64> {
     Ok(file.blocks() * 512)
 }
 
-/// QEMU copies into the disk's own directory, the one place that it may write to.
+/// QEMU copies into a file beside the disk: there is room for it, and it is on the disk's own file
+/// system.
 async fn by_qemu(
     qemu: &Qmp,
     disk: &VmDisk,
@@ -142,13 +143,16 @@ async fn by_qemu(
     // Of a backup that was given up.
     qemu.cancel_backup().await;
     let _ = fs::remove_file(&draft);
+    let target = BackupFile::create(&draft).map_err(|error| broken(&draft, &error))?;
     let refused = |message: &str| {
         Fail::missing(format!("QEMU does not copy the disk: {message}"))
             .rule("the guest runs on, and its disk is as it was")
     };
-    qemu.begin_backup(&draft)
-        .await
-        .map_err(|failure| refused(&failure.message))?;
+    let begun = qemu.begin_backup(target).await;
+    begun.map_err(|failure| {
+        let _ = fs::remove_file(&draft);
+        refused(&failure.message)
+    })?;
     loop {
         let stage = qemu.backup_stage().await;
         match stage.map_err(|failure| refused(&failure.message))? {

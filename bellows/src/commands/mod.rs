@@ -11,6 +11,7 @@ pub(crate) mod journal;
 pub(crate) mod kubectl;
 pub(crate) mod migrate;
 pub(crate) mod power;
+pub(crate) mod psql;
 pub(crate) mod resizes;
 pub(crate) mod restore;
 pub(crate) mod runner;

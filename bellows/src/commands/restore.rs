@@ -9,6 +9,7 @@ use clap::Args;
 use neonvm_runner::core::root_disk::{DISK_FILE, DiskRecord, RECORD_FILE};
 use neonvm_runner::node::Store;
 use protocol::annotations::ANNOTATION_USE_DISK;
+use protocol::postgres;
 use protocol::vm::API_VERSION;
 use serde_json::{Value, json};
 
@@ -20,6 +21,7 @@ use crate::commands::image::store_dir;
 use crate::context::Context;
 use crate::fail::{Fail, Outcome};
 use crate::places::create_private_dir;
+use crate::postgres::make_secret;
 use crate::progress::Progress;
 use crate::terminal::out;
 use crate::view::vm::memory;
@@ -80,8 +82,10 @@ pub(crate) async fn restore(context: &Context, args: &RestoreArgs) -> Outcome {
     };
     place(&args.file, &dir, &record)?;
     let object = object(namespace, name, &description);
-    api.create(Kind::Vm, namespace, name, &object, false)
+    let vm = api
+        .create(Kind::Vm, namespace, name, &object, false)
         .await?;
+    make_secret(&api, &vm).await?;
     out(&format!(
         "VM {namespace}/{name} created from {}",
         args.file.display()
@@ -158,6 +162,7 @@ fn object(namespace: &str, name: &str, description: &Description) -> Value {
     if let Some(spec) = spec.as_object_mut() {
         spec.remove("targetRevision");
     }
+    own_password(&mut spec, &description.disk.vm, name);
     let mut metadata = json!({
         "name": name, "namespace": namespace, "annotations": {ANNOTATION_USE_DISK: "true"},
     });
@@ -165,6 +170,18 @@ fn object(namespace: &str, name: &str, description: &Description) -> Value {
         metadata["labels"] = description.labels.clone();
     }
     json!({"apiVersion": API_VERSION, "kind": "VirtualMachine", "metadata": metadata, "spec": spec})
+}
+
+/// Has a VM of another name get its password from a secret of its own, where the one that was
+/// backed up had one.
+fn own_password(spec: &mut Value, before: &str, name: &str) {
+    let old = postgres::disk(&postgres::secret_name(before));
+    let disks = spec.get_mut("disks").and_then(Value::as_array_mut);
+    for disk in disks.into_iter().flatten() {
+        if disk["mountPath"] == old["mountPath"] && disk["secret"] == old["secret"] {
+            disk["secret"] = postgres::disk(&postgres::secret_name(name))["secret"].clone();
+        }
+    }
 }
 
 #[cfg(test)]
@@ -193,6 +210,18 @@ mod tests {
         );
         assert_eq!(object["metadata"]["labels"], json!({"x": "y"}));
         assert_eq!(object["spec"], json!({"guest": {}}));
+    }
+
+    #[test]
+    fn restored_vm_of_another_name_gets_a_password_of_its_own() {
+        let restored = |secret: &str| {
+            let mut spec = json!({"disks": [{"name": "x", "tmpfs": {}}, postgres::disk(secret)]});
+            own_password(&mut spec, "pg", "copy");
+            assert_eq!(spec["disks"][0], json!({"name": "x", "tmpfs": {}}));
+            postgres::secret_of(&json!({"spec": spec})).map(str::to_owned)
+        };
+        assert_eq!(restored("postgres-pg"), Some("postgres-copy".into()));
+        assert_eq!(restored("chosen"), Some("chosen".into()));
     }
 
     #[test]

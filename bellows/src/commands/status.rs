@@ -82,6 +82,24 @@ fn show(context: &Context, status: &Status) {
     if let Some(line) = crate::up::status::orphans_line(status) {
         out(&paint.paint(Tone::Warn, &line));
     }
+    if status.walls.is_empty() {
+        return;
+    }
+    let mut walls = Table::new(&["WALL", "STANDS", "NOTE"]);
+    for wall in &status.walls {
+        let (tone, word) = if wall.stands {
+            (Tone::Good, "yes")
+        } else {
+            (Tone::Warn, "no")
+        };
+        walls.row(vec![
+            wall.name.clone().into(),
+            Cell::toned(tone, word),
+            wall.note.clone().into(),
+        ]);
+    }
+    out("");
+    walls.print(paint);
 }
 
 pub(crate) async fn dump(context: &Context, args: &DumpArgs) -> Outcome {

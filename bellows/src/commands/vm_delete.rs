@@ -77,6 +77,8 @@ fn loss(namespace: &str, name: &str, vm: &Value, keeps_disk: bool) -> String {
     let vm_name = format!("VM {namespace}/{name}");
     if keeps_disk {
         format!("{vm_name} goes and its root disk is kept")
+    } else if let Some(claim) = root_claim(vm) {
+        format!("{vm_name} goes, and its root disk stays on the claim {claim}")
     } else if has_persistent_disk(vm) {
         format!(
             "{vm_name} and its root disk go; the disk can be put back for a week from trash/ of the state directory"
@@ -84,6 +86,11 @@ fn loss(namespace: &str, name: &str, vm: &Value, keeps_disk: bool) -> String {
     } else {
         format!("{vm_name} goes with everything on its disks")
     }
+}
+
+/// The claim that the root disk lies on.
+fn root_claim(vm: &Value) -> Option<&str> {
+    vm["spec"]["guest"]["rootDisk"]["persistentVolumeClaim"]["claimName"].as_str()
 }
 
 async fn wait_until_gone(api: &Api, namespace: &str, name: &str, timeout_s: u64) -> Outcome {
@@ -117,6 +124,10 @@ mod tests {
         let vm =
             |persistent: bool| json!({"spec": {"guest": {"rootDisk": {"persistent": persistent}}}});
         assert!(loss("a", "pg", &vm(true), false).contains("root disk go"));
+        let mut claimed = vm(true);
+        let claim = json!({"claimName": "pg-root"});
+        claimed["spec"]["guest"]["rootDisk"]["persistentVolumeClaim"] = claim;
+        assert!(loss("a", "pg", &claimed, false).contains("stays on the claim pg-root"));
         assert!(loss("a", "pg", &vm(true), true).contains("is kept"));
         assert!(loss("a", "pg", &vm(false), false).contains("everything on its disks"));
     }

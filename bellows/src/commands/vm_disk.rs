@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use neonvm_runner::core::root_disk::{DISK_FILE, DiskRecord, RECORD_FILE};
 use neonvm_runner::shell::qmp::{self, Qmp};
+use neonvm_runner::shell::walls;
 use serde_json::{Value, json};
 
 use crate::api::{Api, Kind};
@@ -80,7 +81,9 @@ impl VmDisk {
             return Ok(None);
         }
         let rundir = self.state.vms().join(format!("{}_{pod}", self.namespace));
-        let connected = qmp::connect(&rundir.join("qmp-manual.sock")).await;
+        let user =
+            walls::qemu_user(&rundir).map_err(|error| Fail::missing(telemetry::chain(&error)))?;
+        let connected = qmp::connect(&rundir.join("qmp-manual.sock"), user).await;
         let read = |(qmp, mut events): (Qmp, tokio::sync::mpsc::Receiver<_>)| {
             // The connection ends with the reader of its events.
             tokio::spawn(async move { while events.recv().await.is_some() {} });

@@ -98,7 +98,7 @@ async fn decisions(context: &Context, api: &Api, object: &Value) -> Outcome<Deci
         return Ok(decision::by_vm(&dump));
     }
     context.admin(Method::GET, "/v1/status", None).await?;
-    Ok(context.decisions().await)
+    context.decisions().await
 }
 
 fn is_awaited(object: &Value, decisions: &Decisions) -> bool {
@@ -124,11 +124,10 @@ async fn answer(
         let state = context.admin(Method::GET, "/v1/state", None).await;
         state.map_or(Value::Null, |mut state| state["scheduler"].take())
     };
-    let decisions = std::future::ready(decisions);
+    let decisions = std::future::ready(Ok(decisions));
     let now = Clock::new().wall();
-    let view = get::vms(context, decisions, &[object], &pods, now)
-        .await
-        .remove(0);
+    let (mut views, _) = get::vms(context, decisions, &[object], &pods, now).await;
+    let view = views.remove(0);
     // What the scheduler has to say is in addition: a VM that got what it asked for is not in it.
     let refused = scheduler["refused"][view.key()].clone();
     Ok(Answer {

@@ -9,6 +9,7 @@
 
 pub(crate) mod lock;
 pub(crate) mod sockets;
+pub(crate) mod users;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

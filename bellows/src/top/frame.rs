@@ -15,6 +15,9 @@ use crate::view::vm::VmView;
 
 /// Looks remembered per VM: what fits beside the other columns.
 pub(crate) const HISTORY: usize = 24;
+/// Shown where there is nobody to ask on this machine.
+const NOT_UP: &str =
+    "bellows up is not on this machine or does not answer: no reasons and no resizes to show";
 /// VMs remembered at most; beyond that the sparklines of the last ones stay empty.
 const HISTORY_VMS: usize = 1_000;
 
@@ -29,8 +32,8 @@ pub(crate) struct Frame {
     pub(crate) vms: Vec<(VmView, Trail)>,
     /// The last resizes, newest first.
     pub(crate) resizes: Vec<Resize>,
-    /// Whether the parts could be asked: without them there are no reasons and no resizes.
-    pub(crate) has_parts: bool,
+    /// Why there are no reasons, or no resizes either: the parts could not be asked.
+    pub(crate) unasked: Option<String>,
 }
 
 /// Sizes of the last looks.
@@ -107,10 +110,15 @@ impl Source {
             self.context.admin_if_there("/v1/resizes"),
         );
         let pods = pods?;
-        let vms = get::vms(&self.context, self.context.decisions(), &vms?, &pods, at).await;
+        let decisions = self.context.decisions();
+        let (vms, undecided) = get::vms(&self.context, decisions, &vms?, &pods, at).await;
         let pods = node::pods(&pods, at);
         // Of a cluster's resizes nobody keeps a list.
-        let has_parts = resizes.is_object() || self.context.asks_cluster();
+        let unasked = if self.context.asks_cluster() {
+            undecided.as_ref().map(get::no_reasons)
+        } else {
+            (!resizes.is_object()).then(|| NOT_UP.to_owned())
+        };
         let mut resizes: Vec<Resize> =
             serde_json::from_value(resizes["resizes"].clone()).unwrap_or_default();
         resizes.reverse();
@@ -122,7 +130,7 @@ impl Source {
             nodes: node::nodes(&nodes?, &pods, at),
             vms: history.push(vms),
             resizes,
-            has_parts,
+            unasked,
         })
     }
 }

@@ -281,6 +281,7 @@ mod tests {
             ready: true,
             parts: board.parts(),
             orphans: Vec::new(),
+            walls: Vec::new(),
         }
     }
 }

@@ -104,5 +104,5 @@ async fn client(kubeconfig: &Path) -> Outcome<Client> {
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     // A proxy of the user's cannot reach our loopback addresses.
     config.proxy_url = None;
-    Client::try_from(config).map_err(|error| broken(&error))
+    api_client::connect(config).map_err(|error| broken(&error))
 }

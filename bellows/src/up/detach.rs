@@ -8,6 +8,7 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use hyper::http::Method;
+use neonvm_runner::shell::inherit;
 use telemetry::exit::Exit;
 
 use super::status::Status;
@@ -22,6 +23,33 @@ use crate::unix_http;
 
 /// Set for the process in the background.
 const CHILD: &str = "BELLOWS_UP_DETACHED";
+/// Variables that the process in the background gets: those that say where things are and how to
+/// reach what is outside, and the credentials of object stores that events are sent to.
+const KEPT: [&str; 23] = [
+    "PATH",
+    "HOME",
+    "USER",
+    "LANG",
+    "LC_*",
+    "TZ",
+    "TMPDIR",
+    "XDG_*",
+    "BELLOWS_*",
+    "RUST_LOG",
+    "RUST_BACKTRACE",
+    "KUBECONFIG",
+    "NO_COLOR",
+    "AWS_*",
+    "AZURE_*",
+    "SSL_CERT_*",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "ALL_PROXY",
+    "NO_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+];
 /// The log is turned over when it is longer; two of them are kept.
 const LOG_LIMIT_BYTES: u64 = 16 << 20;
 /// How often its length is looked at.
@@ -61,7 +89,9 @@ pub(crate) async fn run(context: &Context, state: &StateDir) -> Outcome {
             "the process in the background does not start: {error}"
         ))
     };
-    let mut child = tokio::process::Command::new(std::env::current_exe().map_err(broken)?)
+    let mut command = tokio::process::Command::new(std::env::current_exe().map_err(broken)?);
+    inherit::only(&mut command, &KEPT);
+    let mut child = command
         .args(std::env::args_os().skip(1))
         .env(CHILD, "1")
         .stdin(Stdio::null())
@@ -165,6 +195,8 @@ pub(crate) fn settle(state: &StateDir) -> Outcome {
     if !is_child() {
         return Ok(());
     }
+    // Paths of the command line are read by now, and the state directory's is whole.
+    let _ = std::env::set_current_dir("/");
     // Fails only for the leader of a group, which a freshly started child is not.
     let _ = nix::unistd::setsid();
     let path = state.log();

@@ -39,7 +39,7 @@ use std::time::Duration;
 
 use clap::Args;
 use neonvm_apiserver::Backups;
-use neonvm_runner::node::{Orphan, Orphans};
+use neonvm_runner::node::{Orphan, Orphans, UserRange};
 use prometheus_client::registry::Registry;
 use protocol::quantity::Quantity;
 use protocol::units::MilliCpu;
@@ -60,7 +60,7 @@ use crate::terminal::{err, out};
 use admin::{AdminApi, Shutdown};
 use board::Board;
 use secrets::Secrets;
-use status::{PartPhase, Status};
+use status::{PartPhase, Status, WallStatus};
 use supervisor::{Stage, Supervisor};
 
 /// Stages of resizes kept: the last 500 resizes with eight stages each.
@@ -94,6 +94,13 @@ pub(crate) struct UpArgs {
     /// CPU time of a VM in per cent of the CPU it was granted; 100 holds it to exactly that
     #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u32).range(50..=1000))]
     cpu_quota_percent: u32,
+    /// What connects guests: passt lets them reach names and the outside, never this machine; user
+    /// is QEMU's own user network, without that wall
+    #[arg(long, value_enum, default_value_t, value_name = "NETWORK")]
+    guest_network: GuestNetworkArg,
+    /// First of 65536 users, one for each VM's processes; as root only [default: by the block]
+    #[arg(long, value_name = "UID", value_parser = parse_users)]
+    vm_users: Option<UserRange>,
     /// Agent's configuration [default: built in]
     #[arg(long, value_name = "FILE")]
     agent_config: Option<PathBuf>,
@@ -115,6 +122,23 @@ pub(crate) enum AccelArg {
     Kvm,
     /// TCG.
     Tcg,
+}
+
+/// What connects guests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub(crate) enum GuestNetworkArg {
+    /// The program passt.
+    #[default]
+    Passt,
+    /// QEMU's user network.
+    User,
+}
+
+fn parse_users(text: &str) -> Result<UserRange, String> {
+    let first = text
+        .parse()
+        .map_err(|_| "must be the number of a user".to_owned())?;
+    UserRange::new(first).ok_or_else(|| "must be at least 1 and at most 4294901759".to_owned())
 }
 
 /// What every part is put together from.
@@ -147,6 +171,8 @@ impl Plan {
                 allocatable: machine::share(args.allocatable_cpu, args.allocatable_memory)?,
                 accel: args.accel.choice(),
                 cpu_quota_percent: args.cpu_quota_percent,
+                guest_network: args.guest_network,
+                vm_users: args.vm_users,
             },
         })
     }
@@ -154,6 +180,8 @@ impl Plan {
 
 /// Runs until it is told to end.
 pub(crate) async fn run(context: &Context, args: UpArgs) -> Outcome {
+    neonvm_runner::shell::inherit::no_files()
+        .map_err(|error| Fail::bug(format!("open files cannot be kept from programs: {error}")))?;
     let state = context.state()?;
     if args.detach && !detach::is_child() {
         return detach::run(context, &state).await;
@@ -326,6 +354,7 @@ fn describe(
             accel: accel.words(),
             ready: started.load(Ordering::Acquire)
                 && parts.iter().all(|part| part.phase == PartPhase::Ready),
+            walls: WallStatus::all(state.path()),
             parts,
             orphans: orphans.list().iter().map(Orphan::key).collect(),
         }

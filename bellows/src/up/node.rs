@@ -8,14 +8,15 @@ use std::time::Duration;
 use hyper::http::Request;
 use kube::Client;
 use neonvm_runner::config::AccelChoice;
-use neonvm_runner::node::{Allocatable, NodeParams};
+use neonvm_runner::node::{Allocatable, GuestWalls, NodeParams, UserRange};
 use serde_json::Value;
 
-use super::Base;
 use super::apiserver::Started;
 use super::supervisor::{Stage, Supervisor};
+use super::{Base, GuestNetworkArg};
 use crate::commands::image::store_dir;
 use crate::fail::{Fail, Outcome};
+use crate::instance::users;
 
 /// Its name among the parts.
 const NAME: &str = "node";
@@ -33,6 +34,10 @@ pub(crate) struct Wish {
     pub(crate) accel: AccelChoice,
     /// CPU quota in per cent of a VM's milli-CPU.
     pub(crate) cpu_quota_percent: u32,
+    /// How guests are connected.
+    pub(crate) guest_network: GuestNetworkArg,
+    /// First user of VMs' processes, if one was chosen.
+    pub(crate) vm_users: Option<UserRange>,
 }
 
 pub(crate) fn start(
@@ -65,6 +70,7 @@ pub(crate) fn start(
         accel: wish.accel,
         cpu_quota_percent: wish.cpu_quota_percent,
         cgroup_parent: Some(CGROUP_PARENT.to_owned()),
+        walls: walls(base, wish)?,
         ssh_public_key: None,
         monitor_key: Some(base.secrets.agent_key.clone()),
         allocatable: wish.allocatable,
@@ -82,6 +88,27 @@ pub(crate) fn start(
         driver.await.map_err(|error| telemetry::chain(&error))
     });
     Ok(())
+}
+
+/// How guests are kept from this machine. As root each VM has a user of its own, of a range that
+/// nobody else has.
+fn walls(base: &Base, wish: Wish) -> Outcome<GuestWalls> {
+    if wish.guest_network == GuestNetworkArg::User {
+        return Ok(GuestWalls::Open);
+    }
+    if !nix::unistd::geteuid().is_root() {
+        return match wish.vm_users {
+            None => Ok(GuestWalls::Walled(None)),
+            Some(_) => Err(Fail::usage("--vm-users is for root alone")
+                .rule("only root starts processes as other users")
+                .fix("leave it out, or run as root")),
+        };
+    }
+    let range = wish
+        .vm_users
+        .unwrap_or_else(|| UserRange::of_block(base.instance.block()));
+    users::claim(&base.state, range)?;
+    Ok(GuestWalls::Walled(Some(range)))
 }
 
 /// Waits until the Node object says what it can give.

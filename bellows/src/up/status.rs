@@ -1,5 +1,8 @@
 //! What `bellows up` says about itself: `GET /v1/status`.
 
+use std::collections::BTreeMap;
+use std::path::Path;
+
 use serde::{Deserialize, Serialize};
 
 /// The answer of `/v1/status`. Members are added, never changed.
@@ -28,6 +31,9 @@ pub(crate) struct Status {
     /// Guests that are left alone because the store does not have their pods, as `namespace/pod`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) orphans: Vec<String>,
+    /// Walls between guests and this machine.
+    #[serde(default)]
+    pub(crate) walls: Vec<WallStatus>,
 }
 
 /// What to do about guests without objects; `None` if there are none.
@@ -41,6 +47,55 @@ pub(crate) fn orphans_line(status: &Status) -> Option<String> {
             orphans.join(", ")
         )
     })
+}
+
+/// One wall, as it was made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WallStatus {
+    /// As `bellows status` prints it.
+    pub(crate) name: String,
+    /// Whether it stands for every guest.
+    pub(crate) stands: bool,
+    /// For which guests, or why it does not stand.
+    pub(crate) note: String,
+}
+
+impl WallStatus {
+    /// All walls of a state directory.
+    pub(crate) fn all(state: &Path) -> Vec<Self> {
+        let standing = neonvm_runner::node::standing(state).into_iter();
+        standing
+            .map(|wall| Self {
+                name: wall.name.to_owned(),
+                stands: wall.missing.is_empty(),
+                note: if wall.missing.is_empty() {
+                    format!("guests: {}", wall.guests)
+                } else {
+                    reasons(&wall.missing)
+                },
+            })
+            .collect()
+    }
+}
+
+/// Each reason once, with how many guests have it.
+fn reasons(missing: &[(Option<String>, String)]) -> String {
+    let mut by_reason: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (guest, why) in missing {
+        by_reason.entry(why).or_default().extend(guest.as_deref());
+    }
+    let text = |(why, guests): (&str, Vec<&str>)| {
+        if guests.is_empty() {
+            why.to_owned()
+        } else {
+            format!("{why} ({})", guests.join(", "))
+        }
+    };
+    by_reason
+        .into_iter()
+        .map(text)
+        .collect::<Vec<_>>()
+        .join("; ")
 }
 
 /// One part.

@@ -118,7 +118,8 @@ pub(crate) fn waiting(objects: &[Value]) -> BTreeMap<String, String> {
         .collect()
 }
 
-fn wait_of(status: &Value) -> Option<String> {
+/// What a pod waits for, in the words of scheduler or kubelet.
+pub(crate) fn wait_of(status: &Value) -> Option<String> {
     let containers = status["containerStatuses"].as_array().into_iter().flatten();
     let waits = containers.map(|container| &container["state"]["waiting"]);
     let conditions = status["conditions"].as_array().into_iter().flatten();

@@ -1,0 +1,84 @@
+//! One HTTP request to a port of a pod, forwarded by its kubelet, which dials inside the pod.
+
+use hyper::http::{Method, StatusCode};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::Portforwarder;
+use serde_json::Value;
+use tokio::time::{Duration, Instant, timeout_at};
+
+use crate::http::{self, HttpError};
+
+/// How long the whole exchange may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Longest part of a refusal that is shown, characters.
+const SHOWN: usize = 500;
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ForwardError {
+    #[error("the API server does not forward its port")]
+    Open(#[source] kube::Error),
+    #[error("its kubelet reaches no port {port}: {text}")]
+    Kubelet { port: u16, text: String },
+    #[error(transparent)]
+    Exchange(#[from] HttpError),
+    #[error("it answers {status}: {text}")]
+    Status { status: StatusCode, text: String },
+    #[error("its answer is no JSON")]
+    Json(#[source] serde_json::Error),
+    #[error("it does not answer within {} s", PATIENCE.as_secs())]
+    Time,
+}
+
+/// A port of a pod.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PodPort<'a> {
+    pub(crate) namespace: &'a str,
+    pub(crate) pod: &'a str,
+    pub(crate) port: u16,
+}
+
+/// `GET path` at a port of a pod.
+///
+/// # Errors
+/// [`ForwardError`].
+pub(crate) async fn get(
+    client: &kube::Client,
+    at: PodPort<'_>,
+    path: &str,
+) -> Result<Value, ForwardError> {
+    let deadline = Instant::now() + PATIENCE;
+    let pods: kube::Api<Pod> = kube::Api::namespaced(client.clone(), at.namespace);
+    let opened = timeout_at(deadline, pods.portforward(at.pod, &[at.port])).await;
+    let opened = opened.map_err(|_| ForwardError::Time)?;
+    let mut forwarder = opened.map_err(ForwardError::Open)?;
+    let answer = timeout_at(deadline, ask(&mut forwarder, at.port, path)).await;
+    // Its task would wait for the other end to close.
+    forwarder.abort();
+    let (status, body) = answer.map_err(|_| ForwardError::Time)??;
+    if status != StatusCode::OK {
+        let text = String::from_utf8_lossy(&body);
+        let text = text.trim().chars().take(SHOWN).collect();
+        return Err(ForwardError::Status { status, text });
+    }
+    serde_json::from_slice(&body).map_err(ForwardError::Json)
+}
+
+async fn ask(
+    forwarder: &mut Portforwarder,
+    port: u16,
+    path: &str,
+) -> Result<(StatusCode, bytes::Bytes), ForwardError> {
+    let (Some(stream), Some(refusal)) = (forwarder.take_stream(port), forwarder.take_error(port))
+    else {
+        unreachable!("kube has both for every port that it is asked for");
+    };
+    tokio::select! {
+        biased;
+        Some(text) = refusal => Err(ForwardError::Kubelet { port, text }),
+        answer = http::exchange(stream, Method::GET, path, None) => Ok(answer?),
+    }
+}
+
+#[cfg(test)]
+mod tests;

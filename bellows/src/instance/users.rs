@@ -1,0 +1,132 @@
+//! The users of VMs' processes: a range that nobody else on this machine has.
+//!
+//! Each instance writes its range to a directory of the machine. Such a claim counts as long as its
+//! instance's state directory is there.
+
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+
+use neonvm_runner::node::UserRange;
+
+use crate::fail::{Fail, Outcome};
+use crate::places::StateDir;
+
+/// Where instances write their ranges, a file named by the first user with the state directory in
+/// it.
+const CLAIMS: &str = "/run/bellows/users";
+/// Users and ranges of users that this machine has given out: file, which column holds a user, and
+/// which a count.
+const FILES: [(&str, usize, Option<usize>); 3] = [
+    ("/etc/passwd", 2, None),
+    ("/etc/subuid", 1, Some(2)),
+    ("/etc/subgid", 1, Some(2)),
+];
+
+/// Claims a range for the instance of a state directory.
+///
+/// # Errors
+/// 64 when somebody else has a user of it; 69 when the claim cannot be written.
+pub(crate) fn claim(state: &StateDir, range: UserRange) -> Outcome {
+    let users = range.all();
+    let taken = |by: String| {
+        let (first, last) = (users.start(), users.end());
+        Err(
+            Fail::usage(format!("users {first} to {last} are taken{by}"))
+                .rule("processes of VMs have users that nobody else has")
+                .fix("choose another range: bellows up --vm-users UID"),
+        )
+    };
+    for (file, first, count) in FILES {
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        if let Some(line) = overlapping(&text, &users, first, count) {
+            return taken(format!(": {file} has {line:?}"));
+        }
+    }
+    if let Some(other) = claimed_by_another(Path::new(CLAIMS), state.path(), &users) {
+        return taken(format!(" by the instance of {}", other.display()));
+    }
+    write(Path::new(CLAIMS), state.path(), *users.start())
+        .map_err(|error| Fail::missing(format!("{CLAIMS} cannot be written: {error}")))
+}
+
+/// The first line of a file in the form of `/etc/passwd` or `/etc/subuid` that has a user of the
+/// range.
+fn overlapping(
+    text: &str,
+    users: &RangeInclusive<u32>,
+    first: usize,
+    count: Option<usize>,
+) -> Option<String> {
+    let has = |line: &&str| {
+        let column = |at: usize| line.split(':').nth(at)?.trim().parse::<u32>().ok();
+        let Some(first) = column(first) else {
+            return false;
+        };
+        let count = count.and_then(column).unwrap_or(1);
+        let last = first.saturating_add(count.saturating_sub(1));
+        first <= *users.end() && last >= *users.start()
+    };
+    text.lines().find(has).map(str::to_owned)
+}
+
+/// The state directory of another instance that has a user of the range.
+fn claimed_by_another(claims: &Path, state: &Path, users: &RangeInclusive<u32>) -> Option<PathBuf> {
+    let length = users.end() - users.start();
+    let mut entries = std::fs::read_dir(claims).into_iter().flatten().flatten();
+    entries.find_map(|entry| {
+        let first: u32 = entry.file_name().to_str()?.parse().ok()?;
+        let overlaps = first <= *users.end() && first.saturating_add(length) >= *users.start();
+        let of = PathBuf::from(std::fs::read_to_string(entry.path()).ok()?);
+        let is_there = of.join("instance.json").exists();
+        (overlaps && of != state && is_there).then_some(of)
+    })
+}
+
+fn write(claims: &Path, state: &Path, first: u32) -> std::io::Result<()> {
+    std::fs::create_dir_all(claims)?;
+    std::fs::write(
+        claims.join(first.to_string()),
+        state.as_os_str().as_encoded_bytes(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn user_or_range_of_somebody_else_is_found() {
+        let users = 100_000..=165_535;
+        let passwd = "root:x:0:0::/root:/bin/sh\nme:x:165535:100::/:/bin/sh\n";
+        let found = overlapping(passwd, &users, 2, None);
+        assert_eq!(found.as_deref(), Some("me:x:165535:100::/:/bin/sh"));
+        assert_eq!(
+            overlapping("me:x:165536:100::/:/x\n", &users, 2, None),
+            None
+        );
+        let found = overlapping("me:99999:2\n", &users, 1, Some(2));
+        assert_eq!(found.as_deref(), Some("me:99999:2"));
+        assert_eq!(overlapping("me:34464:65536\n", &users, 1, Some(2)), None);
+        assert_eq!(overlapping("# comment\n\n", &users, 2, None), None);
+    }
+
+    #[test]
+    fn range_of_another_instance_is_refused_while_its_directory_is_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let (claims, other) = (dir.path().join("claims"), dir.path().join("other"));
+        let mine = dir.path().join("mine");
+        std::fs::create_dir(&other).unwrap();
+        std::fs::write(other.join("instance.json"), "{}").unwrap();
+        write(&claims, &other, 1000).unwrap();
+        let users = 2000..=2000 + 0xffff;
+        assert_eq!(
+            claimed_by_another(&claims, &mine, &users),
+            Some(other.clone())
+        );
+        assert_eq!(claimed_by_another(&claims, &other, &users), None);
+        let beyond = 1000 + 0x1_0000..=1000 + 0x1_ffff;
+        assert_eq!(claimed_by_another(&claims, &mine, &beyond), None);
+        std::fs::remove_dir_all(&other).unwrap();
+        assert_eq!(claimed_by_another(&claims, &mine, &users), None);
+    }
+}
