@@ -66,7 +66,8 @@ its containers and pods; `config`: what its pods must be started anew for when i
 {{- $open := eq (toString $values.tokenReview) "false" }}
 {{- range $arg := get $container $words }}
 {{- if hasPrefix "--runner-image=" $arg }}{{ $arg = printf "--runner-image=%s" (get $.images "runner") }}{{ end }}
-{{- $left_out := or (and $values.deviceLimits (eq $arg "--no-device-limits")) (and $open (hasPrefix "--token-review-" $arg)) }}
+{{- $left_out := or (and $values.deviceLimits (eq $arg "--no-device-limits")) (and $open (hasPrefix "--token-review-" $arg))
+  (and (eq (toString $values.monitorTokens) "false") (hasPrefix "--monitor-key-secret=" $arg)) }}
 {{- if not $left_out }}{{ $args = append $args $arg }}{{ end }}
 {{- end }}
 {{- if $open }}{{ $args = append $args "--permits-for-anyone" }}{{ end }}
