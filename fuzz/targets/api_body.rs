@@ -1,0 +1,5 @@
+//! See `neonvm_apiserver::fuzz::api_body`.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| neonvm_apiserver::fuzz::api_body(data));
