@@ -46,6 +46,9 @@ enum Name {
     Oom,
     /// Everything is killed under a writing database: acknowledged transactions that are lost
     Durability,
+    /// A guest with and without its walls: time to boot, throughput to and from the outside; needs
+    /// root
+    Walls,
 }
 
 /// Builds what the benchmark needs, runs it, shows its table.
@@ -75,9 +78,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
                 .env("BELLOWS_GUEST_BINS", build::guest_bins()?);
             (program, command)
         }
-        Name::Durability => {
+        Name::Durability | Name::Walls => {
             let bellows = build::images(build::Scope::Release)?;
-            let program = "bench-durability";
+            let program = match options.name {
+                Name::Walls => "bench-walls",
+                _ => "bench-durability",
+            };
             let mut command = Command::new(bellows.with_file_name(program));
             command.env("BELLOWS_BIN", &bellows);
             (program, command)

@@ -1,11 +1,15 @@
 //! `cargo xtask dist`: packages of what is installed alone: `vm-monitor`, for guests that are not built here, and `bellows`, for
 //! those who ask clusters and machines, plugin of kubectl too.
 //!
+//! Beside each package is a list of the crates in its program (`PACKAGE_VERSION.cdx.json`,
+//! CycloneDX).
+//!
 //! The same binary makes the same package, byte for byte: names, owners, modes and times are fixed, and so is the
 //! compression.
 
 mod command;
 mod monitor;
+mod sbom;
 #[cfg(test)]
 mod under_systemd;
 
@@ -53,17 +57,25 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         if options.only.is_some_and(|only| only != package) {
             continue;
         }
-        let made = match package {
-            Package::VmMonitor => monitor::package(&build::whole_monitor()?, &root, &out)?,
-            Package::Bellows => {
-                let program = build::host_bins(build::Scope::Release)?;
-                let folder = tempfile::tempdir()?;
-                command::package(&stripped(&program, folder.path())?, &root, &out)?
-            }
+        let folder = tempfile::tempdir()?;
+        let program = match package {
+            Package::VmMonitor => build::whole_monitor()?,
+            Package::Bellows => stripped(&build::host_bins(build::Scope::Release)?, folder.path())?,
         };
-        shell::say(&made.display().to_string());
+        for made in made(package, &program, &root, &out)? {
+            shell::say(&made.display().to_string());
+        }
     }
     Ok(())
+}
+
+/// Makes the package of a program, and the list of what the program is made of.
+fn made(package: Package, program: &Path, checkout: &Path, out: &Path) -> Result<[PathBuf; 2]> {
+    let (name, package) = match package {
+        Package::VmMonitor => ("vm-monitor", monitor::package(program, checkout, out)?),
+        Package::Bellows => ("bellows", command::package(program, checkout, out)?),
+    };
+    Ok([package, sbom::write(name, out)?])
 }
 
 /// A copy of a program without what only debuggers read.
@@ -154,4 +166,69 @@ fn unpack(package: &Path, folder: &Path) -> PathBuf {
     command.arg("--extract").arg(package).arg(&to);
     shell::output(&mut command).expect("unpacked");
     to
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::Value;
+
+    use super::*;
+
+    /// Each crate of a program has a name, a version, a licence and a checksum, and what it needs
+    /// is in the list too.
+    #[test]
+    fn package_comes_with_a_list_of_its_crates() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let program = folder.path().join("program");
+        fs::write(&program, vec![7; 5000]).expect("written");
+        let [package, list] =
+            made(Package::VmMonitor, &program, &shell::root(), folder.path()).expect("made");
+        assert!(package.is_file());
+        let text = fs::read_to_string(list).expect("a list");
+        let list: Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(
+            (&list["bomFormat"], &list["specVersion"]),
+            (&"CycloneDX".into(), &"1.5".into())
+        );
+        let program = &list["metadata"]["component"];
+        assert_eq!(program["name"], "vm-monitor");
+        let components = list["components"].as_array().expect("components");
+        let mut known = BTreeSet::from([program["bom-ref"].as_str().expect("a reference")]);
+        for component in components {
+            let text = |pointer: &str| component.pointer(pointer).and_then(Value::as_str);
+            for member in ["/name", "/version", "/purl", "/licenses/0/expression"] {
+                assert!(
+                    text(member).is_some_and(|text| !text.is_empty()),
+                    "{component}"
+                );
+            }
+            let is_ours = ["protocol", "carrier"].contains(&text("/name").expect("a name"));
+            let checksum = text("/hashes/0/content").map(str::len);
+            assert_eq!(
+                checksum,
+                if is_ours { None } else { Some(64) },
+                "{component}"
+            );
+            assert!(
+                known.insert(text("/bom-ref").expect("a reference")),
+                "{component}"
+            );
+        }
+        for dependency in list["dependencies"].as_array().expect("dependencies") {
+            let needs = dependency["dependsOn"].as_array().expect("a list");
+            assert!(
+                needs
+                    .iter()
+                    .all(|it| known.contains(it.as_str().unwrap_or_default()))
+            );
+        }
+        let has = |name: &str| components.iter().any(|component| component["name"] == name);
+        assert!(has("tokio") && has("rustls") && has("protocol"));
+        assert!(
+            !has("proptest") && !has("kube"),
+            "tests and other programs are not in it"
+        );
+    }
 }

@@ -6,10 +6,12 @@
 mod bench;
 mod build;
 mod cluster;
+mod crates;
 mod demo;
 mod dist;
 mod event_servers;
 mod fuzz;
+mod histories;
 mod http;
 mod interrupt;
 mod model;
@@ -40,16 +42,19 @@ enum Command {
     Test(test::Options),
     /// The cheap part of `test`: format, lints, tidy, unit tests
     Check,
-    /// The rules of the house that no compiler knows: arrows, docs, file lengths, golden files
+    /// The rules of the house that no compiler knows: arrows, docs, file lengths, golden files,
+    /// licences and sources of crates
     Tidy,
     /// Measure a promise of SPECIFICATION.md and print it as a table
     Bench(bench::Options),
-    /// Make the packages: `vm-monitor` as a .deb
+    /// Make the packages of `vm-monitor` and `bellows`, each with a list of what is in it
     Dist(dist::Options),
     /// Fuzz all that reads what others wrote; with `--properties`, its property tests with many cases
     Fuzz(fuzz::Options),
     /// Run the cores of the whole system on a virtual clock under faults: `cargo xtask sim --seed 1 --seeds 100`
     Sim(sim::Options),
+    /// Record a long history of clients of the API server under faults, and check it
+    Histories(histories::Options),
     /// Check the model of the permit protocol in its larger bounds
     Model,
     /// A real Kubernetes on this machine, with nodes: build, up, images, test, down, status
@@ -88,6 +93,7 @@ fn main() -> ExitCode {
         Command::Dist(options) => dist::run(&options),
         Command::Fuzz(options) => fuzz::run(&options),
         Command::Sim(options) => sim::run(&options),
+        Command::Histories(options) => histories::run(&options),
         Command::Model => model::run(),
         Command::Cluster(options) => cluster::run(&options),
         Command::Setup => everything(),

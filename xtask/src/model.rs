@@ -4,24 +4,20 @@ use anyhow::Result;
 
 use crate::shell;
 
-/// Runs `scheduler/tests/model.rs` and `migrations.rs` with every bound; minutes, not seconds.
+/// Runs `scheduler/tests/large_models.rs`; minutes, not seconds.
 pub(crate) fn run() -> Result<()> {
     let mut command = shell::cargo()?;
-    command
-        .args([
-            "test",
-            "--profile",
-            "sim",
-            "--locked",
-            "--package",
-            "scheduler",
-            "--test",
-            "model",
-            "--test",
-            "migrations",
-            "--",
-            "--nocapture",
-        ])
-        .env("SCHEDULER_MODEL", "large");
+    command.args([
+        "test",
+        "--profile",
+        "sim",
+        "--locked",
+        "--package",
+        "scheduler",
+        "--test",
+        "large_models",
+        "--",
+        "--nocapture",
+    ]);
     shell::run("the models of permits and migration", &mut command)
 }

@@ -23,7 +23,7 @@ struct Tool {
     build: bool,
 }
 
-const TOOLS: [Tool; 19] = [
+const TOOLS: [Tool; 20] = [
     Tool {
         program: "cc",
         package: "gcc",
@@ -65,6 +65,12 @@ const TOOLS: [Tool; 19] = [
     Tool {
         program: "nft",
         package: "nftables",
+        build: false,
+    },
+    // Keeps programs of images apart from the machine that builds.
+    Tool {
+        program: "bwrap",
+        package: "bubblewrap",
         build: false,
     },
     Tool {

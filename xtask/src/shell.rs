@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::io::Write as _;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
@@ -80,14 +80,26 @@ fn is_about_us(name: &OsStr) -> bool {
 
 /// Runs a command with its output shown; a non-zero status is an error that names the command.
 pub(crate) fn run(what: &str, command: &mut Command) -> Result<()> {
+    run_with(what, command, |_| Ok(()))
+}
+
+/// As [`run`], with something done while the command runs.
+pub(crate) fn run_with(
+    what: &str,
+    command: &mut Command,
+    meanwhile: impl FnOnce(&mut Child) -> Result<()>,
+) -> Result<()> {
     let started = Instant::now();
     say(&format!("==> {what}"));
-    let status = command.status().with_context(|| {
+    let mut child = command.spawn().with_context(|| {
         format!(
             "{what}: could not start {}",
             command.get_program().display()
         )
     })?;
+    let done = meanwhile(&mut child);
+    let status = child.wait()?;
+    done?;
     if !status.success() {
         bail!("{what} failed ({status}): {}", shown(command));
     }

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Result, bail};
+use test_records::MAY_SKIP;
 
 use self::image::Parts;
 use self::machine::Machine;
@@ -113,23 +114,27 @@ fn test(rest: &[String], cargo: &mut Command) -> Result<()> {
     cargo
         .args(["test", "--workspace", "--test", "install_kind", "--"])
         .args(rest)
-        .env("BELLOWS_REQUIRE_KIND", "1");
+        .env(MAY_SKIP, "");
     shell::run("the page about kind", cargo)
 }
 
-/// The page at the end of all tests, with the `bellows` that they ran with. Where nothing of kind's is there it is only built for it if
-/// `may_build`: it takes 20 minutes.
-pub(super) fn test_last(dir: &Path, bellows: &Path, may_build: bool) -> Result<()> {
+/// Tests the page at the end of all tests, with the `bellows` that they ran with. Without kind it
+/// is built only if `may_build`, because that takes 20 minutes; else the reason is returned.
+pub(super) fn test_last(
+    dir: &Path,
+    bellows: &Path,
+    may_build: bool,
+) -> Result<Option<&'static str>> {
     if has_docker() && shell::on_path("kind") {
-        return test(&[], shell::cargo()?.env("BELLOWS_BIN", bellows));
+        test(&[], shell::cargo()?.env("BELLOWS_BIN", bellows))?;
+    } else if may_build || programs::has_kind()? {
+        test_here(dir, &[], bellows)?;
+    } else {
+        return Ok(Some(
+            "kind is not built yet: `cargo xtask cluster build --kind`",
+        ));
     }
-    if !may_build && !programs::has_kind()? {
-        shell::say(
-            "SKIP(missing: kind, which `cargo xtask cluster build --kind` makes): the page about kind",
-        );
-        return Ok(());
-    }
-    test_here(dir, &[], bellows)
+    Ok(None)
 }
 
 /// The same in a Docker that is there for nothing else, so that it meets no cluster.

@@ -25,25 +25,30 @@ BEGIN
   PERFORM pg_sleep(12);
 END $$";
 
-/// Connection arguments of the guest's database.
-fn connection(address: &str) -> [String; 6] {
-    [
-        "-h".into(),
-        address.into(),
-        "-p".into(),
-        "5432".into(),
-        "-U".into(),
-        "postgres".into(),
-    ]
+/// The guest's database.
+pub(crate) struct Database {
+    pub(crate) address: String,
+    pub(crate) password: String,
+}
+
+impl Database {
+    /// A client's program that connects to it.
+    fn client(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command
+            .args(["-h", &self.address, "-p", "5432", "-U", "postgres"])
+            .env("PGPASSWORD", &self.password);
+        command
+    }
 }
 
 /// Waits until the database answers a query.
-pub(crate) fn wait_for_database(address: &str, patience: Duration) -> Result<()> {
+pub(crate) fn wait_for_database(database: &Database, patience: Duration) -> Result<()> {
     let began = Instant::now();
     loop {
         interrupt::check()?;
-        let answered = Command::new("psql")
-            .args(connection(address))
+        let answered = database
+            .client("psql")
             .args(["-d", "bench", "-Atqc", "select 1"])
             .env("PGCONNECT_TIMEOUT", "2")
             .stdin(Stdio::null())
@@ -57,7 +62,8 @@ pub(crate) fn wait_for_database(address: &str, patience: Duration) -> Result<()>
         }
         anyhow::ensure!(
             began.elapsed() < patience,
-            "the database at {address}:5432 did not answer in {patience:?}"
+            "the database at {}:5432 did not answer in {patience:?}",
+            database.address
         );
         std::thread::park_timeout(Duration::from_millis(200));
     }
@@ -72,15 +78,15 @@ pub(crate) struct Bench {
 impl Bench {
     /// Starts `clients` clients for `seconds`; progress is appended to `lines` with times since `origin`.
     pub(crate) fn start(
-        address: &str,
+        database: &Database,
         clients: u32,
         seconds: u64,
         origin: Instant,
         lines: &Lines,
     ) -> Result<Self> {
         let offset = origin.elapsed().as_secs_f64();
-        let mut child = Command::new("pgbench")
-            .args(connection(address))
+        let mut child = database
+            .client("pgbench")
             .args([
                 "-n",
                 "-P",
@@ -143,9 +149,9 @@ impl Drop for Bench {
 }
 
 /// Starts the memory burst; the caller keeps the child.
-pub(crate) fn start_burst(address: &str) -> Result<Child> {
-    Command::new("psql")
-        .args(connection(address))
+pub(crate) fn start_burst(database: &Database) -> Result<Child> {
+    database
+        .client("psql")
         .args(["-d", "bench", "-qc", BURST_SQL])
         .stdin(Stdio::null())
         .stdout(Stdio::null())

@@ -19,7 +19,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use serde_json::Value;
 
-use self::load::{Bench, Lines};
+use self::load::{Bench, Database, Lines};
 use self::report::{ComputeUnits, Report, Sample};
 use self::site::{Site, VM};
 use self::watch::Watch;
@@ -81,11 +81,16 @@ fn demonstrate(site: &mut Site, options: &Options) -> Result<Report> {
         .as_str()
         .context("the VM has no address")?
         .to_owned();
-    load::wait_for_database(&address, BOOT_PATIENCE)?;
+    let show_password = &mut site.command(&["psql", VM, "--show-password"]);
+    let database = Database {
+        address,
+        password: shell::output(show_password)?.trim().to_owned(),
+    };
+    load::wait_for_database(&database, BOOT_PATIENCE)?;
     let runner = site.runner_state(&vm)?;
     let mut report = first_page(&runner);
     let boot_id = runner["boot_id"].clone();
-    let mut run = Run::new(site, &address, options.minutes)?;
+    let mut run = Run::new(site, &database, options.minutes)?;
     run.all_steps()?;
     report.resizes = site.resizes(run.origin_unix_us)?;
     report.kubectl_watch_events = run.watch.events();
@@ -171,7 +176,7 @@ fn count(site: &Site, vm: &Value, name: &str) -> u64 {
 
 /// One run of the load with its samples.
 struct Run<'a> {
-    address: &'a str,
+    database: &'a Database,
     origin: Instant,
     origin_unix_us: i64,
     minutes: u64,
@@ -182,9 +187,9 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn new(site: &Site, address: &'a str, minutes: u64) -> Result<Self> {
+    fn new(site: &Site, database: &'a Database, minutes: u64) -> Result<Self> {
         Ok(Self {
-            address,
+            database,
             watch: site.watch()?,
             origin: Instant::now(),
             origin_unix_us: jiff::Timestamp::now().as_microsecond(),
@@ -201,12 +206,13 @@ impl<'a> Run<'a> {
         let load_s = self.minutes * 60 / 3;
         for (clients, share) in STEPS {
             let seconds = (load_s * share / 100).max(5);
-            let mut bench = Bench::start(self.address, clients, seconds, self.origin, &self.lines)?;
+            let mut bench =
+                Bench::start(self.database, clients, seconds, self.origin, &self.lines)?;
             while !bench.ended()? {
                 self.look(&format!("pgbench, {clients} clients"))?;
             }
         }
-        let mut burst = load::start_burst(self.address)?;
+        let mut burst = load::start_burst(self.database)?;
         self.until_ended(&mut burst, "memory burst")?;
         self.wait_for_smallest()
     }

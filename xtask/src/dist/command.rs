@@ -62,6 +62,8 @@ pub(super) fn package(program: &Path, checkout: &Path, out: &Path) -> Result<Pat
 
 #[cfg(test)]
 mod tests {
+    use test_records::{Missing, skip};
+
     use super::*;
     use crate::dist::{put, unpack};
 
@@ -71,8 +73,8 @@ mod tests {
     #[test]
     fn the_package_has_the_command_its_plugin_and_completions() {
         if !shell::on_path("dpkg-deb") {
-            println!("SKIP(missing: dpkg-deb): the_package_has_the_command_its_plugin");
-            return;
+            let test = "the_package_has_the_command_its_plugin_and_completions";
+            return skip(test, Missing::Tool, "dpkg-deb");
         }
         let folder = tempfile::tempdir().expect("a folder");
         let script = b"#!/bin/sh\necho \"$1 for $2\"\n";
@@ -101,8 +103,8 @@ mod tests {
     #[test]
     fn systemd_finds_the_unit_of_bellows_sound() {
         if !shell::on_path("systemd-analyze") {
-            println!("SKIP(missing: systemd-analyze): systemd_finds_the_unit_of_bellows_sound");
-            return;
+            let test = "systemd_finds_the_unit_of_bellows_sound";
+            return skip(test, Missing::Tool, "systemd-analyze");
         }
         let folder = tempfile::tempdir().expect("a folder");
         put(folder.path(), "program", b"#!/bin/sh\n", 0o755).expect("written");
@@ -137,10 +139,8 @@ mod tests {
     fn what_is_packaged_needs_no_newer_c_library_than_it_says() {
         let built = shell::target_dir().expect("a folder").join("debug/bellows");
         if !shell::on_path("objdump") || !built.is_file() {
-            println!(
-                "SKIP(missing: objdump or bellows): what_is_packaged_needs_no_newer_c_library"
-            );
-            return;
+            let test = "what_is_packaged_needs_no_newer_c_library_than_it_says";
+            return skip(test, Missing::Tool, "objdump, or a bellows that is built");
         }
         let mut command = Command::new("objdump");
         let symbols = shell::output(command.arg("--dynamic-syms").arg(&built)).expect("it reads");

@@ -68,6 +68,8 @@ pub(super) fn package(program: &Path, checkout: &Path, out: &Path) -> Result<Pat
 mod tests {
     use std::process::Command;
 
+    use test_records::{Missing, skip};
+
     use super::*;
     use crate::dist::{put, unpack};
     use crate::shell;
@@ -79,8 +81,8 @@ mod tests {
     #[test]
     fn n46_the_package_has_what_the_unit_starts_and_is_the_same_each_time() {
         if !shell::on_path("dpkg-deb") {
-            println!("SKIP(missing: dpkg-deb): n46_the_package_has_what_the_unit_starts");
-            return;
+            let test = "n46_the_package_has_what_the_unit_starts_and_is_the_same_each_time";
+            return skip(test, Missing::Tool, "dpkg-deb");
         }
         let folder = tempfile::tempdir().expect("a folder");
         let program = folder.path().join("program");
@@ -123,8 +125,8 @@ mod tests {
     #[test]
     fn systemd_finds_the_unit_sound_and_well_shut() {
         if !shell::on_path("systemd-analyze") {
-            println!("SKIP(missing: systemd-analyze): systemd_finds_the_unit_sound_and_well_shut");
-            return;
+            let test = "systemd_finds_the_unit_sound_and_well_shut";
+            return skip(test, Missing::Tool, "systemd-analyze");
         }
         let folder = tempfile::tempdir().expect("a folder");
         put(folder.path(), "program", b"#!/bin/sh\n", 0o755).expect("written");

@@ -4,6 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use test_records::{Missing, skip};
+
 use super::{monitor, put};
 use crate::cluster::rootfs::SYSTEMD;
 use crate::cluster::store;
@@ -139,17 +141,11 @@ fn boot(parts: &Parts, disk: &Path, folder: &Path) -> String {
 #[test]
 fn n46_the_package_runs_under_systemd() {
     if !shell::is_root() {
-        return println!("SKIP(missing: root, to install a package into a folder): {TEST}");
+        return skip(TEST, Missing::Root, "a package is installed into a folder");
     }
     let parts = match parts() {
         Ok(parts) => parts,
-        Err(what) => {
-            assert!(
-                std::env::var_os("BELLOWS_REQUIRE_GUEST").is_none(),
-                "{TEST} needs {what}"
-            );
-            return println!("SKIP(missing: {what}): {TEST}");
-        }
+        Err(what) => return skip(TEST, Missing::Guest, &what),
     };
     let folder = tempfile::tempdir().expect("a folder");
     let disk = disk(&parts, folder.path());

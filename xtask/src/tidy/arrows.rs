@@ -6,33 +6,60 @@ use serde_json::Value;
 use crate::shell;
 
 /// For each crate of the workspace, the crates of the workspace it may depend on. A crate that is not listed is a finding.
-const ARROWS: [(&str, &[&str]); 23] = [
-    ("protocol", &[]),
+const ARROWS: [(&str, &[&str]); 26] = [
+    ("protocol", &["test-seeds"]),
     ("telemetry", &["protocol"]),
-    ("carrier", &[]),
-    ("vm-monitor", &["carrier", "protocol", "test-authority"]),
-    ("neonvm-files", &["protocol"]),
+    ("carrier", &["test-records"]),
+    (
+        "vm-monitor",
+        &[
+            "carrier",
+            "protocol",
+            "test-authority",
+            "test-records",
+            "test-seeds",
+        ],
+    ),
+    ("neonvm-files", &["protocol", "test-seeds"]),
     ("neonvm-links", &[]),
-    ("neonvm-quota", &["protocol"]),
-    ("neonvm-vxlan", &["neonvm-links", "telemetry"]),
+    ("neonvm-quota", &["protocol", "test-records"]),
+    ("neonvm-vxlan", &["api-client", "neonvm-links", "telemetry"]),
     (
         "neonvm-guestd",
-        &["neonvm-files", "protocol", "test-network"],
+        &["neonvm-files", "protocol", "test-network", "test-records"],
     ),
     (
         "agent",
-        &["carrier", "protocol", "telemetry", "test-authority"],
+        &[
+            "api-client",
+            "carrier",
+            "protocol",
+            "telemetry",
+            "test-authority",
+            "test-records",
+        ],
     ),
+    ("api-client", &[]),
     ("leases", &["protocol", "telemetry"]),
     (
         "scheduler",
-        &["leases", "protocol", "telemetry", "test-authority"],
+        &[
+            "api-client",
+            "leases",
+            "protocol",
+            "telemetry",
+            "test-authority",
+        ],
     ),
-    ("neonvm-apiserver", &["protocol", "telemetry"]),
-    ("neonvm-controller", &["leases", "protocol", "telemetry"]),
+    ("neonvm-apiserver", &["protocol", "telemetry", "test-seeds"]),
+    (
+        "neonvm-controller",
+        &["api-client", "leases", "protocol", "telemetry"],
+    ),
     (
         "neonvm-runner",
         &[
+            "api-client",
             "carrier",
             "neonvm-files",
             "neonvm-links",
@@ -41,14 +68,17 @@ const ARROWS: [(&str, &[&str]); 23] = [
             "telemetry",
             "test-authority",
             "test-network",
+            "test-records",
+            "test-seeds",
         ],
     ),
-    ("vm-images", &["protocol"]),
+    ("vm-images", &["protocol", "test-records"]),
     // The one place where the rooms are put together in one process, by their public entries.
     (
         "bellows",
         &[
             "agent",
+            "api-client",
             "neonvm-apiserver",
             "neonvm-controller",
             "neonvm-runner",
@@ -72,12 +102,20 @@ const ARROWS: [(&str, &[&str]); 23] = [
     ),
     (
         "bellows-tests",
-        &["protocol", "telemetry", "test-authority", "test-network"],
+        &[
+            "protocol",
+            "telemetry",
+            "test-authority",
+            "test-network",
+            "test-records",
+        ],
     ),
     ("guest-load", &["carrier", "neonvm-quota", "protocol"]),
     ("test-authority", &[]),
     ("test-network", &[]),
-    ("xtask", &[]),
+    ("test-records", &[]),
+    ("test-seeds", &[]),
+    ("xtask", &["test-records"]),
 ];
 
 /// What a core may not name, and why.

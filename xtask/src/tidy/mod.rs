@@ -1,16 +1,19 @@
 //! `cargo xtask tidy`: rules of the house that no compiler knows. Every rule is checked, all findings are shown at once.
 
 mod arrows;
+mod supply;
 mod text;
 
 use anyhow::{Result, bail};
 
 use crate::shell;
+pub(crate) use supply::left_out;
 
 /// Runs every rule.
 pub(crate) fn run() -> Result<()> {
     let mut findings = arrows::findings()?;
     findings.extend(text::findings()?);
+    findings.extend(supply::findings()?);
     if findings.is_empty() {
         shell::say("tidy: nothing to mend");
         return Ok(());

@@ -26,6 +26,10 @@ const GOLDEN: [(&str, &str); 7] = [
     ("protocol/src/runner.rs", "protocol/testdata/runner"),
 ];
 
+/// Ways to make a client of the Kubernetes API that leave Nagle's algorithm on; in two halves so
+/// that this file does not find itself.
+const SLOW_CLIENTS: [(&str, &str); 2] = [("Client", "::try_default("), ("Client", "::try_from(")];
+
 /// Words that mark something unfinished; written in two halves so that this file does not find itself.
 const LEFTOVERS: [(&str, &str); 5] = [
     ("to", "do!("),
@@ -87,6 +91,9 @@ fn file_findings(file: &str, text: &str) -> Vec<String> {
     if !is_test && !text.trim_start().starts_with("//!") {
         findings.push(format!("{file}: no module documentation (//!) at the top"));
     }
+    if !is_test && !file.starts_with("tests/") && !file.starts_with("api-client/") {
+        findings.extend(client_findings(file, code));
+    }
     for (number, line) in text.lines().enumerate() {
         let trimmed = line.trim_start();
         let opens = ["#[allow(", "#![allow(", "#[expect(", "#![expect("]
@@ -108,6 +115,22 @@ fn file_findings(file: &str, text: &str) -> Vec<String> {
         }
     }
     findings
+}
+
+/// Clients of the Kubernetes API that are not made by crate `api-client`.
+fn client_findings(file: &str, code: &str) -> Vec<String> {
+    let slow = SLOW_CLIENTS.map(|(first, second)| format!("{first}{second}"));
+    let is_slow = |line: &str| slow.iter().any(|slow| line.contains(slow));
+    code.lines()
+        .enumerate()
+        .filter(|(_, line)| is_slow(line) && !file.ends_with("/testing.rs"))
+        .map(|(number, _)| {
+            format!(
+                "{file}:{}: a kube client with Nagle's delay: make it by `api_client`",
+                number + 1
+            )
+        })
+        .collect()
 }
 
 /// The attribute that begins on a line, up to its closing bracket.
@@ -143,5 +166,17 @@ mod tests {
         let reasoned =
             "//! doc\n#[expect(\n    dead_code,\n    reason = \"used by a macro\"\n)]\nfn x() {}\n";
         assert!(file_findings("a/src/b.rs", reasoned).is_empty());
+    }
+
+    #[test]
+    fn kube_client_that_is_not_made_by_api_client_is_found() {
+        let code = "//! doc\nfn x() { let _ = kube::Client::try_default(); }\n";
+        let found = file_findings("agent/src/main.rs", code);
+        assert!(
+            found
+                .iter()
+                .any(|it| it.contains("agent/src/main.rs:2: a kube client"))
+        );
+        assert!(file_findings("agent/tests/peers/mod.rs", code).is_empty());
     }
 }

@@ -1,0 +1,231 @@
+//! Scenarios that are run again when QEMU without KVM has broken a guest.
+//!
+//! QEMU 10.0 by TCG now and then misses a page that the guest writes while it is sent, and the
+//! guest's kernel panics right after the move. No order of ours is wrong then. A scenario is run
+//! again only for that: its guest ran by TCG, and the guest's console shows the panic. A guest that
+//! is merely silent is a failure, and so is every fault under KVM. Each attempt is recorded.
+
+use std::fs;
+use std::future::Future;
+use std::panic::resume_unwind;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::{Attempt, Record};
+
+/// How often a scenario is run at most.
+pub const ATTEMPTS: u32 = 3;
+
+/// Begins what Linux writes to its console when it panics.
+const PANIC: &str = "Kernel panic - not syncing";
+
+tokio::task_local! {
+    /// The panic of a guest of the scenario that runs in this task.
+    static SEEN: Arc<Mutex<Option<String>>>;
+}
+
+/// The panic that a guest which ran by `accel` left on its console, if it is the known fault.
+#[must_use]
+pub fn known_tcg_bug(accel: &str, console: &str) -> Option<String> {
+    let line = console.lines().find(|line| line.contains(PANIC));
+    line.filter(|_| accel == "tcg")
+        .map(|line| line.trim().to_owned())
+}
+
+/// The same, from a runner's directory. What cannot be read is not the known fault.
+#[must_use]
+pub fn known_tcg_bug_in(rundir: &Path) -> Option<String> {
+    let accel = accel_in(rundir)?;
+    let consoles = ["console.log.1", "console.log"].map(|name| fs::read(rundir.join(name)));
+    let mut consoles = consoles.iter().flatten();
+    consoles.find_map(|console| known_tcg_bug(&accel, &String::from_utf8_lossy(console)))
+}
+
+/// The accelerator of the guest of a runner's directory.
+#[must_use]
+pub fn accel_in(rundir: &Path) -> Option<String> {
+    let record = fs::read(rundir.join("runner.json")).ok()?;
+    let record: serde_json::Value = serde_json::from_slice(&record).ok()?;
+    Some(record["accel"].as_str()?.to_owned())
+}
+
+/// Tells the scenario of this task of its guest's panic. It is called while the scenario fails.
+pub fn blame(panic: Option<String>) {
+    // A guest outside of such a scenario excuses nothing.
+    let _ = SEEN.try_with(|seen| {
+        let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+        *seen = seen.take().or(panic);
+    });
+}
+
+/// The attempts of one scenario.
+#[derive(Debug)]
+pub struct Attempts {
+    test: String,
+    number: u32,
+    record: fn(&Record),
+}
+
+impl Attempts {
+    /// Of a test of that name.
+    #[must_use]
+    pub fn of(test: &str) -> Self {
+        Self {
+            test: test.to_owned(),
+            number: 0,
+            record: crate::record,
+        }
+    }
+
+    /// Records that one has ended, and tells whether there is another: `panic` is the known fault.
+    pub fn again(&mut self, panic: Option<String>) -> bool {
+        self.number += 1;
+        let retried_for = panic.filter(|_| self.number < ATTEMPTS);
+        if let Some(panic) = &retried_for {
+            let (test, number) = (&self.test, self.number);
+            crate::say(&format!(
+                "RETRY {test}, attempt {number}: guest by TCG: {panic}"
+            ));
+        }
+        let is_again = retried_for.is_some();
+        (self.record)(&Record::Attempt(Attempt {
+            test: self.test.clone(),
+            number: self.number,
+            retried_for,
+        }));
+        is_again
+    }
+}
+
+/// Runs a scenario to its end, again if it fails with the [known fault](known_tcg_bug) that
+/// [`blame`] is told of meanwhile.
+///
+/// # Panics
+/// As the scenario does.
+pub async fn retry_known_tcg_bug<F, R>(test: &str, run: F)
+where
+    F: Fn() -> R,
+    R: Future<Output = ()> + Send + 'static,
+{
+    retry(&mut Attempts::of(test), run).await;
+}
+
+async fn retry<F, R>(attempts: &mut Attempts, run: F)
+where
+    F: Fn() -> R,
+    R: Future<Output = ()> + Send + 'static,
+{
+    loop {
+        let seen = Arc::default();
+        let ended = tokio::spawn(SEEN.scope(Arc::clone(&seen), run())).await;
+        let Err(error) = ended else {
+            attempts.again(None);
+            return;
+        };
+        let panic = seen.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if !attempts.again(panic) {
+            resume_unwind(error.into_panic());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    const CONSOLE: &str = "[ 1.0] boots\r\n[ 2.0] Kernel panic - not syncing: Fatal exception\r\n";
+
+    /// Looks at its directory as it is dropped, as the VMs of tests do.
+    struct Vm(tempfile::TempDir);
+
+    impl Vm {
+        fn new(accel: &str, console: &str) -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            let record = format!("{{\"accel\": \"{accel}\", \"orders\": 1}}");
+            fs::write(dir.path().join("runner.json"), record).unwrap();
+            fs::write(dir.path().join("console.log"), console).unwrap();
+            Self(dir)
+        }
+    }
+
+    impl Drop for Vm {
+        fn drop(&mut self) {
+            if std::thread::panicking() {
+                blame(known_tcg_bug_in(self.0.path()));
+            }
+        }
+    }
+
+    thread_local! {
+        static RECORDS: RefCell<Vec<Option<String>>> = const { RefCell::new(Vec::new()) };
+    }
+
+    fn keep(record: &Record) {
+        if let Record::Attempt(attempt) = record {
+            RECORDS.with_borrow_mut(|all| all.push(attempt.retried_for.clone()));
+        }
+    }
+
+    /// How often a scenario was run that fails `times` times with such a guest, and whether it
+    /// ended well; every run is recorded.
+    async fn run(accel: &'static str, console: &'static str, times: u32) -> (u32, bool) {
+        RECORDS.take();
+        let count = Arc::new(AtomicU32::new(0));
+        let counter = Arc::clone(&count);
+        let scenario = move || {
+            let number = counter.fetch_add(1, Ordering::Relaxed);
+            async move {
+                let _vm = Vm::new(accel, console);
+                tokio::task::yield_now().await;
+                assert!(number >= times, "what was awaited did not come");
+            }
+        };
+        // The test's runtime has one thread, which keeps the records.
+        let ended = tokio::spawn(async move {
+            let mut attempts = Attempts {
+                record: keep,
+                ..Attempts::of("it")
+            };
+            retry(&mut attempts, scenario).await;
+        });
+        let is_well = ended.await.is_ok();
+        let runs = count.load(Ordering::Relaxed);
+        let records = RECORDS.take();
+        assert_eq!(records.len(), runs as usize, "{records:?}");
+        let retried = records.iter().flatten().count();
+        assert_eq!(retried, runs as usize - 1, "{records:?}");
+        (runs, is_well)
+    }
+
+    #[tokio::test]
+    async fn panic_of_a_guest_by_tcg_is_retried_and_not_for_ever() {
+        assert_eq!(run("tcg", CONSOLE, 0).await, (1, true));
+        assert_eq!(run("tcg", CONSOLE, 1).await, (2, true));
+        assert_eq!(run("tcg", CONSOLE, 9).await, (ATTEMPTS, false));
+    }
+
+    #[tokio::test]
+    async fn silence_of_a_guest_is_a_failure() {
+        assert_eq!(run("tcg", "[ 1.0] boots\n", 1).await, (1, false));
+        assert_eq!(run("tcg", "[ 1.0] BUG: soft lockup\n", 1).await, (1, false));
+    }
+
+    #[tokio::test]
+    async fn every_failure_under_kvm_is_a_failure() {
+        assert_eq!(run("kvm", CONSOLE, 1).await, (1, false));
+    }
+
+    #[test]
+    fn panic_is_found_in_a_console_that_was_turned_over() {
+        let vm = Vm::new("tcg", "[ 3.0] the last words\n");
+        assert_eq!(known_tcg_bug_in(vm.0.path()), None);
+        fs::write(vm.0.path().join("console.log.1"), CONSOLE).unwrap();
+        let panic = "[ 2.0] Kernel panic - not syncing: Fatal exception";
+        assert_eq!(known_tcg_bug_in(vm.0.path()).as_deref(), Some(panic));
+        fs::remove_file(vm.0.path().join("runner.json")).unwrap();
+        assert_eq!(known_tcg_bug_in(vm.0.path()), None, "by nobody knows what");
+    }
+}

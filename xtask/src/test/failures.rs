@@ -1,0 +1,123 @@
+//! What failed among thousands of lines of tests, for the end of the output: where a log is cut,
+//! its middle goes first.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result};
+
+use crate::shell;
+
+/// Lines that are kept of one failure.
+const KEPT: usize = 200;
+
+/// Runs tests with their output shown; says the output of those that failed once more at the end.
+///
+/// # Errors
+/// The command cannot be started, or it failed.
+pub(super) fn run(what: &str, command: &mut Command) -> Result<()> {
+    let mut failures = Failures::default();
+    let ran = shell::run_with(what, command.stdout(Stdio::piped()), |child| {
+        let output = child.stdout.take().context("standard output is piped")?;
+        let mut shown = std::io::stdout().lock();
+        for line in BufReader::new(output).split(b'\n') {
+            let line = line?;
+            failures.hear(&String::from_utf8_lossy(&line));
+            // A closed pipe is the reader's choice, and the tests go on.
+            let _ = shown.write_all(&line).and_then(|()| shown.write_all(b"\n"));
+        }
+        Ok(())
+    });
+    if !failures.lines.is_empty() {
+        shell::say("\n==> what failed, once more");
+        failures.lines.iter().for_each(|line| shell::say(line));
+    }
+    ran
+}
+
+/// Collects the output of failed tests.
+#[derive(Debug, Default)]
+struct Failures {
+    lines: Vec<String>,
+    /// Lines that may still be taken of the failure that is told; 0 between failures.
+    left: usize,
+}
+
+impl Failures {
+    fn hear(&mut self, line: &str) {
+        let failed = line.starts_with("test ") && line.contains(" ... FAILED");
+        if failed || line == "failures:" {
+            self.left = KEPT;
+        } else if line.starts_with("test ") {
+            self.left = 0;
+        }
+        if self.left > 0 {
+            self.left -= 1;
+            self.lines.push(line.to_owned());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept(output: &str) -> Vec<String> {
+        let mut failures = Failures::default();
+        output.lines().for_each(|line| failures.hear(line));
+        failures.lines
+    }
+
+    #[test]
+    fn failed_unit_test_is_kept_with_its_output() {
+        let output = "\
+running 2 tests
+test sizes_hold ... ok
+test words_hold ... FAILED
+
+failures:
+
+---- words_hold stdout ----
+left: 1
+right: 2
+
+failures:
+    words_hold
+
+test result: FAILED. 1 passed; 1 failed; 0 ignored
+test other ... ok";
+        let kept = kept(output);
+        assert!(kept.contains(&"left: 1".to_owned()), "{kept:?}");
+        assert!(!kept.iter().any(|line| line.contains("ok")), "{kept:?}");
+    }
+
+    #[test]
+    fn failed_case_is_kept_with_its_problem() {
+        let output = "\
+test pods_run ... FAILED (3.0 s)
+pod a is not there
+the last words of the agent
+test pods_talk ... ok (1.0 s)
+
+test result: FAILED. 1 passed; 1 failed";
+        assert_eq!(
+            kept(output),
+            [
+                "test pods_run ... FAILED (3.0 s)",
+                "pod a is not there",
+                "the last words of the agent"
+            ]
+        );
+    }
+
+    #[test]
+    fn tests_that_pass_leave_nothing() {
+        assert!(kept("running 1 test\ntest a ... ok\n\ntest result: ok. 1 passed").is_empty());
+    }
+
+    #[test]
+    fn endless_failure_is_cut() {
+        let output = format!("test a ... FAILED\n{}", "word\n".repeat(3 * KEPT));
+        assert_eq!(kept(&output).len(), KEPT);
+    }
+}
