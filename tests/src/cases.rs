@@ -3,6 +3,7 @@
 //! The program takes what `cargo test` passes on: names to run, `--exact`, `--skip NAME`, `--list`. Cases run one after the other.
 
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::time::Instant;
 
@@ -68,6 +69,21 @@ impl Wanted {
     }
 }
 
+/// What the cases share. Where it is missing `find` records the case as one that does not run, and
+/// panics if it has to run; it is called for each case, so that all of them are recorded.
+#[must_use]
+pub fn shared<T>(cases: &[&'static str], find: impl Fn(&'static str) -> Option<T>) -> Option<T> {
+    let mut refused = None;
+    for case in cases {
+        match catch_unwind(AssertUnwindSafe(|| find(case))) {
+            Ok(Some(found)) => return Some(found),
+            Ok(None) => {}
+            Err(panic) => refused = Some(panic),
+        }
+    }
+    refused.map(|panic| resume_unwind(panic))
+}
+
 /// Runs cases and says how each went; returns whether all went well. `explain` is asked for more after a failure.
 pub async fn run<'a, W>(
     world: &'a W,
@@ -77,7 +93,7 @@ pub async fn run<'a, W>(
     let (mut passed, mut failed) = (0_u32, Vec::new());
     for (name, case) in cases {
         let began = Instant::now();
-        let run = std::panic::AssertUnwindSafe(case(world));
+        let run = AssertUnwindSafe(case(world));
         let ended = futures::FutureExt::catch_unwind(run).await;
         let seconds = began.elapsed().as_secs_f64();
         let problem = match ended {
@@ -133,6 +149,21 @@ mod tests {
             ["pods_talk"]
         );
         assert!(words(&["pods"], &[], true).choose(&all).is_empty());
+    }
+
+    #[test]
+    fn every_case_is_asked_for_what_is_missing() {
+        let asked = std::cell::RefCell::new(Vec::new());
+        let find = |case| {
+            asked.borrow_mut().push(case);
+            assert_ne!(case, "must_run");
+            (case == "found").then_some(case)
+        };
+        assert_eq!(shared(&["a", "b"], find), None);
+        let refused = catch_unwind(AssertUnwindSafe(|| shared(&["must_run", "c"], find)));
+        assert!(refused.is_err());
+        assert_eq!(shared(&["found", "d"], find), Some("found"));
+        assert_eq!(*asked.borrow(), ["a", "b", "must_run", "c", "found"]);
     }
 
     #[tokio::test]

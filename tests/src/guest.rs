@@ -10,6 +10,7 @@ use protocol::runner::{GUESTD_FORWARD, GuestState};
 
 use crate::cluster::Relay;
 use crate::guestd_key;
+use crate::patience::wait_for;
 
 /// How long a connection is kept for the next question. What is asked in guests hangs up on those who are silent for a minute;
 /// a question that meets that is lost.
@@ -71,6 +72,17 @@ impl Guest {
         self.get(String::new()).await
     }
 
+    /// Waits until its daemon answers; returns what the guest sees then.
+    ///
+    /// # Errors
+    /// Names the last failure.
+    pub async fn answers(&self, patience: Duration) -> Result<GuestState> {
+        wait_for("an answer of the daemon", patience, || async {
+            self.state().await.map_err(|error| format!("{error:#}"))
+        })
+        .await
+    }
+
     /// What the guest sees once it differs from generation `after`, or after `wait_ms`.
     ///
     /// # Errors
@@ -127,15 +139,33 @@ impl Guest {
             .await?)
     }
 
+    /// The password of its PostgreSQL.
+    ///
+    /// # Errors
+    /// When its runner has none.
+    pub fn password(&self) -> Result<String> {
+        guestd_key::password_of_guest(self.ip)
+            .with_context(|| format!("the runner of {} has no password of PostgreSQL", self.ip))
+    }
+
+    /// What connects to the guest's PostgreSQL.
+    ///
+    /// # Errors
+    /// When its runner has no password.
+    pub fn connection(&self) -> Result<String> {
+        Ok(format!(
+            "host={} port=5432 user=postgres password={} dbname=bench connect_timeout=5",
+            self.ip,
+            self.password()?
+        ))
+    }
+
     /// A connection to the guest's PostgreSQL.
     ///
     /// # Errors
     /// When it cannot be reached.
     pub async fn postgres(&self) -> Result<tokio_postgres::Client> {
-        let config = format!(
-            "host={} port=5432 user=postgres dbname=bench connect_timeout=5",
-            self.ip
-        );
+        let config = self.connection()?;
         let (client, connection) = tokio_postgres::connect(&config, tokio_postgres::NoTls).await?;
         tokio::spawn(connection);
         Ok(client)

@@ -1,9 +1,11 @@
-//! The key of a guest's daemon, read as root where the guest's runner keeps it.
+//! The key of a guest's daemon and the password of its database, read as root where the guest's
+//! runner keeps them.
 
 use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use protocol::postgres;
 use serde_json::Value;
 
 /// Directory of a runner that is the process of a pod's container.
@@ -12,15 +14,27 @@ const POD_RUNDIR: &str = "vm/images/run";
 /// The key of the guest at an address of this machine or of a pod on it; none for a guest that has none.
 #[must_use]
 pub fn of_guest(ip: IpAddr) -> Option<String> {
+    let key = fs::read_to_string(rundir_of(ip)?.join("guestd.key")).ok()?;
+    Some(key.trim().to_owned())
+}
+
+/// The password of the database in the guest at an address, as its runner has it from the VM's
+/// secret.
+#[must_use]
+pub fn password_of_guest(ip: IpAddr) -> Option<String> {
+    let place = format!("mounts{}/{}", postgres::MOUNT_PATH, postgres::KEY);
+    fs::read_to_string(rundir_of(ip)?.join(place)).ok()
+}
+
+/// The directory of the runner of the guest at an address.
+fn rundir_of(ip: IpAddr) -> Option<PathBuf> {
     let processes = fs::read_dir("/proc").ok()?.flatten();
     let mut dirs = processes.filter_map(|process| rundir(&process.path()));
-    let dir = dirs.find(|dir| {
+    dirs.find(|dir| {
         let config = fs::read(dir.join("config.json")).unwrap_or_default();
         let config: Value = serde_json::from_slice(&config).unwrap_or_default();
         config["pod_ip"] == ip.to_string()
-    })?;
-    let key = fs::read_to_string(dir.join("guestd.key")).ok()?;
-    Some(key.trim().to_owned())
+    })
 }
 
 /// The directory of a runner, seen from outside its container, if the process is one.

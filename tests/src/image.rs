@@ -8,7 +8,8 @@ use anyhow::{Result, ensure};
 use crate::bellows_bin;
 
 /// Where the programs that go into guests are: said, or beside ours as `cargo xtask test` builds them.
-fn guest_programs() -> Option<PathBuf> {
+#[must_use]
+pub fn guest_programs() -> Option<PathBuf> {
     let said = std::env::var_os("BELLOWS_GUEST_BINS").map(PathBuf::from);
     said.or_else(|| {
         let bellows = bellows_bin();

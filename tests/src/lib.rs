@@ -11,20 +11,23 @@ pub mod durability;
 pub mod figures;
 pub mod guest;
 pub mod guestd_key;
-pub mod harm;
 pub mod image;
 pub mod loads;
 pub mod local_user;
+pub mod outside;
 pub mod pages;
 pub mod patience;
 pub mod process;
 pub mod qmp;
 pub mod site;
+pub mod stand_in;
 pub mod unix_http;
 pub mod vms;
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
+
+use test_records::{Missing, skip};
 
 /// Addresses that nobody listens at: ports of a loopback address that no other test uses, so that nobody who dials meanwhile is given one.
 ///
@@ -83,38 +86,26 @@ pub fn program(name: &str) -> PathBuf {
     })
 }
 
-/// Whether the image store has what a guest needs. A missing part is printed on one uniform line, and is a failure where
-/// `BELLOWS_REQUIRE_GUEST` is set (as `cargo xtask test` does).
+/// Whether the image store has what a guest needs; else the test is [recorded](test_records::skip)
+/// as one that does not run.
 ///
 /// # Panics
-/// When a guest is required and its parts are missing.
+/// When the test may not be left out.
 #[must_use]
 pub fn guest_or_skip(test: &str) -> bool {
-    let missing = missing_guest_part();
-    match missing {
-        None => true,
-        Some(what) => {
-            assert!(
-                std::env::var_os("BELLOWS_REQUIRE_GUEST").is_none(),
-                "{test} needs {what}: run `cargo xtask images`"
-            );
-            #[expect(
-                clippy::print_stdout,
-                reason = "the one uniform line of a skipped test"
-            )]
-            {
-                println!("SKIP(missing: {what}): {test}");
-            }
-            false
-        }
-    }
+    let Some(what) = missing_guest_part() else {
+        return true;
+    };
+    let reason = format!("{what}: run `cargo xtask images`");
+    skip(test, Missing::Guest, &reason);
+    false
 }
 
 fn missing_guest_part() -> Option<&'static str> {
     let output = std::process::Command::new(bellows_bin())
         .args(["image", "ls", "--output", "json"])
         .output()
-        .ok()?;
+        .expect("bellows runs");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     if !text.contains("bellows/qemu") {
         Some("image bellows/qemu")

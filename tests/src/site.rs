@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use protocol::runner::RunnerState;
 use protocol::vm::VirtualMachine;
 use serde_json::{Value, json};
+use test_records::retry::{accel_in, blame, known_tcg_bug, known_tcg_bug_in};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::{Mutex, MutexGuard};
@@ -29,14 +30,22 @@ const SHOWN_LINES: usize = 40;
 /// Two cores carry one guest at a time: tests of one program take turns. (Test programs already run one after the other.)
 static TURN: Mutex<()> = Mutex::const_new(());
 
+/// How `bellows up` is started.
+#[derive(Debug, Clone, Default)]
+pub struct UpOptions {
+    /// Open files that it may have, soft and hard; those of the caller where `None`.
+    pub open_files: Option<u64>,
+    /// Its options besides the state directory.
+    pub arguments: Vec<String>,
+}
+
 /// A running site.
 pub struct Site {
     state: PathBuf,
     /// Keeps the directory until the end.
     _dir: Option<tempfile::TempDir>,
     up: Option<Child>,
-    /// Open files that `bellows up` may have, where that is bounded.
-    open_files: Option<u64>,
+    how: UpOptions,
     /// The line `bellows up` printed when it was ready.
     pub ready: Value,
     client: kube::Client,
@@ -55,21 +64,17 @@ impl Site {
     /// # Errors
     /// When `bellows up` does not become ready; its log is in the message.
     pub async fn fresh() -> Result<Self> {
-        let dir = tempfile::Builder::new().prefix("bellows-test-").tempdir()?;
-        let state = dir.path().to_owned();
-        let mut site = Self::start(&state).await?;
-        site._dir = Some(dir);
-        Ok(site)
+        Self::fresh_with(UpOptions::default()).await
     }
 
-    /// A fresh site whose `bellows up` may have so many open files, soft and hard.
+    /// A fresh site, started in a way of its own.
     ///
     /// # Errors
     /// When `bellows up` does not become ready; its log is in the message.
-    pub async fn with_open_files(limit: u64) -> Result<Self> {
+    pub async fn fresh_with(how: UpOptions) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("bellows-test-").tempdir()?;
         let state = dir.path().to_owned();
-        let mut site = Self::start_within(&state, Some(limit)).await?;
+        let mut site = Self::start_with(&state, how).await?;
         site._dir = Some(dir);
         Ok(site)
     }
@@ -85,19 +90,19 @@ impl Site {
     /// # Errors
     /// When it does not become ready; its log is in the message.
     pub async fn start(state: &Path) -> Result<Self> {
-        Self::start_within(state, None).await
+        Self::start_with(state, UpOptions::default()).await
     }
 
-    async fn start_within(state: &Path, open_files: Option<u64>) -> Result<Self> {
+    async fn start_with(state: &Path, how: UpOptions) -> Result<Self> {
         install_crypto();
         let turn = TURN.lock().await;
-        let (up, ready) = spawn_up(state, open_files).await?;
+        let (up, ready) = spawn_up(state, &how).await?;
         let client = client_of(&state.join("kubeconfig")).await?;
         Ok(Self {
             state: state.to_owned(),
             _dir: None,
             up: Some(up),
-            open_files,
+            how,
             ready,
             client,
             _turn: turn,
@@ -224,7 +229,31 @@ impl Site {
         patience: Duration,
         wanted: impl Fn(&VirtualMachine) -> bool,
     ) -> Result<VirtualMachine> {
-        self.vms().wait(name, what, patience, wanted).await
+        match self.vms().wait(name, what, patience, wanted).await {
+            Ok(vm) => Ok(vm),
+            Err(error) => Err(error.context(self.known_of(name).await)),
+        }
+    }
+
+    /// What the parts, the API and the runner say of a VM that is not as wanted.
+    async fn known_of(&self, name: &str) -> String {
+        let pods = ["get", "pods", "-o", "json"];
+        let runner = self.runner(name).await;
+        let lines = match self.rundir(name).await {
+            Ok(dir) => last_lines(&dir.join("runner.log"), SHOWN_LINES),
+            Err(error) => format!("{error:#}"),
+        };
+        let shown = [
+            ("parts", self.bellows(&["dump"]).await),
+            ("pods", self.kubectl(&pods).await),
+            ("runner", runner.map(|state| format!("{state:?}"))),
+            ("end of the runner's log", Ok(lines)),
+        ];
+        let shown = shown.map(|(of, said)| match said {
+            Ok(said) => format!("--- {of}\n{said}"),
+            Err(error) => format!("--- {of}: {error:#}"),
+        });
+        shown.join("\n")
     }
 
     /// Asks for a size as the agent does: three `replace` operations in one JSON patch.
@@ -283,7 +312,7 @@ impl Site {
     /// # Errors
     /// When it does not become ready.
     pub async fn restart_up(&mut self) -> Result<()> {
-        let (up, ready) = spawn_up(&self.state, self.open_files).await?;
+        let (up, ready) = spawn_up(&self.state, &self.how).await?;
         self.up = Some(up);
         self.ready = ready;
         self.client = client_of(&self.state.join("kubeconfig")).await?;
@@ -300,7 +329,8 @@ impl Site {
 impl Drop for Site {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            crate::harm::show(&consoles(&self.state));
+            blame(known_tcg_bug_of(&self.state));
+            say(&consoles(&self.state));
         }
         // A test that failed must not leave a guest behind.
         let _ = std::process::Command::new(bellows_bin())
@@ -314,7 +344,7 @@ impl Drop for Site {
         }
         if std::thread::panicking() {
             let log = self.log_tail();
-            crate::harm::show(&format!("--- end of the log of bellows up\n{log}"));
+            say(&format!("--- end of the log of bellows up\n{log}"));
         }
     }
 }
@@ -324,8 +354,7 @@ fn tail(state: &Path) -> String {
 }
 
 /// The last lines that the guests of a site wrote to their consoles. They go with the guests' directories.
-#[must_use]
-pub fn consoles(state: &Path) -> String {
+fn consoles(state: &Path) -> String {
     let runners = std::fs::read_dir(state.join("vms"));
     let consoles = runners.into_iter().flatten().flatten().map(|runner| {
         let console = runner.path().join("console.log");
@@ -338,12 +367,31 @@ pub fn consoles(state: &Path) -> String {
     consoles.collect::<Vec<_>>().join("\n")
 }
 
-async fn spawn_up(state: &Path, open_files: Option<u64>) -> Result<(Child, Value)> {
+/// The panic of a guest of a site, if it is the known fault of QEMU without KVM. The console of a
+/// guest that was started again is gone; the log of `bellows up` quotes its panic.
+#[must_use]
+pub fn known_tcg_bug_of(state: &Path) -> Option<String> {
+    let runners = std::fs::read_dir(state.join("vms")).into_iter().flatten();
+    let runners: Vec<PathBuf> = runners.flatten().map(|runner| runner.path()).collect();
+    let on_console = runners.iter().find_map(|dir| known_tcg_bug_in(dir));
+    on_console.or_else(|| {
+        let accel = runners.iter().find_map(|dir| accel_in(dir))?;
+        let log = std::fs::read(state.join("up.log")).ok()?;
+        known_tcg_bug(&accel, &String::from_utf8_lossy(&log))
+    })
+}
+
+#[expect(clippy::print_stdout, reason = "it belongs to what a failed test says")]
+fn say(text: &str) {
+    println!("{text}");
+}
+
+async fn spawn_up(state: &Path, how: &UpOptions) -> Result<(Child, Value)> {
     let log = std::fs::OpenOptions::new()
         .create(true)
         .append(true)
         .open(state.join("up.log"))?;
-    let mut command = match open_files {
+    let mut command = match how.open_files {
         None => Command::new(bellows_bin()),
         Some(limit) => {
             // It becomes the program it is given.
@@ -357,6 +405,7 @@ async fn spawn_up(state: &Path, open_files: Option<u64>) -> Result<(Child, Value
     let mut child = command
         .args(["up", "--state-dir"])
         .arg(state)
+        .args(&how.arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(log)

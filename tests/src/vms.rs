@@ -1,13 +1,19 @@
 //! The VirtualMachines of one namespace, through the API.
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
 
 use anyhow::Result;
+use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use protocol::postgres;
 use protocol::vm::VirtualMachine;
 use serde_json::{Value, json};
 
 use crate::patience::wait_for;
+
+/// The image with a database in it.
+const POSTGRES_IMAGE: &str = "bellows/postgres:15";
 
 /// The API resource of VirtualMachines.
 #[must_use]
@@ -21,6 +27,24 @@ pub fn vm_resource() -> ApiResource {
     }
 }
 
+/// Has a VM of the PostgreSQL image get its password from a secret, whose name it returns.
+fn give_password(object: &mut Value) -> Option<String> {
+    let image = &object["spec"]["guest"]["rootDisk"]["image"];
+    if *image != POSTGRES_IMAGE || postgres::secret_of(object).is_some() {
+        return None;
+    }
+    let secret = postgres::secret_name(object["metadata"]["name"].as_str()?);
+    let spec = object["spec"].as_object_mut()?;
+    let disks = spec.entry("disks").or_insert_with(|| json!([]));
+    disks.as_array_mut()?.push(postgres::disk(&secret));
+    Some(secret)
+}
+
+/// A password that nobody guesses.
+fn word() -> String {
+    format!("{:016x}", RandomState::new().hash_one(()))
+}
+
 /// Those of namespace `default`.
 #[derive(Debug, Clone)]
 pub struct Vms(Api<DynamicObject>);
@@ -32,13 +56,26 @@ impl Vms {
         Self(Api::namespaced_with(client, "default", &vm_resource()))
     }
 
-    /// Creates one.
+    /// Creates one. A VM of the PostgreSQL image gets a secret with a password, as `bellows vm
+    /// create` makes it.
     ///
     /// # Errors
     /// The API's own words when it refuses.
     pub async fn create(&self, object: &Value) -> Result<()> {
-        let object: DynamicObject = serde_json::from_value(object.clone())?;
+        let mut object = object.clone();
+        let secret = give_password(&mut object);
+        let object: DynamicObject = serde_json::from_value(object)?;
         self.0.create(&PostParams::default(), &object).await?;
+        if let Some(name) = secret {
+            let secrets: Api<Secret> = Api::namespaced(self.0.clone().into_client(), "default");
+            let secret = json!({"metadata": {"name": name}, "stringData": {postgres::KEY: word()}});
+            let secret: Secret = serde_json::from_value(secret)?;
+            match secrets.create(&PostParams::default(), &secret).await {
+                // Of an earlier VM of this name.
+                Err(kube::Error::Api(status)) if status.code == 409 => {}
+                other => drop(other?),
+            }
+        }
         Ok(())
     }
 

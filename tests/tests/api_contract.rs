@@ -5,6 +5,8 @@
 
 #[path = "api_contract/kinds.rs"]
 mod kinds;
+#[path = "api_contract/sizes.rs"]
+mod sizes;
 
 use std::time::Duration;
 
@@ -24,6 +26,10 @@ use kinds::{
     every_fixed_member_is_refused_by_field, every_name_of_the_vms_own_is_refused_for_a_disk,
     migrations_are_held_to_their_form, pools_are_held_to_their_form,
     what_is_left_empty_is_no_change,
+};
+use sizes::{
+    agent_alone_makes_an_autoscaled_vm_smaller, manifest_applied_again_keeps_the_live_size,
+    size_that_is_left_out_is_put_in,
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -65,6 +71,9 @@ contract!(
     a_write_of_an_old_version_is_refused,
     a_patch_whose_test_fails_changes_nothing,
     appliers_own_what_they_set,
+    size_that_is_left_out_is_put_in,
+    manifest_applied_again_keeps_the_live_size,
+    agent_alone_makes_an_autoscaled_vm_smaller,
     who_set_what_is_forgotten_until_somebody_applies,
     a_watch_tells_everything_in_order,
     a_pod_is_bound_once,
@@ -238,8 +247,8 @@ async fn what_the_schema_forbids_is_refused_by_field(api: &Api) {
         ),
         (
             "/spec/guest/cpus",
-            json!({"min": 1, "max": 1}),
-            "spec.guest.cpus.use",
+            json!({"min": 1, "use": 1}),
+            "spec.guest.cpus.max",
         ),
         (
             "/spec/guest/memorySlotSize",

@@ -5,6 +5,8 @@
 mod bounds;
 #[path = "attacks/guest.rs"]
 mod guest;
+#[path = "attacks/image_author.rs"]
+mod image_author;
 #[path = "attacks/local_user.rs"]
 mod local_user;
 #[path = "attacks/operator.rs"]

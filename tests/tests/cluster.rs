@@ -18,10 +18,7 @@ const CASES: [&str; 2] = [
 
 fn main() -> Result<ExitCode> {
     let chosen = Wanted::from_args().choose(&CASES);
-    let Some(first) = chosen.first() else {
-        return Ok(ExitCode::SUCCESS);
-    };
-    let Some((programs, kit)) = nodes_or_skip(first) else {
+    let Some((programs, kit)) = cases::shared(&chosen, nodes_or_skip) else {
         return Ok(ExitCode::SUCCESS);
     };
     let runtime = tokio::runtime::Runtime::new()?;

@@ -1,8 +1,12 @@
 //! The whole loop in a real cluster: our parts deployed by their own manifests as pods of two kubelet nodes, a VM that the
 //! controller makes a pod of, the pair places, the kubelet runs and the agent sizes. The guest is real, by TCG.
 
+#[path = "cluster_vms/attacker.rs"]
+mod attacker;
 #[path = "cluster_vms/baseline.rs"]
 mod baseline;
+#[path = "cluster_vms/claims.rs"]
+mod claims;
 #[path = "cluster_vms/dials.rs"]
 mod dials;
 #[path = "cluster_vms/faults.rs"]
@@ -15,6 +19,8 @@ mod moving;
 mod network;
 #[path = "cluster_vms/overlay.rs"]
 mod overlay;
+#[path = "cluster_vms/plugin.rs"]
+mod plugin;
 #[path = "cluster_vms/quota.rs"]
 mod quota;
 #[path = "cluster_vms/rollout.rs"]
@@ -50,7 +56,7 @@ type Run = for<'a> fn(&'a World) -> Pin<Box<dyn Future<Output = Result<()>> + Se
 
 /// In this order: first those with a guest of their own; and a QEMU without KVM that has unplugged a CPU seldom sends its guest, so
 /// what moves comes before what shrinks.
-const CASES: [(&str, Run); 26] = [
+const CASES: [(&str, Run); 29] = [
     ("n17_a_guest_with_swap_has_it_to_the_page", |world| {
         Box::pin(rows::swap(world))
     }),
@@ -63,6 +69,9 @@ const CASES: [(&str, Run); 26] = [
     }),
     ("n44_a_guest_that_writes_to_other_disks_stays", |world| {
         Box::pin(rows::stays(world))
+    }),
+    ("disks_on_claims_outlive_pod_guest_and_vm", |world| {
+        Box::pin(claims::check(world))
     }),
     (
         "guest_runs_in_a_namespace_of_level_baseline_and_is_resized",
@@ -79,6 +88,10 @@ const CASES: [(&str, Run); 26] = [
     (
         "n18_a_guest_is_in_its_pods_network_and_reaches_nothing_of_its_runner",
         |world| Box::pin(network::check(world)),
+    ),
+    (
+        "pod_reaches_nothing_at_our_ports_but_pages_of_metrics",
+        |world| Box::pin(attacker::check(world)),
     ),
     (
         "a_guest_has_the_files_and_settings_of_its_vm_and_follows_a_secret",
@@ -105,6 +118,10 @@ const CASES: [(&str, Run); 26] = [
     (
         "n20_a_guest_in_a_pod_cannot_burn_more_than_its_quota",
         |world| Box::pin(quota::holds(world)),
+    ),
+    (
+        "kubectl_bellows_shows_decisions_through_forwarded_ports",
+        |world| Box::pin(plugin::check(world)),
     ),
     ("n17_a_revision_that_is_asked_for_is_reported", |world| {
         Box::pin(revisions(world))
@@ -151,30 +168,28 @@ const CASES: [(&str, Run); 26] = [
 
 fn main() -> Result<ExitCode> {
     let chosen = Wanted::from_args().choose(&CASES.map(|(name, _)| name));
-    let Some(first) = chosen.first() else {
+    let Some(parts) = cases::shared(&chosen, parts_or_skip) else {
         return Ok(ExitCode::SUCCESS);
-    };
-    if !guest_or_skip(first) {
-        return Ok(ExitCode::SUCCESS);
-    }
-    let Some((programs, kit)) = nodes_or_skip(first) else {
-        return Ok(ExitCode::SUCCESS);
-    };
-    let Some(cert_manager) = cert_manager_or_skip(first) else {
-        return Ok(ExitCode::SUCCESS);
-    };
-    let Some(multus) = multus_or_skip(first) else {
-        return Ok(ExitCode::SUCCESS);
-    };
-    let others = Others {
-        cert_manager,
-        multus,
     };
     tokio::runtime::Runtime::new()?.block_on(async {
+        let (programs, kit, others) = parts;
         let world = World::start(programs, &kit, others).await?;
         let passed = cases::run(&world, cases(&chosen), || world.explain()).await;
         Ok(ExitCode::from(u8::from(!passed)))
     })
+}
+
+/// What a world is made of.
+fn parts_or_skip(test: &str) -> Option<(Programs, NodeKit, Others)> {
+    if !guest_or_skip(test) {
+        return None;
+    }
+    let (programs, kit) = nodes_or_skip(test)?;
+    let others = Others {
+        cert_manager: cert_manager_or_skip(test)?,
+        multus: multus_or_skip(test)?,
+    };
+    Some((programs, kit, others))
 }
 
 /// The cases of these names.
@@ -208,7 +223,7 @@ impl World {
         let cluster = Cluster::start(programs, kit, dir.path(), 2, &archives, Life::WithUs);
         let cluster = cluster.await?;
         let world = Self {
-            dials: cluster.dials(),
+            dials: cluster.dials().and_pods_of(cluster.plane().client().await?),
             cluster,
             dir,
             others,
@@ -438,10 +453,10 @@ impl World {
             let mut seen = Vec::new();
             for agent in ask(&agents)?.split_whitespace() {
                 let name = agent.trim_start_matches("pod/");
-                let path =
-                    format!("/api/v1/namespaces/kube-system/pods/{name}:9100/proxy/debug/state");
-                let state: Value = serde_json::from_str(&ask(&["get", "--raw", &path])?)
-                    .map_err(|error| error.to_string())?;
+                let state = network::page(self, "kube-system", name, 9100, "/debug/state").await;
+                let state = state.map_err(|error| format!("{error:#}"))?;
+                let state: Value =
+                    serde_json::from_str(&state).map_err(|error| error.to_string())?;
                 let pods = state["pods"].as_array().cloned().unwrap_or_default();
                 seen.extend(
                     pods.iter()

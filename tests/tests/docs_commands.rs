@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use bellows_tests::pages::sections;
-use bellows_tests::site::consoles;
-use bellows_tests::{bellows_bin, guest_or_skip, harm};
+use bellows_tests::site::known_tcg_bug_of;
+use bellows_tests::{bellows_bin, guest_or_skip};
+use test_records::retry::Attempts;
 
 const README: &str = "../README.md";
 
@@ -37,8 +38,8 @@ fn docs() -> PathBuf {
 #[derive(Debug, PartialEq, Eq)]
 enum End {
     Well,
-    /// Not well, and a guest's console shows that QEMU without KVM has harmed it.
-    Harmed,
+    /// Not well, and a guest's console shows this panic, which is the known fault of QEMU.
+    Broken(String),
     Badly,
 }
 
@@ -63,13 +64,13 @@ fn run_page(text: &str) -> End {
     if status.success() {
         return End::Well;
     }
-    let is_harmed = harm::is_shown(&consoles(state.path()));
+    let panic = known_tcg_bug_of(state.path());
     // Guests of a broken page must not stay behind.
     let _ = Command::new(bellows_bin())
         .args(["down", "--stop-vms", "--state-dir"])
         .arg(state.path())
         .status();
-    if is_harmed { End::Harmed } else { End::Badly }
+    panic.map_or(End::Badly, End::Broken)
 }
 
 #[test]
@@ -92,16 +93,19 @@ fn every_command_of_the_documents_works() {
         if !text.contains("```sh\n") {
             continue;
         }
-        let works = (1..=harm::ATTEMPTS).any(|attempt| {
+        let mut attempts = Attempts::of(&page.display().to_string());
+        loop {
             let end = run_page(&text);
-            if end == End::Harmed && attempt < harm::ATTEMPTS {
-                harm::tell(&page.display().to_string());
-                return false;
+            let panic = match &end {
+                End::Broken(panic) => Some(panic.clone()),
+                End::Well | End::Badly => None,
+            };
+            if !attempts.again(panic) {
+                assert_eq!(end, End::Well, "a command of {} failed", page.display());
+                break;
             }
-            assert_eq!(end, End::Well, "a command of {} failed", page.display());
-            true
-        });
-        run += u32::from(works);
+        }
+        run += 1;
     }
     assert!(run > 0, "no page has a command");
 }

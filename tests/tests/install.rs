@@ -439,7 +439,6 @@ fn metric_names() -> BTreeSet<String> {
         let mut words = line.split_whitespace();
         let (name, kind) = (words.next().unwrap_or_default(), words.next());
         match kind {
-            Some("counter") => drop(names.insert(format!("{name}_total"))),
             Some("histogram") => {
                 names.extend(["bucket", "sum", "count"].map(|end| format!("{name}_{end}")))
             }

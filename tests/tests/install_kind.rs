@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bellows_tests::pages::sections;
 use bellows_tests::{bellows_bin, checkout};
+use test_records::{Missing, skip};
 
 const NAME: &str = "n47_every_command_of_the_page_about_kind_works";
 const PAGE: &str = "docs/install-kind.md";
@@ -12,8 +13,6 @@ const PAGE: &str = "docs/install-kind.md";
 const CLUSTER: &str = "bellows";
 /// How long a section may take: one compiles everything as it is shipped.
 const SECTION: Duration = Duration::from_secs(1800);
-/// A run in which the test may not be skipped.
-const REQUIRED: &str = "BELLOWS_REQUIRE_KIND";
 
 /// Ends the page's cluster, whatever became of it.
 struct Ended;
@@ -46,30 +45,25 @@ fn missing() -> Option<&'static str> {
     .map(|(program, _)| program)
 }
 
-#[expect(
-    clippy::print_stdout,
-    reason = "the one uniform line of a skipped test"
-)]
-fn kind_or_skip() -> bool {
-    let Some(what) = missing() else {
-        return true;
-    };
-    assert!(
-        std::env::var_os(REQUIRED).is_none(),
-        "{NAME} needs {what}, which is not there or does not answer"
-    );
-    println!("SKIP(missing: {what}): {NAME}");
-    false
+fn page() -> String {
+    std::fs::read_to_string(checkout().join(PAGE)).expect("the page")
+}
+
+#[test]
+fn page_about_kind_has_its_sections() {
+    let page = page();
+    let sections = sections(&page, "sh kind");
+    assert_eq!(sections.len(), 5, "{sections:?}");
 }
 
 #[tokio::test]
 async fn n47_every_command_of_the_page_about_kind_works() {
-    let page = std::fs::read_to_string(checkout().join(PAGE)).expect("the page");
-    let sections = sections(&page, "sh kind");
-    assert_eq!(sections.len(), 5, "{sections:?}");
-    if !kind_or_skip() {
-        return;
+    if let Some(what) = missing() {
+        let reason = format!("{what} is not there or does not answer");
+        return skip(NAME, Missing::Kind, &reason);
     }
+    let page = page();
+    let sections = sections(&page, "sh kind");
     let listed = Command::new("kind").args(["get", "clusters"]).output();
     let listed = String::from_utf8(listed.expect("kind").stdout).expect("names");
     assert!(

@@ -192,10 +192,7 @@ async fn n28_the_file_cache_has_grown_when_the_growth_is_confirmed() {
             "--file-cache-max-setting",
             "",
         ])
-        .env(
-            "VM_MONITOR_PGCONNSTR",
-            format!("host={} port=5432 user=postgres dbname=bench", guest.ip),
-        )
+        .env("VM_MONITOR_PGCONNSTR", guest.connection().unwrap())
         .stdin(Stdio::null())
         .stderr(Stdio::null())
         .kill_on_drop(true)

@@ -271,6 +271,7 @@ async fn load_grows_the_vm() {
             "-h", &ip, "-p", "5432", "-U", "postgres", "-n", "-c", "4", "-j", "1", "-T", "45",
             "bench",
         ])
+        .env("PGPASSWORD", guest.password().unwrap())
         .stdin(std::process::Stdio::null())
         .stdout(std::process::Stdio::null())
         .stderr(std::process::Stdio::null())

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use bellows_tests::durability::{create, database};
 use bellows_tests::guest_or_skip;
-use bellows_tests::harm::unless_harmed;
 use bellows_tests::patience::wait_for;
 use bellows_tests::qmp::Qmp;
 use bellows_tests::site::{BOOT_PATIENCE, Site};
 use protocol::vm::{VirtualMachine, VmPhase};
 use serde_json::{Value, json};
+use test_records::retry::retry_known_tcg_bug;
 
 const PATIENCE: Duration = Duration::from_secs(90);
 const VM: &str = "keeper";
@@ -78,7 +78,7 @@ async fn disk_moves_with_its_guest() {
     if !guest_or_skip("disk_moves_with_its_guest") {
         return;
     }
-    unless_harmed("disk_moves_with_its_guest", moves).await;
+    retry_known_tcg_bug("disk_moves_with_its_guest", moves).await;
 }
 
 async fn moves() {

@@ -2,7 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bellows_tests::guest::Guest;
@@ -10,32 +11,49 @@ use bellows_tests::guest_or_skip;
 use bellows_tests::patience::wait_for;
 use bellows_tests::site::{BOOT_PATIENCE, Site, postgres_vm};
 use protocol::vm::{VirtualMachine, VmPhase};
+use serde_json::json;
 
 const PATIENCE: Duration = Duration::from_secs(90);
 /// Longer than the node driver needs to end a guest whose pod is gone.
 const LONG_ENOUGH: Duration = Duration::from_secs(10);
-/// Two, because a core is translated at a time here; the store does not know how many there are.
-const GUESTS: [&str; 2] = ["one", "two"];
+const GUESTS: [&str; 5] = ["one", "two", "three", "four", "five"];
+/// How many guests boot at a time: a core for each.
+const AT_A_TIME: usize = 2;
 
 fn running(vm: &VirtualMachine) -> bool {
     let phase = vm.status.as_ref().map(|status| status.phase);
     phase == Some(VmPhase::Running)
 }
 
-async fn boot(site: &Site, name: &str) -> Guest {
-    let vm = postgres_vm(name, (1000, 1000, 2000), (1, 1, 2), false);
+/// A guest with as much of the machine as is needed for several of them.
+async fn create(site: &Site, name: &str) {
+    let mut vm = postgres_vm(name, (1000, 1000, 2000), (1, 1, 2), false);
+    vm["spec"]["guest"]["memorySlotSize"] = json!("512Mi");
+    vm["spec"]["overcommit"] = json!({"cpu": 8});
     site.create(&vm).await.unwrap();
+}
+
+async fn booted(site: &Site, name: &str) -> Guest {
     let vm = site
         .wait_vm(name, "phase Running", BOOT_PATIENCE, running)
         .await
         .unwrap();
     let guest = Guest::new(vm.status.unwrap().pod_ip.parse().unwrap()).unwrap();
-    wait_for("an answer of the daemon", BOOT_PATIENCE, || async {
-        guest.state().await.map_err(|error| format!("{error:#}"))
-    })
-    .await
-    .unwrap();
+    guest.answers(BOOT_PATIENCE).await.unwrap();
     guest
+}
+
+async fn boot_all(site: &Site) -> Vec<Guest> {
+    let mut guests = Vec::new();
+    for names in GUESTS.chunks(AT_A_TIME) {
+        for name in names {
+            create(site, name).await;
+        }
+        for name in names {
+            guests.push(booted(site, name).await);
+        }
+    }
+    guests
 }
 
 /// The boot id of each guest, which must be reachable.
@@ -47,43 +65,16 @@ async fn boot_ids(guests: &[Guest]) -> Vec<String> {
     ids
 }
 
-fn disks(state: &Path) -> usize {
+/// Directories that have a root disk.
+fn disks(state: &Path) -> BTreeSet<PathBuf> {
     let dirs = std::fs::read_dir(state.join("vms")).unwrap().flatten();
-    let files = dirs.flat_map(|dir| std::fs::read_dir(dir.path()).unwrap().flatten());
-    files
-        .filter(|file| file.file_name() == "root.qcow2")
-        .count()
+    let dirs = dirs.map(|dir| dir.path());
+    dirs.filter(|dir| dir.join("root.qcow2").is_file())
+        .collect()
 }
 
-async fn adopts_all(site: &Site) {
-    site.bellows(&["adopt"]).await.unwrap();
-    for name in GUESTS {
-        let vm = site
-            .wait_vm(name, "phase Running", PATIENCE, running)
-            .await
-            .unwrap();
-        assert_eq!(vm.status.unwrap().restart_count, 0);
-    }
-}
-
-/// Requirement: S7. The store is removed, and an older copy is put back. The guests run on, their disks are there, and one
-/// command brings their objects back.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn guests_outlive_the_loss_of_the_store() {
-    if !guest_or_skip("guests_outlive_the_loss_of_the_store") {
-        return;
-    }
-    let mut site = Site::fresh().await.unwrap();
-    let state = site.state_dir().to_owned();
-    let copy = state.join("older.redb");
-    let older = copy.to_str().unwrap();
-    site.bellows(&["backup", "--store", older]).await.unwrap();
-    let mut guests = Vec::new();
-    for name in GUESTS {
-        guests.push(boot(&site, name).await);
-    }
-    let before = boot_ids(&guests).await;
-    // The objects of a guest are saved a moment after its pod was started.
+/// The objects of a guest are saved a moment after its pod was started.
+async fn saved_objects(state: &Path) {
     wait_for("saved objects", PATIENCE, || async {
         let count = std::fs::read_dir(state.join("objects")).map_or(0, Iterator::count);
         (count == GUESTS.len())
@@ -92,28 +83,80 @@ async fn guests_outlive_the_loss_of_the_store() {
     })
     .await
     .unwrap();
-    let disks_before = disks(&state);
-    assert!(disks_before >= GUESTS.len());
+}
 
-    site.kill_up().await.unwrap();
-    std::fs::rename(state.join("api.redb"), state.join("api.redb.away")).unwrap();
+/// What must be the same after each fault.
+struct Before {
+    boot_ids: Vec<String>,
+    disks: BTreeSet<PathBuf>,
+}
+
+/// Starts `bellows up` after a fault. Every guest runs on and every disk is there, and one command
+/// brings the objects of all guests back.
+async fn recovers(site: &mut Site, guests: &[Guest], before: &Before) {
     site.restart_up().await.unwrap();
     tokio::time::sleep(LONG_ENOUGH).await;
-    assert_eq!(boot_ids(&guests).await, before);
-    assert_eq!(disks(&state), disks_before);
-    adopts_all(&site).await;
-    assert_eq!(boot_ids(&guests).await, before);
+    assert_eq!(boot_ids(guests).await, before.boot_ids);
+    assert_eq!(disks(site.state_dir()), before.disks);
+    for name in GUESTS {
+        assert!(site.vm(name).await.is_err(), "the store still has {name}");
+    }
+    site.bellows(&["adopt"]).await.unwrap();
+    for name in GUESTS {
+        let vm = site
+            .wait_vm(name, "phase Running", PATIENCE, running)
+            .await
+            .unwrap();
+        assert_eq!(vm.status.unwrap().restart_count, 0);
+    }
+    assert_eq!(boot_ids(guests).await, before.boot_ids);
+    assert_eq!(disks(site.state_dir()), before.disks);
+}
+
+/// What the text about a damaged store says to restore.
+async fn snapshot_that_is_advised(site: &mut Site) -> String {
+    let error = format!("{:#}", site.restart_up().await.unwrap_err());
+    let words = error.split_whitespace();
+    let mut words = words.skip_while(|word| *word != "restore");
+    words.nth(2).expect("a file is named").to_owned()
+}
+
+/// Requirement: S7. The store is removed, set back to an older copy, and damaged, one after the
+/// other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn five_guests_outlive_the_loss_the_age_and_the_damage_of_the_store() {
+    if !guest_or_skip("five_guests_outlive_the_loss_the_age_and_the_damage_of_the_store") {
+        return;
+    }
+    let mut site = Site::fresh().await.unwrap();
+    let state = site.state_dir().to_owned();
+    let (store, copy) = (state.join("api.redb"), state.join("older.redb"));
+    let older = copy.to_str().unwrap();
+    site.bellows(&["backup", "--store", older]).await.unwrap();
+    let guests = boot_all(&site).await;
+    saved_objects(&state).await;
+    let before = Before {
+        boot_ids: boot_ids(&guests).await,
+        disks: disks(&state),
+    };
+    assert_eq!(before.disks.len(), GUESTS.len());
+
+    site.kill_up().await.unwrap();
+    std::fs::rename(&store, state.join("api.redb.away")).unwrap();
+    recovers(&mut site, &guests, &before).await;
     // The key that was let into the guest came back with the VM.
     site.ssh(GUESTS[0], "true", None).await.unwrap();
 
     site.kill_up().await.unwrap();
     site.bellows(&["restore", "--store", older]).await.unwrap();
-    site.restart_up().await.unwrap();
-    tokio::time::sleep(LONG_ENOUGH).await;
-    assert_eq!(boot_ids(&guests).await, before);
-    assert_eq!(disks(&state), disks_before);
-    adopts_all(&site).await;
-    assert_eq!(boot_ids(&guests).await, before);
+    recovers(&mut site, &guests, &before).await;
+
+    site.kill_up().await.unwrap();
+    std::fs::write(&store, "not a store").unwrap();
+    let advised = snapshot_that_is_advised(&mut site).await;
+    let restore = ["restore", "--store", advised.as_str()];
+    site.bellows(&restore).await.unwrap();
+    recovers(&mut site, &guests, &before).await;
     // It is a VM like any other again: it can be resized.
     site.patch_size(GUESTS[0], 2000, 2, 1).await.unwrap();
     guests[0]
@@ -129,7 +172,8 @@ async fn runner_that_stands_still_shows_in_the_condition_within_ten_seconds() {
         return;
     }
     let site = Site::fresh().await.unwrap();
-    boot(&site, "still").await;
+    create(&site, "still").await;
+    booted(&site, "still").await;
     // The first command after "runs" finds an SSH server.
     site.ssh("still", "true", None).await.unwrap();
     let dir = site.rundir("still").await.unwrap();

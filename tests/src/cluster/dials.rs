@@ -10,8 +10,14 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures::StreamExt as _;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::runtime::{WatchStreamExt as _, watcher};
 use procfs::net::TcpState;
 use procfs::process::{Process, all_processes};
+use protocol::annotations::LABEL_VM_NAME;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::nodes::is_in_group;
 
@@ -80,6 +86,8 @@ pub struct Dials {
     known: Arc<Mutex<Known>>,
     /// Whoever looks ends when this does.
     _goes_on: Sender<()>,
+    /// Reads the addresses of VMs' pods.
+    _pods: Option<AbortOnDropHandle<()>>,
 }
 
 impl Dials {
@@ -96,6 +104,31 @@ impl Dials {
         Self {
             known,
             _goes_on: goes_on,
+            _pods: None,
+        }
+    }
+
+    /// Takes the addresses of VMs' pods from the API as well: the runner of one that is refused may
+    /// begin and end between two looks.
+    #[must_use]
+    pub fn and_pods_of(self, client: kube::Client) -> Self {
+        let known = Arc::clone(&self.known);
+        let config = watcher::Config::default().labels(LABEL_VM_NAME);
+        let pods = watcher(Api::<Pod>::all(client), config).default_backoff();
+        let note = move |pod: Pod| {
+            let ip = pod.status.and_then(|status| status.pod_ip?.parse().ok());
+            if let Some(ip) = ip {
+                lock(&known).ends.entry(ip).or_insert(End::Vm);
+            }
+        };
+        let all = pods.applied_objects().for_each(move |pod| {
+            // A watch that broke begins anew.
+            let _ = pod.map(&note);
+            std::future::ready(())
+        });
+        Self {
+            _pods: Some(AbortOnDropHandle::new(tokio::spawn(all))),
+            ..self
         }
     }
 
@@ -124,6 +157,24 @@ impl Dials {
         });
         dialled.chain(answered).collect()
     }
+}
+
+/// The TCP ports at which the parts of a cluster listen for others, each with the part whose
+/// network it is in.
+pub(super) fn listening(group: &str) -> BTreeSet<(End, u16)> {
+    let mut ports = BTreeSet::new();
+    for process in all_processes().into_iter().flatten().flatten() {
+        let Some((end, _)) = part(&process, group) else {
+            continue;
+        };
+        let rows = rows_of(&process);
+        let open = rows.iter().filter(|row| {
+            let ip = row.here.ip().to_canonical();
+            row.there.is_none() && !ip.is_loopback() && !is_link_local(ip)
+        });
+        ports.extend(open.map(|row| (end, row.here.port())));
+    }
+    ports
 }
 
 fn lock(known: &Mutex<Known>) -> MutexGuard<'_, Known> {
@@ -246,6 +297,7 @@ mod tests {
         let dials = Dials {
             known,
             _goes_on: channel().0,
+            _pods: None,
         };
         let other = |text: &str| End::Other(text.parse().expect("an address"));
         let wanted = [

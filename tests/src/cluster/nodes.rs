@@ -25,7 +25,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use procfs::process::{Process, all_processes};
 
-use super::dials::Dials;
+use super::dials::{self, Dials, End};
 use super::files::{private_dir, private_file};
 use super::plane::{ControlPlane, GATEWAY, SERVICE_PORT};
 use super::programs::{NodeKit, Programs};
@@ -171,6 +171,12 @@ impl Cluster {
     #[must_use]
     pub fn dials(&self) -> Dials {
         Dials::watch(group(self.plane.dir()))
+    }
+
+    /// The TCP ports at which our pods listen for others than themselves, now.
+    #[must_use]
+    pub fn listening(&self) -> BTreeSet<(End, u16)> {
+        dials::listening(&group(self.plane.dir()))
     }
 
     /// Has a part hold still, as a machine does that nobody hears of, or go on.

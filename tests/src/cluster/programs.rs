@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use test_records::Missing;
+
 /// The reference in the store that `cargo xtask cluster build` writes.
 const REFERENCE: &str = "bellows/control-plane:1.34";
 /// The same for nodes.
@@ -15,8 +17,6 @@ const MULTUS: &str = "bellows/multus:4.2";
 const NODE: &str = "bellows/node:bookworm";
 /// A folder to use instead of the store's.
 const FOLDER: &str = "BELLOWS_CLUSTER_PROGRAMS";
-/// Set where a missing cluster is a failure.
-const REQUIRED: &str = "BELLOWS_REQUIRE_CLUSTER";
 
 /// A folder with `etcd`, `kube-apiserver`, `kube-controller-manager`, `kube-scheduler` and `kubectl`.
 #[derive(Debug, Clone)]
@@ -73,11 +73,11 @@ impl NodeKit {
     }
 }
 
-/// The programs, or nothing where they are missing: that is printed on one uniform line, and is a failure where
-/// `BELLOWS_REQUIRE_CLUSTER` is set (as `cargo xtask test` does).
+/// The programs; where they are missing, the test is [recorded](test_records::skip) as one that does
+/// not run.
 ///
 /// # Panics
-/// When a cluster is required and its programs are missing.
+/// When the test may not be left out.
 #[must_use]
 pub fn cluster_or_skip(test: &str) -> Option<Programs> {
     let found = Programs::find();
@@ -87,14 +87,14 @@ pub fn cluster_or_skip(test: &str) -> Option<Programs> {
     found
 }
 
-/// As [`cluster_or_skip`], with what nodes are made of. Without root there can be no nodes, whatever is required.
+/// As [`cluster_or_skip`], with what nodes are made of, which takes root.
 ///
 /// # Panics
-/// When a cluster is required, could be there and is not.
+/// When the test may not be left out.
 #[must_use]
 pub fn nodes_or_skip(test: &str) -> Option<(Programs, NodeKit)> {
     if !nix::unistd::geteuid().is_root() {
-        say_skipped(test, "root");
+        test_records::skip(test, Missing::Root, "nodes are namespaces");
         return None;
     }
     let programs = cluster_or_skip(test)?;
@@ -108,7 +108,7 @@ pub fn nodes_or_skip(test: &str) -> Option<(Programs, NodeKit)> {
 /// Helm, or nothing where it is not built; as [`cluster_or_skip`].
 ///
 /// # Panics
-/// When a cluster is required and Helm is missing.
+/// When the test may not be left out.
 #[must_use]
 pub fn helm_or_skip(test: &str) -> Option<PathBuf> {
     program_or_skip(test, HELM, "helm")
@@ -117,7 +117,7 @@ pub fn helm_or_skip(test: &str) -> Option<PathBuf> {
 /// multus, the network plugin, or nothing where it is not built; as [`cluster_or_skip`].
 ///
 /// # Panics
-/// When a cluster is required and multus is missing.
+/// When the test may not be left out.
 #[must_use]
 pub fn multus_or_skip(test: &str) -> Option<PathBuf> {
     program_or_skip(test, MULTUS, "multus")
@@ -144,7 +144,7 @@ pub struct CertManager {
 /// cert-manager, or nothing where it is not built; as [`cluster_or_skip`].
 ///
 /// # Panics
-/// When a cluster is required and cert-manager is missing.
+/// When the test may not be left out.
 #[must_use]
 pub fn cert_manager_or_skip(test: &str) -> Option<CertManager> {
     let found = in_store(CERT_MANAGER).map(|folder| CertManager {
@@ -158,18 +158,7 @@ pub fn cert_manager_or_skip(test: &str) -> Option<CertManager> {
     found
 }
 
-fn skip(test: &str, missing: &str) {
-    assert!(
-        std::env::var_os(REQUIRED).is_none(),
-        "{test} needs {missing}: run `cargo xtask cluster build`"
-    );
-    say_skipped(test, missing);
-}
-
-#[expect(
-    clippy::print_stdout,
-    reason = "the one uniform line of a skipped test"
-)]
-fn say_skipped(test: &str, missing: &str) {
-    println!("SKIP(missing: {missing}): {test}");
+fn skip(test: &str, what: &str) {
+    let reason = format!("{what}: run `cargo xtask cluster build`");
+    test_records::skip(test, Missing::Cluster, &reason);
 }

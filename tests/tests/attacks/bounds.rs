@@ -10,7 +10,7 @@ use bellows_tests::api::client_of;
 use bellows_tests::attacks::{Outcome, Report};
 use bellows_tests::figures::percentile;
 use bellows_tests::patience::wait_for;
-use bellows_tests::site::Site;
+use bellows_tests::site::{Site, UpOptions};
 use futures::StreamExt as _;
 use procfs::net::TcpState;
 use procfs::process::{FDTarget, Process};
@@ -44,7 +44,11 @@ const ALLOWED_TIMES: f64 = 10.0;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn w9_idle_connections_over_all_ports_keep_nobody_out() -> Result<()> {
     raise_file_limit()?;
-    let site = Site::with_open_files(DESCRIPTORS).await?;
+    let site = Site::fresh_with(UpOptions {
+        open_files: Some(DESCRIPTORS),
+        ..UpOptions::default()
+    })
+    .await?;
     let ports = listening(site.pid().context("bellows up runs")?)?;
     ensure!(ports.len() >= 5, "too few ports to attack: {ports:?}");
     let quiet = request_times(&site, &mut Vec::new()).await;

@@ -2,6 +2,8 @@
 
 #[path = "local_user/permits.rs"]
 mod permits;
+#[path = "local_user/postgres.rs"]
+mod postgres;
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::PermissionsExt as _;

@@ -248,6 +248,16 @@ async fn controller_that_is_taken_over_writes_secrets_of_vms_alone() {
         let answer = controller.create(&secrets, &secret(name, owner)).await;
         report.record("W8", name, "create", outcome(answer).expect("an attempt"));
     }
+    // The key of guests' monitors is made once; guests that run ask for what was derived from it.
+    let of_agents = "/api/v1/namespaces/kube-system/secrets";
+    let mut key = secret("autoscaler-agent-monitors", None);
+    key["metadata"]["namespace"] = json!("kube-system");
+    controller.create(of_agents, &key).await.expect("its work");
+    let at = format!("{of_agents}/autoscaler-agent-monitors");
+    let answer = controller.patch(&at, &change).await;
+    report.record("W8", &at, "change", outcome(answer).expect("an attempt"));
+    let answer = controller.delete(&at).await;
+    report.record("W8", &at, "delete", outcome(answer).expect("an attempt"));
     report.finish();
     let own = secret("runner-neonvm-vm-a", Some("VirtualMachine"));
     controller.create(&secrets, &own).await.expect("its work");

@@ -9,12 +9,25 @@ use bellows_tests::patience::wait_for;
 
 use super::{PATIENCE, World};
 
-/// `kubectl port-forward` is carried by the node's runtime, which dials inside the pod; its case asks for ssh.
-const FORWARDED: Dial = Dial {
-    who: End::Vm,
-    whom: End::Vm,
-    port: 22,
-};
+/// `kubectl port-forward` is carried by the node's runtime, which dials inside the pod; cases ask
+/// for ssh, and for the state of agents and schedulers.
+const FORWARDED: [Dial; 3] = [
+    Dial {
+        who: End::Vm,
+        whom: End::Vm,
+        port: 22,
+    },
+    Dial {
+        who: End::Agent,
+        whom: End::Agent,
+        port: 9100,
+    },
+    Dial {
+        who: End::Scheduler,
+        whom: End::Scheduler,
+        port: 9100,
+    },
+];
 /// What there is in every cluster with a VM that is sized: else the table is not put to the test.
 const ALWAYS: [(End, End, Option<u16>); 9] = [
     (End::Controller, End::ApiServer, None),
@@ -119,7 +132,8 @@ pub(super) async fn check(world: &World) -> Result<()> {
     .await?;
     world.is_sized(false)?;
     let seen = world.dials.seen();
-    let is_allowed = |dial: &&Dial| **dial == FORWARDED || table.iter().any(|it| it.allows(dial));
+    let is_allowed =
+        |dial: &&Dial| FORWARDED.contains(dial) || table.iter().any(|it| it.allows(dial));
     let strange: BTreeSet<&Dial> = seen.iter().filter(|dial| !is_allowed(dial)).collect();
     ensure!(
         strange.is_empty(),

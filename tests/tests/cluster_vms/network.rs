@@ -119,18 +119,44 @@ fn in_runner(world: &World, vm: &Value, command: &[&str]) -> Result<String> {
     world.cluster.plane().ask(&args)
 }
 
+/// What a port of a pod answers to `GET path`, asked by `kubectl port-forward`.
+pub(super) async fn page(
+    world: &World,
+    namespace: &str,
+    pod: &str,
+    port: u16,
+    path: &str,
+) -> Result<String> {
+    let mut kubectl = world.cluster.plane().kubectl();
+    let port = format!(":{port}");
+    kubectl.args([
+        "port-forward",
+        "--address=127.0.0.1",
+        "-n",
+        namespace,
+        pod,
+        &port,
+    ]);
+    let mut forwarding = Process::start(&mut kubectl, Stdio::inherit())?;
+    let at = forwarded_at(&forwarding.first_line()?)?;
+    let answer = reqwest::get(format!("http://127.0.0.1:{at}{path}")).await?;
+    Ok(answer.error_for_status()?.text().await?)
+}
+
+/// The port in `Forwarding from 127.0.0.1:34567 -> 22`.
+fn forwarded_at(line: &str) -> Result<u16> {
+    let mut words = line.split_whitespace();
+    let port = words.find_map(|word| word.strip_prefix("127.0.0.1:")?.parse().ok());
+    port.with_context(|| format!("no port in {line:?}"))
+}
+
 /// `kubectl port-forward`, which connects to the pod's own loopback address, ends in the guest.
 fn is_forwarded(world: &World, vm: &Value) -> Result<()> {
     let pod = vm["status"]["podName"].as_str().context("it has a pod")?;
     let mut kubectl = world.cluster.plane().kubectl();
     kubectl.args(["port-forward", "--address=127.0.0.1", pod, ":22"]);
     let mut forwarding = Process::start(&mut kubectl, Stdio::inherit())?;
-    let line = forwarding.first_line()?;
-    // `Forwarding from 127.0.0.1:34567 -> 22`
-    let port = line
-        .split_whitespace()
-        .find_map(|word| word.strip_prefix("127.0.0.1:")?.parse().ok());
-    let port = port.with_context(|| format!("no port in {line:?}"))?;
+    let port = forwarded_at(&forwarding.first_line()?)?;
     let stream = TcpStream::connect(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port))?;
     stream.set_read_timeout(Some(PATIENCE))?;
     let mut greets = String::new();

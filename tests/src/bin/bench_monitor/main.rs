@@ -27,6 +27,7 @@ const RSS_TARGET_BYTES: f64 = (4 << 20) as f64;
 const CPU_TARGET_S_PER_HOUR: f64 = 2.0;
 const BINARY_TARGET_BYTES: f64 = 4e6;
 const TRIGGER_TARGET_MS: f64 = 20.0;
+const REPLY_TARGET_MS: f64 = 0.04;
 
 /// How long CPU use is added up while nothing but health checks happens.
 const IDLE_WINDOW: Duration = Duration::from_secs(60);
@@ -90,6 +91,7 @@ fn main() -> Result<()> {
     let real = RealGroup::new()?;
     let of_group = Monitor::start(&binary, &real.arguments())?;
     figures.extend(idle(&of_group, &machine)?);
+    figures.extend(replies_on_kernel_files(&of_group)?);
     drop(of_group);
     figures.extend(replies(&monitor)?);
     figures.extend(climbs(&monitor, &group, cli.repeats)?);
@@ -130,11 +132,29 @@ fn idle(group: &Monitor, machine: &Monitor) -> Result<Vec<Figure>> {
     ])
 }
 
-/// Time to an answer, one request at a time; then as many requests as the monitor takes at once.
-fn replies(monitor: &Monitor) -> Result<Vec<Figure>> {
-    tell(&format!("{REPLIES} replies, {BURSTS} bursts"));
+/// Time to an answer where everything that a shrink is held against is read from the kernel.
+fn replies_on_kernel_files(monitor: &Monitor) -> Result<Vec<Figure>> {
+    tell(&format!("{REPLIES} replies on the kernel's files"));
     let mut client = Client::connect(monitor)?;
-    client.settle(monitor, CALM_MIB * MIB)?;
+    monitor.wait_state("readings to decide by", |state| {
+        let samples = state["samples"].as_array();
+        samples.is_some_and(|all| all.len() >= 2)
+    })?;
+    let before = monitor.process().cpu()?;
+    let took = paced_replies(&mut client)?;
+    let cpu = monitor.process().cpu()? - before;
+    let target = Some(REPLY_TARGET_MS);
+    let (p50, p99) = (percentile(&took, 50), percentile(&took, 99));
+    let each = cpu.as_secs_f64() * 1e3 / f64::from(REPLIES);
+    Ok(vec![
+        Figure::lower("downscale_reply_kernel_files_ms_p50", p50, "ms", target),
+        Figure::lower("downscale_reply_kernel_files_ms_p99", p99, "ms", None),
+        Figure::lower("downscale_reply_kernel_files_cpu_ms", each, "ms", None),
+    ])
+}
+
+/// Times to the answers of requests at a steady pace, milliseconds.
+fn paced_replies(client: &mut Client) -> Result<Vec<f64>> {
     let target = json!({ "target": { "cpu": 1, "mem": (TOTAL_MIB + 100) * MIB } });
     let mut took = Vec::new();
     for _ in 0..REPLIES {
@@ -146,6 +166,16 @@ fn replies(monitor: &Monitor) -> Result<Vec<Figure>> {
         }
         pause(REPLY_PACE.saturating_sub(began.elapsed()));
     }
+    Ok(took)
+}
+
+/// Time to an answer, one request at a time; then as many requests as the monitor takes at once.
+fn replies(monitor: &Monitor) -> Result<Vec<Figure>> {
+    tell(&format!("{REPLIES} replies, {BURSTS} bursts"));
+    let mut client = Client::connect(monitor)?;
+    client.settle(monitor, CALM_MIB * MIB)?;
+    let took = paced_replies(&mut client)?;
+    let target = json!({ "target": { "cpu": 1, "mem": (TOTAL_MIB + 100) * MIB } });
     let mut busy = Duration::ZERO;
     for _ in 0..BURSTS {
         pause(BURST_PAUSE);

@@ -172,13 +172,22 @@ async fn local_user_gets_no_permit_and_reads_neither_state_nor_metrics() {
     // The wall has a gate: the holder of the token reads the metrics.
     let token = std::fs::read_to_string(site.state_dir().join("metrics.token")).unwrap();
     let header = format!("Authorization: Bearer {}", token.trim());
-    for (last, port) in [(1, 8080), (2, 9100), (3, 9100), (3, 9101)] {
+    // The page of single VMs is empty: no VM runs here.
+    for (last, port, has_series) in [
+        (1, 8080, true),
+        (2, 9100, true),
+        (3, 9100, true),
+        (3, 9101, false),
+    ] {
         let url = format!("http://127.{block}.0.{last}:{port}/metrics");
         let seen = curl(&["--header", &header, &url]).await;
-        assert!(
-            seen.status == 200 && seen.body.ends_with("# EOF\n"),
-            "{url}"
-        );
+        let is_as_wanted = if has_series {
+            seen.body.starts_with("# HELP ")
+        } else {
+            seen.body.is_empty()
+        };
+        let is_shown = seen.status == 200 && is_as_wanted;
+        assert!(is_shown, "{url}: {} {}", seen.status, seen.body);
     }
 }
 

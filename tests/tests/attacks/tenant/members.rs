@@ -31,14 +31,15 @@ const IN_THE_GUEST: &[&str] = &[
     "targetRevision",
     "terminationGracePeriodSeconds",
 ];
-/// These act on the pod. `edit` allows them for any pod, and a VM gives no more: nodes, ports of the pod's
-/// address, secrets and config maps of the namespace, and images, which run without privileges (the
-/// other test of `tenant.rs`).
+/// These act on the pod. `edit` allows them for any pod, and a VM gives no more: nodes, ports of
+/// the pod's address, secrets, config maps and claims of the namespace, and images, which run
+/// without privileges (the other test of `tenant.rs`).
 const OF_THE_POD: &[&str] = &[
     "affinity",
     "disks[].configMap",
     "disks[].emptyDisk",
     "disks[].name",
+    "disks[].persistentVolumeClaim",
     "disks[].readOnly",
     "disks[].secret",
     "disks[].tmpfs",
@@ -47,6 +48,7 @@ const OF_THE_POD: &[&str] = &[
     "guest.kernelImage",
     "guest.rootDisk.image",
     "guest.rootDisk.imagePullPolicy",
+    "guest.rootDisk.persistentVolumeClaim",
     "imagePullSecrets",
     "nodeSelector",
     "podResources",
