@@ -67,8 +67,6 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         ("tidy", tidy::run()),
         ("lints", lints()),
     ])?;
-    // A machine that builds everything for the first time has enough to do.
-    let was_built = cluster::programs::is_built()?;
     let has_cluster = cluster::build_if_possible()?;
     if shell::is_root() {
         cluster::rootfs::ensure_systemd()?;
@@ -80,7 +78,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     records.give_to(&mut command);
     let what = "all tests, with real guests and a real Kubernetes";
     let tests = failures::run(what, &mut command).and_then(|()| {
-        let may_build = was_built || !records.may_skip(Missing::Kind);
+        let may_build = !records.may_skip(Missing::Kind);
         let left_out = if has_cluster && shell::is_root() {
             cluster::test_kind(&bellows, may_build)?
         } else {
