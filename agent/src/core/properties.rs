@@ -146,10 +146,7 @@ proptest! {
         scaling in scaling(),
         steps in prop::collection::vec(step(), 1..120),
     ) {
-        let mut world = World::with(using, scaling);
-        for step in &steps {
-            world.step(step)?;
-        }
+        World::after(using, scaling, &steps)?;
     }
 
     /// N26 and liveness: whatever happened before, with healthy peers the VM gets to the size wanted and stays there.
@@ -161,10 +158,7 @@ proptest! {
         load in 0_u32..300,
         mib in 0_u32..9000,
     ) {
-        let mut world = World::with(using, scaling);
-        for step in &steps {
-            world.step(step)?;
-        }
+        let mut world = World::after(using, scaling, &steps)?;
         settle(&mut world, load, mib)?;
         let decision = world.core.last_evaluation().expect("it has decided").decision;
         prop_assert_eq!(world.u, decision.target, "did not get there: {:?}", decision);
@@ -187,10 +181,7 @@ proptest! {
         room_milli in 0_u32..2500,
         room_mib in 0_u64..10_000,
     ) {
-        let mut world = World::with(using, scaling);
-        for step in &steps {
-            world.step(step)?;
-        }
+        let mut world = World::after(using, scaling, &steps)?;
         world.room = Resources::new(room_milli, room_mib << 20);
         settle(&mut world, load, mib)?;
         let target = world.core.last_evaluation().expect("it has decided").decision.target;

@@ -179,6 +179,17 @@ impl World {
         }
     }
 
+    /// A world in which these steps have been taken.
+    pub(super) fn after(
+        using: u32,
+        scaling: ScalingConfig,
+        steps: &[Step],
+    ) -> Result<Self, TestCaseError> {
+        let mut world = Self::with(using, scaling);
+        steps.iter().try_for_each(|step| world.step(step))?;
+        Ok(world)
+    }
+
     /// The scheduler grants what was asked, or a part of it.
     fn permits(&self, asked: Resources, choice: u32) -> Resources {
         let old = self.p.unwrap_or(asked);
