@@ -3,9 +3,10 @@
 //! The machine does what its lab notes say of the real one: CPUs come at once and go when the guest lets them, memory
 //! moves in blocks towards what is requested, and never below what the guest has in use.
 
+mod memory;
+
 use std::collections::{BTreeMap, VecDeque};
 
-use agent::core::SystemMetrics;
 use neonvm_runner::core::budget::PlugBudget;
 use neonvm_runner::core::shape::Shape;
 use neonvm_runner::core::sizer::{
@@ -19,7 +20,6 @@ use protocol::runner::{
 use protocol::time::{Span, Timestamp};
 use protocol::trace::TraceId;
 use protocol::units::{Bytes, MilliCpu};
-use protocol::vm::MEMORY_BLOCK_BYTES;
 
 use crate::event::{Event, PodId, Sleeper};
 use crate::journal::Note;
@@ -30,8 +30,6 @@ use crate::world::World;
 
 /// What the guest's kernel keeps of its memory.
 const KERNEL_BYTES: u64 = 100 << 20;
-/// What the agent adds to what a page says (its kernel allowance).
-const ALLOWANCE: f64 = agent::core::metrics::KERNEL_ALLOWANCE_BYTES;
 /// Actions a sizer may start at one instant, as in its shell.
 const ACTIONS_AT_ONCE: usize = 64;
 
@@ -582,111 +580,6 @@ impl World {
         }
         self.checks.touch(vm);
         self.guest_reports(vm, Span::from_millis(4));
-    }
-
-    pub(crate) fn memory_shall_move(&mut self, vm: usize) {
-        let delay = self.dice.millis(10, 60);
-        let Some(machine) = self.vms[vm].machine.as_mut() else {
-            return;
-        };
-        let id = machine.id;
-        if machine.size != machine.requested && !std::mem::replace(&mut machine.is_moving, true) {
-            self.after(delay, Event::MemoryMoves { vm, machine: id });
-        }
-    }
-
-    pub(crate) fn memory_moves(&mut self, vm: usize, id: u64) {
-        let (now, whims, needed) = (self.now, self.vms[vm].whims, self.needed(vm));
-        let Some(machine) = self.vms[vm]
-            .machine
-            .as_mut()
-            .filter(|machine| machine.id == id)
-        else {
-            return;
-        };
-        machine.is_moving = false;
-        if machine.ended.is_some() || !machine.is_up {
-            return;
-        }
-        let (before, wanted) = (machine.size, machine.requested);
-        let slow = whims.slow_until > now;
-        let step = if slow { 64 << 20 } else { 1 << 30 };
-        let mut pause = if slow {
-            Span::from_millis(500)
-        } else {
-            Span::from_millis(40)
-        };
-        if before < wanted {
-            machine.size = wanted.min(before + step);
-        } else if whims.blocks_until <= now {
-            // What is in use stays.
-            let blocks = needed
-                .saturating_sub(machine.shape.base.0)
-                .div_ceil(MEMORY_BLOCK_BYTES);
-            let floor = wanted.max(blocks * MEMORY_BLOCK_BYTES).min(before);
-            machine.size = floor.max(before.saturating_sub(step));
-        }
-        let after = machine.size;
-        if after == before {
-            pause = Span::from_secs(1);
-        } else {
-            self.checks.touch(vm);
-            self.note(Note::Memory {
-                vm,
-                plugged: after,
-                requested: wanted,
-            });
-            self.hint(vm, SizerEvent::MemoryHint);
-            self.guest_reports(vm, Span::from_millis(4));
-        }
-        if after != wanted
-            && let Some(machine) = self.vms[vm].machine.as_mut()
-        {
-            machine.is_moving = true;
-            self.after(pause, Event::MemoryMoves { vm, machine: id });
-        }
-    }
-
-    /// Bytes the guest cannot give back.
-    fn needed(&self, vm: usize) -> u64 {
-        self.used(vm).unwrap_or(0) + KERNEL_BYTES
-    }
-
-    /// Bytes in use in a guest that is up.
-    fn used(&self, vm: usize) -> Option<u64> {
-        let machine = self.vms[vm]
-            .machine
-            .as_ref()
-            .filter(|machine| machine.is_up)?;
-        let most = machine.memory().saturating_sub(KERNEL_BYTES + (32 << 20));
-        Some((self.vms[vm].load.mib << 20).min(most))
-    }
-
-    /// Bytes in use as the guest says.
-    pub(crate) fn used_as_shown(&self, vm: usize) -> Option<u64> {
-        let (used, whims) = (self.used(vm)?, self.vms[vm].whims);
-        let lies = whims.lies_until > self.now;
-        Some(if lies {
-            used / 100 * whims.lies_percent
-        } else {
-            used
-        })
-    }
-
-    /// The guest's page, if it has one now.
-    #[expect(clippy::cast_precision_loss, reason = "a gauge")]
-    pub(crate) fn page_of(&self, vm: usize) -> Option<SystemMetrics> {
-        let whims = self.vms[vm].whims;
-        let used = self
-            .used_as_shown(vm)
-            .filter(|_| whims.mute_until <= self.now)?;
-        let load = f64::from(self.vms[vm].load.milli) / 1000.0;
-        Some(SystemMetrics {
-            load1: load,
-            load5: load,
-            memory_usage_bytes: used as f64 + ALLOWANCE,
-            ..SystemMetrics::default()
-        })
     }
 }
 

@@ -10,7 +10,6 @@ use agent::core::{
     Action, Core, CoreConfig, Event, RequestId, ScalingConfig, SystemMetrics, Timers, VmInfo,
 };
 use protocol::monitor::Version;
-use protocol::monitor_v2::GuestMetrics;
 use protocol::permit::PluginResponse;
 use protocol::time::{Span, Timestamp};
 use protocol::units::{Bytes, Resources};
@@ -180,7 +179,7 @@ impl Pair {
                 cpus: Some(self.core.using().cpu.rounded_up_cores()),
                 total: self.total(),
             }),
-            MonitorAction::Measure => MonitorEvent::Measured(Box::new(GuestMetrics::default())),
+            MonitorAction::Measure => MonitorEvent::Measured(Box::default()),
             MonitorAction::Send { frame, .. } => {
                 return self.link.received(self.now, &frame.encode());
             }

@@ -1,0 +1,119 @@
+//! Memory of a guest: how QEMU's blocks move towards what is requested, and what is in use.
+
+use agent::core::SystemMetrics;
+use agent::core::metrics::KERNEL_ALLOWANCE_BYTES;
+use neonvm_runner::core::sizer::Event as SizerEvent;
+use protocol::time::Span;
+use protocol::vm::MEMORY_BLOCK_BYTES;
+
+use super::KERNEL_BYTES;
+use crate::event::Event;
+use crate::journal::Note;
+use crate::world::World;
+
+impl World {
+    pub(crate) fn memory_shall_move(&mut self, vm: usize) {
+        let delay = self.dice.millis(10, 60);
+        let Some(machine) = self.vms[vm].machine.as_mut() else {
+            return;
+        };
+        let id = machine.id;
+        if machine.size != machine.requested && !std::mem::replace(&mut machine.is_moving, true) {
+            self.after(delay, Event::MemoryMoves { vm, machine: id });
+        }
+    }
+
+    pub(crate) fn memory_moves(&mut self, vm: usize, id: u64) {
+        let (now, whims, needed) = (self.now, self.vms[vm].whims, self.needed(vm));
+        let Some(machine) = self.vms[vm]
+            .machine
+            .as_mut()
+            .filter(|machine| machine.id == id)
+        else {
+            return;
+        };
+        machine.is_moving = false;
+        if machine.ended.is_some() || !machine.is_up {
+            return;
+        }
+        let (before, wanted) = (machine.size, machine.requested);
+        let slow = whims.slow_until > now;
+        let step = if slow { 64 << 20 } else { 1 << 30 };
+        let mut pause = if slow {
+            Span::from_millis(500)
+        } else {
+            Span::from_millis(40)
+        };
+        if before < wanted {
+            machine.size = wanted.min(before + step);
+        } else if whims.blocks_until <= now {
+            // What is in use stays.
+            let blocks = needed
+                .saturating_sub(machine.shape.base.0)
+                .div_ceil(MEMORY_BLOCK_BYTES);
+            let floor = wanted.max(blocks * MEMORY_BLOCK_BYTES).min(before);
+            machine.size = floor.max(before.saturating_sub(step));
+        }
+        let after = machine.size;
+        if after == before {
+            pause = Span::from_secs(1);
+        } else {
+            self.checks.touch(vm);
+            self.note(Note::Memory {
+                vm,
+                plugged: after,
+                requested: wanted,
+            });
+            self.hint(vm, SizerEvent::MemoryHint);
+            self.guest_reports(vm, Span::from_millis(4));
+        }
+        if after != wanted
+            && let Some(machine) = self.vms[vm].machine.as_mut()
+        {
+            machine.is_moving = true;
+            self.after(pause, Event::MemoryMoves { vm, machine: id });
+        }
+    }
+
+    /// Bytes the guest cannot give back.
+    fn needed(&self, vm: usize) -> u64 {
+        self.used(vm).unwrap_or(0) + KERNEL_BYTES
+    }
+
+    /// Bytes in use in a guest that is up.
+    fn used(&self, vm: usize) -> Option<u64> {
+        let machine = self.vms[vm]
+            .machine
+            .as_ref()
+            .filter(|machine| machine.is_up)?;
+        let most = machine.memory().saturating_sub(KERNEL_BYTES + (32 << 20));
+        Some((self.vms[vm].load.mib << 20).min(most))
+    }
+
+    /// Bytes in use as the guest says.
+    pub(crate) fn used_as_shown(&self, vm: usize) -> Option<u64> {
+        let (used, whims) = (self.used(vm)?, self.vms[vm].whims);
+        let lies = whims.lies_until > self.now;
+        Some(if lies {
+            used / 100 * whims.lies_percent
+        } else {
+            used
+        })
+    }
+
+    /// The guest's page, if it has one now.
+    #[expect(clippy::cast_precision_loss, reason = "a gauge")]
+    pub(crate) fn page_of(&self, vm: usize) -> Option<SystemMetrics> {
+        let whims = self.vms[vm].whims;
+        let used = self
+            .used_as_shown(vm)
+            .filter(|_| whims.mute_until <= self.now)?;
+        let load = f64::from(self.vms[vm].load.milli) / 1000.0;
+        Some(SystemMetrics {
+            load1: load,
+            load5: load,
+            memory_usage_bytes: used as f64 + KERNEL_ALLOWANCE_BYTES,
+            ..SystemMetrics::default()
+        })
+    }
+}
