@@ -1,11 +1,11 @@
-//! Kills everything under a writing database, many times: how many acknowledged transactions were lost, and how soon the
-//! database answered again.
+//! Kills everything under a writing database, many times: how many acknowledged transactions were
+//! lost, and how soon the database answered again.
 
-use std::path::PathBuf;
+use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, ensure};
 use bellows_tests::durability::{Rig, Run, VM};
-use bellows_tests::figures::{Bench, Figure, Machine, spread};
+use bellows_tests::figures::{Bench, Figure, Machine, Output, spread};
 use clap::Parser;
 
 /// Options.
@@ -14,13 +14,12 @@ struct Cli {
     /// Times that everything is killed
     #[arg(long, default_value_t = 50)]
     repeats: u32,
-    /// Write the figures to FILE
-    #[arg(long)]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    output: Output,
 }
 
 #[tokio::main]
-async fn main() -> Result<()> {
+async fn main() -> Result<ExitCode> {
     let cli = Cli::parse();
     let mut rig = Rig::new().await?;
     let mut runs = Vec::new();
@@ -32,15 +31,15 @@ async fn main() -> Result<()> {
         eprintln!("{number} of {}: {run:?}", cli.repeats);
         runs.push(run);
     }
-    Bench {
+    let status = Bench {
         bench: "durability".into(),
         machine: Machine::here(&rig.site.runner(VM).await?.accel)?,
         figures: figures(&runs),
     }
-    .show(cli.json.as_deref())?;
+    .finish(&cli.output)?;
     let lost = runs.iter().map(|run| run.lost).max().unwrap_or(0);
     ensure!(lost == 0, "{lost} acknowledged transactions were lost");
-    Ok(())
+    Ok(status)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]

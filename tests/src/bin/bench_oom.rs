@@ -1,10 +1,10 @@
-//! Programs that go wrong with memory in a real guest while its node has room, many times: how many were killed, how fast
-//! they really were, and what the monitor asked for.
+//! Programs that go wrong with memory in a real guest while its node has room, many times: how many
+//! were killed, how fast they really were, and what the monitor asked for.
 
-use std::path::PathBuf;
+use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, ensure};
-use bellows_tests::figures::{Bench, Figure, Machine, percentile, spread};
+use bellows_tests::figures::{Bench, Figure, Machine, Output, percentile, spread};
 use bellows_tests::loads::{LOADS, Load, Rig, Run, VM};
 use clap::Parser;
 
@@ -17,9 +17,8 @@ struct Cli {
     /// Only these loads: flood, storm, leak, climb
     #[arg(long, value_delimiter = ',', value_name = "LOAD,LOAD,…", value_parser = load)]
     loads: Option<Vec<Load>>,
-    /// Write the figures to FILE
-    #[arg(long)]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    output: Output,
 }
 
 fn load(name: &str) -> Result<Load, String> {
@@ -31,7 +30,7 @@ fn load(name: &str) -> Result<Load, String> {
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<()> {
+async fn main() -> Result<ExitCode> {
     let cli = Cli::parse();
     let rig = Rig::new().await?;
     let mut figures = Vec::new();
@@ -51,14 +50,14 @@ async fn main() -> Result<()> {
         }
         figures.extend(figures_of(load, &runs));
     }
-    Bench {
+    let status = Bench {
         bench: "oom".into(),
         machine: Machine::here(&rig.site.runner(VM).await?.accel)?,
         figures,
     }
-    .show(cli.json.as_deref())?;
+    .finish(&cli.output)?;
     ensure!(killed == 0, "{killed} tasks were killed for want of memory");
-    Ok(())
+    Ok(status)
 }
 
 /// One line of progress about a run that went well.

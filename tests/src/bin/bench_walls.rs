@@ -1,11 +1,11 @@
 //! The same guest with and without the walls around its QEMU and its network: time to boot, and
 //! throughput to and from the outside. Needs root.
 
-use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
-use bellows_tests::figures::{Bench, Figure, Machine, spread};
+use bellows_tests::figures::{Bench, Figure, Machine, Output, spread};
 use bellows_tests::outside::{COUNTING_PORT, HTTP_PORT, OTHER, Outside, SINK_PORT};
 use bellows_tests::site::{BOOT_PATIENCE, Site, UpOptions, postgres_vm};
 use clap::Parser;
@@ -17,9 +17,8 @@ struct Cli {
     /// Boots of each kind
     #[arg(long, default_value_t = 20)]
     repeats: u32,
-    /// Write the figures to FILE
-    #[arg(long)]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    output: Output,
 }
 
 /// Boots and transfers of one `bellows up` at most; the two kinds take turns.
@@ -41,7 +40,7 @@ struct Samples {
 }
 
 #[tokio::main]
-async fn main() -> Result<()> {
+async fn main() -> Result<ExitCode> {
     let cli = Cli::parse();
     let mut outside = Outside::new("")?;
     let file = std::fs::File::create(outside.files().join("much"))?;
@@ -63,7 +62,7 @@ async fn main() -> Result<()> {
         machine: Machine::here(&accel)?,
         figures: figures(&walled, &open),
     }
-    .show(cli.json.as_deref())
+    .finish(&cli.output)
 }
 
 /// Boots guests of one kind and times their transfers. Says each step when it begins and its

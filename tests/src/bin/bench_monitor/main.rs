@@ -9,11 +9,12 @@ mod files;
 mod process;
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use bellows_tests::figures::{Bench, Figure, Machine, percentile};
+use bellows_tests::figures::{Bench, Figure, Machine, Output, percentile};
 use bellows_tests::site::install_crypto;
 use clap::Parser;
 use serde_json::{Value, json};
@@ -67,12 +68,11 @@ struct Cli {
     /// Climbs that are measured
     #[arg(long, default_value_t = 20)]
     repeats: u32,
-    /// Write the figures to FILE
-    #[arg(long)]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    output: Output,
 }
 
-fn main() -> Result<()> {
+fn main() -> Result<ExitCode> {
     let cli = Cli::parse();
     install_crypto();
     let binary = cli.monitor;
@@ -100,7 +100,7 @@ fn main() -> Result<()> {
         machine: Machine::here("none")?,
         figures,
     }
-    .show(cli.json.as_deref())
+    .finish(&cli.output)
 }
 
 /// CPU and memory of both processes while an agent is connected and does nothing but check their health.

@@ -19,10 +19,10 @@ mod place;
 mod rig;
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::process::ExitCode;
 
 use anyhow::Result;
-use bellows_tests::figures::{Bench, Figure, Machine, median_error, percentile, spread};
+use bellows_tests::figures::{Bench, Figure, Machine, Output, median_error, percentile, spread};
 use clap::{Parser, ValueEnum};
 
 use place::Place;
@@ -53,9 +53,8 @@ struct Cli {
     /// Measure what each program of the machine works meanwhile, which costs each step some milliseconds
     #[arg(long)]
     costs: bool,
-    /// Write the figures to FILE
-    #[arg(long)]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    output: Output,
 }
 
 /// A pair of steps, there and back.
@@ -105,7 +104,7 @@ const fn pair(names: (&'static str, &'static str), to: (u32, u32)) -> (Step, Ste
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<()> {
+async fn main() -> Result<ExitCode> {
     let cli = Cli::parse();
     let place = if cli.cluster {
         Place::cluster().await?
@@ -140,7 +139,7 @@ async fn main() -> Result<()> {
         machine: Machine::here(&rig.accel)?,
         figures,
     };
-    bench.show(cli.json.as_deref())
+    bench.finish(&cli.output)
 }
 
 /// By how much the ratio may be off: these times differ so much from one resize to the next that twenty of them do not tell 1.1 from 1.2.

@@ -13,12 +13,12 @@ mod placing;
 use std::net::SocketAddr;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitCode};
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use bellows_tests::figures::{Bench, Figure, Machine, percentile};
+use bellows_tests::figures::{Bench, Figure, Machine, Output, percentile};
 use bellows_tests::patience::wait_for;
 use bellows_tests::process::Process;
 use bellows_tests::site::install_crypto;
@@ -59,13 +59,12 @@ struct Cli {
     /// Where the binaries are, if not beside this one
     #[arg(long)]
     bin_dir: Option<PathBuf>,
-    /// Write the figures to FILE
-    #[arg(long)]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    output: Output,
 }
 
 #[tokio::main]
-async fn main() -> Result<()> {
+async fn main() -> Result<ExitCode> {
     let cli = Cli::parse();
     install_crypto();
     let beside = std::env::current_exe()?;
@@ -88,7 +87,7 @@ async fn main() -> Result<()> {
         machine: Machine::here("none")?,
         figures,
     }
-    .show(cli.json.as_deref())
+    .finish(&cli.output)
 }
 
 /// Permits with so many VMs known: with watches that are silent, so that nothing but permits is measured, and with watches that
