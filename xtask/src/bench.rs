@@ -1,24 +1,34 @@
-//! `cargo xtask bench NAME`: each benchmark is a program of the black-box kit that prints a table and writes one shape of
-//! JSON: `{"bench":…,"machine":{cpus,mem,kernel,accel},"figures":[{name,value,unit,target,better,met,samples?}]}`.
+//! `cargo xtask bench NAME`: each benchmark is a program of the black-box kit that prints a table
+//! and writes one shape of JSON: `{"bench":…,"machine":{cpus,mem,kernel,accel},
+//! "figures":[{name,value,unit,target,better,met,samples?}]}`. `bench all` runs all of them.
 
-use std::path::PathBuf;
+mod all;
+mod report;
+
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result, ensure};
+use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
 
+use self::report::Report;
 use crate::{build, cluster, shell};
 
 /// Options of `bench`.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Which benchmark
-    name: Name,
+    name: Which,
     /// Write the figures to FILE
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Fail when a figure misses its target
+    #[arg(long)]
+    check: bool,
     /// Repeats of each measurement
-    #[arg(long, visible_alias = "runs", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, visible_alias = "runs", default_value_t = 20,
+        value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeats: u32,
     /// Numbers of VMs, for `agent`, `flood` and `scheduler` only
     #[arg(long, value_name = "N,N,…")]
@@ -28,107 +38,189 @@ pub(crate) struct Options {
     own: Vec<String>,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
+#[derive(Clone, Copy)]
+enum Which {
+    All,
+    One(Name),
+}
+
+impl ValueEnum for Which {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[
+            Self::One(Name::Resize),
+            Self::One(Name::Cluster),
+            Self::One(Name::Monitor),
+            Self::One(Name::Agent),
+            Self::One(Name::Flood),
+            Self::One(Name::Scheduler),
+            Self::One(Name::Oom),
+            Self::One(Name::Durability),
+            Self::One(Name::Walls),
+            Self::All,
+        ]
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let help = "All of these, one after the other, and one table of all figures with a target";
+        match self {
+            Self::One(name) => name.to_possible_value(),
+            Self::All => Some(PossibleValue::new("all").help(help)),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Name {
     /// Patch of the VM object to guest-visible, beside raw QMP on the same guest
     Resize,
-    /// The same in a pod of a real cluster, through its API server and the deployed parts; needs root
+    /// The same in a pod of a real cluster with the deployed parts; needs root and Go
     Cluster,
     /// The static monitor: memory, CPU, size, replies, time from trigger to frame
     Monitor,
-    /// The agent with many VMs: memory, CPU, log, decisions, time from metrics and requests to patches
+    /// The agent with many VMs: memory, CPU, log, decisions, time to patches
     Agent,
     /// The agent while every tenth guest floods, stalls or lies, beside the same agent before that
     Flood,
     /// The scheduler: permits a second with few and many VMs known, time without a leader
     Scheduler,
-    /// Programs that climb, leak, fork and flood memory in a real guest: how many of them are killed
+    /// Programs that climb, leak, fork and flood memory in a real guest: how many of them are
+    /// killed
     Oom,
     /// Everything is killed under a writing database: acknowledged transactions that are lost
     Durability,
-    /// A guest with and without its walls: time to boot, throughput to and from the outside; needs
-    /// root
+    /// A guest with and without its walls: boot, throughput to and from outside; needs root
     Walls,
+}
+
+impl Name {
+    fn label(self) -> String {
+        let value = self.to_possible_value();
+        value.map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+
+    /// What this machine lacks for the benchmark.
+    fn lacks(self) -> Result<Option<&'static str>> {
+        Ok(match self {
+            Self::Cluster | Self::Walls if !shell::is_root() => Some("needs root"),
+            Self::Cluster if !cluster::programs::is_built()? && !cluster::programs::has_go() => {
+                Some("needs Go 1.21 or newer")
+            }
+            _ => None,
+        })
+    }
+
+    /// Builds what the benchmark needs; the command that runs it, without common options.
+    fn build(self) -> Result<Command> {
+        match self {
+            Self::Resize => with_guest("bench-resize"),
+            Self::Cluster => {
+                cluster::build()?;
+                let mut command = with_guest("bench-resize")?;
+                command.arg("--cluster");
+                Ok(command)
+            }
+            Self::Oom => {
+                let mut command = with_guest("bench-oom")?;
+                command.env("BELLOWS_GUEST_BINS", build::guest_bins()?);
+                Ok(command)
+            }
+            Self::Durability => with_guest("bench-durability"),
+            Self::Walls => with_guest("bench-walls"),
+            Self::Monitor => {
+                let monitor = build::guest_bins()?.join("vm-monitor");
+                let bellows = build::host_bins(build::Scope::Binaries)?;
+                let mut command = Command::new(bellows.with_file_name("bench-monitor"));
+                command.arg("--monitor").arg(monitor);
+                Ok(command)
+            }
+            Self::Agent => {
+                let mut command = without_guest("bench-agent")?;
+                command.args(["--hot-paths", hot_paths()?.trim()]);
+                Ok(command)
+            }
+            Self::Flood => {
+                let mut command = without_guest("bench-agent")?;
+                command.arg("--flood");
+                Ok(command)
+            }
+            Self::Scheduler => without_guest("bench-scheduler"),
+        }
+    }
+}
+
+/// A program that boots guests.
+fn with_guest(program: &str) -> Result<Command> {
+    let bellows = build::images(build::Scope::Release)?;
+    let mut command = Command::new(bellows.with_file_name(program));
+    command.env("BELLOWS_BIN", &bellows);
+    Ok(command)
+}
+
+fn without_guest(program: &str) -> Result<Command> {
+    let bellows = build::host_bins(build::Scope::Release)?;
+    Ok(Command::new(bellows.with_file_name(program)))
 }
 
 /// Builds what the benchmark needs, runs it, shows its table.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let (program, mut command) = match options.name {
-        Name::Resize => {
-            let bellows = build::images(build::Scope::Release)?;
-            let program = "bench-resize";
-            let mut command = Command::new(bellows.with_file_name(program));
-            command.env("BELLOWS_BIN", &bellows);
-            (program, command)
-        }
-        Name::Cluster => {
-            cluster::build()?;
-            let bellows = build::images(build::Scope::Release)?;
-            let program = "bench-resize";
-            let mut command = Command::new(bellows.with_file_name(program));
-            command.env("BELLOWS_BIN", &bellows).arg("--cluster");
-            (program, command)
-        }
-        Name::Oom => {
-            let bellows = build::images(build::Scope::Release)?;
-            let program = "bench-oom";
-            let mut command = Command::new(bellows.with_file_name(program));
-            command
-                .env("BELLOWS_BIN", &bellows)
-                .env("BELLOWS_GUEST_BINS", build::guest_bins()?);
-            (program, command)
-        }
-        Name::Durability | Name::Walls => {
-            let bellows = build::images(build::Scope::Release)?;
-            let program = match options.name {
-                Name::Walls => "bench-walls",
-                _ => "bench-durability",
-            };
-            let mut command = Command::new(bellows.with_file_name(program));
-            command.env("BELLOWS_BIN", &bellows);
-            (program, command)
-        }
-        Name::Monitor => {
-            let monitor = build::guest_bins()?.join("vm-monitor");
-            let bellows = build::host_bins(build::Scope::Binaries)?;
-            let program = "bench-monitor";
-            let mut command = Command::new(bellows.with_file_name(program));
-            command.arg("--monitor").arg(monitor);
-            (program, command)
-        }
-        Name::Agent => {
-            let bellows = build::host_bins(build::Scope::Release)?;
-            let program = "bench-agent";
-            let mut command = Command::new(bellows.with_file_name(program));
-            command.args(["--hot-paths", hot_paths()?.trim()]);
-            (program, command)
-        }
-        Name::Flood => {
-            let bellows = build::host_bins(build::Scope::Release)?;
-            let program = "bench-agent";
-            let mut command = Command::new(bellows.with_file_name(program));
-            command.arg("--flood");
-            if options.vms.is_none() {
-                command.args(["--vms", "200"]);
-            }
-            (program, command)
-        }
-        Name::Scheduler => {
-            let bellows = build::host_bins(build::Scope::Release)?;
-            let program = "bench-scheduler";
-            (program, Command::new(bellows.with_file_name(program)))
-        }
+    let name = match options.name {
+        Which::All => return all::run(options),
+        Which::One(name) => name,
     };
-    command
-        .args(["--repeats", &options.repeats.to_string()])
-        .args(&options.own);
-    if let Some(vms) = &options.vms {
-        command.args(["--vms", vms]);
+    let dir = tempfile::tempdir()?;
+    let Ran { report, ended } = measure(name, options, dir.path())?;
+    if let Some(report) = report {
+        if let Some(file) = &options.json {
+            report.write(file)?;
+        }
+        if options.check {
+            report.check()?;
+        }
     }
-    if let Some(file) = &options.json {
-        command.arg("--json").arg(file);
+    ended
+}
+
+/// A benchmark that was run.
+struct Ran {
+    /// `None`: it failed before it had any figures.
+    report: Option<Report>,
+    ended: Result<()>,
+}
+
+/// Builds and runs one benchmark. Its figures go through a file of their own in `dir`, so that
+/// nothing that an earlier run left is taken for them.
+fn measure(name: Name, options: &Options, dir: &Path) -> Result<Ran> {
+    let mut command = name.build()?;
+    command.args(common_options(name, options));
+    Ran::of(&name.label(), &mut command, dir)
+}
+
+impl Ran {
+    fn of(label: &str, command: &mut Command, dir: &Path) -> Result<Self> {
+        let json = dir.join(format!("{label}.json"));
+        command.arg("--json").arg(&json);
+        let ended = shell::run(&format!("benchmark {label}"), command);
+        let read = || Report::read(&json).with_context(|| format!("figures of benchmark {label}"));
+        let report = json.exists().then(read).transpose()?;
+        ensure!(
+            report.is_some() || ended.is_err(),
+            "benchmark {label} wrote no figures"
+        );
+        Ok(Self { report, ended })
     }
-    shell::run(&format!("benchmark {program}"), &mut command)
+}
+
+fn common_options(name: Name, options: &Options) -> Vec<String> {
+    let mut arguments = vec!["--repeats".to_owned(), options.repeats.to_string()];
+    let default_vms = (name == Name::Flood).then(|| "200".to_owned());
+    if let Some(vms) = options.vms.clone().or(default_vms) {
+        arguments.extend(["--vms".to_owned(), vms]);
+    }
+    if options.check {
+        arguments.push("--check".to_owned());
+    }
+    arguments.extend(options.own.iter().cloned());
+    arguments
 }
 
 /// What the agent's inner loops take when they run warm and alone: a JSON object of nanoseconds.
@@ -137,4 +229,78 @@ fn hot_paths() -> Result<String> {
     command.args(["bench", "--quiet", "--workspace", "--bench", "hot_paths"]);
     shell::say("==> the agent's inner loops, warm");
     shell::output(&mut command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    fn options(words: &[&str]) -> Options {
+        let line = [&["bench"], words].concat();
+        let line = <Line as clap::Parser>::try_parse_from(line).expect("a command line");
+        line.options
+    }
+
+    /// A program that writes these figures and exits with this status.
+    fn program(figures: &str, status: u8) -> Command {
+        let text = format!(r#"{{"bench":"x","figures":[{figures}]}}"#);
+        let line = r#"printf '%s' "$0" > "$3"; exit "$1""#;
+        let mut command = Command::new("sh");
+        command.args(["-c", line, &text, &status.to_string()]);
+        command
+    }
+
+    const MISSED: &str = r#"{"name":"a","value":2,"unit":"ms","target":1,"met":false}"#;
+
+    #[test]
+    fn every_benchmark_has_a_name_of_the_command_line() {
+        for name in Name::value_variants() {
+            let label = name.label();
+            let chosen = options(&[&label]).name;
+            assert!(matches!(chosen, Which::One(one) if one == *name), "{label}");
+        }
+        assert!(matches!(options(&["all"]).name, Which::All));
+    }
+
+    #[test]
+    fn check_is_passed_on_to_the_program() {
+        let with = common_options(Name::Monitor, &options(&["monitor", "--check"]));
+        assert_eq!(with, ["--repeats", "20", "--check"]);
+        let without = common_options(Name::Monitor, &options(&["monitor", "--runs", "3"]));
+        assert_eq!(without, ["--repeats", "3"]);
+    }
+
+    #[test]
+    fn flood_has_200_vms_unless_told_otherwise() {
+        let arguments = common_options(Name::Flood, &options(&["flood"]));
+        assert_eq!(arguments, ["--repeats", "20", "--vms", "200"]);
+        let arguments = common_options(Name::Flood, &options(&["flood", "--vms", "50"]));
+        assert_eq!(arguments, ["--repeats", "20", "--vms", "50"]);
+    }
+
+    #[test]
+    fn figures_are_read_whatever_the_exit_status() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let ran = Ran::of("x", &mut program(MISSED, 1), dir.path()).expect("it ran");
+        assert!(ran.ended.is_err());
+        assert!(ran.report.expect("figures").check().is_err());
+    }
+
+    #[test]
+    fn program_without_figures_has_failed() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let run = |line: &str| {
+            let mut command = Command::new("sh");
+            Ran::of("x", command.args(["-c", line]), dir.path())
+        };
+        assert!(run("exit 0").is_err());
+        let ran = run("exit 3").expect("it ran");
+        assert!(ran.report.is_none() && ran.ended.is_err());
+    }
 }
