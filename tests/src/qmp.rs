@@ -1,4 +1,5 @@
-//! A raw QMP client over a unix socket: the yardstick resizes are measured against, deliberately nothing of ours.
+//! A raw QMP client over a unix socket: the yardstick resizes are measured against, deliberately
+//! nothing of ours.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,6 +12,42 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
 /// How long one command may take.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The virtio-mem device.
+const MEMORY: &str = "/machine/peripheral/vm0";
+
+/// Commands for [`Qmp::run`], written out before they are needed.
+#[derive(Debug, Default)]
+pub struct Batch {
+    commands: Vec<&'static str>,
+    text: String,
+}
+
+impl Batch {
+    /// Plugs a CPU into a slot of [`Qmp::free_cpus`].
+    pub fn plug_cpu(&mut self, slot: &Value, id: &str) {
+        let mut arguments = slot.clone();
+        arguments["id"] = id.into();
+        self.add("device_add", arguments);
+    }
+
+    /// Asks for a CPU to go.
+    pub fn unplug_cpu(&mut self, id: &str) {
+        self.add("device_del", json!({ "id": id }));
+    }
+
+    /// Sets the size of the virtio-mem device in bytes.
+    pub fn set_memory(&mut self, bytes: u64) {
+        let arguments = json!({"path": MEMORY, "property": "requested-size", "value": bytes});
+        self.add("qom-set", arguments);
+    }
+
+    fn add(&mut self, command: &'static str, arguments: Value) {
+        self.commands.push(command);
+        let line = json!({"execute": command, "arguments": arguments});
+        self.text.push_str(&format!("{line}\n"));
+    }
+}
 
 /// A negotiated connection.
 #[derive(Debug)]
@@ -54,6 +91,10 @@ impl Qmp {
     pub async fn execute(&mut self, command: &str, arguments: Value) -> Result<Value> {
         let text = json!({"execute": command, "arguments": arguments}).to_string();
         self.write.write_all(format!("{text}\n").as_bytes()).await?;
+        self.answer(command).await
+    }
+
+    async fn answer(&mut self, command: &str) -> Result<Value> {
         loop {
             let mut answer = self.line().await?;
             if let Some(error) = answer.get("error") {
@@ -65,32 +106,34 @@ impl Qmp {
         }
     }
 
-    /// Plugs one CPU into the lowest free slot under the name `id`.
+    /// Sends all commands of a batch in one write, then reads their answers.
     ///
     /// # Errors
-    /// When no slot is free or QEMU refuses.
-    pub async fn plug_cpu(&mut self, id: &str) -> Result<()> {
-        let slots = self.execute("query-hotpluggable-cpus", json!({})).await?;
-        let free = slots
-            .as_array()
-            .context("no slots")?
-            .iter()
-            .rfind(|slot| slot.get("qom-path").is_none());
-        let free = free.context("no free CPU slot")?;
-        let mut arguments = free["props"].clone();
-        arguments["driver"] = free["type"].clone();
-        arguments["id"] = id.into();
-        self.execute("device_add", arguments).await.map(drop)
+    /// QEMU's own words when it refuses one of them.
+    pub async fn run(&mut self, batch: &Batch) -> Result<()> {
+        self.write.write_all(batch.text.as_bytes()).await?;
+        for command in &batch.commands {
+            self.answer(command).await?;
+        }
+        Ok(())
     }
 
-    /// Asks for a CPU to go.
+    /// What plugs a CPU into each free slot, the lowest slot first: the arguments of `device_add`
+    /// without a name.
     ///
     /// # Errors
-    /// When QEMU refuses.
-    pub async fn unplug_cpu(&mut self, id: &str) -> Result<()> {
-        self.execute("device_del", json!({ "id": id }))
-            .await
-            .map(drop)
+    /// When QEMU does not answer.
+    pub async fn free_cpus(&mut self) -> Result<Vec<Value>> {
+        let slots = self.execute("query-hotpluggable-cpus", json!({})).await?;
+        let slots = slots.as_array().context("no slots")?.iter().rev();
+        let free = slots.filter(|slot| slot.get("qom-path").is_none());
+        Ok(free
+            .map(|slot| {
+                let mut arguments = slot["props"].clone();
+                arguments["driver"] = slot["type"].clone();
+                arguments
+            })
+            .collect())
     }
 
     /// Names or QOM paths of hot-plugged CPUs.
@@ -109,24 +152,69 @@ impl Qmp {
             .collect())
     }
 
-    /// Sets the size of the virtio-mem device in bytes.
-    ///
-    /// # Errors
-    /// When QEMU refuses.
-    pub async fn set_memory(&mut self, bytes: u64) -> Result<()> {
-        let arguments = json!({"path": "/machine/peripheral/vm0", "property": "requested-size", "value": bytes});
-        self.execute("qom-set", arguments).await.map(drop)
-    }
-
     /// The size the virtio-mem device has.
     ///
     /// # Errors
     /// When QEMU refuses.
     pub async fn memory(&mut self) -> Result<u64> {
-        let arguments = json!({"path": "/machine/peripheral/vm0", "property": "size"});
+        let arguments = json!({"path": MEMORY, "property": "size"});
         self.execute("qom-get", arguments)
             .await?
             .as_u64()
             .context("size is no number")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::net::UnixListener;
+
+    /// QEMU with two free CPU slots. It answers a batch of `device_add` only when the whole batch
+    /// is there, and refuses its second command.
+    async fn played(listener: UnixListener, batch: usize) -> Result<Vec<String>> {
+        let (stream, _) = listener.accept().await?;
+        let (read, mut write) = stream.into_split();
+        let mut lines = BufReader::new(read).lines();
+        write.write_all(b"{\"QMP\": {}}\n").await?;
+        lines.next_line().await?;
+        write.write_all(b"{\"return\": {}}\n").await?;
+        lines.next_line().await?;
+        let slots = json!({"return": [
+            {"type": "cpu", "props": {"core-id": 3}},
+            {"type": "cpu", "props": {"core-id": 2}},
+            {"type": "cpu", "props": {"core-id": 1}, "qom-path": "/machine/peripheral/c"},
+        ]});
+        write.write_all(format!("{slots}\n").as_bytes()).await?;
+        let mut commands = Vec::new();
+        while commands.len() < batch {
+            commands.push(lines.next_line().await?.context("closed")?);
+        }
+        let answers = "{\"return\": {}}\n{\"event\": \"X\"}\n{\"error\": \"full\"}\n";
+        write.write_all(answers.as_bytes()).await?;
+        Ok(commands)
+    }
+
+    #[tokio::test]
+    async fn batch_is_sent_whole_before_the_first_answer() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("qmp.sock");
+        let qemu = tokio::spawn(played(UnixListener::bind(&socket).unwrap(), 2));
+        let mut qmp = Qmp::connect(&socket).await.unwrap();
+        let free = qmp.free_cpus().await.unwrap();
+        let ids: Vec<&Value> = free.iter().map(|slot| &slot["core-id"]).collect();
+        assert_eq!(ids, [2, 3], "the lowest slot first");
+        let mut batch = Batch::default();
+        batch.plug_cpu(&free[0], "first");
+        batch.unplug_cpu("second");
+        let error = qmp.run(&batch).await.unwrap_err().to_string();
+        assert_eq!(error, "device_del: \"full\"");
+        let commands = qemu.await.unwrap().unwrap();
+        let sent: Value = serde_json::from_str(&commands[0]).unwrap();
+        let arguments = json!({"core-id": 2, "driver": "cpu", "id": "first"});
+        assert_eq!(
+            sent,
+            json!({"execute": "device_add", "arguments": arguments})
+        );
     }
 }

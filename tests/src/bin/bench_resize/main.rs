@@ -16,6 +16,7 @@
 //! how long each program of the machine worked meanwhile: they share its processors with the guest.
 
 mod place;
+mod quota;
 mod rig;
 
 use std::collections::BTreeSet;

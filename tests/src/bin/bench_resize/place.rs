@@ -1,8 +1,9 @@
-//! Where the guest that is measured runs: under `bellows up` of this machine, or in a pod of a cluster.
+//! Where the guest that is measured runs: under `bellows up` of this machine, or in a pod of a
+//! cluster.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use bellows_tests::cluster::{Cluster, Life, nodes_or_skip, pack_all};
@@ -12,9 +13,10 @@ use bellows_tests::site::{Site, postgres_vm};
 use bellows_tests::unix_http;
 use bellows_tests::vms::Vms;
 use nix::unistd::Pid;
-use protocol::runner::RunnerState;
+use protocol::runner::{QuotaState, RunnerState};
 use serde_json::{Value, json};
 
+use super::quota::group_of;
 use super::rig::VM;
 
 /// How long a guest may take to be gone, or there.
@@ -82,7 +84,8 @@ impl Place {
         let mut object = postgres_vm(VM, (1000, 1000, 4000), (1, 1, 4), false);
         if let Self::Cluster(_) = self {
             object["spec"]["guest"]["rootDisk"]["image"] = json!("bellows/vm-postgres:15");
-            // The node is this machine, and has less than the largest size; there is nobody else to take from.
+            // The node is this machine, and has less than the largest size; there is nobody else to
+            // take from.
             object["spec"]["overcommit"] = json!({"cpu": OVERCOMMIT});
         }
         object
@@ -128,12 +131,18 @@ impl Place {
         }
     }
 
-    /// The control group whose quota holds the guest, where one does. To be found before a step: all processes are looked at for it.
-    pub(crate) fn quota_group(&self) -> Result<Option<PathBuf>> {
-        match self {
-            Self::Machine(_) => Ok(None),
-            Self::Cluster(pods) => group_of(pods.qemu()?).map(Some),
-        }
+    /// The control group of QEMU's own whose quota holds the guest, where there is one. Looked up
+    /// before a step, because all processes are searched for it in a cluster.
+    pub(crate) async fn quota_group(&self) -> Result<Option<PathBuf>> {
+        let state = self.runner().await?;
+        let QuotaState::Enforced { .. } = state.quota else {
+            return Ok(None);
+        };
+        let qemu = match self {
+            Self::Machine(_) => i32::try_from(state.qemu_pid.context("QEMU runs")?)?,
+            Self::Cluster(pods) => pods.qemu()?,
+        };
+        group_of(qemu).map(Some)
     }
 
     /// The guest at this address.
@@ -174,50 +183,6 @@ impl Pods {
         ensure!(all.len() == 1, "there are QEMUs {all:?}");
         all.first().copied().context("there is none")
     }
-}
-
-/// Waits until the quota of a control group is that of this many CPUs or more; when it was.
-pub(crate) async fn has_quota(group: &Path, cpus: u32) -> Result<Instant> {
-    let began = Instant::now();
-    while quota(group)?.is_some_and(|quota| quota < f64::from(cpus)) {
-        ensure!(
-            began.elapsed() < PATIENCE,
-            "the quota stays {:?}",
-            quota(group)
-        );
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-    Ok(Instant::now())
-}
-
-/// The control group that shares out a process's CPU time.
-fn group_of(pid: i32) -> Result<PathBuf> {
-    let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup"))?;
-    let found = groups.lines().find_map(|line| {
-        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
-        let is_it = controllers.is_empty() || controllers.split(',').any(|it| it == "cpu");
-        let group = Path::new("/sys/fs/cgroup")
-            .join(controllers)
-            .join(path.trim_start_matches('/'));
-        (is_it && group.is_dir()).then_some(group)
-    });
-    found.with_context(|| format!("the control group of {pid}"))
-}
-
-/// CPUs' time that a group has; `None`: as much as there is.
-fn quota(group: &Path) -> Result<Option<f64>> {
-    let read = |name: &str| std::fs::read_to_string(group.join(name));
-    let (quota, period) = match read("cpu.max") {
-        Ok(line) => {
-            let (quota, period) = line.trim().split_once(' ').context("cpu.max")?;
-            (quota.to_owned(), period.to_owned())
-        }
-        Err(_) => (read("cpu.cfs_quota_us")?, read("cpu.cfs_period_us")?),
-    };
-    let microseconds = |text: &str| text.trim().parse::<f64>().ok().filter(|it| *it > 0.0);
-    Ok(microseconds(&quota)
-        .zip(microseconds(&period))
-        .map(|(quota, period)| quota / period))
 }
 
 fn parent(pid: i32) -> Result<Pid> {

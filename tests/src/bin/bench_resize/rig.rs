@@ -1,19 +1,22 @@
 //! The guest that is measured, and the two ways to resize it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use bellows_tests::guest::Guest;
 use bellows_tests::patience::wait_for;
 use bellows_tests::process::cpu_by_program;
-use bellows_tests::qmp::Qmp;
+use bellows_tests::qmp::{Batch, Qmp};
 use bellows_tests::site::BOOT_PATIENCE;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde_json::Value;
 use tokio::task::JoinHandle;
 
-use super::place::{Place, has_quota};
+use super::place::Place;
+use super::quota::{Raised, has_quota};
 use super::{STEPS, Step};
 
 /// The VM that is measured.
@@ -27,10 +30,12 @@ const PLUGS_PER_GUEST: u32 = 50;
 /// How long memory stands still before the runner takes it to be at rest, and a little.
 const AT_REST: Duration = Duration::from_millis(2500);
 
-/// Every measured step begins with a guest at rest: one that has just worked is quicker to answer, one way or the other.
+/// Every measured step begins with a guest at rest: one that has just worked is quicker to answer,
+/// one way or the other.
 const REST: Duration = Duration::from_millis(500);
 
-/// The stages whose times are shown: the name of the figure, and the stage as `bellows resizes` names it.
+/// The stages whose times are shown: the name of the figure, and the stage as `bellows resizes`
+/// names it.
 pub(crate) const STAMPED: [(&str, &str); 3] = [
     ("controller", "controller"),
     ("qmp", "qmp"),
@@ -41,7 +46,8 @@ pub(crate) const STAMPED: [(&str, &str); 3] = [
 pub(crate) struct Took {
     /// From the patch until the guest saw it.
     pub(crate) visible_ms: f64,
-    /// From the patch until the guest saw it and its quota, where it has one, gave it the time of all its CPUs.
+    /// From the patch until the guest saw it and its quota, where it has one, gave it the time of
+    /// all its CPUs.
     pub(crate) usable_ms: f64,
     /// From the patch until the API answered it.
     pub(crate) answered_ms: f64,
@@ -87,9 +93,9 @@ impl Rig {
         self.place.bench()
     }
 
-    /// Sees to a guest that can make the pair of steps once more, and has made it before. A QEMU under TCG can plug only
-    /// so many CPUs in its life, so that a worn guest is replaced. Returns what the first time took by hand, if this was
-    /// it.
+    /// Sees to a guest that can make the pair of steps once more, and has made it before. A QEMU
+    /// under TCG can plug only so many CPUs in its life, so that a worn guest is replaced. Returns
+    /// what the first time took by hand, if this was it.
     pub(crate) async fn be_ready(
         &mut self,
         up: &'static Step,
@@ -111,12 +117,14 @@ impl Rig {
         self.by_hand(up, down).await.map(Some)
     }
 
-    /// Listens to the guest until it sees the size that a step leads to. The question is in the guest before the step begins: a guest
-    /// that is asked while it changes its size has that to do as well.
+    /// Listens to the guest until it sees the size that a step leads to. The question is in the
+    /// guest before the step begins: a guest that is asked while it changes its size has that to do
+    /// as well.
     async fn listen(&self, step: &'static Step, by: &str) -> JoinHandle<Result<Seen>> {
         let (cpus, slots) = step.to;
         let total = self.base_total + SLOT * u64::from(slots - 1);
-        // The kernel keeps a little of what is plugged for itself; 64 MiB tell one slot from the next with ease.
+        // The kernel keeps a little of what is plugged for itself; 64 MiB tell one slot from the
+        // next with ease.
         let slack = 64 << 20;
         let guest = self.guest.clone();
         let what = format!("{} by {by}", step.name);
@@ -138,7 +146,7 @@ impl Rig {
     /// From the patch until the guest sees it; then waits until the object says so too.
     pub(crate) async fn by_object(&mut self, step: &'static Step) -> Result<Took> {
         self.revision += 1;
-        let group = self.place.quota_group()?;
+        let group = self.place.quota_group().await?;
         let seen = self.listen(step, "the object").await;
         let before = self.costs.then(cpu_by_program).unwrap_or_default();
         let began = Instant::now();
@@ -188,17 +196,27 @@ impl Rig {
         }))
     }
 
-    /// Milliseconds of the same two steps by raw QMP, with the runner stopped.
+    /// Milliseconds of the same two steps by raw QMP, with the runner stopped. They are done as
+    /// quickly as raw QMP can: free slots are known and commands written out before the clock
+    /// starts, and the guest has the time of all its CPUs from the plug on, as the runner gives it.
     pub(crate) async fn by_hand(
         &mut self,
         up: &'static Step,
         down: &'static Step,
     ) -> Result<(f64, f64)> {
         let rundir = self.place.rundir().await?;
+        let group = self.place.quota_group().await?;
         let stopped = Stopped::of(self.place.runner_process().await?)?;
+        // The runner does not look at its quota again: what was there is put back before it goes
+        // on.
+        let raise = |group: PathBuf| Raised::to(&group, up.to.0);
+        let raised = group.map(raise).transpose()?;
         let mut qmp = Qmp::connect(&rundir.join("qmp-manual.sock")).await?;
-        let grow = self.timed(&mut qmp, up).await?;
-        let shrink = self.timed(&mut qmp, down).await?;
+        let slots = qmp.free_cpus().await?;
+        let batch = up.commands(&slots)?;
+        let grow = self.timed(&mut qmp, up, &batch).await?;
+        let batch = down.commands(&slots)?;
+        let shrink = self.timed(&mut qmp, down, &batch).await?;
         // All the way back, by QEMU's account too, before the runner looks again.
         let began = Instant::now();
         while !qmp.plugged_cpus().await?.is_empty() || qmp.memory().await? != 0 {
@@ -208,6 +226,7 @@ impl Rig {
             );
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
+        drop(raised);
         drop(stopped);
         if up.from.1 != up.to.1 {
             self.let_the_runner_look().await?;
@@ -215,8 +234,9 @@ impl Rig {
         Ok((grow, shrink))
     }
 
-    /// A runner that stood still reads first what the guest said meanwhile. It sees the guest as it is before it is
-    /// measured again: memory at rest, and a report made then, which one CPU more and less brings about.
+    /// A runner that stood still reads first what the guest said meanwhile. It sees the guest as it
+    /// is before it is measured again: memory at rest, and a report made then, which one CPU more
+    /// and less brings about.
     async fn let_the_runner_look(&mut self) -> Result<()> {
         let (place, base_total) = (&self.place, self.base_total);
         wait_for("a runner that sees its guest", PATIENCE, || async {
@@ -237,24 +257,35 @@ impl Rig {
         Ok(())
     }
 
-    async fn timed(&self, qmp: &mut Qmp, step: &'static Step) -> Result<f64> {
+    async fn timed(&self, qmp: &mut Qmp, step: &'static Step, batch: &Batch) -> Result<f64> {
         let seen = self.listen(step, "raw QMP").await;
         let began = Instant::now();
-        let id = |cpu: u32| format!("bench-cpu{cpu}");
-        for cpu in step.from.0..step.to.0 {
-            qmp.plug_cpu(&id(cpu)).await?;
-        }
-        for cpu in (step.to.0..step.from.0).rev() {
-            qmp.unplug_cpu(&id(cpu)).await?;
-        }
-        if step.from.1 != step.to.1 {
-            qmp.set_memory(u64::from(step.to.1 - 1) * SLOT).await?;
-        }
+        qmp.run(batch).await?;
         Ok(milliseconds(seen.await??.at - began))
     }
 }
 
-/// When a guest saw its new size, and what each program of this machine had worked by then, where that is measured.
+impl Step {
+    /// The step over QMP; `slots` are the free ones at the smallest size, the lowest first.
+    fn commands(&self, slots: &[Value]) -> Result<Batch> {
+        let mut batch = Batch::default();
+        let id = |cpu: u32| format!("bench-cpu{cpu}");
+        for (cpu, index) in (self.from.0..self.to.0).zip(0..) {
+            let slot: &Value = slots.get(index).context("no free CPU slot")?;
+            batch.plug_cpu(slot, &id(cpu));
+        }
+        for cpu in (self.to.0..self.from.0).rev() {
+            batch.unplug_cpu(&id(cpu));
+        }
+        if self.from.1 != self.to.1 {
+            batch.set_memory(u64::from(self.to.1 - 1) * SLOT);
+        }
+        Ok(batch)
+    }
+}
+
+/// When a guest saw its new size, and what each program of this machine had worked by then, where
+/// that is measured.
 struct Seen {
     at: Instant,
     work: BTreeMap<String, Duration>,
