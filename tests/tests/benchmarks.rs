@@ -1,6 +1,14 @@
-//! Benchmarks as programs: what their exit status says.
+//! Benchmarks as programs: what their exit status says, and what signals leave behind.
 
-use std::process::{Command, Output};
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use bellows_tests::patience::wait_for;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The agent's benchmark without a round: what was measured of the inner loops is all it shows.
 fn bench_agent(hot_paths: &str, options: &[&str]) -> Output {
@@ -51,4 +59,72 @@ fn figures_are_written_when_a_target_is_missed() {
     let text = std::fs::read_to_string(&file).expect("the figures");
     let written: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!(written["figures"][0]["met"], false);
+}
+
+/// Killed when dropped.
+struct Running(Child);
+
+impl Running {
+    fn start(command: &mut Command) -> Self {
+        Self(command.spawn().expect("it starts"))
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_raw(self.0.id().cast_signed())
+    }
+
+    /// The letter of its state as `/proc` has it: `T` is stopped.
+    fn state(&self) -> char {
+        let process = procfs::process::Process::new(self.pid().as_raw()).expect("it is there");
+        process.stat().expect("its state").state
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Before, the runner stayed stopped for ever: a signal ended the benchmark with nothing dropped.
+async fn runner_goes_on_after(signal: Signal, status: i32) {
+    let runner = Running::start(Command::new("sleep").arg("600"));
+    let mut bench = Running::start(
+        Command::new(env!("CARGO_BIN_EXE_bench-resize"))
+            .args(["--hold", &runner.pid().to_string()])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null()),
+    );
+    let mut said = String::new();
+    let stdout = bench.0.stdout.take().expect("its output");
+    let read = BufReader::new(stdout).read_line(&mut said);
+    read.expect("a line");
+    assert_eq!(said, "stopped\n");
+    // The kernel stops a process that runs when it next looks.
+    let state = || async {
+        let state = runner.state();
+        if state == 'T' {
+            Ok(())
+        } else {
+            Err(state.to_string())
+        }
+    };
+    wait_for("a stopped process", PATIENCE, state)
+        .await
+        .expect("it is stopped");
+    kill(bench.pid(), signal).expect("it runs");
+    let ended = bench.0.wait().expect("it ends");
+    assert_eq!(ended.code(), Some(status), "{ended}");
+    assert_ne!(runner.state(), 'T', "the runner is still stopped");
+}
+
+#[tokio::test]
+async fn sigterm_leaves_no_runner_stopped() {
+    runner_goes_on_after(Signal::SIGTERM, 143).await;
+}
+
+#[tokio::test]
+async fn sigint_leaves_no_runner_stopped() {
+    runner_goes_on_after(Signal::SIGINT, 130).await;
 }

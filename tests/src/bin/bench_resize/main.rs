@@ -1,39 +1,49 @@
 //! Patch of the VM object to guest-visible, beside raw QMP on the same guest in the same run.
 //!
-//! Each repeat does the step once through the object and once by hand over QMP, in turn, so that a change in the machine's
-//! speed meets both. While QMP is used by hand the VM's runner is stopped (SIGSTOP), because it would put back the size it
-//! was told to hold. "Guest-visible" is what the daemon in the guest reports: CPUs online, MemTotal.
+//! Each repeat does the step once through the object and once by hand over QMP, in turn, so that a
+//! change in the machine's speed meets both. While QMP is used by hand the VM's runner is stopped
+//! (SIGSTOP), because it would put back the size it was told to hold. "Guest-visible" is what the
+//! daemon in the guest reports: CPUs online, MemTotal.
 //!
-//! The first time in a guest's life is slow, whoever asks (the kernel sets up what it keeps for later times), so each pair
-//! of steps is made once by hand before it is measured; what that took is shown beside the rest.
+//! The first time in a guest's life is slow, whoever asks (the kernel sets up what it keeps for
+//! later times), so each pair of steps is made once by hand before it is measured; what that took
+//! is shown beside the rest.
 //!
-//! With `--cluster` the guest is in a pod of a real cluster and the patch goes through a real API server to the deployed parts. This
-//! thread, the only one, is then on the nodes' network.
+//! With `--cluster` the guest is in a pod of a real cluster and the patch goes through a real API
+//! server to the deployed parts. The main thread is then on the nodes' network.
 //!
-//! A CPU that a guest sees is of use once the quota of its QEMU gives it the time for it: that is shown as well ("usable").
+//! A CPU that a guest sees is of use once the quota of its QEMU gives it the time for it: that is
+//! shown as well ("usable").
 //!
-//! Beside the whole time stands where it goes: how long the API took to answer the patch, what the parts stamped, and with `--costs`
-//! how long each program of the machine worked meanwhile: they share its processors with the guest.
+//! Beside the whole time stands where it goes: how long the API took to answer the patch, what the
+//! parts stamped, and with `--costs` how long each program of the machine worked meanwhile: they
+//! share its processors with the guest.
 
 mod place;
+mod progress;
 mod quota;
 mod rig;
+mod stopped;
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use bellows_tests::figures::{Bench, Figure, Machine, Output, median_error, percentile, spread};
 use clap::{Parser, ValueEnum};
+use nix::unistd::Pid;
 
 use place::Place;
+use progress::Progress;
 use rig::{Rig, STAMPED, Took};
+use stopped::{Stopped, catch_signals};
 
 /// CPUs of the "+N" step.
 const MANY: u32 = 3;
 /// What a resize may take over raw QMP, as a ratio of medians.
 const RATIO_TARGET: f64 = 1.2;
-/// What the slowest resizes may take over the slowest by raw QMP, milliseconds at the 99th percentile.
+/// What the slowest resizes may take over the slowest by raw QMP, milliseconds at the 99th
+/// percentile.
 const EXCESS_TARGET_MS: f64 = 100.0;
 
 /// Work of a program that is not told, milliseconds a step.
@@ -51,9 +61,13 @@ struct Cli {
     /// In a cluster of one node, not under `bellows up`; needs root
     #[arg(long)]
     cluster: bool,
-    /// Measure what each program of the machine works meanwhile, which costs each step some milliseconds
+    /// Measure what each program works meanwhile, which costs each step some milliseconds
     #[arg(long)]
     costs: bool,
+    /// Stop this process as a runner is stopped, and wait: for a test of what signals leave behind
+    #[arg(long, value_name = "PID", hide = true,
+        value_parser = clap::value_parser!(i32).range(2..))]
+    hold: Option<i32>,
     #[command(flatten)]
     output: Output,
 }
@@ -107,6 +121,24 @@ const fn pair(names: (&'static str, &'static str), to: (u32, u32)) -> (Step, Ste
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<ExitCode> {
     let cli = Cli::parse();
+    let interrupted = catch_signals()?;
+    // What is dropped when a signal comes lets a stopped runner go on, and ends the guests.
+    tokio::select! {
+        status = run(&cli) => status,
+        status = interrupted => {
+            let status = status.context("signals are no longer received")?;
+            eprintln!("interrupted");
+            Ok(ExitCode::from(status))
+        }
+    }
+}
+
+async fn run(cli: &Cli) -> Result<ExitCode> {
+    if let Some(process) = cli.hold {
+        return hold(process).await;
+    }
+    let progress = Progress::start()?;
+    progress.step("start the parts and boot a guest");
     let place = if cli.cluster {
         Place::cluster().await?
     } else {
@@ -114,26 +146,10 @@ async fn main() -> Result<ExitCode> {
     };
     let mut rig = Rig::new(place, cli.costs).await?;
     let mut figures = Vec::new();
-    for (which, (up, down)) in &STEPS {
-        if !cli.steps.is_empty() && !cli.steps.contains(which) {
-            continue;
+    for (which, pair) in &STEPS {
+        if cli.steps.is_empty() || cli.steps.contains(which) {
+            figures.extend(pair_figures(&mut rig, &progress, pair, cli.repeats).await?);
         }
-        let mut ours = (Vec::new(), Vec::new());
-        let mut raw = (Vec::new(), Vec::new());
-        let mut first = (Vec::new(), Vec::new());
-        for _ in 0..cli.repeats {
-            if let Some((grow, shrink)) = rig.be_ready(up, down).await? {
-                first.0.push(grow);
-                first.1.push(shrink);
-            }
-            ours.0.push(rig.by_object(up).await?);
-            ours.1.push(rig.by_object(down).await?);
-            let (grow, shrink) = rig.by_hand(up, down).await?;
-            raw.0.push(grow);
-            raw.1.push(shrink);
-        }
-        figures.extend(figures_of(up.name, &ours.0, &raw.0, &first.0));
-        figures.extend(figures_of(down.name, &ours.1, &raw.1, &first.1));
     }
     let bench = Bench {
         bench: rig.bench().into(),
@@ -143,7 +159,47 @@ async fn main() -> Result<ExitCode> {
     bench.finish(&cli.output)
 }
 
-/// By how much the ratio may be off: these times differ so much from one resize to the next that twenty of them do not tell 1.1 from 1.2.
+/// Holds a process still until a signal ends this program.
+#[expect(clippy::print_stdout, reason = "the test waits for this line")]
+async fn hold(process: i32) -> Result<ExitCode> {
+    let _stopped = Stopped::of(Pid::from_raw(process))?;
+    println!("stopped");
+    std::future::pending().await
+}
+
+/// Both ways of both steps of a pair, in turn.
+async fn pair_figures(
+    rig: &mut Rig,
+    progress: &Progress,
+    (up, down): &'static (Step, Step),
+    repeats: u32,
+) -> Result<Vec<Figure>> {
+    let mut ours = (Vec::new(), Vec::new());
+    let mut raw = (Vec::new(), Vec::new());
+    let mut first = (Vec::new(), Vec::new());
+    for repeat in 1..=repeats {
+        let step = |what: &str| progress.step(format!("repeat {repeat} of {repeats}: {what}"));
+        step(&format!("a guest that can make {}", up.name));
+        if let Some((grow, shrink)) = rig.be_ready(up, down).await? {
+            first.0.push(grow);
+            first.1.push(shrink);
+        }
+        step(&format!("{} by the object", up.name));
+        ours.0.push(rig.by_object(up).await?);
+        step(&format!("{} by the object", down.name));
+        ours.1.push(rig.by_object(down).await?);
+        step(&format!("{} and {} by raw QMP", up.name, down.name));
+        let (grow, shrink) = rig.by_hand(up, down).await?;
+        raw.0.push(grow);
+        raw.1.push(shrink);
+    }
+    let mut figures = figures_of(up.name, &ours.0, &raw.0, &first.0);
+    figures.extend(figures_of(down.name, &ours.1, &raw.1, &first.1));
+    Ok(figures)
+}
+
+/// By how much the ratio may be off: these times differ so much from one resize to the next that
+/// twenty of them do not tell 1.1 from 1.2.
 fn ratio_error(name: &str, ratio: f64, ours: &[f64], raw: &[f64]) -> Figure {
     let error = ratio * median_error(ours).hypot(median_error(raw));
     Figure::lower(format!("{name}_ratio_error"), error, "x", None)

@@ -10,13 +10,12 @@ use bellows_tests::patience::wait_for;
 use bellows_tests::process::cpu_by_program;
 use bellows_tests::qmp::{Batch, Qmp};
 use bellows_tests::site::BOOT_PATIENCE;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
 use super::place::Place;
 use super::quota::{Raised, has_quota};
+use super::stopped::Stopped;
 use super::{STEPS, Step};
 
 /// The VM that is measured.
@@ -305,23 +304,6 @@ fn worked(
         (program.clone(), milliseconds(after.saturating_sub(before)))
     });
     worked.collect()
-}
-
-/// A runner that is stopped until this is dropped.
-struct Stopped(Pid);
-
-impl Stopped {
-    fn of(runner: Pid) -> Result<Self> {
-        kill(runner, Signal::SIGSTOP).context("stop the runner")?;
-        Ok(Self(runner))
-    }
-}
-
-impl Drop for Stopped {
-    fn drop(&mut self) {
-        // A runner that has gone needs no waking.
-        let _ = kill(self.0, Signal::SIGCONT);
-    }
 }
 
 async fn boot(place: &Place) -> Result<(Guest, u64, String)> {
