@@ -1,6 +1,7 @@
-//! The API as far as a scheduler needs it for permits: lists of any length, made as they are read, watches that tell of writes
-//! where they are to and of nothing else, and conditional writes of a VM's annotations. As cheap as can be, because it shares the
-//! processors with what is measured. Calls about Leases are handed on to a real API server, where there is one.
+//! The API as far as a scheduler needs it for permits: lists of any length, made as they are read,
+//! watches that tell of writes where they are to and of nothing else, and conditional writes of a
+//! VM's annotations. As cheap as can be, because it shares its processor with the clients.
+//! Calls about Leases are handed on to a real API server, where there is one.
 
 use std::borrow::Cow;
 use std::convert::Infallible;
@@ -20,6 +21,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+
+use super::cores::stay_on;
 
 /// VMs on a node.
 const VMS_PER_NODE: usize = 100;
@@ -45,6 +48,19 @@ struct Objects {
     leases: Option<kube::Client>,
 }
 
+/// What is played.
+#[derive(Default)]
+pub(super) struct Played {
+    /// Running VMs, each with its pod.
+    pub(super) count: usize,
+    /// Whether watches tell of each write, as those of a real API do.
+    pub(super) tells: bool,
+    /// The real API server that Leases are handed on to.
+    pub(super) leases: Option<kube::Client>,
+    /// The processor of its thread; any where there is none.
+    pub(super) core: Option<usize>,
+}
+
 /// The running API.
 pub(super) struct PlayedApi {
     address: SocketAddr,
@@ -56,9 +72,14 @@ type Broken = Box<dyn std::error::Error + Send + Sync>;
 type Answer = Response<UnsyncBoxBody<Bytes, Broken>>;
 
 impl PlayedApi {
-    /// Serves `count` running VMs with their pods, on one thread of its own until the process ends. Whether its watches tell of
-    /// writes is said by `tells`.
-    pub(super) fn start(count: usize, tells: bool, leases: Option<kube::Client>) -> Result<Self> {
+    /// Serves the VMs with their pods, on one thread of its own until the process ends.
+    pub(super) fn start(played: Played) -> Result<Self> {
+        let Played {
+            count,
+            tells,
+            leases,
+            core,
+        } = played;
         let first = || Vm {
             version: 1,
             requested: json!(UNIT).to_string(),
@@ -81,6 +102,7 @@ impl PlayedApi {
         std::thread::Builder::new()
             .name("played-api".into())
             .spawn(move || {
+                core.map_or(Ok(()), stay_on)?;
                 told.send(std::fs::read_link("/proc/thread-self")?)?;
                 runtime.block_on(accept(listener, objects))
             })?;
@@ -208,7 +230,8 @@ impl Objects {
     }
 
     fn list(&self, kind: &str, query: &str) -> Answer {
-        // A page may be newer than its list and says the version of the first one: what came since is told once more.
+        // A page may be newer than its list and says the version of the first one: what came since
+        // is told once more.
         let token = text_option(query, "continue").and_then(|token| token.split_once('.'));
         let token =
             token.and_then(|(from, version)| Some((from.parse().ok()?, version.parse().ok()?)));

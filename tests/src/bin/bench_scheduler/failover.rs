@@ -1,5 +1,6 @@
-//! Two replicas, the embedded API server, one Lease as it ships: how long no increase is permitted when the leader goes. With very
-//! many VMs known, these are played (`api`), and only the Lease is real.
+//! Two replicas, the embedded API server, one Lease as it ships: how long no increase is permitted
+//! when the leader goes. With very many VMs known, these are played (`api`), and only the Lease is
+//! real.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,7 +17,7 @@ use kube::api::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::api::{PlayedApi, name};
+use super::api::{Played, PlayedApi, name};
 
 /// How the leader ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,7 +32,8 @@ pub(super) enum End {
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Between two attempts of the client.
 const PACE: Duration = Duration::from_millis(2);
-/// A follower that has just come is left alone for so long, as in a rolling update, and until it has listed all.
+/// A follower that has just come is left alone for so long, as in a rolling update, and until it
+/// has listed all.
 const SETTLE: Duration = Duration::from_secs(3);
 /// What a follower says then.
 const LISTED: &str = "all is listed for a hand-over";
@@ -104,7 +106,12 @@ impl Site {
             populate(client).await?;
             "vm-pod".to_owned()
         } else {
-            let played = PlayedApi::start(vms, true, Some(client))?;
+            let played = PlayedApi::start(Played {
+                count: vms,
+                tells: true,
+                leases: Some(client),
+                core: None,
+            })?;
             path = dir.path().join("played.kubeconfig");
             std::fs::write(&path, played.kubeconfig())?;
             format!("{}-pod", name(0))
@@ -152,7 +159,8 @@ impl Site {
         .await
     }
 
-    /// Asks one replica for one unit more, or less, until it permits more; milliseconds since `began`.
+    /// Asks one replica for one unit more, or less, until it permits more; milliseconds since
+    /// `began`.
     async fn grown(&mut self, replica: &Replica, began: Instant) -> Result<f64> {
         while began.elapsed() < PATIENCE {
             let wish = if self.permit == 1 { 2 } else { 1 };

@@ -1,5 +1,5 @@
-//! Clients that ask for permits as fast as they are answered, each on a connection of its own, by bare sockets: what a client
-//! library costs is not the scheduler's.
+//! Clients that ask for permits as fast as they are answered, each on a connection of its own, by
+//! bare sockets: what a client library costs is not the scheduler's.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -9,6 +9,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use super::api::name;
+use super::cores::run_on;
 
 /// Connections, each with one request at a time.
 const CONNECTIONS: usize = 16;
@@ -31,12 +32,13 @@ pub(super) struct Load {
 }
 
 impl Load {
-    /// Asks for the `count` VMs in turn, on one thread of its own: more of them would only wake each other.
+    /// Asks for the `count` VMs in turn, on one thread of its own: more of them would only wake
+    /// each other. It stays on `core`, where there is one.
     pub(super) async fn run(
         address: SocketAddr,
-        kind: Kind,
-        count: usize,
+        (kind, count): (Kind, usize),
         lasts: Duration,
+        core: Option<usize>,
     ) -> Result<Self> {
         let load = move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
@@ -44,7 +46,7 @@ impl Load {
                 .build()?;
             runtime.block_on(Self::all(address, kind, count, lasts))
         };
-        tokio::task::spawn_blocking(load).await?
+        tokio::task::spawn_blocking(move || run_on(core, load)).await?
     }
 
     async fn all(address: SocketAddr, kind: Kind, count: usize, lasts: Duration) -> Result<Self> {

@@ -1,20 +1,21 @@
-//! The scheduler's binary over real HTTP: permits a second with few and many VMs known, and how long nobody grants when the
-//! leader goes.
+//! The scheduler's binary over real HTTP: permits a second with few and many VMs known, and how
+//! long nobody grants when the leader goes.
 //!
-//! For permits the API is played by this process (`api`), so that what is measured is the scheduler; it shares the processors
-//! with it, and with the clients. For the gaps everything is real: two replicas, the embedded API server, one Lease; with very many
-//! VMs known all but the Lease is played. For pods bound a second the API server and kube-scheduler are Kubernetes' own.
+//! For permits the API is played by this process (`api`), so that what is measured is the
+//! scheduler. On a machine with two processors the scheduler has one for itself, and the played API
+//! and the clients share the other. For the gaps everything is real: two replicas, the embedded API
+//! server, one Lease; with very many VMs known all but the Lease is played. For pods bound a second
+//! the API server and kube-scheduler are Kubernetes' own.
 
 mod api;
+mod cores;
 mod failover;
 mod load;
 mod placing;
 
 use std::net::SocketAddr;
-use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
@@ -25,7 +26,8 @@ use bellows_tests::site::install_crypto;
 use clap::Parser;
 use serde_json::Value;
 
-use api::PlayedApi;
+use api::{Played, PlayedApi};
+use cores::{Cores, run_on};
 use load::{Kind, Load};
 
 /// What the figures are held against; the rows of SPECIFICATION.md.
@@ -90,8 +92,8 @@ async fn main() -> Result<ExitCode> {
     .finish(&cli.output)
 }
 
-/// Permits with so many VMs known: with watches that are silent, so that nothing but permits is measured, and with watches that
-/// tell of each write, as those of a real API do.
+/// Permits with a number of VMs known: with watches that are silent, so that nothing but permits is
+/// measured, and with watches that tell of each write, as those of a real API do.
 async fn permits(cli: &Cli, bin_dir: &Path, count: usize) -> Result<Vec<Figure>> {
     let lasts = Duration::from_secs(cli.seconds);
     let named = |name: &str| format!("{name}_{count}_vms");
@@ -107,13 +109,13 @@ async fn permits(cli: &Cli, bin_dir: &Path, count: usize) -> Result<Vec<Figure>>
     ] {
         tell(&format!("{count} VMs: {word}"));
         let name = |name: &str| named(&format!("{name}_{word}"));
-        figures.extend(silent.load(kind, lasts, Some(target), name).await?);
+        figures.extend(silent.load(kind, lasts, target, name).await?);
     }
     drop(silent);
     tell(&format!("{count} VMs: up_down, told by watches"));
     let mut told = Pair::start(bin_dir, count, true).await?;
     let name = |name: &str| named(&format!("{name}_up_down_told"));
-    figures.extend(told.load(Kind::UpAndDown, lasts, None, name).await?);
+    figures.extend(told.load(Kind::UpAndDown, lasts, MOVE_TARGET, name).await?);
     Ok(figures)
 }
 
@@ -126,25 +128,34 @@ struct Pair {
     /// What it took to be ready.
     ready_s: f64,
     count: usize,
+    cores: Option<Cores>,
     _dir: tempfile::TempDir,
 }
 
 impl Pair {
     async fn start(bin_dir: &Path, count: usize, tells: bool) -> Result<Self> {
-        let api = PlayedApi::start(count, tells, None)?;
+        let cores = Cores::find()?;
+        let api = PlayedApi::start(Played {
+            count,
+            tells,
+            leases: None,
+            core: cores.map(|cores| cores.played),
+        })?;
         let dir = tempfile::tempdir()?;
         let kubeconfig = dir.path().join("kubeconfig");
         std::fs::write(&kubeconfig, api.kubeconfig())?;
         let began = Instant::now();
-        let mut scheduler = Process::start(
-            Command::new(bin_dir.join("autoscale-scheduler"))
-                .args(["--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0"])
-                .env("SCHEDULER_PERMITS_FOR_ANYONE", "true")
-                .args(["--takeover-wait-ms", "0"])
-                .env("KUBECONFIG", &kubeconfig)
-                .env("RUST_LOG", "warn"),
-            std::fs::File::create(dir.path().join("log"))?,
-        )?;
+        let mut command = Command::new(bin_dir.join("autoscale-scheduler"));
+        command
+            .args(["--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0"])
+            .env("SCHEDULER_PERMITS_FOR_ANYONE", "true")
+            .args(["--takeover-wait-ms", "0"])
+            .env("KUBECONFIG", &kubeconfig)
+            .env("RUST_LOG", "warn");
+        let log = std::fs::File::create(dir.path().join("log"))?;
+        let mut scheduler = run_on(cores.map(|cores| cores.scheduler), || {
+            Process::start(&mut command, log)
+        })?;
         let (permits, ready) = addresses(&scheduler.first_line()?)?;
         until_ready(&ready).await?;
         Ok(Self {
@@ -153,6 +164,7 @@ impl Pair {
             permits,
             ready_s: began.elapsed().as_secs_f64(),
             count,
+            cores,
             _dir: dir,
         })
     }
@@ -161,16 +173,24 @@ impl Pair {
         &mut self,
         kind: Kind,
         lasts: Duration,
-        target: Option<f64>,
+        target: f64,
         named: impl Fn(&str) -> String,
     ) -> Result<Vec<Figure>> {
         let (spent, played) = (self.scheduler.cpu()?, self.api.cpu()?);
-        let load = Load::run(self.permits, kind, self.count, lasts).await?;
+        let asked = (kind, self.count);
+        let core = self.cores.map(|cores| cores.played);
+        let load = Load::run(self.permits, asked, lasts, core).await?;
         let used = Used {
             scheduler: (self.scheduler.cpu()?.saturating_sub(spent)).as_secs_f64(),
             played: (self.api.cpu()?.saturating_sub(played)).as_secs_f64(),
         };
-        Ok(figures_of((kind, target), &load, &used, named))
+        let figures = Measured {
+            kind,
+            load,
+            used,
+            has_own_core: core.is_some(),
+        };
+        Ok(figures.figures(target, named))
     }
 }
 
@@ -180,41 +200,53 @@ struct Used {
     played: f64,
 }
 
-/// The figures of one load. That of the way up and down is held against its target without the time that the played API took: it
-/// runs on the same processors, where a real one would not.
-fn figures_of(
-    (kind, target): (Kind, Option<f64>),
-    load: &Load,
-    used: &Used,
-    named: impl Fn(&str) -> String,
-) -> Vec<Figure> {
-    let answers = as_f64(load.took.len());
-    let whole = answers / load.seconds;
-    let processors = available_parallelism().map_or(1, NonZero::get);
-    let without = answers / (load.seconds - used.played / as_f64(processors));
-    let rate = |name: &str, value, target| Figure::higher(named(name), value, "1/s", target);
-    let lower = |name: &str, value, unit, target| Figure::lower(named(name), value, unit, target);
-    let mut figures = match kind {
-        Kind::Nothing => vec![rate("permits_per_s", whole, target)],
-        Kind::UpAndDown => vec![
-            rate("permits_per_s", whole, None),
-            rate("permits_per_s_without_api", without, target),
-        ],
-    };
-    let took = |percent| percentile(&load.took, percent);
-    let each_us = |seconds: f64| seconds / answers * 1e6;
-    figures.extend([
-        lower("permit_ms_p50", took(50), "ms", None),
-        lower("permit_ms_p99", took(99), "ms", Some(P99_TARGET_MS)),
-        lower("cpu_us_per_permit", each_us(used.scheduler), "us", None),
-        lower(
-            "played_api_cpu_us_per_permit",
-            each_us(used.played),
-            "us",
-            None,
-        ),
-    ]);
-    figures
+/// One load and what it took.
+struct Measured {
+    kind: Kind,
+    load: Load,
+    used: Used,
+    /// Whether the scheduler shared its processor with nothing of the benchmark's.
+    has_own_core: bool,
+}
+
+impl Measured {
+    fn figures(&self, target: f64, named: impl Fn(&str) -> String) -> Vec<Figure> {
+        let Self { load, used, .. } = self;
+        let answers = as_f64(load.took.len());
+        let lower = |name: &str, value, unit| Figure::lower(named(name), value, unit, None);
+        let took = |percent| percentile(&load.took, percent);
+        let each_us = |seconds: f64| seconds / answers * 1e6;
+        let per_cpu_second = answers / used.scheduler;
+        let p99 = Some(P99_TARGET_MS);
+        let mut figures = self.rates(answers, target, &named);
+        figures.extend([
+            lower("permit_ms_p50", took(50), "ms"),
+            Figure::lower(named("permit_ms_p99"), took(99), "ms", p99),
+            Figure::higher(named("permits_per_cpu_s"), per_cpu_second, "1/s", None),
+            lower("cpu_us_per_permit", each_us(used.scheduler), "us"),
+            lower("played_api_cpu_us_per_permit", each_us(used.played), "us"),
+            // Of one processor. Well below 1 it is what is played that could do no more.
+            Figure::higher(named("cpu_busy"), used.scheduler / load.seconds, "", None),
+        ]);
+        figures
+    }
+
+    /// Permits a second. Where the scheduler shares the only processor with the played API, the way
+    /// up and down is held against its target without the API's time: a real one runs elsewhere.
+    fn rates(&self, answers: f64, target: f64, named: impl Fn(&str) -> String) -> Vec<Figure> {
+        let rate = |name: &str, seconds: f64, target| {
+            Figure::higher(named(name), answers / seconds, "1/s", target)
+        };
+        let seconds = self.load.seconds;
+        if self.has_own_core || self.kind == Kind::Nothing {
+            return vec![rate("permits_per_s", seconds, Some(target))];
+        }
+        let without = seconds - self.used.played;
+        vec![
+            rate("permits_per_s", seconds, None),
+            rate("permits_per_s_without_api", without, Some(target)),
+        ]
+    }
 }
 
 /// How long no increase is permitted when the leader is killed, and when it is told to go.

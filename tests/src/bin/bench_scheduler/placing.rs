@@ -1,4 +1,5 @@
-//! Real API server, real kube-scheduler: how many pods a second are bound with our process as its extender, and without.
+//! Real API server, real kube-scheduler: how many pods a second are bound with our process as its
+//! extender, and without.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
