@@ -1,4 +1,5 @@
-//! Follows the VM objects: notes when a size was seen, and plays the controller, which copies what is asked into the status.
+//! Follows the VM objects: notes when a size was seen, and plays the controller, which copies what
+//! is asked into the status.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};

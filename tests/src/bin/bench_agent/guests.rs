@@ -1,6 +1,8 @@
-//! The guests' side of many VMs in one process: for each a metrics endpoint and a monitor, on a loopback address of its own.
+//! The guests' side of many VMs in one process: for each a metrics endpoint and a monitor, on a
+//! loopback address of its own.
 //!
-//! A guest shows whatever load it is told to, approves every shrink, and notes when a load was first read.
+//! A guest shows whatever load it is told to, approves every shrink, and notes when a load was
+//! first read.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

@@ -1,4 +1,5 @@
-//! The processes around the agent and the objects it finds: API server, scheduler, one node, many VMs with their pods.
+//! The processes around the agent and the objects it finds: API server, scheduler, one node, many
+//! VMs with their pods.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
