@@ -1,9 +1,8 @@
-//! What a monitor watches here: a made-up guest, whose figures the benchmark sets, and a group of this machine's kernel.
+//! A made-up guest that a monitor watches. The benchmark sets its figures.
 
-use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use tempfile::TempDir;
 
 /// The folder. Gone when dropped.
@@ -39,7 +38,8 @@ impl Group {
         ]
     }
 
-    /// Sets what is in use, with a little page cache beside it; the bound first, as in a group that grows.
+    /// Sets what is in use, with a little page cache beside it; the bound first, as in a group that
+    /// grows.
     pub(super) fn set_use(&self, used: u64) -> Result<()> {
         let current = used + (8 << 20);
         self.write("group/memory.current", &format!("{current}\n"))?;
@@ -58,65 +58,5 @@ impl Group {
 
     fn path(&self, name: &str) -> PathBuf {
         Path::new(self.folder.path()).join(name)
-    }
-}
-
-/// A memory cgroup of this machine's kernel, empty. Gone when dropped.
-pub(super) struct RealGroup {
-    group: PathBuf,
-    /// Its files by the names of cgroup v2, where the machine has v1 only.
-    renamed: Option<TempDir>,
-}
-
-impl RealGroup {
-    /// Makes one in cgroup v2, else in the memory hierarchy of v1.
-    pub(super) fn new() -> Result<Self> {
-        let name = format!("bellows-bench-{}", std::process::id());
-        let mount = Path::new("/sys/fs/cgroup");
-        let enabled = std::fs::read_to_string(mount.join("cgroup.subtree_control"));
-        let v1 = mount.join("memory");
-        let is_v2 = enabled.is_ok_and(|all| all.split_whitespace().any(|one| one == "memory"));
-        if !is_v2 && !v1.join("memory.stat").exists() {
-            bail!(
-                "no memory controller in /sys/fs/cgroup: what the monitor costs on a group's files cannot be measured"
-            );
-        }
-        let group = if is_v2 { mount } else { &v1 }.join(name);
-        std::fs::create_dir(&group)
-            .with_context(|| format!("make the group {}", group.display()))?;
-        let mut real = Self {
-            group,
-            renamed: None,
-        };
-        if !is_v2 {
-            real.renamed = Some(real.rename()?);
-        }
-        Ok(real)
-    }
-
-    fn rename(&self) -> Result<TempDir> {
-        let folder = tempfile::tempdir().context("a folder for a group's names")?;
-        let names = [
-            ("memory.usage_in_bytes", "memory.current"),
-            ("memory.stat", "memory.stat"),
-        ];
-        for (is, shown) in names {
-            symlink(self.group.join(is), folder.path().join(shown))?;
-        }
-        Ok(folder)
-    }
-
-    /// What makes a monitor watch it.
-    pub(super) fn arguments(&self) -> Vec<String> {
-        let renamed = self.renamed.as_ref();
-        let path = renamed.map_or(self.group.as_path(), TempDir::path);
-        vec![format!("--cgroup={}", path.display())]
-    }
-}
-
-impl Drop for RealGroup {
-    fn drop(&mut self) {
-        // Nothing is in it; if it stays, it costs nothing and its name says whose it was.
-        let _ = std::fs::remove_dir(&self.group);
     }
 }
