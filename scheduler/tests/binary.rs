@@ -2,15 +2,21 @@
 
 mod support;
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Stdio;
 use std::time::Duration;
 
 use support::api::FakeApi;
 use support::{http_client, node, request, size, vm, vm_pod};
 use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::process::Command;
+use tokio::net::TcpSocket;
+use tokio::process::{Child, Command};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_autoscale-scheduler");
+/// Longest wait for any state. Lists that failed are asked for again after some seconds.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// What VM `pg` may have at first contact.
+const PERMIT: &str = r#"{"permit":{"vCPUs":"250m","mem":"1Gi"}}"#;
 
 /// A file that is gone when the test ends.
 struct Scratch(std::path::PathBuf);
@@ -103,21 +109,10 @@ async fn a_port_that_is_taken_is_exit_69() {
     );
 }
 
-#[tokio::test]
-async fn n01_it_starts_alone_answers_and_drains() {
-    let api = FakeApi::start().await;
-    api.put("nodes", node("n1", 4_000, 16 << 30));
-    api.put("virtualmachines", vm("pg", size(250, 1)));
-    api.put("pods", vm_pod("pg", size(250, 1), Some("n1")));
-    let kubeconfig = Scratch::new(
-        "kubeconfig",
-        &format!(
-            "apiVersion: v1\nkind: Config\ncurrent-context: t\nclusters: [{{name: t, cluster: {{server: \"http://{}\"}}}}]\n\
-         users: [{{name: t, user: {{}}}}]\ncontexts: [{{name: t, context: {{cluster: t, user: t}}}}]\n",
-            api.address
-        ),
-    );
-    let mut child = Command::new(BINARY)
+/// The program, for an API server at this address.
+fn program(kubeconfig: &Scratch) -> Command {
+    let mut command = Command::new(BINARY);
+    command
         .args([
             "--listen",
             "127.0.0.1:0",
@@ -126,11 +121,26 @@ async fn n01_it_starts_alone_answers_and_drains() {
             "--permits-for-anyone",
         ])
         .env("KUBECONFIG", &kubeconfig.0)
+        .env_remove("BELLOWS_LOG")
+        .env_remove("RUST_LOG")
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
-        .kill_on_drop(true)
-        .spawn()
-        .expect("starts");
+        .kill_on_drop(true);
+    command
+}
+
+fn kubeconfig(name: &str, api: SocketAddr) -> Scratch {
+    let text = format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: t\n\
+         clusters: [{{name: t, cluster: {{server: \"http://{api}\"}}}}]\n\
+         users: [{{name: t, user: {{}}}}]\n\
+         contexts: [{{name: t, context: {{cluster: t, user: t}}}}]\n"
+    );
+    Scratch::new(name, &text)
+}
+
+/// URLs of the permit server and of the admin server, from the first line of a program.
+async fn urls(child: &mut Child) -> [String; 2] {
     let mut lines = BufReader::new(child.stdout.take().expect("is piped")).lines();
     let line = lines
         .next_line()
@@ -138,26 +148,40 @@ async fn n01_it_starts_alone_answers_and_drains() {
         .expect("reads")
         .expect("says its ports");
     let ports: serde_json::Value = serde_json::from_str(&line).expect("is JSON");
-    let url = format!("http://{}/", ports["permits"].as_str().expect("is text"));
-    let http = http_client();
+    ["permits", "metrics"].map(|name| format!("http://{}", ports[name].as_str().expect("is text")))
+}
+
+/// Asks for the first permit of VM `pg`; status and body.
+async fn ask(permits: &str) -> (u16, String) {
     let body = request("pg", None, size(250, 1)).to_string();
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+    let answer = http_client().post(permits).body(body).send().await;
+    let answer = answer.expect("is answered");
+    let status = answer.status().as_u16();
+    (status, answer.text().await.expect("reads"))
+}
+
+/// Asks until there is a permit.
+async fn until_permitted(permits: &str) -> String {
+    let deadline = tokio::time::Instant::now() + PATIENCE;
     loop {
-        let answer = http
-            .post(&url)
-            .body(body.clone())
-            .send()
-            .await
-            .expect("is answered");
-        if answer.status() == 200 {
-            assert_eq!(
-                answer.text().await.expect("reads"),
-                r#"{"permit":{"vCPUs":"250m","mem":"1Gi"}}"#
-            );
-            break;
+        match ask(permits).await {
+            (200, text) => return text,
+            (status, text) => assert!(
+                tokio::time::Instant::now() < deadline,
+                "never ready: {status} {text}"
+            ),
         }
-        assert!(tokio::time::Instant::now() < deadline, "never ready");
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+async fn get(url: &str) -> (u16, String) {
+    let answer = http_client().get(url).send().await.expect("is answered");
+    let status = answer.status().as_u16();
+    (status, answer.text().await.expect("reads"))
+}
+
+async fn drain(mut child: Child) {
     let pid = child.id().expect("runs").to_string();
     let killed = Command::new("kill")
         .args(["-TERM", &pid])
@@ -165,6 +189,65 @@ async fn n01_it_starts_alone_answers_and_drains() {
         .await
         .expect("runs");
     assert!(killed.success());
-    let status = tokio::time::timeout(Duration::from_secs(60), child.wait()).await;
+    let status = tokio::time::timeout(PATIENCE, child.wait()).await;
     assert_eq!(status.expect("ends in time").expect("ends").code(), Some(0));
+}
+
+fn put_vm(api: &FakeApi) {
+    api.put("nodes", node("n1", 4_000, 16 << 30));
+    api.put("virtualmachines", vm("pg", size(250, 1)));
+    api.put("pods", vm_pod("pg", size(250, 1), Some("n1")));
+}
+
+#[tokio::test]
+async fn n01_it_starts_alone_answers_and_drains() {
+    let api = FakeApi::start().await;
+    put_vm(&api);
+    let kubeconfig = kubeconfig("kubeconfig", api.address);
+    let mut child = program(&kubeconfig).spawn().expect("starts");
+    let [permits, _] = urls(&mut child).await;
+    assert_eq!(until_permitted(&permits).await, PERMIT);
+    drain(child).await;
+}
+
+/// N01: without an API server the scheduler waits and says so. It works once there is one.
+#[tokio::test]
+async fn n01_it_waits_for_an_api_server_that_is_not_there_yet() {
+    // A socket that is bound and does not listen refuses, and keeps its port from everybody else.
+    let nobody = TcpSocket::new_v4().expect("a socket");
+    let any_port = (Ipv4Addr::LOCALHOST, 0).into();
+    nobody.bind(any_port).expect("binds");
+    let address = nobody.local_addr().expect("has an address");
+    let kubeconfig = kubeconfig("kubeconfig-of-nobody", address);
+    let mut child = program(&kubeconfig)
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("starts");
+    let [permits, admin] = urls(&mut child).await;
+    let mut log = BufReader::new(child.stderr.take().expect("is piped")).lines();
+    let complaint = tokio::time::timeout(PATIENCE, async {
+        loop {
+            let line = log.next_line().await.expect("reads").expect("goes on");
+            if line.contains("watch failed") {
+                return line;
+            }
+        }
+    });
+    let complaint = complaint.await.expect("says so in time");
+    assert!(complaint.contains("refused"), "{complaint}");
+    tokio::spawn(async move { while let Ok(Some(_)) = log.next_line().await {} });
+    assert_eq!(get(&format!("{admin}/healthz")).await.0, 200);
+    let (status, why) = get(&format!("{admin}/readyz")).await;
+    assert_eq!(status, 503, "{why}");
+    for kind in ["nodes", "pods", "virtualmachines"] {
+        assert!(why.contains(kind), "{kind} are not waited for: {why}");
+    }
+    assert_eq!(ask(&permits).await, (503, "not ready".to_owned()));
+    assert!(child.try_wait().expect("asks").is_none(), "it runs on");
+
+    let api = FakeApi::serve_on(nobody.listen(64).expect("listens"));
+    put_vm(&api);
+    assert_eq!(until_permitted(&permits).await, PERMIT);
+    assert_eq!(get(&format!("{admin}/readyz")).await.0, 200);
+    drain(child).await;
 }

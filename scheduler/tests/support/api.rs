@@ -54,7 +54,11 @@ pub(crate) struct FakeApi {
 
 impl FakeApi {
     pub(crate) async fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
+        Self::serve_on(TcpListener::bind("127.0.0.1:0").await.expect("binds"))
+    }
+
+    /// Starts one where somebody listens already.
+    pub(crate) fn serve_on(listener: TcpListener) -> Self {
         let address = listener.local_addr().expect("has an address");
         let objects = Objects {
             version: 100,
