@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use protocol::units::Resources;
@@ -524,11 +525,29 @@ async fn n42_plain_pods_are_counted_by_requests_and_those_that_may_use_more_are_
     running.stop().await.expect("ends well");
 }
 
+/// The expression of an alert, from the rules of the chart.
+fn alert_expression(alert: &str) -> String {
+    let package = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| ".".into(), PathBuf::from);
+    let rules = package.join("../deploy/chart/bellows/rules/bellows.yaml");
+    let rules = std::fs::read_to_string(rules).expect("reads");
+    let (_, rule) = rules
+        .split_once(&format!("- alert: {alert}\n"))
+        .expect("the rule ships");
+    let expression = rule.trim_start().strip_prefix("expr: ");
+    let expression = expression.and_then(|rest| rest.lines().next());
+    expression.expect("an expression").to_owned()
+}
+
 #[tokio::test]
 async fn n43_a_pod_put_on_a_node_by_hand_is_counted_and_told() {
     let (api, _) = vms(1, 4_000, 16 * GIB).await;
     let running = Running::start(&api).await;
     let unpermitted = "autoscaling_plugin_remarked_pods_current{remark=\"unpermitted\"}";
+    // The alert that ships fires on this series, which is 0 before and 2 below.
+    assert_eq!(
+        alert_expression("BellowsPodsUnpermitted"),
+        format!("max({unpermitted}) > 0")
+    );
     until_metric(&running, unpermitted, 0.0).await;
     // What we place ourselves is no news.
     api.put("pods", plain_pod("asked", 1_000, GIB, None));
