@@ -339,7 +339,7 @@ pub enum QuotaState {
     },
 }
 
-/// What the guest daemon reports on `GET /v1/state` (ours, beside the routes of spec/neonvm.md §3.7).
+/// What the guest daemon reports on `GET /v1/state` (ours, beside the routes of NeonVM).
 ///
 /// With `?after=GEN&wait_ms=MS` the answer waits until the generation is above GEN, at most for MS. With `&settle_ms=MS` as
 /// well (at most 250) it then waits until nothing has changed for so long, unless the number of CPUs online changes; daemons

@@ -15,6 +15,7 @@ mod histories;
 mod http;
 mod interrupt;
 mod model;
+mod protocol_doc;
 mod setup;
 mod shell;
 mod sim;
@@ -45,6 +46,8 @@ enum Command {
     /// The rules of the house that no compiler knows: arrows, docs, file lengths, golden files,
     /// licences and sources of crates
     Tidy,
+    /// Write docs/protocol.md from the types and the golden files of crate `protocol`
+    ProtocolDoc,
     /// Measure a promise of SPECIFICATION.md and print it as a table
     Bench(bench::Options),
     /// Make the packages of `vm-monitor` and `bellows`, each with a list of what is in it
@@ -89,6 +92,7 @@ fn main() -> ExitCode {
         Command::Test(options) => test::run(&options),
         Command::Check => test::check(),
         Command::Tidy => tidy::run(),
+        Command::ProtocolDoc => protocol_doc::run(),
         Command::Bench(options) => bench::run(&options),
         Command::Dist(options) => dist::run(&options),
         Command::Fuzz(options) => fuzz::run(&options),

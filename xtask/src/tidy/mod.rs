@@ -6,7 +6,7 @@ mod text;
 
 use anyhow::{Result, bail};
 
-use crate::shell;
+use crate::{protocol_doc, shell};
 pub(crate) use supply::left_out;
 
 /// Runs every rule.
@@ -14,6 +14,7 @@ pub(crate) fn run() -> Result<()> {
     let mut findings = arrows::findings()?;
     findings.extend(text::findings()?);
     findings.extend(supply::findings()?);
+    findings.extend(protocol_doc::findings()?);
     if findings.is_empty() {
         shell::say("tidy: nothing to mend");
         return Ok(());
