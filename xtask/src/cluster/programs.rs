@@ -51,6 +51,11 @@ pub(super) fn has_kind() -> Result<bool> {
     Ok(all(&SETS)?.is_some() && all(&KIND)?.is_some())
 }
 
+/// Whether the control plane's are there.
+pub(crate) fn is_built() -> Result<bool> {
+    Ok(all(&SETS)?.is_some())
+}
+
 fn ensure_all(sets: &[Set]) -> Result<Vec<PathBuf>> {
     if let Some(folders) = all(sets)? {
         return Ok(folders);
