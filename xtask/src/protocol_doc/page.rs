@@ -13,8 +13,8 @@ const HEAD: &str = "# Protocol
 files in `protocol/testdata`. `cargo xtask tidy` fails when the page differs from them. Change the
 types, not the page.
 
-A member that is *optional* may be absent. An example is what the parts write, byte for byte, but
-for the line breaks of long ones.";
+A member that is *optional* may be absent or `null`. An example is what the parts write, byte for
+byte, but for the line breaks of long ones.";
 
 pub(super) struct Page(String);
 
