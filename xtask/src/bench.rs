@@ -13,6 +13,7 @@ use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
 
 use self::report::Report;
+use crate::progress::{Cargo, Depends};
 use crate::{build, cluster, shell};
 
 /// Options of `bench`.
@@ -225,6 +226,14 @@ fn common_options(name: Name, options: &Options) -> Vec<String> {
 
 /// What the agent's inner loops take when they run warm and alone: a JSON object of nanoseconds.
 fn hot_paths() -> Result<String> {
+    let build = Cargo {
+        command: shell::cargo()?,
+        subcommand: &["bench", "--no-run", "--bench", "hot_paths"],
+        selection: &["--workspace"],
+        depends: Depends::Dev,
+        trailing: &[],
+    };
+    build.run("build the agent's inner loops")?;
     let mut command = shell::cargo()?;
     command.args(["bench", "--quiet", "--workspace", "--bench", "hot_paths"]);
     shell::say("==> the agent's inner loops, warm");

@@ -5,6 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
+use crate::progress::{self, Cargo, Depends, Work};
 use crate::shell;
 
 const GUEST_TARGET: &str = "x86_64-unknown-linux-gnu";
@@ -15,8 +16,7 @@ const IMAGES: [&str; 2] = ["bellows/qemu", "bellows/postgres:15"];
 /// Builds `vm-monitor`, `neonvmd` and the load of the guest tests statically, as they go into images: the monitor without
 /// TLS, which would make up a quarter of it. Returns the directory that holds them.
 pub(crate) fn guest_bins() -> Result<PathBuf> {
-    let mut command = static_build()?;
-    command.args([
+    let selection = [
         "-p",
         "vm-monitor",
         "-p",
@@ -26,35 +26,31 @@ pub(crate) fn guest_bins() -> Result<PathBuf> {
         "--no-default-features",
         "--features",
         "vm-monitor/postgres",
-    ]);
-    shell::run("build static guest binaries", &mut command)?;
+    ];
+    static_build("build static guest binaries", &selection)?;
     guest_dir()
 }
 
 /// Builds `vm-monitor` statically with everything it can do; returns its path, until guest binaries are built again.
 pub(crate) fn whole_monitor() -> Result<PathBuf> {
-    let mut command = static_build()?;
-    command.args(["-p", "vm-monitor"]);
-    shell::run("build the static monitor with TLS", &mut command)?;
+    static_build("build the static monitor with TLS", &["-p", "vm-monitor"])?;
     Ok(guest_dir()?.join("vm-monitor"))
 }
 
-fn static_build() -> Result<Command> {
+fn static_build(what: &str, packages: &[&str]) -> Result<()> {
     let mut command = shell::cargo()?;
-    command
-        .args([
-            "build",
-            "--quiet",
-            "--profile",
-            "guest",
-            "--target",
-            GUEST_TARGET,
-        ])
-        .env(
-            "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS",
-            "-C target-feature=+crt-static",
-        );
-    Ok(command)
+    command.env(
+        "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS",
+        "-C target-feature=+crt-static",
+    );
+    let build = Cargo {
+        command,
+        subcommand: &["build", "--profile", "guest"],
+        selection: &[&["--target", GUEST_TARGET], packages].concat(),
+        depends: Depends::Normal,
+        trailing: &[],
+    };
+    build.run(what)
 }
 
 fn guest_dir() -> Result<PathBuf> {
@@ -75,13 +71,19 @@ pub(crate) enum Scope {
 
 /// Builds the host binaries; returns the path of `bellows`, beside which the others lie.
 pub(crate) fn host_bins(scope: Scope) -> Result<PathBuf> {
-    let mut command = shell::cargo()?;
-    command.args(match scope {
-        Scope::Binaries => &["build", "--quiet", "--workspace", "--bins"] as &[&str],
-        Scope::Tests => &["test", "--quiet", "--workspace", "--no-run"],
-        Scope::Release => &["build", "--quiet", "--workspace", "--bins", "--release"],
-    });
-    shell::run("build host binaries", &mut command)?;
+    let (subcommand, depends): (&[&str], _) = match scope {
+        Scope::Binaries => (&["build", "--bins"], Depends::Normal),
+        Scope::Tests => (&["test", "--no-run"], Depends::Dev),
+        Scope::Release => (&["build", "--bins", "--release"], Depends::Normal),
+    };
+    let build = Cargo {
+        command: shell::cargo()?,
+        subcommand,
+        selection: &["--workspace"],
+        depends,
+        trailing: &[],
+    };
+    build.run("build host binaries")?;
     let profile = match scope {
         Scope::Binaries | Scope::Tests => "debug",
         Scope::Release => "release",
@@ -106,7 +108,7 @@ fn build_images(bellows: &std::path::Path, guest_bins: &std::path::Path) -> Resu
             .args(["image", "build", image])
             .arg("--guest-bin-dir")
             .arg(guest_bins);
-        shell::run(&format!("build image {image}"), &mut command)
+        progress::run(&format!("build image {image}"), &mut command, Work::Unknown)
             .with_context(|| format!("image {image} could not be built"))?;
     }
     Ok(())

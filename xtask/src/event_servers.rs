@@ -6,6 +6,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
+use crate::progress::{self, Work};
 use crate::shell;
 
 /// What is built; one version, so that every machine tests against the same server.
@@ -32,10 +33,11 @@ fn s3(folder: &Path) -> Result<()> {
     }
     let mut command = Command::new("go");
     command
-        .args(["install", S3_MODULE])
+        .args(["install", "-v", S3_MODULE])
         .env("GOBIN", folder)
         .env("GOFLAGS", "-mod=mod");
-    shell::run("build the S3 server for tests", &mut command)
+    let work = Work::Packages { total: None };
+    progress::run("build the S3 server for tests", &mut command, work)
 }
 
 fn azure(folder: &Path) -> Result<()> {
@@ -58,8 +60,9 @@ fn azure(folder: &Path) -> Result<()> {
         ])
         .arg(folder.join("azurite"))
         .arg(AZURE_PACKAGE);
-    shell::run(
+    progress::run(
         "install the Azure-style blob server for tests",
         &mut command,
+        Work::Unknown,
     )
 }

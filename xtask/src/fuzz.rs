@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 
+use crate::progress::{Cargo, Depends};
 use crate::shell::{self, Missing};
 
 /// The fuzzer's driver; one version, so that every machine builds targets alike.
@@ -81,12 +82,19 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 }
 
 fn properties(options: &Options) -> Result<()> {
+    let packages = READERS.map(|package| ["--package", package]).concat();
+    let build = Cargo {
+        command: shell::cargo()?,
+        // Fast, and with every check of arithmetic.
+        subcommand: &["test", "--no-run", "--profile", "sim"],
+        selection: &packages,
+        depends: Depends::Dev,
+        trailing: &[],
+    };
+    build.run("build the properties")?;
     let mut command = shell::cargo()?;
-    // Fast, and with every check of arithmetic.
     command.args(["test", "--quiet", "--profile", "sim"]);
-    for package in READERS {
-        command.args(["--package", package]);
-    }
+    command.args(&packages);
     command.args(&options.only);
     command.env("PROPTEST_CASES", options.cases.to_string());
     let what = format!("{} cases of each property", options.cases);

@@ -15,6 +15,7 @@ mod histories;
 mod http;
 mod interrupt;
 mod model;
+mod progress;
 mod protocol_doc;
 mod setup;
 mod shell;

@@ -123,7 +123,7 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
 }
 
 /// The command line, for messages.
-fn shown(command: &Command) -> String {
+pub(crate) fn shown(command: &Command) -> String {
     std::iter::once(command.get_program())
         .chain(command.get_args())
         .map(OsStr::to_string_lossy)

@@ -3,6 +3,7 @@
 use anyhow::{Result, ensure};
 use clap::Args;
 
+use crate::progress::{Cargo, Depends};
 use crate::shell;
 
 /// Arguments of the simulator.
@@ -16,6 +17,14 @@ pub(crate) struct Options {
 
 /// Builds and runs it.
 pub(crate) fn run(options: &Options) -> Result<()> {
+    let build = Cargo {
+        command: shell::cargo()?,
+        subcommand: &["build", "--locked", "--profile", "sim"],
+        selection: &["--package", "sim"],
+        depends: Depends::Normal,
+        trailing: &[],
+    };
+    build.run("build the simulator")?;
     let mut command = shell::cargo()?;
     command.args([
         "run",

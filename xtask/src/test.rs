@@ -12,6 +12,7 @@ use test_records::{Missing, Skip};
 
 use self::records::Records;
 
+use crate::progress::{Cargo, Depends};
 use crate::{build, cluster, event_servers, setup, shell, tidy};
 
 /// Options of `test`.
@@ -123,17 +124,14 @@ fn format() -> Result<()> {
 }
 
 fn lints() -> Result<()> {
-    let mut command = shell::cargo()?;
-    command.args([
-        "clippy",
-        "--quiet",
-        "--workspace",
-        "--all-targets",
-        "--",
-        "-D",
-        "warnings",
-    ]);
-    shell::run("lints", &mut command)
+    let lints = Cargo {
+        command: shell::cargo()?,
+        subcommand: &["clippy", "--all-targets"],
+        selection: &["--workspace"],
+        depends: Depends::Dev,
+        trailing: &["-D", "warnings"],
+    };
+    lints.run("lints")
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 use test_records::MAY_SKIP;
 
+use crate::progress::{Cargo, Depends};
 use crate::{build, setup, shell};
 
 /// The test of the page about kind, in `tests/tests/install_kind.rs`.
@@ -189,10 +190,15 @@ pub(crate) fn build_if_possible() -> Result<bool> {
 
 /// The program of the black-box kit that starts and ends control planes.
 fn kit() -> Result<Command> {
-    let mut build = shell::cargo()?;
-    // Of the whole workspace, so that no dependency is compiled with other features than elsewhere.
-    build.args(["build", "--quiet", "--workspace", "--bin", "control-plane"]);
-    shell::run("build the kit", &mut build)?;
+    let build = Cargo {
+        command: shell::cargo()?,
+        subcommand: &["build", "--bin", "control-plane"],
+        // Of the whole workspace, so that no dependency is compiled with other features than elsewhere.
+        selection: &["--workspace"],
+        depends: Depends::Normal,
+        trailing: &[],
+    };
+    build.run("build the kit")?;
     let mut kit = Command::new(shell::target_dir()?.join("debug/control-plane"));
     // By this it finds the checkout, as a test does.
     kit.env("CARGO_MANIFEST_DIR", shell::root().join("tests"));

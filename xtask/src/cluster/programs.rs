@@ -15,21 +15,17 @@
 mod sets;
 
 use std::fs::{self, File};
-use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::process::Command;
 
 use self::sets::{KIND, Module, SETS, Set};
 use super::store;
+use crate::progress::{self, Work};
 use crate::shell;
 use anyhow::{Context as _, Result, bail};
 
 /// Raised when what follows builds something else from the same modules.
 const RECIPE: &str = "1";
-/// Between two reports of a build.
-const REPORT: Duration = Duration::from_secs(10);
 /// Oldest Go that fetches the toolchain a module asks for.
 const OLDEST_GO: (u32, u32) = (1, 21);
 
@@ -170,7 +166,9 @@ fn build(module: &Module, work: &Path) -> Result<()> {
         let mut command = go(&source, work);
         command.args(["build", "-v", "-trimpath", "-ldflags", &flags, "-o"]);
         command.arg(&target).arg(package);
-        watched(program, &mut command, packages.lines().count())?;
+        let total = Some(packages.lines().count());
+        let what = format!("build {program}");
+        progress::run(&what, &mut command, Work::Packages { total })?;
     }
     match module.kinds {
         Some((of, files)) => put_kinds(&source, work, of, files),
@@ -252,59 +250,6 @@ fn link_flags(source: &Path, work: &Path, module: &Module) -> Result<String> {
         }
     }
     Ok(flags)
-}
-
-/// Runs a build that names each package it compiles, and says how far it is.
-fn watched(program: &str, command: &mut Command, packages: usize) -> Result<()> {
-    let began = Instant::now();
-    shell::say(&format!("==> build {program} ({packages} packages)"));
-    let mut child = command
-        .stdin(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .context("could not start go")?;
-    let lines = BufReader::new(child.stderr.take().context("it was piped")?).lines();
-    let compiled = AtomicUsize::new(0);
-    let mut last = Vec::new();
-    std::thread::scope(|scope| {
-        let reporter = scope.spawn(|| {
-            let mut next = REPORT;
-            while !finished(&compiled) {
-                std::thread::park_timeout(next.saturating_sub(began.elapsed()));
-                if began.elapsed() >= next && !finished(&compiled) {
-                    let (count, seconds) = (compiled.load(Ordering::Acquire), next.as_secs());
-                    shell::say(&format!(
-                        "    {program}: {count} of {packages}, {seconds} s"
-                    ));
-                    next += REPORT;
-                }
-            }
-        });
-        for line in lines.map_while(Result::ok) {
-            // A name alone, else a complaint.
-            if line.contains(' ') && !line.starts_with("go: downloading") {
-                last.push(line);
-            } else {
-                compiled.fetch_add(1, Ordering::AcqRel);
-            }
-        }
-        compiled.store(DONE, Ordering::Release);
-        reporter.thread().unpark();
-    });
-    let status = child.wait()?;
-    if !status.success() {
-        bail!("building {program} failed ({status}):\n{}", last.join("\n"));
-    }
-    let seconds = began.elapsed().as_secs_f64();
-    shell::say(&format!("    build {program}: {seconds:.1} s"));
-    Ok(())
-}
-
-/// More packages than there can be: the build is over.
-const DONE: usize = usize::MAX;
-
-fn finished(compiled: &AtomicUsize) -> bool {
-    compiled.load(Ordering::Acquire) == DONE
 }
 
 #[cfg(test)]

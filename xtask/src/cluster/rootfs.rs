@@ -9,6 +9,7 @@ use std::process::Command;
 use anyhow::Result;
 
 use super::store;
+use crate::progress::{self, Work};
 use crate::shell;
 
 /// The nodes'. The store knows it under this name; read by the black-box kit.
@@ -96,7 +97,7 @@ fn ensure_of(reference: &str, packages: &[&str]) -> Result<PathBuf> {
     store::ensure((reference, &inputs), work, &[LIST], |_, out| {
         let root = out.join("rootfs");
         let what = format!("make {reference}");
-        shell::run(&what, &mut bootstrap(&root, packages))?;
+        progress::run(&what, &mut bootstrap(&root, packages), Work::Unknown)?;
         let mut list = Command::new("dpkg-query");
         list.arg(format!(
             "--admindir={}",
