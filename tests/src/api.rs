@@ -1,5 +1,7 @@
 //! An API server that tests can be run against: ours, embedded, or Kubernetes' own.
 
+mod foreign;
+
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -12,7 +14,10 @@ use serde_json::json;
 use tempfile::TempDir;
 use tokio::sync::OnceCell;
 
-use crate::cluster::{ControlPlane, Life, Programs, Tier, spawn, until_established};
+pub use self::foreign::{attachment_kind, foreign_kind};
+use crate::cluster::{
+    ControlPlane, Life, Programs, Tier, cluster_or_skip, kubectl_or_skip, spawn, until_established,
+};
 use crate::patience::wait_for;
 use crate::site::install_crypto;
 use crate::{checkout, program};
@@ -60,7 +65,7 @@ pub struct Api {
     /// The namespace that nobody else uses; the client's default.
     pub namespace: String,
     kubeconfig: PathBuf,
-    programs: Programs,
+    kubectl: PathBuf,
     scratch: TempDir,
 }
 
@@ -86,25 +91,43 @@ static KUBERNETES: OnceCell<Running> = OnceCell::const_new();
 static NAMESPACES: AtomicUsize = AtomicUsize::new(0);
 
 impl Api {
-    /// A fresh namespace in the server of that kind, started by the first test that asks; our kinds are served.
+    /// A fresh namespace in the server of that kind, started by the first test that asks; our kinds are served. Where the
+    /// programs are missing, the test is [recorded](test_records::skip) as one that does not run. The embedded server needs
+    /// none but `kubectl`.
     ///
     /// # Errors
     /// When it does not start.
-    pub async fn start(flavour: Flavour, programs: Programs) -> Result<Self> {
+    ///
+    /// # Panics
+    /// When the test may not be left out.
+    pub async fn start_or_skip(flavour: Flavour, test: &str) -> Result<Option<Self>> {
         install_crypto();
-        let running = match flavour {
-            Flavour::Embedded => EMBEDDED.get_or_try_init(embedded).await?,
+        let (running, kubectl) = match flavour {
+            Flavour::Embedded => {
+                let Some(kubectl) = kubectl_or_skip(test) else {
+                    return Ok(None);
+                };
+                (EMBEDDED.get_or_try_init(embedded).await?, kubectl)
+            }
             Flavour::Kubernetes => {
-                let start = || kubernetes(programs.clone());
-                KUBERNETES.get_or_try_init(start).await?
+                let Some(programs) = cluster_or_skip(test) else {
+                    return Ok(None);
+                };
+                let kubectl = programs.path("kubectl");
+                let start = || kubernetes(programs);
+                (KUBERNETES.get_or_try_init(start).await?, kubectl)
             }
         };
+        Self::in_new_namespace(flavour, running, kubectl).map(Some)
+    }
+
+    fn in_new_namespace(flavour: Flavour, running: &Running, kubectl: PathBuf) -> Result<Self> {
         let number = NAMESPACES.fetch_add(1, Ordering::Relaxed);
         let api = Self {
             flavour,
             namespace: format!("contract-{number}"),
             kubeconfig: running.kubeconfig.clone(),
-            programs,
+            kubectl,
             scratch: tempfile::tempdir()?,
         };
         api.kubectl(&["create", "namespace", &api.namespace])?;
@@ -166,7 +189,7 @@ impl Api {
     /// # Errors
     /// When it cannot be run.
     pub fn kubectl_output(&self, args: &[&str]) -> Result<Output> {
-        let mut command = Command::new(self.programs.path("kubectl"));
+        let mut command = Command::new(&self.kubectl);
         command
             .arg("--kubeconfig")
             .arg(&self.kubeconfig)
@@ -236,49 +259,6 @@ impl Api {
             }},
         })
     }
-}
-
-/// The definition of a kind that somebody else brings, as far as it is looked at here: any object is one. `names` are the kind, its
-/// plural and its singular.
-#[must_use]
-pub fn foreign_kind(
-    group: &str,
-    [kind, plural, singular]: [&str; 3],
-    has_status: bool,
-) -> serde_json::Value {
-    let mut version = json!({
-        "name": "v1", "served": true, "storage": true,
-        "schema": {"openAPIV3Schema": {
-            "type": "object", "x-kubernetes-preserve-unknown-fields": true,
-        }},
-    });
-    if has_status {
-        version["subresources"] = json!({"status": {}});
-    }
-    json!({
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": format!("{plural}.{group}")},
-        "spec": {
-            "group": group,
-            "scope": "Namespaced",
-            "names": {
-                "kind": kind, "listKind": format!("{kind}List"), "plural": plural, "singular": singular,
-            },
-            "versions": [version],
-        },
-    })
-}
-
-/// The kind that multus brings, whose objects name networks.
-#[must_use]
-pub fn attachment_kind() -> serde_json::Value {
-    let names = [
-        "NetworkAttachmentDefinition",
-        "network-attachment-definitions",
-        "network-attachment-definition",
-    ];
-    foreign_kind("k8s.cni.cncf.io", names, false)
 }
 
 async fn embedded() -> Result<Running> {

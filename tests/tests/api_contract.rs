@@ -11,7 +11,6 @@ mod sizes;
 use std::time::Duration;
 
 use bellows_tests::api::{Api, Flavour};
-use bellows_tests::cluster::cluster_or_skip;
 use bellows_tests::site::vm_resource;
 use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -82,10 +81,9 @@ contract!(
     names_are_generated,
 );
 
-/// Runs one part of the contract, in a namespace of its own. `kubectl` comes with the control plane, also for ours.
+/// Runs one part of the contract, in a namespace of its own.
 async fn held(flavour: Flavour, test: &str, part: impl AsyncFnOnce(&Api)) {
-    if let Some(programs) = cluster_or_skip(test) {
-        let api = Api::start(flavour, programs).await.unwrap();
+    if let Some(api) = Api::start_or_skip(flavour, test).await.unwrap() {
         part(&api).await;
     }
 }

@@ -7,7 +7,6 @@ use std::process::Command;
 use std::time::Duration;
 
 use bellows_tests::api::{Api, Flavour};
-use bellows_tests::cluster::cluster_or_skip;
 use bellows_tests::patience::wait_for;
 use bellows_tests::process::Process;
 use bellows_tests::program;
@@ -83,10 +82,10 @@ impl Replicas {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_controller_works_and_another_goes_on() {
     let test = "one_controller_works_and_another_goes_on";
-    let Some(programs) = cluster_or_skip(test) else {
+    let api = Api::start_or_skip(Flavour::Embedded, test).await;
+    let Some(api) = api.unwrap() else {
         return;
     };
-    let api = Api::start(Flavour::Embedded, programs).await.unwrap();
     let client = api.client().await.unwrap();
     let replicas = Replicas {
         leases: kube::Api::default_namespaced(client.clone()),

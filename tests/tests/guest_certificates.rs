@@ -12,7 +12,6 @@ use std::time::{Duration, SystemTime};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bellows_tests::api::{Api, Flavour, foreign_kind};
-use bellows_tests::cluster::cluster_or_skip;
 use bellows_tests::patience::wait_for;
 use bellows_tests::process::Process;
 use bellows_tests::program;
@@ -56,8 +55,7 @@ struct Scene {
 
 impl Scene {
     async fn set(flavour: Flavour, test: &str) -> Option<Self> {
-        let programs = cluster_or_skip(test)?;
-        let api = Api::start(flavour, programs).await.unwrap();
+        let api = Api::start_or_skip(flavour, test).await.unwrap()?;
         api.add_kind(&certificate_requests()).unwrap();
         let client = api.client().await.unwrap();
         let request = GroupVersionKind::gvk("cert-manager.io", "v1", "CertificateRequest");

@@ -8,7 +8,6 @@ use std::process::Command;
 use std::time::Duration;
 
 use bellows_tests::api::{Api, Flavour, attachment_kind};
-use bellows_tests::cluster::cluster_or_skip;
 use bellows_tests::patience::wait_for;
 use bellows_tests::process::Process;
 use bellows_tests::program;
@@ -122,10 +121,10 @@ impl Scene {
 }
 
 async fn from_address_to_address(flavour: Flavour, test: &str) {
-    let Some(programs) = cluster_or_skip(test) else {
+    let Some(api) = Api::start_or_skip(flavour, test).await.unwrap() else {
         return;
     };
-    let scene = Scene::set(Api::start(flavour, programs).await.unwrap());
+    let scene = Scene::set(api);
     let dir = tempfile::tempdir().unwrap();
     let _controller = scene.controller(dir.path());
     scene.make("one");

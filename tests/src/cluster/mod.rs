@@ -33,7 +33,7 @@ pub(crate) use plane::until_established;
 pub use plane::{ControlPlane, Tier};
 pub use programs::{
     CertManager, NodeKit, Programs, cert_manager_or_skip, cluster_or_skip, helm_or_skip,
-    multus_or_skip, nodes_or_skip,
+    kubectl_or_skip, multus_or_skip, nodes_or_skip,
 };
 pub use record::{Part, end, running};
 pub use relay::{Relay, relay};

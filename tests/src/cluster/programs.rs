@@ -87,6 +87,27 @@ pub fn cluster_or_skip(test: &str) -> Option<Programs> {
     found
 }
 
+/// `kubectl` of the [`Programs`], else the one on the PATH; as [`cluster_or_skip`].
+///
+/// # Panics
+/// When the test may not be left out.
+#[must_use]
+pub fn kubectl_or_skip(test: &str) -> Option<PathBuf> {
+    let built = Programs::find().map(|programs| programs.path("kubectl"));
+    let found = built.or_else(|| on_path("kubectl"));
+    if found.is_none() {
+        let reason = "kubectl is not on the PATH (package kubernetes-client)";
+        test_records::skip(test, Missing::Tool, reason);
+    }
+    found
+}
+
+fn on_path(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    let mut found = std::env::split_paths(&path).map(|folder| folder.join(program));
+    found.find(|program| program.is_file())
+}
+
 /// As [`cluster_or_skip`], with what nodes are made of, which takes root.
 ///
 /// # Panics
