@@ -4,10 +4,12 @@
 
 use std::collections::BTreeMap;
 
+use agent::Config;
 use agent::core::conversation::{Answer, Conversation, Limits, Output};
 use agent::core::metrics::KERNEL_ALLOWANCE_BYTES;
 use agent::core::{
-    Action, Core, CoreConfig, Event, RequestId, ScalingConfig, SystemMetrics, Timers, VmInfo,
+    Action, Core, CoreConfig, DownscaleAnswer, Event, RequestId, ScalingConfig, SystemMetrics,
+    Timers, VmInfo,
 };
 use protocol::monitor::Version;
 use protocol::permit::PluginResponse;
@@ -26,23 +28,51 @@ use vm_monitor::core::{
 const UNIT: Resources = Resources::new(250, 1 << 30);
 /// Units the guest has before relief, and what it uses then.
 const BEFORE: u32 = 6;
+/// Load average that asks for as many: 0.225 for each.
+const LOAD_BEFORE: f64 = 1.35;
 const USED_BEFORE: Bytes = Bytes::mib(4300);
 const USED_AFTER: Bytes = Bytes::mib(200);
 /// Period of pushed metrics, as deployed.
 const PUSH_PERIOD: Span = Span::from_secs(5);
 const CONNECTION: ConnectionId = ConnectionId(1);
 
-fn config() -> CoreConfig {
-    CoreConfig {
-        compute_unit: UNIT,
-        default_scaling: ScalingConfig::default(),
-        timers: Timers::default(),
-        system_max_age: Some(Span::from_secs(17)),
-        lfc_max_age: None,
+/// How an agent is set up.
+#[derive(Clone, Copy)]
+struct Setting {
+    core: CoreConfig,
+    push_every: Span,
+}
+
+/// The deployed settings.
+fn deployed() -> Setting {
+    Setting {
+        core: CoreConfig {
+            compute_unit: UNIT,
+            default_scaling: ScalingConfig::default(),
+            timers: Timers::default(),
+            system_max_age: Some(Span::from_secs(17)),
+            lfc_max_age: None,
+        },
+        push_every: PUSH_PERIOD,
     }
 }
 
-fn info() -> VmInfo {
+/// The settings of an agent on one machine that was given none.
+fn one_machine() -> Setting {
+    let config = Config::one_machine().expect("is valid");
+    Setting {
+        core: config.core(Span(0)),
+        push_every: config.metrics.system.between_requests.span(),
+    }
+}
+
+/// How long a size is held on one machine.
+fn hold() -> Span {
+    let scaling = one_machine().core.default_scaling;
+    Span::from_secs(scaling.downscale_hold_seconds.into())
+}
+
+fn info(scaling: &ScalingConfig) -> VmInfo {
     let vm = json!({
         "apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachine",
         "metadata": {"name": "pg", "namespace": "default", "uid": "u", "resourceVersion": "1"},
@@ -54,7 +84,7 @@ fn info() -> VmInfo {
         }},
     });
     let vm = serde_json::from_value(vm).expect("is an object");
-    VmInfo::from_object(&vm, &ScalingConfig::default()).expect("is good")
+    VmInfo::from_object(&vm, scaling).expect("is good")
 }
 
 fn monitor() -> Monitor {
@@ -73,34 +103,42 @@ fn monitor() -> Monitor {
 struct Pair {
     now: Timestamp,
     used: Bytes,
+    /// Load average over one minute and over five.
+    load: f64,
     monitor: Monitor,
     link: Conversation,
     calls: BTreeMap<u64, RequestId>,
     core: Core,
     /// Shrinks that the monitor was asked to agree to, and when.
     asked: Vec<(Timestamp, Resources)>,
+    /// Shrinks that the monitor agreed to.
+    approvals: usize,
     scrape_at: Option<Timestamp>,
+    scrape_every: Span,
 }
 
 impl Pair {
-    fn new(version: Version) -> Self {
+    fn new(version: Version, setting: Setting) -> Self {
         let now = Timestamp(1_000_000);
         let limits = Limits {
             response: Span::from_secs(5),
             health_check_every: Span::from_secs(5),
             unhealthy: Span::from_secs(20),
-            push_every: PUSH_PERIOD,
+            push_every: setting.push_every,
         };
         let mut pair = Self {
             now,
             used: USED_BEFORE,
+            load: 0.0,
             monitor: monitor(),
             link: Conversation::new(now, version, limits),
             calls: BTreeMap::new(),
-            core: Core::new(config(), info()),
+            core: Core::new(setting.core, info(&setting.core.default_scaling)),
             asked: Vec::new(),
+            approvals: 0,
             // Nothing is pushed in version 1.
             scrape_at: (version == Version::V1).then_some(now),
+            scrape_every: setting.push_every,
         };
         pair.monitor.handle(
             now,
@@ -127,6 +165,7 @@ impl Pair {
         assert_eq!(self.core.using(), UNIT.saturating_mul(BEFORE));
         self.used = USED_AFTER;
         self.asked.clear();
+        self.approvals = 0;
         let is_least = |pair: &Self| pair.core.using() == UNIT;
         self.run_until(relief + Span::from_secs(60), is_least);
         assert!(is_least(self), "still {}", self.core.using());
@@ -146,7 +185,7 @@ impl Pair {
             self.link.elapsed(self.now);
             self.core.handle(self.now, Event::Tick);
             if self.scrape_at.is_some_and(|at| at <= self.now) {
-                self.scrape_at = Some(self.now + PUSH_PERIOD);
+                self.scrape_at = Some(self.now + self.scrape_every);
                 self.measured();
             }
             self.settle();
@@ -207,6 +246,7 @@ impl Pair {
                 };
                 let event = match outcome.expect("an answer") {
                     Answer::Downscale(said) => {
+                        self.approvals += usize::from(said.answer == DownscaleAnswer::Allowed);
                         Event::MonitorDownscaleDone(request, Ok(said.answer))
                     }
                     _ => Event::MonitorUpscaleDone(request, Ok(())),
@@ -244,6 +284,8 @@ impl Pair {
     fn measured(&mut self) {
         let used = u32::try_from(self.used.0 >> 20).expect("is small");
         let metrics = SystemMetrics {
+            load1: self.load,
+            load5: self.load,
             memory_usage_bytes: f64::from(used) * f64::from(1 << 20) + KERNEL_ALLOWANCE_BYTES,
             ..SystemMetrics::default()
         };
@@ -251,31 +293,41 @@ impl Pair {
     }
 }
 
-/// The longest time to the minimum, and the most questions for it, wherever between two metrics
-/// relief comes.
-fn worst(version: Version) -> (Span, usize) {
-    let mut worst = (Span(0), 0);
+/// What it takes from relief to the minimum, at most, wherever between two metrics relief comes.
+#[derive(Debug, Default)]
+struct Worst {
+    took: Span,
+    questions: usize,
+    approvals: usize,
+}
+
+fn worst(version: Version, setting: Setting) -> Worst {
+    let mut worst = Worst::default();
     for quarter in 0..20 {
-        let mut pair = Pair::new(version);
+        let mut pair = Pair::new(version, setting);
         let took = pair.relieved_after(Span::from_millis(60_001 + 250 * quarter));
-        worst = (worst.0.max(took), worst.1.max(pair.asked.len()));
+        worst.took = worst.took.max(took);
+        worst.questions = worst.questions.max(pair.asked.len());
+        worst.approvals = worst.approvals.max(pair.approvals);
     }
     worst
 }
 
 #[test]
 fn memory_is_given_back_within_eight_seconds_of_relief() {
-    let (took, questions) = worst(Version::V2);
-    assert!(took <= Span::from_secs(8), "{took:?}");
+    let worst = worst(Version::V2, deployed());
+    assert!(worst.took <= Span::from_secs(8), "{worst:?}");
     // The monitor says when to ask, so it is not asked in vain again and again.
-    assert!(questions <= 5, "{questions} questions");
+    assert!(worst.questions <= 5, "{worst:?}");
+    // What the recent peak does not need at once, and the rest when it is over.
+    assert!(worst.approvals <= 2, "{worst:?}");
 }
 
 /// A monitor of version 1 says nothing, and is asked once per cooldown as ever.
 #[test]
 fn monitor_of_version_1_is_asked_once_per_cooldown() {
     for quarter in 0..20 {
-        let mut pair = Pair::new(Version::V1);
+        let mut pair = Pair::new(Version::V1, deployed());
         pair.relieved_after(Span::from_millis(60_001 + 250 * quarter));
         let cooldown = Timers::default().monitor_denied_downscale_cooldown;
         let least = pair.asked.iter().filter(|(_, target)| *target == UNIT);
@@ -283,4 +335,32 @@ fn monitor_of_version_1_is_asked_once_per_cooldown() {
         let is_whole = |two: &[Timestamp]| two[1].since(two[0]) >= cooldown;
         assert!(at.windows(2).all(is_whole), "{at:?}");
     }
+}
+
+/// By the end of the hold the monitor's recent peak is over as well.
+#[test]
+fn one_machine_gives_memory_back_after_its_hold_and_asks_once() {
+    let worst = worst(Version::V2, one_machine());
+    assert!(worst.took >= hold(), "{worst:?}");
+    let later = Span(worst.took.0 - hold().0);
+    assert!(later <= Span::from_secs(8), "{later:?} after the hold");
+    assert_eq!((worst.questions, worst.approvals), (1, 1));
+}
+
+#[test]
+fn load_that_comes_back_within_the_hold_finds_the_size_it_had() {
+    let mut pair = Pair::new(Version::V2, one_machine());
+    // From here on load alone asks for the size.
+    (pair.load, pair.used) = (LOAD_BEFORE, USED_AFTER);
+    let calm = Span(hold().0 / 3 * 2);
+    for _ in 0..5 {
+        for (load, span) in [(LOAD_BEFORE, Span::from_secs(60)), (0.0, calm)] {
+            pair.load = load;
+            pair.run_until(pair.now + span, |pair| !pair.asked.is_empty());
+            assert_eq!(pair.core.using(), UNIT.saturating_mul(BEFORE));
+            assert_eq!(pair.asked, []);
+        }
+    }
+    pair.run_until(pair.now + hold(), |pair| pair.core.using() == UNIT);
+    assert_eq!(pair.core.using(), UNIT);
 }

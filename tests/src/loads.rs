@@ -177,6 +177,8 @@ impl Rig {
             "loadAverageFractionTarget": 1.9,
             "memoryUsageFractionTarget": 0.99,
             "memoryTotalFractionTarget": 0.99,
+            // Each load begins at the smallest size, and many follow one another.
+            "downscaleHoldSeconds": 0,
         });
         let config = config.to_string();
         object["metadata"]["annotations"] = json!({"autoscaling.neon.tech/config": config});

@@ -4,6 +4,7 @@ use protocol::time::Span;
 use serde_json::{Value, json};
 
 use super::config::{Config, ConfigError, Seconds};
+use crate::core::ScalingConfig;
 
 /// The deployed agent's shipped file.
 const SHIPPED: &str = include_str!("../../testdata/shipped-config.json");
@@ -125,6 +126,20 @@ fn the_one_machine_file_is_valid() {
         (config.scheduler.request_port, config.monitor.server_port),
         (10299, 10301)
     );
+}
+
+#[test]
+fn one_machine_differs_from_shipped_defaults_only_in_its_hold() {
+    let config = Config::one_machine().expect("valid");
+    let scaling = config.scaling.default_config;
+    assert_eq!(scaling.downscale_hold_seconds, 30);
+    let plain = ScalingConfig {
+        downscale_hold_seconds: 0,
+        ..scaling
+    };
+    assert_eq!(plain, ScalingConfig::default());
+    let shipped = Config::from_json(SHIPPED).expect("valid");
+    assert_eq!(shipped.scaling.default_config.downscale_hold_seconds, 0);
 }
 
 #[test]

@@ -181,6 +181,8 @@ impl World {
         config["monitor"]["serverPort"] = json!(guest.monitor_port);
         config["scheduler"]["requestPort"] = json!(scheduler.port);
         config["dumpState"] = Value::Null;
+        // As in a cluster: one machine alone holds sizes.
+        config["scaling"]["defaultConfig"]["downscaleHoldSeconds"] = json!(0);
         api.put_scheduler(&scheduler.ip.to_string());
         api.put_vm(api::vm("vm", &guest.ip.to_string()));
         Self {
