@@ -95,13 +95,10 @@ impl Gauges {
             meminfo,
             buffer,
         } = &mut self.weighed;
-        let stalls = pressure.read_parsed(buffer, stalls_of).ok();
-        let machine = meminfo.read_parsed(buffer, files::machine_room).ok();
+        let stalls = pressure.look(buffer, stalls_of);
+        let machine = meminfo.look(buffer, files::machine_room);
         let swap = match swap {
-            Some(swap) => {
-                let swap = swap.read_parsed(buffer, files::bytes_of_memory_current);
-                swap.ok()
-            }
+            Some(swap) => swap.look(buffer, files::bytes_of_memory_current),
             None => machine.and_then(|machine| machine.swap),
         };
         Weight {

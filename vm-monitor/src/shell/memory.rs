@@ -41,6 +41,17 @@ impl Kept {
         Ok(read)
     }
 
+    /// As [`Self::read_parsed`] where nobody is told why there is nothing: a kernel may have no
+    /// such file, and then this is asked for each shrink.
+    pub(super) fn look<T>(
+        &mut self,
+        buffer: &mut [u8],
+        parse: fn(&[u8]) -> Result<T, &'static str>,
+    ) -> Option<T> {
+        let read = self.read(buffer).ok()?;
+        parse(&buffer[..read]).ok()
+    }
+
     pub(super) fn read_parsed<T>(
         &mut self,
         buffer: &mut [u8],
@@ -99,7 +110,7 @@ impl Source {
             Watched::Machine | Watched::Nothing => files::anon_of_meminfo,
         };
         // Why there is none is told by the reading of the use, which follows.
-        let bound = self.bound.read_parsed(&mut self.buffer, parse).ok()?;
+        let bound = self.bound.look(&mut self.buffer, parse)?;
         Some(self.with_swap(bound))
     }
 

@@ -15,7 +15,7 @@ use super::alarm::Alarm;
 use super::clock::Clock;
 use super::config::Config;
 use super::gauges::Gauges;
-use super::hooks::{self, HookOrder};
+use super::hooks::{HookOrder, Hooks};
 use super::link::{self, Goodbye, Links, Outgoing};
 use super::memory::Source;
 use super::pressure;
@@ -59,7 +59,7 @@ struct Owner {
     gauges: Gauges,
     agent: Option<(ConnectionId, mpsc::Sender<Outgoing>)>,
     cache: Option<mpsc::Sender<CacheOrder>>,
-    hooks: Option<mpsc::Sender<HookOrder>>,
+    hooks: Option<Hooks>,
     /// For what is done beside, to tell of its end.
     inbox: mpsc::Sender<Inbox>,
 }
@@ -103,7 +103,7 @@ pub(crate) async fn run(
     pressure::listen(&config, &inbox, &mut tasks);
 
     let hooks = config.hooks.clone();
-    let hooks = hooks.map(|folder| hooks::start(folder, inbox.clone(), &mut tasks));
+    let hooks = hooks.map(|folder| Hooks::start(folder, inbox.clone(), &mut tasks));
 
     let core = Monitor::new(config.setup());
     let mut owner = Owner {
@@ -308,12 +308,11 @@ impl Owner {
 
     fn order_hooks(&mut self, order: HookOrder) {
         let operation = order.0;
-        let refused = match &self.hooks {
-            Some(hooks) => hooks.try_send(order).is_err(),
-            None => true,
+        let outcome = match &self.hooks {
+            Some(hooks) => hooks.order(order),
+            None => Some(Err(HookVeto::new("hooks", "there are none"))),
         };
-        if refused {
-            let outcome = Err(HookVeto::new("hooks", "the hooks' task has ended"));
+        if let Some(outcome) = outcome {
             self.tell(Event::HooksDone { operation, outcome });
         }
     }
