@@ -91,9 +91,10 @@ static KUBERNETES: OnceCell<Running> = OnceCell::const_new();
 static NAMESPACES: AtomicUsize = AtomicUsize::new(0);
 
 impl Api {
-    /// A fresh namespace in the server of that kind, started by the first test that asks; our kinds are served. Where the
-    /// programs are missing, the test is [recorded](test_records::skip) as one that does not run. The embedded server needs
-    /// none but `kubectl`.
+    /// A fresh namespace in the server of that kind, started by the first test that asks; our
+    /// kinds are served. Where the programs are missing, the test is
+    /// [recorded](test_records::skip) as one that does not run. The embedded server needs none but
+    /// `kubectl`.
     ///
     /// # Errors
     /// When it does not start.
