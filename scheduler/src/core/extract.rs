@@ -94,6 +94,8 @@ pub struct PodView {
     pub created: WallTime,
     /// The VirtualMachine that owns it (same namespace).
     pub vm: Option<String>,
+    /// The uid of that VirtualMachine; empty where there is none.
+    pub vm_uid: String,
     /// Label `autoscaling.neon.tech/enabled` is `"true"`.
     pub autoscaled: bool,
     /// `spec.priority`: larger is served first, where that is on.
@@ -133,7 +135,9 @@ impl PodView {
                 .and_then(Value::as_str)
                 .unwrap_or_default()
         };
-        let vm = owner(&meta, "VirtualMachine").map(|owner| owner.name.clone());
+        let owner_vm = owner(&meta, "VirtualMachine");
+        let vm = owner_vm.map(|owner| owner.name.clone());
+        let vm_uid = owner_vm.map_or_else(String::new, |owner| owner.uid.clone());
         let role = owner(&meta, "VirtualMachineMigration").map_or(PodRole::Settled, |owner| {
             if owner.controller == Some(true) {
                 PodRole::Target
@@ -178,6 +182,7 @@ impl PodView {
             runner_requests,
             size,
             vm,
+            vm_uid,
             uid: meta.uid,
         })
     }

@@ -464,6 +464,13 @@ impl Ledger {
         self.vms.get(key)
     }
 
+    /// The VM that owns a pod; none if it is gone, also while there is another one of its name.
+    #[must_use]
+    pub fn vm_of(&self, pod: &PodView) -> Option<&VmEntry> {
+        let vm = self.vms.get(&vm_key(pod)?);
+        vm.filter(|vm| vm.view.uid == pod.vm_uid)
+    }
+
     /// All VMs by name.
     pub fn vms(&self) -> impl ExactSizeIterator<Item = &VmEntry> {
         self.vms.values()

@@ -279,6 +279,10 @@ impl Permits {
             Err((refusal, _)) => Err(Some(refusal)),
             Ok((_, vm)) if vm != ticket.vm => Err(Some(PermitRefusal::PodNotFound)),
             Ok((pod, vm)) => ledger.vm(&vm).map_or(Err(None), |entry| {
+                // What its agent was permitted is not of the VM that has the name now.
+                if entry.view.uid != pod.view.vm_uid {
+                    return Err(Some(PermitRefusal::PodNotFound));
+                }
                 let ground = (ledger, &self.fair, bench.now);
                 plan(ground, &pod.view, entry, &ticket.request).map_err(Some)
             }),

@@ -125,8 +125,12 @@ impl FakeApi {
             .get(&key)
             .map(|old| old["metadata"]["uid"].clone());
         objects.version += 1;
-        object["metadata"]["uid"] =
-            old.unwrap_or_else(|| json!(format!("uid-{}", objects.version)));
+        // A VM says its own, which its pod names.
+        let own = Some(object["metadata"]["uid"].clone());
+        let own = own.filter(|uid| kind == "virtualmachines" && uid.is_string());
+        object["metadata"]["uid"] = old
+            .or(own)
+            .unwrap_or_else(|| json!(format!("uid-{}", objects.version)));
         self.store(objects, key, object);
     }
 

@@ -42,10 +42,14 @@ pub(crate) fn plain_pod(name: &str, milli_cpu: u64, mem: u64, node: Option<&str>
     pod
 }
 
+fn vm_uid(name: &str) -> String {
+    format!("uid-of-{name}")
+}
+
 /// A VM of 250m to 16 CPU and 1 to 64 GiB that uses `in_use`.
 pub(crate) fn vm(name: &str, in_use: Resources) -> Value {
     json!({"apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachine", "metadata": {"name": name, "namespace": "default",
-            "labels": {"autoscaling.neon.tech/enabled": "true"}}, "spec": {"guest": guest(in_use)}})
+            "uid": vm_uid(name), "labels": {"autoscaling.neon.tech/enabled": "true"}}, "spec": {"guest": guest(in_use)}})
 }
 
 fn guest(in_use: Resources) -> Value {
@@ -60,7 +64,7 @@ pub(crate) fn vm_pod(vm: &str, in_use: Resources, node: Option<&str>) -> Value {
         json!({"autoscaling.neon.tech/enabled": "true", "vm.neon.tech/name": vm});
     pod["metadata"]["annotations"] = json!({"vm.neon.tech/resources": guest(in_use).to_string()});
     pod["metadata"]["ownerReferences"] = json!([{"apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachine",
-        "name": vm, "uid": "u", "controller": true}]);
+        "name": vm, "uid": vm_uid(vm), "controller": true}]);
     pod
 }
 

@@ -6,7 +6,7 @@
 use protocol::units::Resources;
 use serde::Serialize;
 
-use super::{Ledger, Load, VmEntry, vm_key};
+use super::{Ledger, Load, VmEntry};
 use crate::core::amount::{Both, NO_OVERCOMMIT_MILLI, shares};
 use crate::core::view::{NodeView, PodRole, PodView, VmView};
 
@@ -42,7 +42,7 @@ impl Ledger {
         if pod.terminal {
             return Resources::default();
         }
-        let vm = vm_key(pod).and_then(|key| self.vms.get(&key));
+        let vm = self.vm_of(pod);
         let mut amount = match &pod.size {
             Ok(size) => size.reserved,
             Err(_) => pod.fallback,

@@ -240,6 +240,27 @@ fn every_request_is_answered_once() {
     assert!(rig.settle(4_000).is_empty());
 }
 
+/// A VM was deleted and made again; the agent of the first one asks for the pod that still runs.
+#[test]
+fn request_for_the_pod_of_an_earlier_vm_of_that_name_is_refused() {
+    let mut rig = Rig::new(size(4_000, 8), Some(size(1_000, 4)));
+    let first = rig.vm();
+    rig.tell(Event::VmDeleted(first.key, first.uid));
+    rig.version += 1;
+    let mut second = rig.vm();
+    second.uid = "v2".into();
+    rig.tell(Event::VmApplied(second));
+    rig.ask(0, Some(size(1_000, 4)), size(500, 2));
+    let answer = rig.settle(0).remove(0);
+    assert_eq!(permit_of(&answer), Err(PermitRefusal::PodNotFound));
+    let approved = rig.approved();
+    assert_eq!(
+        approved,
+        Some(size(1_000, 4)),
+        "nothing is taken from the second VM"
+    );
+}
+
 #[test]
 fn requests_for_one_vm_are_served_in_order() {
     let mut rig = Rig::new(size(4_000, 8), Some(size(500, 2)));

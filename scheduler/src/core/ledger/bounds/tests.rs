@@ -283,6 +283,26 @@ fn pod_of_a_deleted_vm_is_not_cut_to_the_size_of_its_namesake() {
     assert_eq!(ledger.audit(), Ok(()));
 }
 
+/// The same for a scheduler that began after both: only the pod tells it what the first guest has.
+#[test]
+fn new_scheduler_does_not_cut_a_pod_to_the_size_of_its_vms_namesake() {
+    let first = Words {
+        in_use: 4,
+        ..Words::default()
+    };
+    let mut namesake = Words {
+        max: 1,
+        ..Words::default()
+    }
+    .vm(9);
+    namesake.uid = "v2".into();
+    let mut ledger = ledger();
+    ledger.pod_applied(first.pod());
+    ledger.vm_observed(namesake);
+    assert_eq!(ledger.counted(&first.pod()), units(4));
+    assert_eq!(ledger.audit(), Ok(()));
+}
+
 fn any_size() -> impl Strategy<Value = Resources> {
     let milli = prop_oneof![0..20_000_u32, any::<u32>()];
     let mem = prop_oneof![0..20 * GIB, 0..1_u64 << 50];
