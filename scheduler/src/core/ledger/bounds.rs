@@ -97,13 +97,24 @@ impl Ledger {
     /// What a pod takes of a node after over-commit, whatever the node has.
     #[must_use]
     pub fn share_of(&self, pod: &PodView, node: &str) -> Both<u128> {
-        shares(self.counted(pod).into(), self.factors(pod, node))
+        self.share_at(pod, self.nodes.get(node))
+    }
+
+    /// Kubelet sets aside what a pod requests, whatever the over-commit factor.
+    fn share_at(&self, pod: &PodView, node: Option<&NodeView>) -> Both<u128> {
+        let share = shares(self.counted(pod).into(), self.factors_on(pod, node));
+        if pod.terminal {
+            return share;
+        }
+        share
+            .zip(pod.runner_requests.into())
+            .map(|_, (share, requested): (u128, u64)| share.max(requested.into()))
     }
 
     pub(super) fn charge_of(&self, pod: &PodView, node: &str) -> Load {
         let amount = Both::from(self.counted(pod));
         let node = self.nodes.get(node);
-        let share = cut(pod, node, shares(amount, self.factors_on(pod, node)));
+        let share = cut(pod, node, self.share_at(pod, node));
         if self.rules.ignored_namespaces.contains(&pod.key.namespace) {
             return Load {
                 ignored: share,

@@ -533,13 +533,18 @@ fn requesting_pod(cpu: &str, memory: &str, overcommit: &str) -> PodView {
 /// A scheduler began while a VM was to shrink whose guest was still on its way to the size before, and its report was older.
 #[test]
 fn n16_a_new_scheduler_counts_what_a_pod_requests_for_its_guest() {
+    let counted = |ledger: &Ledger| {
+        let pod = ledger.pod("uid-pg-1").expect("is known");
+        ledger.counted(&pod.view).mem.0 / GIB
+    };
     let mut ledger = ledger(10, 40);
     ledger.pod_applied(requesting_pod("1", "5Gi", "{}"));
     ledger.vm_observed(resized(1, 2, 3, (2, 1)));
-    assert_eq!(reserved(&ledger).1, 5, "neither the report nor the spec");
+    assert_eq!(counted(&ledger), 5, "neither the report nor the spec");
     ledger.pod_applied(requesting_pod("1", "2Gi", "{}"));
     ledger.vm_observed(resized(2, 2, 2, (2, 2)));
-    assert_eq!(reserved(&ledger).1, 2, "it has shrunk");
+    assert_eq!(counted(&ledger), 2, "it has shrunk");
+    assert_eq!(reserved(&ledger).1, 11, "with what its sidecar requests");
     assert_eq!(ledger.audit(), Ok(()));
 }
 

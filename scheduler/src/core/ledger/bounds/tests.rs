@@ -263,6 +263,22 @@ fn request_of_a_runner_with_a_huge_factor_counts_the_largest_size() {
     );
 }
 
+#[test]
+fn reserved_for_a_pod_is_no_less_than_it_requests() {
+    let words = Words {
+        overcommit: r#"{"memory":"4"}"#.into(),
+        ..Words::default()
+    };
+    let mut ledger = ledger();
+    let mut pod = words.pod();
+    pod.told = Resources::new(1_000, 20 * GIB);
+    pod.runner_requests = Resources::new(100, 5 * GIB);
+    ledger.pod_applied(pod);
+    ledger.vm_observed(words.vm(5));
+    assert_eq!(reserved(&ledger), (1_000, 5), "not a quarter of it");
+    assert_eq!(ledger.audit(), Ok(()));
+}
+
 /// A VM was deleted, and another of its name is smaller: the guest of the first runs until its pod is gone.
 #[test]
 fn pod_of_a_deleted_vm_is_not_cut_to_the_size_of_its_namesake() {
