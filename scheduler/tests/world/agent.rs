@@ -127,7 +127,8 @@ impl World {
         };
         // What it says it does not need it does not take back without asking, whether or not it hears an answer.
         agent.permit = agent.permit.map(|permit| permit.field_min(wish));
-        agent.attempt += 1;
+        self.last_attempt += 1;
+        agent.attempt = self.last_attempt;
         agent.waiting = true;
         self.requests.push((name, agent.attempt, request));
     }
@@ -180,19 +181,21 @@ impl World {
 
     /// An agent's patch lands, or is refused.
     pub(super) fn patch_ends(&mut self, which: u8, how: u8) {
-        let Some(name) = nth(&self.agents, which) else {
+        let agents = self.agents.iter_mut();
+        let mut patching: Vec<_> = agents.filter(|(_, it)| it.patch.is_some()).collect();
+        if patching.is_empty() {
             return;
-        };
-        let agent = self.agents.get_mut(&name).expect("it was looked up");
-        if let Some(size) = agent.patch.take()
-            && !how.is_multiple_of(8)
-        {
+        }
+        let at = usize::from(which) % patching.len();
+        let (name, agent) = patching.swap_remove(at);
+        let (name, size) = (name.clone(), agent.patch.take());
+        if let Some(size) = size.filter(|_| !how.is_multiple_of(8)) {
             self.set_size(&name, size);
         }
     }
 
     /// What an agent that is gone left on its way arrives.
-    pub(super) fn stray_arrives(&mut self, which: u8) {
+    pub(super) fn stray_arrives(&mut self, which: u8, how: u8) {
         let now = self.time();
         self.strays.retain(|stray| stray.may_land(now));
         if !self.strays.is_empty() {
@@ -205,16 +208,27 @@ impl World {
                 self.note("patch of an agent that is gone");
             }
         }
-        let Some((vm, request)) = self.late_requests.pop() else {
+        // A request may come so late that the next agent has done much.
+        if self.late_requests.is_empty() || !how.is_multiple_of(4) {
             return;
+        }
+        let at = usize::from(which) % self.late_requests.len();
+        let (vm, request) = self.late_requests.remove(at);
+        let pod = self.pods.get(&request.pod.name);
+        let owner = pod.map(|pod| self.vm_of(pod));
+        let may_arrive = match owner {
+            None => true,
+            Some(None) => {
+                self.note("request of a VM that is gone");
+                true
+            }
+            // A successor that was permitted more than it uses has a patch to make.
+            Some(Some(owner)) => self.agents.get(&vm).is_some_and(|agent| {
+                let permit = agent.permit.unwrap_or_default();
+                agent.is_idle() && !permit.has_field_above(owner.in_use)
+            }),
         };
-        // A successor that was permitted more than it uses has a patch to make.
-        let used = self.vms.get(&vm).map(|vm| vm.in_use);
-        let is_harmless = self.agents.get(&vm).is_some_and(|agent| {
-            let permit = agent.permit.unwrap_or_default();
-            agent.is_idle() && used.is_some_and(|used| !permit.has_field_above(used))
-        });
-        if is_harmless {
+        if may_arrive {
             self.log(|| format!("request of an agent that is gone: {request:?}"));
             self.note("request of an agent that is gone");
             self.last_ticket += 1;
@@ -263,14 +277,17 @@ impl World {
         }
     }
 
-    fn agent_is_replaced(&mut self, name: String) {
-        let sent = self.requests.extract_if(.., |(vm, _, _)| *vm == name);
+    pub(super) fn requests_outlive_their_agent(&mut self, name: &str) {
+        let sent = self.requests.extract_if(.., |(vm, _, _)| vm == name);
         self.late_requests
             .extend(sent.map(|(vm, _, request)| (vm, request)));
+    }
+
+    fn agent_is_replaced(&mut self, name: String) {
+        self.requests_outlive_their_agent(&name);
         let agent = self.agents.get_mut(&name).expect("it was looked up");
         agent.permit = None;
         agent.waiting = false;
-        agent.attempt += 1;
         if let Some(size) = agent.patch.take() {
             self.strays.push(StrayPatch {
                 vm: name,

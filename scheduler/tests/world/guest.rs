@@ -79,11 +79,11 @@ impl World {
         let Some(name) = nth(&self.guests, which) else {
             return;
         };
-        let vm = self.pods[&name].vm.as_ref().and_then(|vm| self.vms.get(vm));
         // Of a VM that is gone it deletes the pod, later.
-        let Some((vm_name, now)) = vm.map(|vm| (vm.name.clone(), (vm.in_use, vm.revision))) else {
+        let Some(vm) = self.vm_of(&self.pods[&name]) else {
             return;
         };
+        let (vm_name, now) = (vm.name.clone(), (vm.in_use, vm.revision));
         let mut guest = self.guests[&name];
         let told = self.pods[&name].told;
         match step {

@@ -24,7 +24,26 @@ pub(crate) struct VmObject {
     pub(crate) report: Option<Report>,
     /// An agent that is gone set the size, and the present one was not permitted it.
     pub(crate) stray: bool,
-    overcommit_milli: u32,
+    shape: Shape,
+}
+
+/// What stays as it is while a VM lives.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shape {
+    pub(crate) overcommit_milli: u32,
+    pub(crate) largest: Resources,
+    pub(crate) requests: Requests,
+}
+
+/// What the runner of a VM's pod requests of its node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Requests {
+    /// Nothing: the pod's annotation says what its guest may have.
+    Nothing,
+    /// What its guest may have, less by the over-commit factor.
+    Guest,
+    /// What the VM's author wrote, whatever its guest has.
+    Fixed(Resources),
 }
 
 /// What the status of a VM says of its guest.
@@ -42,12 +61,12 @@ pub(crate) struct PodObject {
     pub(crate) name: String,
     pub(crate) uid: String,
     pub(crate) node: Option<String>,
-    pub(crate) vm: Option<String>,
-    pub(crate) requests: Resources,
+    /// The name and the uid of the VM that owns it.
+    pub(crate) owner: Option<(String, String)>,
     pub(crate) overcommit_milli: u32,
-    /// What it says its guest may have: a pod of an even number in what it requests, any other in its annotation.
+    /// What it says its guest may have, in its requests or else in its annotation.
     pub(crate) told: Resources,
-    requests_told: bool,
+    requests: Requests,
     /// The VM's annotations and use as they were copied last.
     copied: Option<VmObject>,
 }
@@ -59,15 +78,16 @@ pub(crate) fn node(name: &str, total: Both<u64>) -> NodeView {
 }
 
 /// CPU bounds and memory slots of a mebibyte each, so that any size can be written.
-fn guest(in_use: Resources) -> Value {
-    json!({"cpus": {"min": "250m", "max": 16, "use": in_use.cpu},
-        "memorySlots": {"min": 1, "max": 65_536, "use": in_use.mem.0 >> 20}, "memorySlotSize": "1Mi"})
+fn guest(in_use: Resources, largest: Resources) -> Value {
+    json!({"cpus": {"min": "250m", "max": largest.cpu, "use": in_use.cpu},
+        "memorySlots": {"min": 1, "max": largest.mem.0 >> 20, "use": in_use.mem.0 >> 20},
+        "memorySlotSize": "1Mi"})
 }
 
 impl VmObject {
-    pub(crate) fn new(serial: u64, overcommit_milli: u32) -> Self {
+    pub(crate) fn new(name: String, serial: u64, shape: Shape) -> Self {
         Self {
-            name: format!("vm{serial}"),
+            name,
             uid: format!("vm-uid-{serial}"),
             version: 0,
             in_use: UNIT,
@@ -77,7 +97,7 @@ impl VmObject {
             revision: 0,
             report: None,
             stray: false,
-            overcommit_milli,
+            shape,
         }
     }
 
@@ -128,7 +148,7 @@ impl VmObject {
         let object = json!({"metadata": {"name": self.name, "namespace": "d", "uid": self.uid,
                 "resourceVersion": self.version.to_string(), "annotations": self.annotations(),
                 "labels": {"autoscaling.neon.tech/enabled": "true"}},
-            "spec": {"guest": guest(self.in_use), "targetRevision": {"revision": self.revision}},
+            "spec": {"guest": guest(self.in_use, self.shape.largest), "targetRevision": {"revision": self.revision}},
             "status": self.status()});
         VmView::read(&object).expect("reads")
     }
@@ -136,37 +156,47 @@ impl VmObject {
 
 impl PodObject {
     pub(crate) fn plain(serial: u64, milli_cpu: u32) -> Self {
+        let requests = Resources::new(milli_cpu, u64::from(milli_cpu) << 21);
         Self {
             name: format!("plain{serial}"),
             uid: format!("pod-uid-{serial}"),
             node: None,
-            vm: None,
-            requests: Resources::new(milli_cpu, u64::from(milli_cpu) << 21),
+            owner: None,
             overcommit_milli: 1000,
             told: Resources::default(),
-            requests_told: false,
+            requests: Requests::Fixed(requests),
             copied: None,
         }
     }
 
-    pub(crate) fn of(vm: &VmObject, serial: u64) -> Self {
+    pub(crate) fn of(vm: &VmObject) -> Self {
         Self {
-            name: format!("{}-pod", vm.name),
-            uid: format!("{}-pod", vm.uid),
+            name: format!("{}-pod", vm.uid),
+            uid: format!("{}-pod-uid", vm.uid),
             node: None,
-            vm: Some(vm.name.clone()),
-            requests: Resources::default(),
-            overcommit_milli: vm.overcommit_milli,
+            owner: Some((vm.name.clone(), vm.uid.clone())),
+            overcommit_milli: vm.shape.overcommit_milli,
             told: vm.in_use,
-            requests_told: serial.is_multiple_of(2),
+            requests: vm.shape.requests,
             copied: Some(vm.clone()),
         }
     }
 
-    /// What the runner requests: what the pod says, less what its over-commit factors take off.
+    pub(crate) fn is_of(&self, vm: &str) -> bool {
+        self.owner.as_ref().is_some_and(|(name, _)| name == vm)
+    }
+
+    /// What its node sets aside for it whatever its guest has.
+    pub(crate) fn set_aside(&self) -> Resources {
+        match self.requests {
+            Requests::Fixed(requests) => requests,
+            Requests::Nothing | Requests::Guest => Resources::default(),
+        }
+    }
+
     fn requested(&self) -> Resources {
-        if !self.requests_told {
-            return self.requests;
+        if self.requests != Requests::Guest {
+            return self.set_aside();
         }
         let part = |whole: u64| (whole * 1000).div_ceil(u64::from(self.overcommit_milli));
         let cpu = part(u64::from(self.told.cpu.0));
@@ -189,19 +219,21 @@ impl PodObject {
                     {"cpu": requests.cpu, "memory": requests.mem}}}]}});
         if let Some(vm) = &self.copied {
             let mut annotations = vm.annotations();
-            let in_use = if self.requests_told {
+            let in_use = if self.requests == Requests::Guest {
                 vm.in_use
             } else {
                 self.told
             };
-            annotations["vm.neon.tech/resources"] = json!(guest(in_use).to_string());
+            let resources = guest(in_use, vm.shape.largest);
+            annotations["vm.neon.tech/resources"] = json!(resources.to_string());
             let factor = format!("{}m", self.overcommit_milli);
             annotations["vm.neon.tech/overcommit"] =
                 json!(json!({"cpu": factor, "memory": factor}).to_string());
             object["metadata"]["annotations"] = annotations;
             object["metadata"]["labels"] = json!({"autoscaling.neon.tech/enabled": "true"});
             object["metadata"]["ownerReferences"] = json!([
-                {"apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachine", "name": vm.name, "uid": vm.uid}]);
+                {"apiVersion": "vm.neon.tech/v1", "kind": "VirtualMachine",
+                    "name": vm.name, "uid": vm.uid}]);
         }
         PodView::read(&object).expect("reads")
     }
