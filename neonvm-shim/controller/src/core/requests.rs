@@ -89,13 +89,14 @@ pub(super) fn bound(
     }
 }
 
-/// The part of a size that a node is to set aside for it: less by the VM's over-commit factors, never nothing.
+/// The part of a size that a node is to set aside for it: less by the VM's over-commit factors, never
+/// nothing. It is rounded up, as the scheduler takes the request times the factor for the size.
 fn shared(vm: &VirtualMachine, size: Resources) -> Resources {
     let overcommit: Overcommit = vm.spec.overcommit.unwrap_or_default();
     let part = |whole: u64, factor: Option<Quantity>| {
         let milli = factor.map_or(1000, |factor| factor.milli_value());
         let milli = u128::try_from(milli).unwrap_or(0).max(1);
-        let part = u128::from(whole) * 1000 / milli;
+        let part = (u128::from(whole) * 1000).div_ceil(milli);
         u64::try_from(part).unwrap_or(whole).max(1)
     };
     let cpu = part(u64::from(size.cpu.0), overcommit.cpu);
@@ -208,6 +209,8 @@ pub(super) fn pending(pod: &Pod) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::core::testing::sample_vm;
 
@@ -246,7 +249,7 @@ mod tests {
         assert_eq!(inserted(&vm), whole);
         let factors = json!({"cpu": "2.5", "memory": "1.5"});
         vm.spec.overcommit = Some(serde_json::from_value(factors).expect("factors"));
-        let less = json!({"requests": {"cpu": "200m", "memory": "1431655765"}});
+        let less = json!({"requests": {"cpu": "200m", "memory": "1431655766"}});
         assert_eq!(inserted(&vm), less);
         vm.spec.overcommit = Some(serde_json::from_value(json!({"cpu": "0"})).expect("a factor"));
         assert_eq!(
@@ -254,6 +257,25 @@ mod tests {
             "2Gi",
             "no division by it"
         );
+    }
+
+    proptest! {
+        /// The scheduler takes a request times the factor, rounded up, for what the guest has.
+        #[test]
+        fn request_times_factor_is_the_size_or_more(
+            milli in 1..200_000_u32, mem in 1..1_u64 << 45, factor in 1..100_000_u64,
+        ) {
+            let mut vm = vm();
+            let factors = json!({"cpu": format!("{factor}m"), "memory": format!("{factor}m")});
+            vm.spec.overcommit = Some(serde_json::from_value(factors).expect("factors"));
+            let part = shared(&vm, Resources::new(milli, mem));
+            let whole = |part: u64| u128::from(part) * u128::from(factor);
+            for (part, size) in [(u64::from(part.cpu.0), u64::from(milli)), (part.mem.0, mem)] {
+                let size = u128::from(size) * 1000;
+                prop_assert!(whole(part) >= size, "{part} times {factor}m is less");
+                prop_assert!(whole(part - 1) < size, "{part} is more than it takes");
+            }
+        }
     }
 
     #[test]
