@@ -66,8 +66,8 @@ fn variants(source: &str, name: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn n50_the_ports_in_the_architecture_are_those_of_the_code() {
-    let text = read("ARCHITECTURE.md");
+fn n50_the_ports_in_the_documents_are_those_of_the_code() {
+    let text = read("docs/reference/ports.md");
     let rows = rows(section(&text, "## Who dials whom"));
     assert!(rows.len() > 10, "{rows:?}");
     let mut told = BTreeSet::new();
@@ -92,8 +92,8 @@ fn n50_the_ports_in_the_architecture_are_those_of_the_code() {
 }
 
 #[test]
-fn n50_the_messages_in_the_architecture_are_those_of_the_code() {
-    let text = read("ARCHITECTURE.md");
+fn n50_the_messages_in_the_documents_are_those_of_the_code() {
+    let text = read("docs/reference/ports.md");
     let (_, sentence) = text
         .split_once("The link carries from the agent ")
         .expect("the sentence is there");

@@ -1,4 +1,5 @@
-//! Mission row N49: our pods dial whom `ARCHITECTURE.md` says that they dial, and nobody else; nor does anybody come to another port.
+//! Mission row N49: our pods open only the connections that `docs/reference/ports.md` lists, and
+//! nobody connects to another port of theirs.
 
 use std::collections::BTreeSet;
 
@@ -94,7 +95,7 @@ impl Line {
 
 /// The table.
 fn table() -> Result<Vec<Line>> {
-    let text = std::fs::read_to_string(checkout().join("ARCHITECTURE.md"))?;
+    let text = std::fs::read_to_string(checkout().join("docs/reference/ports.md"))?;
     let (_, section) = text
         .split_once("\n## Who dials whom\n")
         .context("the section is there")?;
