@@ -1,4 +1,4 @@
-//! Mission row N50: the defaults in `docs/scaling.md` are those of the code.
+//! Requirement: N50. The defaults in `docs/scaling.md` are those of the code.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -1,5 +1,6 @@
-//! What the agent does when something around it fails, row by row of its failure table (spec/agent.md §6.3), with the better
-//! behaviour where the deployed agent's is a weakness.
+//! What the agent does when something around it fails, row by row of its failure table
+//! (docs/compatibility/agent.md §6.3), with the better behaviour where the deployed agent's is a
+//! weakness.
 //!
 //! | row | test |
 //! |---|---|

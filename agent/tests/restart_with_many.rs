@@ -1,5 +1,6 @@
-//! The agent's process ends and another begins, with 1,000 VMs. Nothing is handed over but what the peers hold: the objects, the
-//! scheduler's books, what the monitors agreed to, and the billing checkpoint on disk (spec/agent.md §6).
+//! The agent's process ends and another begins, with 1,000 VMs. Nothing is handed over but what the
+//! peers hold: the objects, the scheduler's books, what the monitors agreed to, and the billing
+//! checkpoint on disk (docs/compatibility/agent.md §6).
 //!
 //! On the cores, on a virtual clock, where every VM can be caught at every point; the program with as many VMs on real sockets is
 //! in `restart_over_sockets`.

@@ -1,7 +1,7 @@
 //! Admission of VM objects: the form they are kept in, and the rules a schema cannot say. Pure functions over JSON.
 //!
 //! The same functions serve the embedded API server in the request path and a webhook in front of a real one.
-//! Source: spec/neonvm.md §1.1 (forms) and §1.9 (rules).
+//! Source: docs/compatibility/neonvm.md §1.1 (forms) and §1.9 (rules).
 
 pub mod claims;
 pub mod disks;

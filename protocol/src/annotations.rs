@@ -1,5 +1,6 @@
-//! Labels and annotations by which the parts find and read one another's objects.
-//! Source: spec/neonvm.md §1.10, spec/scheduler.md §2.2, spec/agent.md §1.3.
+//! Labels and annotations by which the parts find and read one another's objects. Source:
+//! docs/compatibility/neonvm.md §1.10, docs/compatibility/scheduler.md §2.2,
+//! docs/compatibility/agent.md §1.3.
 
 use std::collections::BTreeMap;
 

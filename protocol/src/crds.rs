@@ -1,6 +1,7 @@
 //! The CustomResourceDefinition documents of group `vm.neon.tech`, as installed into any cluster.
 //!
-//! Source: spec/neonvm.md §1. They are valid `apiextensions.k8s.io/v1` documents with structural schemas.
+//! Source: docs/compatibility/neonvm.md §1. They are valid `apiextensions.k8s.io/v1` documents with
+//! structural schemas.
 
 /// VirtualMachine (singular `neonvm`).
 pub const VIRTUAL_MACHINE: &str =

@@ -1,4 +1,5 @@
-//! How QEMU caches what guests write to their disks, as the controller tells runners (`-qemu-disk-cache-settings`, spec/neonvm.md §3.1).
+//! How QEMU caches what guests write to their disks, as the controller tells runners
+//! (`-qemu-disk-cache-settings`, docs/compatibility/neonvm.md §3.1).
 //!
 //! The text becomes part of an option of QEMU's, so nothing passes but what is understood here.
 

@@ -1,6 +1,6 @@
 //! The metrics pages of a guest, as the agent reads them: only the wanted metrics out of a Prometheus text page, piece by
 //! piece, whatever else the page holds.
-//! Source: spec/agent.md §2.2; the text exposition format 0.0.4.
+//! Source: docs/compatibility/agent.md §2.2; the text exposition format 0.0.4.
 //!
 //! A wanted metric needs a `# TYPE … gauge` line and finite samples that are not negative; anything missing, of another type or
 //! in another number makes the whole page useless.

@@ -1,5 +1,6 @@
-//! The extender link: HTTP POST from kube-scheduler to the scheduler beside it, JSON both ways, one path for each verb.
-//! Source: spec/scheduler.md §8.1; `k8s.io/kube-scheduler/extender/v1`, whose members have the names of Go's fields.
+//! The extender link: HTTP POST from kube-scheduler to the scheduler beside it, JSON both ways, one
+//! path for each verb. Source: docs/compatibility/scheduler.md §8.1;
+//! `k8s.io/kube-scheduler/extender/v1`, whose members have the names of Go's fields.
 //!
 //! Spoken with `nodeCacheCapable: true`: nodes travel as names, victims as uids. Pods travel whole and are kept as they
 //! are, for what the scheduler reads of a pod it reads of every pod in the same way.

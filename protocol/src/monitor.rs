@@ -1,8 +1,9 @@
 //! The monitor link, protocol v1: JSON text frames over a WebSocket at `/monitor`.
 //!
-//! The agent dials, sends `{"min":1,"max":1}`, and reads `{"version":1}` or `{"error":"…"}`. After that each frame is one
-//! object. Agent→monitor frames wrap the body in `content`; monitor→agent frames are flat. The agent's own ids are even,
-//! the monitor's odd; an answer carries the id of its request. Source: spec/monitor.md §1-2, spec/agent.md §4.1.
+//! The agent dials, sends `{"min":1,"max":1}`, and reads `{"version":1}` or `{"error":"…"}`. After
+//! that each frame is one object. Agent→monitor frames wrap the body in `content`; monitor→agent
+//! frames are flat. The agent's own ids are even, the monitor's odd; an answer carries the id of
+//! its request. Source: docs/compatibility/monitor.md §1-2, docs/compatibility/agent.md §4.1.
 
 use serde::de::Error as _;
 use serde::ser::SerializeMap as _;
@@ -370,7 +371,7 @@ impl MonitorFrame {
     /// Reads a frame sent by a monitor.
     ///
     /// # Errors
-    /// [`FrameError`]: see spec/agent.md §4.1 for what the agent does with each kind.
+    /// [`FrameError`]: see docs/compatibility/agent.md §4.1 for what the agent does with each kind.
     pub fn decode(text: &str) -> Result<Self, FrameError> {
         let envelope = envelope(text)?;
         let (id, kind, object) = (envelope.id, envelope.kind.as_str(), &envelope.object);

@@ -1,5 +1,5 @@
 //! The permit link: HTTP POST from agent to scheduler, port 10299, JSON both ways, protocol v5.0 (= 7).
-//! Source: spec/scheduler.md §2.4, spec/agent.md §4.2.
+//! Source: docs/compatibility/scheduler.md §2.4, docs/compatibility/agent.md §4.2.
 
 mod quick;
 

@@ -1,5 +1,6 @@
-//! Revisions: a number the agent puts beside every size it asks for, and the controller copies to the status when the
-//! guest has that size. Source: spec/agent.md §3.9, spec/neonvm.md §2.8.
+//! Revisions: a number the agent puts beside every size it asks for, and the controller copies to
+//! the status when the guest has that size. Source: docs/compatibility/agent.md §3.9,
+//! docs/compatibility/neonvm.md §2.8.
 
 use serde::{Deserialize, Deserializer, Serialize};
 

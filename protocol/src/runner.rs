@@ -25,8 +25,9 @@ pub const CPU_QUOTA_PERCENT: &str = "CPU_QUOTA_PERCENT";
 
 /// Environment of a runner's container: how its guest's first device is connected to the pod, [`GUEST_NETWORKS`]. Ours.
 pub const GUEST_NETWORK: &str = "GUEST_NETWORK";
-/// By a bridge and a tap, its packets translated by the kernel (spec/neonvm.md §3.4); or by QEMU itself, which takes connections at
-/// the pod's address and makes them again to the guest, TCP and UDP alone.
+/// By a bridge and a tap, its packets translated by the kernel (docs/compatibility/neonvm.md §3.4);
+/// or by QEMU itself, which takes connections at the pod's address and makes them again to the
+/// guest, TCP and UDP alone.
 pub const GUEST_NETWORKS: [&str; 2] = ["bridge", "user"];
 
 /// Environment of a runner's container: [`NO_PRIVILEGES`] where it has only the privileges that Pod
@@ -54,7 +55,7 @@ pub const ORDERS_IDENTITY: [&str; 2] = ["tls.crt", "tls.key"];
 /// The name in that certificate. It signs itself, and whoever gives orders trusts it alone.
 pub const ORDERS_NAME: &str = "runner";
 
-/// Port of the daemon in the guest (spec/neonvm.md §3.7).
+/// Port of the daemon in the guest (docs/compatibility/neonvm.md §3.7).
 pub const GUESTD_PORT: u16 = 25183;
 /// Where it appears at the pod's address; its own number is taken there by the runner's HTTP server. Ours.
 pub const GUESTD_FORWARD: u16 = 25184;

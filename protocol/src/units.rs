@@ -8,8 +8,9 @@ use crate::quantity::{Quantity, QuantityError};
 
 /// CPU in thousandths of a core. Range 0 to 2^32-1.
 ///
-/// Written as an integer number of cores when it is one (`2`), else as a quantity string (`"250m"`). Read from any
-/// quantity or number; finer than a thousandth rounds up. Source: spec/neonvm.md §1.1.
+/// Written as an integer number of cores when it is one (`2`), else as a quantity string
+/// (`"250m"`). Read from any quantity or number; finer than a thousandth rounds up. Source:
+/// docs/compatibility/neonvm.md §1.1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct MilliCpu(pub u32);
 
@@ -127,7 +128,8 @@ impl<'de> Deserialize<'de> for Bytes {
     }
 }
 
-/// A pair of CPU and memory: `{"vCPUs":"250m","mem":"1Gi"}`, in this order. Source: spec/agent.md §4.0.
+/// A pair of CPU and memory: `{"vCPUs":"250m","mem":"1Gi"}`, in this order. Source:
+/// docs/compatibility/agent.md §4.0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct Resources {
     /// CPU.

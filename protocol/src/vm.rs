@@ -1,4 +1,5 @@
-//! Objects of group `vm.neon.tech/v1`: VirtualMachine, VirtualMachineMigration, IPPool. Source: spec/neonvm.md §1.
+//! Objects of group `vm.neon.tech/v1`: VirtualMachine, VirtualMachineMigration, IPPool. Source:
+//! docs/compatibility/neonvm.md §1.
 //!
 //! Members that only travel through (affinity, tolerations, …) are kept as JSON.
 
@@ -39,12 +40,12 @@ pub struct VirtualMachine {
     pub status: Option<VmStatus>,
 }
 
-/// `spec` (§1.2).
+/// `spec` (docs/compatibility/neonvm.md §1.2).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 #[expect(
     missing_docs,
-    reason = "member names are the table of spec/neonvm.md §1.2, one to one"
+    reason = "member names are the table of docs/compatibility/neonvm.md §1.2, one to one"
 )]
 pub struct VmSpec {
     pub qmp: i32,
@@ -150,12 +151,12 @@ pub enum CpuScalingMode {
     SysfsScaling,
 }
 
-/// `spec.guest` (§1.3).
+/// `spec.guest` (docs/compatibility/neonvm.md §1.3).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 #[expect(
     missing_docs,
-    reason = "member names are the table of spec/neonvm.md §1.3, one to one"
+    reason = "member names are the table of docs/compatibility/neonvm.md §1.3, one to one"
 )]
 pub struct Guest {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -226,7 +227,7 @@ pub struct MemorySlots {
 #[serde(rename_all = "camelCase", default)]
 #[expect(
     missing_docs,
-    reason = "member names are the table of spec/neonvm.md §1.3, one to one"
+    reason = "member names are the table of docs/compatibility/neonvm.md §1.3, one to one"
 )]
 pub struct RootDisk {
     pub image: String,
@@ -309,12 +310,12 @@ pub struct GuestSettings {
     pub swap: Option<Quantity>,
 }
 
-/// `spec.disks[]` (§1.4).
+/// `spec.disks[]` (docs/compatibility/neonvm.md §1.4).
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 #[expect(
     missing_docs,
-    reason = "member names are the table of spec/neonvm.md §1.4, one to one"
+    reason = "member names are the table of docs/compatibility/neonvm.md §1.4, one to one"
 )]
 pub struct Disk {
     pub name: String,
@@ -336,7 +337,7 @@ pub struct Disk {
 
 /// Phase of a VM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[expect(missing_docs, reason = "the words of spec/neonvm.md §1.6")]
+#[expect(missing_docs, reason = "words of docs/compatibility/neonvm.md §1.6")]
 pub enum VmPhase {
     #[default]
     #[serde(rename = "")]
@@ -376,12 +377,12 @@ impl VmPhase {
     }
 }
 
-/// `status` (§1.6).
+/// `status` (docs/compatibility/neonvm.md §1.6).
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 #[expect(
     missing_docs,
-    reason = "member names are the table of spec/neonvm.md §1.6, one to one"
+    reason = "member names are the table of docs/compatibility/neonvm.md §1.6, one to one"
 )]
 pub struct VmStatus {
     #[serde(skip_serializing_if = "is_new")]
@@ -491,7 +492,7 @@ impl Guest {
     }
 }
 
-/// A live migration (§1.7); its spec never changes.
+/// A live migration (docs/compatibility/neonvm.md §1.7); its spec never changes.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct VirtualMachineMigration {
@@ -513,7 +514,7 @@ pub struct VirtualMachineMigration {
 #[serde(rename_all = "camelCase", default)]
 #[expect(
     missing_docs,
-    reason = "member names are the table of spec/neonvm.md §1.7, one to one"
+    reason = "member names are the table of docs/compatibility/neonvm.md §1.7, one to one"
 )]
 pub struct MigrationSpec {
     pub vm_name: String,
@@ -550,7 +551,7 @@ impl Default for MigrationSpec {
 #[serde(rename_all = "camelCase", default)]
 #[expect(
     missing_docs,
-    reason = "member names are the table of spec/neonvm.md §1.7, one to one"
+    reason = "member names are the table of docs/compatibility/neonvm.md §1.7, one to one"
 )]
 pub struct MigrationStatus {
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -573,7 +574,7 @@ pub struct MigrationStatus {
     pub info: Option<Value>,
 }
 
-/// An address pool (§1.8).
+/// An address pool (docs/compatibility/neonvm.md §1.8).
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct IpPool {

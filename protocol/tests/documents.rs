@@ -1,4 +1,4 @@
-//! Mission row N50: what the documents say of ports, messages and defaults is what the code says.
+//! Requirement: N50. What the documents say of ports, messages and defaults is what the code says.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

@@ -4,7 +4,7 @@
 //! * `testdata/monitor/accepted/`: other spellings a peer may use; they read as the value given here.
 //! * `testdata/monitor/rejected/`: what an agent must not send; each gives this kind of error under this id.
 //!
-//! Mission row N39: the types exist once, here, and both sides use them.
+//! Requirement: N39. The types exist once, here, and both sides use them.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

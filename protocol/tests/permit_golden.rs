@@ -5,7 +5,7 @@
 //! * `testdata/permit/rejected/NAME.json`: bodies a server refuses; `NAME.txt` is the status and the whole answer.
 //! * `testdata/permit/errors.txt`: status and text of every refusal there is.
 //!
-//! Mission row N07: golden wire files.
+//! Requirement: N07. Golden wire files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -5,7 +5,7 @@
 //! * `testdata/vm/accepted/`: other spellings of one VM; all read as that VM, and are then written in the one form.
 //! * `testdata/vm/rejected/`: what is no VM; each names the member that is wrong.
 //!
-//! Mission row N39: the types exist once, here, and every part uses them.
+//! Requirement: N39. The types exist once, here, and every part uses them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;

@@ -1,7 +1,7 @@
 //! The config file `autoscale-enforcer-config.json`: same keys and rules as the deployed scheduler's.
 //!
 //! Unknown keys are refused, keys match whatever their case, and every problem is reported at once.
-//! Source: spec/scheduler.md §5.1.
+//! Source: docs/compatibility/scheduler.md §5.1.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! Random interleavings of grants, lagging watches, lost answers, calls that time out and land late,
 //! bindings, deletions and restarts: what is promised must hold after every single step
-//! (spec/scheduler.md §6, §7.9 item 7).
+//! (docs/compatibility/scheduler.md §6, §7.9 item 7).
 //!
 //! The checks are in `world/truth.rs`: every node's true use within its total (I1, N08), every pod's
 //! true use within what is held for that pod (N06, I3, I4, and across restarts N16), every permit

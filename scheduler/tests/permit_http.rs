@@ -1,5 +1,5 @@
 //! The permit server over real HTTP against an API peer: every answer of the table, the vectors, hostile bodies.
-//! Source: spec/scheduler.md §2.4, §7.8.
+//! Source: docs/compatibility/scheduler.md §2.4, §7.8.
 
 mod support;
 

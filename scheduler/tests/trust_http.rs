@@ -382,7 +382,8 @@ async fn a_review_is_believed_for_a_while_only_and_without_one_nobody_is_let_in(
     running.stop().await.expect("ends well");
 }
 
-/// Wall: W6, finding H2. One forged request was granted 1000 CPU and 4000 GiB on a node of 2 CPU and 6 GiB.
+/// Requirement: W6. One forged request was granted 1000 CPU and 4000 GiB on a node of 2 CPU and 6
+/// GiB.
 #[tokio::test]
 async fn forged_permits_take_nothing_of_the_node() {
     let forged = size(1_000_000, 4_000);

@@ -2,7 +2,7 @@
 //! database's file cache, and serves the host metrics the agent reads.
 //!
 //! [`core`] decides, [`shell`] does. [`run`] is the whole monitor on bound listeners; the binary `vm-monitor` adds only the
-//! command line, the log and the signals. Protocol and rules: spec/monitor.md.
+//! command line, the log and the signals. Protocol and rules: docs/compatibility/monitor.md.
 
 pub mod core;
 #[cfg(any(test, feature = "fuzzing"))]

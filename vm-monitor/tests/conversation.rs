@@ -1,4 +1,4 @@
-//! Whole conversations over real sockets: mission rows N31-N37.
+//! Whole conversations over real sockets: N31 to N37.
 
 mod harness;
 

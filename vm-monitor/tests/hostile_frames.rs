@@ -1,4 +1,4 @@
-//! Frames no agent should send: mission row N38. Never a panic, never silence, and the connection lives on.
+//! Frames no agent should send: N38. Never a panic, never silence, and the connection lives on.
 
 mod harness;
 

@@ -1,5 +1,5 @@
 //! The agent's port by TLS: who may come in, who may not and is counted for what, and that the agent that is there
-//! notices none of it. Mission rows N31 and N32 hold inside TLS as outside.
+//! notices none of it. N31 and N32 hold inside TLS as outside.
 #![cfg(feature = "tls")]
 
 mod harness;

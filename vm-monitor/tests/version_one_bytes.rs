@@ -1,5 +1,6 @@
-//! A session of version 1, byte for byte as the deployed agent and monitor have it (spec/monitor.md §2): whatever version
-//! 2 adds, none of it may show here. Only the text of `Status` is ours.
+//! A session of version 1, byte for byte as the deployed agent and monitor have it
+//! (docs/compatibility/monitor.md §2): whatever version 2 adds, none of it may show here. Only the
+//! text of `Status` is ours.
 
 mod harness;
 

@@ -1,4 +1,4 @@
-//! What the core wants done, as plain comparable data. Source: spec/agent.md §3.2.
+//! What the core wants done, as plain comparable data. Source: docs/compatibility/agent.md §3.2.
 
 use protocol::permit::RequestMetrics;
 use protocol::revision::Revision;

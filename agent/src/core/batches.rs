@@ -4,7 +4,7 @@
 //! is received, also over a restart, so that it is sent again as the very same batch. After a failure it is tried again by
 //! itself, with growing pauses. Batches go out in order, one at a time.
 //!
-//! Source: spec/agent.md §4.6 (sink), §7.6 (batcher), §8 (15).
+//! Source: docs/compatibility/agent.md §4.6 (sink), §7.6 (batcher), §8 (15).
 
 use std::ops::Range;
 

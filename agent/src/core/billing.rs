@@ -10,7 +10,8 @@
 //!
 //! *Restart*: [`Meter::checkpoint`] holds everything; a meter made from it has all its accounts in doubt since then.
 //!
-//! Source: spec/agent.md §4.6, §8 (15). The deployed agent samples each few seconds and bills the smaller of two samples.
+//! Source: docs/compatibility/agent.md §4.6, §8 (15). The deployed agent samples each few seconds
+//! and bills the smaller of two samples.
 
 use std::collections::BTreeMap;
 

@@ -192,7 +192,8 @@ fn a_hold_ends_with_the_bounds_and_missing_metrics_start_it_anew() {
     assert_eq!((blind.size, blind.is_below), (units(4), false));
 }
 
-/// The desired size as spec/agent.md §2.4 has it, in its own steps, in units, for sizes that are whole units.
+/// The desired size as docs/compatibility/agent.md §2.4 has it, in its own steps, in units, for
+/// sizes that are whole units.
 fn as_specified(case: &Case, goal: u32) -> Resources {
     let wish = case.wish.filter(|wish| *wish > goal).unwrap_or(0);
     let above = |size: Resources| 1 + size.exact_multiple_of(UNIT).expect("whole units");

@@ -1,4 +1,4 @@
-//! What the core is configured with. Source: spec/agent.md §3.11.
+//! What the core is configured with. Source: docs/compatibility/agent.md §3.11.
 
 use protocol::time::Span;
 use protocol::units::Resources;

@@ -23,7 +23,7 @@
 //! * A guest cannot make us read more than [`pace::FRAMES`] allows, and one that tries for long is left:
 //!   `monitor_that_floods_is_paused_and_then_left`.
 //!
-//! Source: spec/agent.md §4.1.
+//! Source: docs/compatibility/agent.md §4.1.
 
 mod answers;
 pub mod pace;

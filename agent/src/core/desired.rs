@@ -1,5 +1,5 @@
 //! From the goal to the size the VM should have: wishes and refusals of the monitor, missing metrics, bounds.
-//! Source: spec/agent.md §2.4.
+//! Source: docs/compatibility/agent.md §2.4.
 //!
 //! Precedence, later wins: goal, calm (see [`super::calm`]), the monitor's wish or refusal (whichever is more), hold
 //! without metrics or under memory pressure, maximum, minimum, and last the refusal again: a VM stays above its maximum rather than run out of memory.

@@ -1,4 +1,5 @@
-//! The core's state in the deployed agent's dump form (spec/agent.md §4.4). Never used for decisions.
+//! The core's state in the deployed agent's dump form (docs/compatibility/agent.md §4.4). Never
+//! used for decisions.
 //!
 //! Times are given by a function from the core's clock to text, because the core knows no calendar.
 
@@ -20,7 +21,7 @@ pub type TimeText = String;
 /// `executorState`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "PascalCase")]
-#[expect(missing_docs, reason = "the keys of spec/agent.md §4.4, one to one")]
+#[expect(missing_docs, reason = "keys of docs/compatibility/agent.md §4.4")]
 pub struct StateDump {
     pub config: ConfigDump,
     pub debug: bool,
@@ -42,7 +43,7 @@ pub struct StateDump {
 /// `Config`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "PascalCase")]
-#[expect(missing_docs, reason = "the keys of spec/agent.md §4.4, one to one")]
+#[expect(missing_docs, reason = "keys of docs/compatibility/agent.md §4.4")]
 pub struct ConfigDump {
     pub compute_unit: Resources,
     pub default_scaling_config: ScalingConfig,
@@ -69,7 +70,7 @@ fn nanos<S: Serializer>(span: &Span, serializer: S) -> Result<S::Ok, S::Error> {
 
 /// A revision with its time.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-#[expect(missing_docs, reason = "the keys of spec/agent.md §4.4, one to one")]
+#[expect(missing_docs, reason = "keys of docs/compatibility/agent.md §4.4")]
 pub struct RevisionDump {
     pub revision: Revision,
     #[serde(rename = "updatedAt")]
@@ -79,7 +80,7 @@ pub struct RevisionDump {
 /// `Plugin`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "PascalCase")]
-#[expect(missing_docs, reason = "the keys of spec/agent.md §4.4, one to one")]
+#[expect(missing_docs, reason = "keys of docs/compatibility/agent.md §4.4")]
 pub struct PluginDump {
     pub ongoing_request: bool,
     pub last_request: Option<LastRequestDump>,
@@ -93,7 +94,7 @@ pub struct PluginDump {
 /// `Plugin.LastRequest`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "PascalCase")]
-#[expect(missing_docs, reason = "the keys of spec/agent.md §4.4, one to one")]
+#[expect(missing_docs, reason = "keys of docs/compatibility/agent.md §4.4")]
 pub struct LastRequestDump {
     pub at: TimeText,
     pub resources: Resources,
@@ -102,7 +103,7 @@ pub struct LastRequestDump {
 /// `Monitor`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "PascalCase")]
-#[expect(missing_docs, reason = "the keys of spec/agent.md §4.4, one to one")]
+#[expect(missing_docs, reason = "keys of docs/compatibility/agent.md §4.4")]
 pub struct MonitorDump {
     pub ongoing_request: Option<OngoingDump>,
     pub requested_upscale: Option<RequestedUpscaleDump>,
@@ -116,7 +117,7 @@ pub struct MonitorDump {
 /// `Monitor.OngoingRequest`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "PascalCase")]
-#[expect(missing_docs, reason = "the keys of spec/agent.md §4.4, one to one")]
+#[expect(missing_docs, reason = "keys of docs/compatibility/agent.md §4.4")]
 pub struct OngoingDump {
     pub kind: &'static str,
     pub requested: Resources,
@@ -125,7 +126,7 @@ pub struct OngoingDump {
 /// `Monitor.RequestedUpscale`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "PascalCase")]
-#[expect(missing_docs, reason = "the keys of spec/agent.md §4.4, one to one")]
+#[expect(missing_docs, reason = "keys of docs/compatibility/agent.md §4.4")]
 pub struct RequestedUpscaleDump {
     pub at: TimeText,
     pub base: Resources,
@@ -136,7 +137,7 @@ pub struct RequestedUpscaleDump {
 
 /// Which resources are asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[expect(missing_docs, reason = "the keys of spec/agent.md §4.4, one to one")]
+#[expect(missing_docs, reason = "keys of docs/compatibility/agent.md §4.4")]
 pub struct MoreResources {
     pub cpu: bool,
     pub memory: bool,
@@ -145,7 +146,7 @@ pub struct MoreResources {
 /// `Monitor.DeniedDownscale`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "PascalCase")]
-#[expect(missing_docs, reason = "the keys of spec/agent.md §4.4, one to one")]
+#[expect(missing_docs, reason = "keys of docs/compatibility/agent.md §4.4")]
 pub struct DeniedDownscaleDump {
     pub at: TimeText,
     pub current: Resources,
@@ -158,7 +159,7 @@ pub struct DeniedDownscaleDump {
 /// `NeonVM`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "PascalCase")]
-#[expect(missing_docs, reason = "the keys of spec/agent.md §4.4, one to one")]
+#[expect(missing_docs, reason = "keys of docs/compatibility/agent.md §4.4")]
 pub struct NeonVmDump {
     pub last_success: Option<TimeText>,
     pub ongoing_requested: Option<Resources>,
@@ -170,7 +171,7 @@ pub struct NeonVmDump {
 /// `Metrics`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "PascalCase")]
-#[expect(missing_docs, reason = "the keys of spec/agent.md §4.4, one to one")]
+#[expect(missing_docs, reason = "keys of docs/compatibility/agent.md §4.4")]
 pub struct MetricsDump {
     #[serde(rename = "LoadAverage1Min")]
     pub load1: f64,
@@ -183,7 +184,7 @@ pub struct MetricsDump {
 /// `LFCMetrics`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "PascalCase")]
-#[expect(missing_docs, reason = "the keys of spec/agent.md §4.4, one to one")]
+#[expect(missing_docs, reason = "keys of docs/compatibility/agent.md §4.4")]
 pub struct LfcDump {
     pub cache_hits_total: f64,
     pub cache_misses_total: f64,

@@ -1,5 +1,6 @@
-//! One computation: from the state to everything that may be started now, and why. It does no I/O and changes nothing but the
-//! target revision and since when the goal has been below the size, so computing again without a change gives the same. Source: spec/agent.md §2.4, §3.2.
+//! One computation: from the state to everything that may be started now, and why. It does no I/O
+//! and changes nothing but the target revision and since when the goal has been below the size, so
+//! computing again without a change gives the same. Source: docs/compatibility/agent.md §2.4, §3.2.
 
 use protocol::mode::Mode;
 use protocol::permit::RequestMetrics;

@@ -1,4 +1,5 @@
-//! From metrics to a number of compute units: each signal votes, the highest vote wins. Source: spec/agent.md §2.3.
+//! From metrics to a number of compute units: each signal votes, the highest vote wins. Source:
+//! docs/compatibility/agent.md §2.3.
 //!
 //! * CPU: the load average (one minute, five minutes, or a mix, by how far they are apart) over what one unit carries.
 //! * Memory: usage over the share it may fill; with a known working set also usage and cache together.

@@ -1,4 +1,5 @@
-//! Whether a VM's scaling is stuck: a verdict for gauges and dumps, never a reason to act. Source: spec/agent.md §6.2.
+//! Whether a VM's scaling is stuck: a verdict for gauges and dumps, never a reason to act. Source:
+//! docs/compatibility/agent.md §6.2.
 
 use protocol::time::{Span, Timestamp};
 use serde::Serialize;

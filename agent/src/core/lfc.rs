@@ -2,7 +2,7 @@
 //!
 //! The curve `v[i]` is the number of pages touched over the last `i + 1` minutes. It rises, flattens at the working set, and rises
 //! again where older, finished work comes into view: the estimate is the height of that plateau.
-//! Source: spec/agent.md §2.3.
+//! Source: docs/compatibility/agent.md §2.3.
 
 use super::config::ScalingConfig;
 

@@ -1,4 +1,5 @@
-//! The decision state machine of one VM. Source: spec/agent.md §3; see [`super`] for the whole picture.
+//! The decision state machine of one VM. Source: docs/compatibility/agent.md §3; see [`super`] for
+//! the whole picture.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! What is measured in a guest, as the core reads it. Source: spec/agent.md §2.2.
+//! What is measured in a guest, as the core reads it. Source: docs/compatibility/agent.md §2.2.
 
 use protocol::exposition::{LfcGauges, SystemGauges};
 use serde::Serialize;

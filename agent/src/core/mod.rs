@@ -27,7 +27,8 @@
 //! * D is a whole number of units within the bounds when the bounds are: `n03_…` (properties).
 //! * In observe mode nothing is patched and the monitor is asked nothing; in grow mode nothing shrinks: `mode_tests`.
 //! * Calm delays neither the monitor nor memory, and never asks for more than there is: `calm_tests`.
-//! * The exact sequences of spec/agent.md §7.5: `s01_…`, `n12_s02_…` to `s10_…` (vectors).
+//! * The exact sequences of docs/compatibility/agent.md §7.5: `s01_…`, `n12_s02_…` to `s10_…`
+//!   (vectors).
 
 pub mod actions;
 pub mod batches;

@@ -1,4 +1,5 @@
-//! The monitor's side of the state machine: one request at a time over both directions. Source: spec/agent.md §3.5-3.7.
+//! The monitor's side of the state machine: one request at a time over both directions. Source:
+//! docs/compatibility/agent.md §3.5-3.7.
 //!
 //! The monitor learns of less first and of more last. A shrink is asked whole or one compute unit at a time
 //! ([`ShrinkStep`]); a growth is told in full.

@@ -1,4 +1,5 @@
-//! The VM object's side of the state machine: one patch at a time. Source: spec/agent.md §3.4.
+//! The VM object's side of the state machine: one patch at a time. Source:
+//! docs/compatibility/agent.md §3.4.
 //!
 //! A patch whose answer is lost may have been applied or not. Until a later patch succeeds the VM is taken to have any size
 //! between both: towards the scheduler the larger, towards the monitor the smaller; and the patch is made again even when the

@@ -1,4 +1,5 @@
-//! The scheduler's side of the state machine: one permit request at a time. Source: spec/agent.md §3.3.
+//! The scheduler's side of the state machine: one permit request at a time. Source:
+//! docs/compatibility/agent.md §3.3.
 //!
 //! Increases are asked before they are used; decreases are told after they happened; a heartbeat repeats what is in use. The
 //! first request ever carries no permit and exactly what is in use.

@@ -1,4 +1,4 @@
-//! Counts what happened within a sliding interval. Source: spec/agent.md §6.2.
+//! Counts what happened within a sliding interval. Source: docs/compatibility/agent.md §6.2.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,5 @@
-//! Revisions: numbers for wishes, so that the time from a wish to the VM having it can be measured. Source: spec/agent.md §3.9.
+//! Revisions: numbers for wishes, so that the time from a wish to the VM having it can be measured.
+//! Source: docs/compatibility/agent.md §3.9.
 
 use std::collections::VecDeque;
 

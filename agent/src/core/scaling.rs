@@ -1,4 +1,5 @@
-//! How metrics become a size: the node's settings, and what a VM's annotation overrides. Source: spec/agent.md §1.3, §5.3.
+//! How metrics become a size: the node's settings, and what a VM's annotation overrides. Source:
+//! docs/compatibility/agent.md §1.3, §5.3.
 //!
 //! Beside the deployed agent's keys there are a few of ours. All of them may be left out, and then decisions are the deployed
 //! agent's, but for [`ShrinkStep`].

@@ -1,5 +1,5 @@
 //! What is told of a VM's sizes to whoever collects scaling events: each change that begins, and what the goal alone would be.
-//! Source: spec/agent.md §4.7.
+//! Source: docs/compatibility/agent.md §4.7.
 
 use protocol::time::WallTime;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,5 @@
-//! Conformance vectors of the state machine: spec/agent.md §7.5, sequences S1 to S10, each with the complete set of actions.
+//! Conformance vectors of the state machine: docs/compatibility/agent.md §7.5, sequences S1 to S10,
+//! each with the complete set of actions.
 
 use protocol::revision::{FLAG_DOWNSCALE, FLAG_UPSCALE};
 

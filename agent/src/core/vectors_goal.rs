@@ -1,4 +1,4 @@
-//! Conformance vectors of goal and desired size: spec/agent.md §7.1, §7.2, §7.4.
+//! Conformance vectors of goal and desired size: docs/compatibility/agent.md §7.1, §7.2, §7.4.
 
 use protocol::time::Timestamp;
 use protocol::units::{Bytes, MilliCpu, Resources};

@@ -1,4 +1,5 @@
-//! What the agent reads from a VirtualMachine object, and whether the VM is this node's to scale. Source: spec/agent.md §1.
+//! What the agent reads from a VirtualMachine object, and whether the VM is this node's to scale.
+//! Source: docs/compatibility/agent.md §1.
 
 use protocol::annotations::{
     ANNOTATION_BOUNDS, ANNOTATION_CONFIG, ANNOTATION_VSOCK_CID, LABEL_ALWAYS_MIGRATE,

@@ -1,4 +1,5 @@
-//! Conditions a decision was made under that are not right, and invariants that did not hold. Source: spec/agent.md §3.12.
+//! Conditions a decision was made under that are not right, and invariants that did not hold.
+//! Source: docs/compatibility/agent.md §3.12.
 
 use serde::{Serialize, Serializer};
 

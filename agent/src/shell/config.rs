@@ -1,4 +1,5 @@
-//! The configuration file, byte for byte the deployed agent's (spec/agent.md §5), read so that every problem is reported at once.
+//! The configuration file, byte for byte the deployed agent's (docs/compatibility/agent.md §5),
+//! read so that every problem is reported at once.
 //!
 //! Unknown keys are fatal and there are no built-in defaults: an absent number is 0, an absent text is empty. One key is ours and
 //! may be left out: `metrics.{system,lfc}.staleAfterSeconds`, the age from which metrics count as missing (absent: three periods
@@ -52,7 +53,7 @@ fn lines(problems: &[Problem]) -> String {
 /// The effective configuration. Serialises to the file's own form.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-#[expect(missing_docs, reason = "the keys of spec/agent.md §5.2, one to one")]
+#[expect(missing_docs, reason = "keys of docs/compatibility/agent.md §5.2")]
 pub struct Config {
     #[serde(rename = "refereshStateIntervalSeconds")]
     pub refresh_state_interval: Seconds,
@@ -94,7 +95,7 @@ impl Serialize for Seconds {
 /// `scaling`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-#[expect(missing_docs, reason = "the keys of spec/agent.md §5.2, one to one")]
+#[expect(missing_docs, reason = "keys of docs/compatibility/agent.md §5.2")]
 pub struct Scaling {
     pub compute_unit: Resources,
     pub default_config: ScalingConfig,
@@ -103,7 +104,7 @@ pub struct Scaling {
 /// `billing`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-#[expect(missing_docs, reason = "the keys of spec/agent.md §5.2, one to one")]
+#[expect(missing_docs, reason = "keys of docs/compatibility/agent.md §5.2")]
 pub struct Billing {
     pub cpu_metric_name: String,
     pub active_time_metric_name: String,
@@ -118,7 +119,7 @@ pub struct Billing {
 /// `scalingEvents`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-#[expect(missing_docs, reason = "the keys of spec/agent.md §5.2, one to one")]
+#[expect(missing_docs, reason = "keys of docs/compatibility/agent.md §5.2")]
 pub struct ScalingEvents {
     pub cu_multiplier: f64,
     pub rereport_threshold: f64,
@@ -129,7 +130,7 @@ pub struct ScalingEvents {
 
 /// `monitor`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-#[expect(missing_docs, reason = "the keys of spec/agent.md §5.2, one to one")]
+#[expect(missing_docs, reason = "keys of docs/compatibility/agent.md §5.2")]
 pub struct Monitor {
     #[serde(rename = "serverPort")]
     pub server_port: u16,
@@ -193,7 +194,7 @@ impl Serialize for PeerName {
 
 /// `maxFailedRequestRate`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[expect(missing_docs, reason = "the keys of spec/agent.md §5.2, one to one")]
+#[expect(missing_docs, reason = "keys of docs/compatibility/agent.md §5.2")]
 pub struct Rate {
     #[serde(rename = "intervalSeconds")]
     pub interval: Seconds,
@@ -212,7 +213,7 @@ impl Rate {
 
 /// `metrics`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-#[expect(missing_docs, reason = "the keys of spec/agent.md §5.2, one to one")]
+#[expect(missing_docs, reason = "keys of docs/compatibility/agent.md §5.2")]
 pub struct Metrics {
     pub system: MetricsSource,
     pub lfc: MetricsSource,
@@ -220,7 +221,7 @@ pub struct Metrics {
 
 /// One of the endpoints in the guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[expect(missing_docs, reason = "the keys of spec/agent.md §5.2, one to one")]
+#[expect(missing_docs, reason = "keys of docs/compatibility/agent.md §5.2")]
 pub struct MetricsSource {
     pub port: u16,
     #[serde(rename = "requestTimeoutSeconds")]
@@ -250,7 +251,7 @@ impl MetricsSource {
 
 /// `scheduler`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-#[expect(missing_docs, reason = "the keys of spec/agent.md §5.2, one to one")]
+#[expect(missing_docs, reason = "keys of docs/compatibility/agent.md §5.2")]
 pub struct Scheduler {
     #[serde(rename = "schedulerName")]
     pub scheduler_name: String,
@@ -300,7 +301,7 @@ pub struct TlsIdentity {
 
 /// `neonvm`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-#[expect(missing_docs, reason = "the keys of spec/agent.md §5.2, one to one")]
+#[expect(missing_docs, reason = "keys of docs/compatibility/agent.md §5.2")]
 pub struct NeonVm {
     #[serde(rename = "requestTimeoutSeconds")]
     pub request_timeout: Seconds,
@@ -312,7 +313,7 @@ pub struct NeonVm {
 
 /// `dumpState`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[expect(missing_docs, reason = "the keys of spec/agent.md §5.2, one to one")]
+#[expect(missing_docs, reason = "keys of docs/compatibility/agent.md §5.2")]
 pub struct DumpState {
     pub port: u16,
     #[serde(rename = "timeoutSeconds")]

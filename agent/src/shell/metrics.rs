@@ -1,4 +1,4 @@
-//! Prometheus metrics under the deployed agent's names. Source: spec/agent.md §4.8.
+//! Prometheus metrics under the deployed agent's names. Source: docs/compatibility/agent.md §4.8.
 //!
 //! The encoder adds `_total` to counters by itself, so names are registered without it. Two
 //! counters of the deployed agent have names without it (`…_runner_starts`, `…_runner_restarts`); a

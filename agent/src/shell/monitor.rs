@@ -1,4 +1,5 @@
-//! The client of one VM's monitor: connects, connects again, carries calls, checks its health. Source: spec/agent.md §4.1.
+//! The client of one VM's monitor: connects, connects again, carries calls, checks its health.
+//! Source: docs/compatibility/agent.md §4.1.
 //!
 //! ```text
 //!   connect + handshake --ok--> MonitorUp, then: frames in, calls out, a health check every 5 s

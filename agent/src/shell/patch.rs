@@ -1,4 +1,5 @@
-//! The patch of a VM object: exactly three replacements, always all. Source: spec/agent.md §4.3.
+//! The patch of a VM object: exactly three replacements, always all. Source:
+//! docs/compatibility/agent.md §4.3.
 
 use kube::api::{Api, DynamicObject, Patch, PatchParams};
 use protocol::admission::AGENT_FIELD_MANAGER;

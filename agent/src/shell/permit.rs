@@ -1,4 +1,4 @@
-//! The permit call: one POST to the current scheduler. Source: spec/agent.md §4.2.
+//! The permit call: one POST to the current scheduler. Source: docs/compatibility/agent.md §4.2.
 //!
 //! The server may hold an answer for about a second, so the time-out (`scheduler.requestTimeoutSeconds`) must be above that.
 

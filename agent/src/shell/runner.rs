@@ -1,6 +1,6 @@
 //! One VM's task: it alone owns the VM's core. It takes inputs one by one, lets the core decide, starts the requests the core asks
 //! for, and reports their ends as inputs again. Nothing is polled: a wish of the monitor leads to a decision as soon as it is read.
-//! Source: spec/agent.md §3.10, §6.1.
+//! Source: docs/compatibility/agent.md §3.10, §6.1.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,5 @@
-//! Which scheduler pod to ask: of those that are ready and have an address, the newest. Source: spec/agent.md §1.1, §4.2.
+//! Which scheduler pod to ask: of those that are ready and have an address, the newest. Source:
+//! docs/compatibility/agent.md §1.1, §4.2.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
 //! The metrics loops: ask a guest's endpoint on a period, hand good samples on. A slow, garbled or endless endpoint only delays.
-//! Source: spec/agent.md §2.1.
+//! Source: docs/compatibility/agent.md §2.1.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,5 @@
-//! The agent's own servers: metrics and health, metrics of single VMs, the state dump. Source: spec/agent.md §4.4, §4.5.
+//! The agent's own servers: metrics and health, metrics of single VMs, the state dump. Source:
+//! docs/compatibility/agent.md §4.4, §4.5.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! What the agent shows of itself: the deployed agent's dump (spec/agent.md §4.4) with the decisions beside it.
+//! What the agent shows of itself: the deployed agent's dump (docs/compatibility/agent.md §4.4)
+//! with the decisions beside it.
 //!
 //! Each VM's task leaves a copy of its core at its place here after every event; what is shown is made of that copy when somebody
 //! asks, so asking never waits for a core, and a decision costs no text that nobody reads. A lock, not a task: it is held for one

@@ -1,4 +1,5 @@
-//! Prometheus metrics of single VMs, on a server of their own because there are many. Source: spec/agent.md §4.8.
+//! Prometheus metrics of single VMs, on a server of their own because there are many. Source:
+//! docs/compatibility/agent.md §4.8.
 
 use std::sync::atomic::AtomicU64;
 

@@ -1,6 +1,6 @@
 //! Which VMs this agent scales: follows all VirtualMachines, and for each brings its task in line with what the object says now.
 //! Nothing is dropped: an object that cannot be read hurts only its own VM, and is looked at again at its next change.
-//! Source: spec/agent.md §1.
+//! Source: docs/compatibility/agent.md §1.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

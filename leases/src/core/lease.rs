@@ -9,8 +9,9 @@
 //! taken over ── settle ─┤ lists are taken only now: what the last leader sent has landed or never will
 //! ```
 //!
-//! A lapse, however short, ends a term: who led meanwhile is not known, so the next term settles and lists again.
-//! Source: spec/scheduler.md §8.4. Held by the model in the scheduler's `tests/model.rs`.
+//! A lapse, however short, ends a term: who led meanwhile is not known, so the next term settles
+//! and lists again. Source: docs/compatibility/scheduler.md §8.4. Held by the model in the
+//! scheduler's `tests/model.rs`.
 
 use protocol::time::{Span, Timestamp};
 use serde::Serialize;

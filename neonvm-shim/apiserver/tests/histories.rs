@@ -1,5 +1,5 @@
-//! S8: what clients saw of the store while it was killed, held, full and without power, checked as
-//! a history of versioned registers. `cargo xtask histories` records a long one.
+//! Requirement: S8. What clients saw of the store while it was killed, held, full and without
+//! power, checked as a history of versioned registers. `cargo xtask histories` records a long one.
 
 mod support;
 

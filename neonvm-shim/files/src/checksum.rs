@@ -1,5 +1,5 @@
 //! The checksum of a directory of files. Runner and daemon are upgraded apart from each other, so it never changes.
-//! Source: spec/neonvm.md §3.7.
+//! Source: docs/compatibility/neonvm.md §3.7.
 
 use std::collections::BTreeMap;
 

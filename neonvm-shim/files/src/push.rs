@@ -1,5 +1,5 @@
 //! The body that carries a directory of files into a guest: an object of files, each with its
-//! content in base64. Source: spec/neonvm.md §3.7.
+//! content in base64. Source: docs/compatibility/neonvm.md §3.7.
 
 use std::collections::BTreeMap;
 

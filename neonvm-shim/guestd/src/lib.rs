@@ -7,8 +7,8 @@
 //!  PUT /cpu ───────┘        │              └─> watch<GuestState> ─> GET /v1/state (long-poll)
 //! ```
 //!
-//! [`core`] decides (pure), [`shell`] reads and writes. Wire: spec/neonvm.md §3.7 plus `GET /v1/state`
-//! ([`protocol::runner::GuestState`]).
+//! [`core`] decides (pure), [`shell`] reads and writes. Wire: docs/compatibility/neonvm.md §3.7
+//! plus `GET /v1/state` ([`protocol::runner::GuestState`]).
 //!
 //! Invariants:
 //! 1. CPU 0 is never touched (`core::cpus::tests::cpu_zero_is_never_switched`).

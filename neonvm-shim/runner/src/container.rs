@@ -1,5 +1,5 @@
-//! The runner as process 1 of a pod's container: told by the arguments of NeonVM's runner what to run (spec/neonvm.md §3.1), and
-//! by its image with what.
+//! The runner as process 1 of a pod's container: told by the arguments of NeonVM's runner what to
+//! run (docs/compatibility/neonvm.md §3.1), and by its image with what.
 //!
 //! ```text
 //! /vm/images/rootdisk.qcow2   the guest's disk, put there by the init container; never written, a layer over it is

@@ -1,7 +1,7 @@
 //! The runner: one process per virtual machine that owns a QEMU, and the node driver that starts runners for pods.
 //!
 //! ```text
-//!            control.sock (orders, state)      podIP:25183 (spec/neonvm.md §3.6)
+//!            control.sock (orders, state)      podIP:25183 (docs/compatibility/neonvm.md §3.6)
 //!                        │                              │
 //!                        ▼                              ▼
 //!  neonvmd ──state──> supervisor (one task) <──────── HTTP, or TLS

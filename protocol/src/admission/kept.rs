@@ -1,5 +1,6 @@
-//! What stays as it is. Two spellings of a member are the same where the deployed webhook, which compares parsed objects, would hold
-//! them to be (spec/neonvm.md §1.9): by the member's own type, so that what the type leaves out when it is written counts as absent, and a
+//! What stays as it is. Two spellings of a member are the same where the deployed webhook, which
+//! compares parsed objects, would hold them to be (docs/compatibility/neonvm.md §1.9): by the
+//! member's own type, so that what the type leaves out when it is written counts as absent, and a
 //! `false` that means something does not.
 
 use serde::de::DeserializeOwned;

@@ -186,8 +186,8 @@ fn fixed_members_stay() {
     }
 }
 
-/// Every member that never changes, as the tables of spec/neonvm.md §1.2 to §1.4 have them, then those that may be set once; two values
-/// of each.
+/// Every member that never changes, as the tables of docs/compatibility/neonvm.md §1.2 to §1.4 have
+/// them, then those that may be set once; two values of each.
 fn fixed() -> Vec<(&'static str, [Value; 2])> {
     let ports = |protocol: &str| json!([{"port": 1, "protocol": protocol}]);
     let env = |value: &str| json!([{"name": "A", "value": value}]);

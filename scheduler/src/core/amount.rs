@@ -1,7 +1,7 @@
 //! Sums, shares and grants: the arithmetic of one resource, independent of the other.
 //!
-//! Source: spec/scheduler.md §2.1 (shares), §2.3 (grants). All quantities are integers: CPU in thousandths of a core,
-//! memory in bytes; sums are wide enough never to wrap.
+//! Source: docs/compatibility/scheduler.md §2.1 (shares), §2.3 (grants). All quantities are
+//! integers: CPU in thousandths of a core, memory in bytes; sums are wide enough never to wrap.
 
 use protocol::units::{Bytes, MilliCpu, Resources};
 use serde::Serialize;

@@ -1,6 +1,6 @@
 //! One permit request, decided: a pure function of the ledger and the request, with its reasons as data.
 //!
-//! Per resource, independently (spec/scheduler.md §2.3, §2.4):
+//! Per resource, independently (docs/compatibility/scheduler.md §2.3, §2.4):
 //!
 //! ```text
 //! shown = the largest of: approved by the VM's object, in use by it, targets of writes under way

@@ -15,7 +15,7 @@
 //!
 //! A hold of unclear fate ends when a read that begins after the call can have landed shows that it did not. Until then the
 //! pod fits on that node alone, so that kube-scheduler's next attempt repeats the binding there or waits.
-//! Source: spec/scheduler.md §8.3.
+//! Source: docs/compatibility/scheduler.md §8.3.
 
 mod waiting;
 

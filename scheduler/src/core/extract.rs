@@ -1,8 +1,9 @@
 //! What a pod takes of its node: the pure function from a Pod object to numbers.
 //!
-//! Source: spec/scheduler.md §2.2, vectors 7.4. A plain pod takes what it requests ([`super::requests`]). A VM's pod takes
-//! what is approved for it, or what the VM uses when nothing is. What does not parse is a [`PodProblem`]; such a pod is
-//! counted at the most it may be ([`PodView::fallback`]).
+//! Source: docs/compatibility/scheduler.md §2.2, vectors §7.4. A plain pod takes what it requests
+//! ([`super::requests`]). A VM's pod takes what is approved for it, or what the VM uses when
+//! nothing is. What does not parse is a [`PodProblem`]; such a pod is counted at the most it may be
+//! ([`PodView::fallback`]).
 
 use protocol::annotations::{
     ANNOTATION_APPROVED, ANNOTATION_REQUESTED, ANNOTATION_SCALING_UNIT, ANNOTATION_VM_OVERCOMMIT,

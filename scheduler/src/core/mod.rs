@@ -18,8 +18,9 @@
 //! by an earlier process must have ended before the lists are taken (see `shell`). A replica in waiting may keep what its watches
 //! tell, and take over without lists from a leader that says what it has to know ([`warm`]).
 //!
-//! Invariants (spec/scheduler.md §6), all checked after every step of both tests in `tests/interleavings.rs`
-//! (`n06_n08_never_overcommits_under_any_interleaving`, `n13_n16_n26_long_runs_reach_every_kind_of_trouble`):
+//! Invariants (docs/compatibility/scheduler.md §6), all checked after every step of both tests in
+//! `tests/interleavings.rs` (`n06_n08_never_overcommits_under_any_interleaving`,
+//! `n13_n16_n26_long_runs_reach_every_kind_of_trouble`):
 //! * I1: no node's granted sum grows past its total by a decision of ours;
 //! * I2: a permit is durably written before it is answered;
 //! * I3: a decrease frees room only when its write was observed;

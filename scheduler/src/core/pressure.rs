@@ -12,8 +12,9 @@
 //! repeated for [`WISH_LASTS`]. It counts no more than the node could ever give that VM: what no migration can make room
 //! for is no reason for one.
 //!
-//! The deployed plugin knows `logical − accounted` only, so that it frees nothing for those it refused
-//! (spec/scheduler.md §9.2 no. 8); [`Pressure::unmet`] is told which of the two is wanted.
+//! The deployed plugin knows `logical − accounted` only, so that it frees nothing for those it
+//! refused (docs/compatibility/scheduler.md §9.2 no. 8); [`Pressure::unmet`] is told which of the
+//! two is wanted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};

@@ -7,8 +7,9 @@
 //! + spec.overhead
 //! ```
 //!
-//! A sidecar is an init container with `restartPolicy: Always`. The deployed scheduler counts containers alone
-//! (spec/scheduler.md §9.2 item 15), and so takes a node for emptier than kubelet does.
+//! A sidecar is an init container with `restartPolicy: Always`. The deployed scheduler counts
+//! containers alone (docs/compatibility/scheduler.md §9.2 item 15), and so takes a node for emptier
+//! than kubelet does.
 
 use protocol::quantity::Quantity;
 use protocol::units::Resources;

@@ -1,7 +1,7 @@
 //! How well a pod would sit on a node: 0 (not at all) to 100. Pure, one number per node.
 //!
-//! Source: spec/scheduler.md §1.3, vectors 7.5. Nodes are filled towards a peak and then avoided; a larger node wins
-//! over a smaller one that is equally full.
+//! Source: docs/compatibility/scheduler.md §1.3, vectors §7.5. Nodes are filled towards a peak and
+//! then avoided; a larger node wins over a smaller one that is equally full.
 
 use serde::Serialize;
 

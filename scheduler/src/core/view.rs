@@ -2,7 +2,7 @@
 //!
 //! Reading never fails for a whole object that has a name: what does not parse becomes a problem *of that object*
 //! ([`PodProblem`], [`VmProblem`], [`NodeProblem`]) together with a safe value to count, so that one bad object neither
-//! stops a list nor hides what it may be using (spec/scheduler.md §8.5).
+//! stops a list nor hides what it may be using (docs/compatibility/scheduler.md §8.5).
 
 mod quick;
 

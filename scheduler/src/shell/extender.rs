@@ -1,5 +1,5 @@
 //! What a kube-scheduler beside this process asks over HTTP: `/filter`, `/prioritize`, `/preempt`, `/bind`, each a POST of
-//! JSON. Source: spec/scheduler.md §8.1, §8.3.
+//! JSON. Source: docs/compatibility/scheduler.md §8.1, §8.3.
 //!
 //! 503 while this replica does not lead or has not listed everything: kube-scheduler then tries the pod again later. It must
 //! be told `nodeCacheCapable: true` (names, not whole nodes) and not `ignorable` (an extender that may be left out is left

@@ -1,4 +1,5 @@
-//! Metrics under the names of the deployed plugin, and a few of ours beside them. Source: spec/scheduler.md §5.2.
+//! Metrics under the names of the deployed plugin, and a few of ours beside them. Source:
+//! docs/compatibility/scheduler.md §5.2.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;

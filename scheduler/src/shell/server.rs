@@ -1,4 +1,4 @@
-//! The permit server: HTTP POST on any path. Source: spec/scheduler.md §2.4.
+//! The permit server: HTTP POST on any path. Source: docs/compatibility/scheduler.md §2.4.
 //!
 //! Bounds: those of [`super::gate`], a body of 64 KiB and a time to send it. Who may ask is decided by
 //! [`Callers`](super::Callers).

@@ -1,6 +1,6 @@
 //! What must hold, checked after every step, each in a function named for it.
 //!
-//! | invariant (design §5, mission rows) | function |
+//! | invariant (`ARCHITECTURE.md`, `docs/requirements.md`) | function |
 //! |---|---|
 //! | 1 never overcommit, N08 | [`World::never_overcommit`] |
 //! | N06 held ≥ actual, N16 across restarts | [`World::n06_held_covers_actual`] |

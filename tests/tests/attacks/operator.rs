@@ -135,7 +135,8 @@ fn block(site: &Site) -> u64 {
     site.ready["block"].as_u64().expect("a block")
 }
 
-/// Finding C4: the store is moved away while guests run, as the text about a damaged store once advised.
+/// Requirement: D5. The store is moved away while guests run, as the text about a damaged store
+/// once advised.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn store_that_was_moved_away_costs_no_guest() {
     let mut report = Report::new("operator");
@@ -159,7 +160,7 @@ async fn store_that_was_moved_away_costs_no_guest() {
     report.finish();
 }
 
-/// D5: one command brings the objects of such a guest back, and the guest is the same.
+/// Requirement: D5. One command brings the objects of such a guest back, and the guest is the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn guest_without_objects_is_adopted_or_let_go_by_one_command() {
     let mut site = Site::fresh().await.unwrap();
@@ -239,7 +240,7 @@ async fn guest_without_objects_is_adopted_or_let_go_by_one_command() {
     .unwrap();
 }
 
-/// D5: a copy that is older than the guest, put back by `bellows restore --store`.
+/// Requirement: D5. A copy that is older than the guest, put back by `bellows restore --store`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn older_copy_of_the_store_costs_no_guest() {
     let mut report = Report::new("operator");
@@ -277,7 +278,8 @@ async fn older_copy_of_the_store_costs_no_guest() {
     assert!(snapshots >= 2, "one of each of the stores");
 }
 
-/// D5: the text about a damaged store names the newest snapshot and the command, and no way to lose a disk.
+/// Requirement: D5. The text about a damaged store names the newest snapshot and the command, and
+/// no way to lose a disk.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn damaged_store_is_answered_with_the_newest_snapshot() {
     let mut report = Report::new("operator");

@@ -1,4 +1,4 @@
-//! Mission row N49: our pods open only the connections that `docs/reference/ports.md` lists, and
+//! Requirement: N49. Our pods open only the connections that `docs/reference/ports.md` lists, and
 //! nobody connects to another port of theirs.
 
 use std::collections::BTreeSet;

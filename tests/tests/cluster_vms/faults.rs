@@ -40,8 +40,9 @@ pub(super) async fn image_that_is_not_there(world: &World) -> Result<()> {
     world.cluster.plane().ask(&args).map(drop)
 }
 
-/// N48: somebody deletes the schedulers' pods again and again, and each time the VM comes to the size that its bounds ask for, by a permit of
-/// whoever is there by then; its pod stays what it is.
+/// Requirement: N48. Somebody deletes the schedulers' pods again and again, and each time the VM
+/// comes to the size that its bounds ask for, by a permit of whoever is there by then; its pod
+/// stays what it is.
 pub(super) async fn schedulers_deleted(world: &World) -> Result<()> {
     let vm = rollout::begin(world).await?;
     let plane = world.cluster.plane();

@@ -1,4 +1,5 @@
-//! A guest in its pod's network, by the bridge that the runner makes as it is shipped (spec/neonvm.md §3.4).
+//! A guest in its pod's network, by the bridge that the runner makes as it is shipped
+//! (docs/compatibility/neonvm.md §3.4).
 
 use std::io::{BufRead as _, BufReader};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
@@ -60,8 +61,9 @@ pub(super) async fn check(world: &World) -> Result<()> {
     is_forwarded(world, &vm)
 }
 
-/// B48: an order goes to the runner by TLS, with the token of its VM: who reads the wire of its pod sees neither. The listener is seen to
-/// hear by a word that is said in the clear, on the same port.
+/// Requirement: W3. An order goes to the runner by TLS, with the token of its VM: who reads the
+/// wire of its pod sees neither. The listener is seen to hear by a word that is said in the clear,
+/// on the same port.
 pub(super) async fn orders_are_encrypted(world: &World) -> Result<()> {
     const CLEAR: &str = "said-in-the-clear";
     let vm = world.vm().await?;

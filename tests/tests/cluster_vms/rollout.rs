@@ -94,7 +94,7 @@ pub(super) async fn end(world: &World, before: &Value) -> Result<()> {
     Ok(())
 }
 
-/// N48: a new version of the scheduler is rolled out while a VM is to grow.
+/// Requirement: N48. A new version of the scheduler is rolled out while a VM is to grow.
 pub(super) async fn rolled_out(world: &World) -> Result<()> {
     let vm = begin(world).await?;
     two_of_which_one_leads(world, &[]).await?;
@@ -110,7 +110,8 @@ pub(super) async fn rolled_out(world: &World) -> Result<()> {
     end(world, &vm).await
 }
 
-/// N48: the node of the scheduler that leads is to be free of it; nothing refuses that.
+/// Requirement: N48. The node of the scheduler that leads is to be free of it; nothing refuses
+/// that.
 pub(super) async fn drained(world: &World) -> Result<()> {
     let vm = begin(world).await?;
     let node = two_of_which_one_leads(world, &[]).await?;

@@ -1,5 +1,6 @@
-//! Rows of NeonVM's own suite (spec/neonvm.md §5) that want another guest than the others have: one with swap, a disk with quotas
-//! and a certificate. It is a container image's, for such a guest has the tools of quotas.
+//! Rows of NeonVM's own suite (docs/compatibility/neonvm.md §5) that want another guest than the
+//! others have: one with swap, a disk with quotas and a certificate. It is a container image's, for
+//! such a guest has the tools of quotas.
 
 use std::fs::File;
 use std::process::Command;

@@ -1,4 +1,5 @@
-//! What a VM's spec gives its guest beside CPUs and memory: rows of NeonVM's own suite (spec/neonvm.md §5), in one guest.
+//! What a VM's spec gives its guest beside CPUs and memory: rows of NeonVM's own suite
+//! (docs/compatibility/neonvm.md §5), in one guest.
 
 use bellows_tests::patience::wait_for;
 use bellows_tests::site::Site;

@@ -1,4 +1,5 @@
-//! The image specification: what is added to a container image to make a guest of it (spec/neonvm.md §4.1). YAML.
+//! The image specification: what is added to a container image to make a guest of it
+//! (docs/compatibility/neonvm.md §4.1). YAML.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -248,7 +248,7 @@ impl Weight {
 /// Decides on a shrink to `mem` bytes. The order of the checks is part of the rule.
 ///
 /// A failed newest reading refuses before age is looked at: a reason that can be named beats one that follows from it.
-/// Source: spec/monitor.md §3, §5.
+/// Source: docs/compatibility/monitor.md §3, §5.
 #[must_use]
 pub fn judge(basis: Basis<'_>, mem: u64, now: Timestamp) -> Verdict {
     let Basis {

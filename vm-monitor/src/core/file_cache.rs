@@ -1,7 +1,7 @@
 //! How much memory the database's file cache may use, as a function of the guest's size.
 //!
 //! `size(total) = min(fraction · total, (total − reserve) / (1 + spread))`, 0 when `total` is no more than the reserve,
-//! rounded down to whole MiB. Source: spec/monitor.md §3.
+//! rounded down to whole MiB. Source: docs/compatibility/monitor.md §3.
 
 use protocol::units::Bytes;
 use serde::Serialize;

@@ -9,7 +9,8 @@ use serde::Serialize;
 use super::files::ReadFailure;
 use super::watch::Pacing;
 
-/// The numbers of the memory rules. The default is the deployed monitor's. Source: spec/monitor.md §3.
+/// The numbers of the memory rules. The default is the deployed monitor's. Source:
+/// docs/compatibility/monitor.md §3.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Rules {
     /// Between two readings that count for the mean; between two looks where there is no bound to look at.

@@ -1,5 +1,5 @@
 //! The kernel's own signs of want: stalls (PSI) and out-of-memory events. They are the second witness, for trouble that
-//! the readings of use do not show; alone they come late (spec/monitor.md §6).
+//! the readings of use do not show; alone they come late (docs/compatibility/monitor.md §6).
 
 use std::collections::BTreeMap;
 

@@ -12,7 +12,8 @@ use crate::core::file_cache::Sizing;
 use crate::core::memory::Rules;
 use carrier::Address;
 
-/// Limit from accepting a connection to its completed handshake. Source: spec/monitor.md §1.
+/// Limit from accepting a connection to its completed handshake. Source:
+/// docs/compatibility/monitor.md §1.
 pub const READY_LIMIT: Duration = Duration::from_secs(4);
 
 /// Where hooks are looked for unless the configuration says otherwise.

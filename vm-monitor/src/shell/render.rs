@@ -1,7 +1,8 @@
 //! The metrics page, in the Prometheus text format, written by hand: a library for it would outweigh the monitor.
 //!
-//! `host_*` are the names the agent reads (spec/agent.md §2.2); they are read from the kernel at each scrape. A figure
-//! that cannot be had is left out: the agent then keeps its previous one, where a zero would mislead it.
+//! `host_*` are the names the agent reads (docs/compatibility/agent.md §2.2); they are read from
+//! the kernel at each scrape. A figure that cannot be had is left out: the agent then keeps its
+//! previous one, where a zero would mislead it.
 
 use std::fmt::Write as _;
 use std::path::Path;

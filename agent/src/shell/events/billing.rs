@@ -1,5 +1,5 @@
 //! Billing: looks at the VMs of this node as the watch shows them, and writes what they used, period by period, into the log of
-//! billing events. Source: spec/agent.md §4.6.
+//! billing events. Source: docs/compatibility/agent.md §4.6.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,4 @@
-//! The receivers of events as configured. Source: spec/agent.md §5.2.
+//! The receivers of events as configured. Source: docs/compatibility/agent.md §5.2.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Prometheus metrics of the event receivers and of what is billed. Source: spec/agent.md §4.8.
+//! Prometheus metrics of the event receivers and of what is billed. Source:
+//! docs/compatibility/agent.md §4.8.
 
 use std::sync::atomic::AtomicU64;
 

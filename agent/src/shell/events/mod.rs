@@ -5,7 +5,8 @@
 //!   VM tasks --mpsc(4096)--> scaling writer --> log on disk --+--> batches --> bucket, blob container
 //! ```
 //!
-//! Each stream has one log and one delivery per receiver. Source: spec/agent.md §4.6, §4.7.
+//! Each stream has one log and one delivery per receiver. Source: docs/compatibility/agent.md §4.6,
+//! §4.7.
 
 mod billing;
 mod config;

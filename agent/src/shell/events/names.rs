@@ -1,4 +1,4 @@
-//! What batches are called. Source: spec/agent.md §4.6, §4.7.
+//! What batches are called. Source: docs/compatibility/agent.md §4.6, §4.7.
 
 use protocol::time::WallTime;
 

@@ -1,4 +1,4 @@
-//! Which objects fail, and whether they are still being tried (spec/neonvm.md §2.12).
+//! Which objects fail, and whether they are still being tried (docs/compatibility/neonvm.md §2.12).
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! Labels and annotations of a runner pod: what they must be (spec/neonvm.md §1.10) and the patch that makes them so
-//! (§2.5).
+//! Labels and annotations of a runner pod: what they must be (docs/compatibility/neonvm.md §1.10)
+//! and the patch that makes them so (§2.5).
 
 use std::collections::BTreeMap;
 

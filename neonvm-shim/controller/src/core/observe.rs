@@ -19,7 +19,7 @@ use super::pod::{CONTAINER, INIT_CONTAINER};
 /// must not hold a VM for ever. Microseconds.
 pub const DELETED_COUNTS_AS_FAILED_US: i64 = 5_000_000;
 
-/// State of a runner by its pod (spec/neonvm.md §2.3).
+/// State of a runner by its pod (docs/compatibility/neonvm.md §2.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PodState {

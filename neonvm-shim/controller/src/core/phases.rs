@@ -1,4 +1,4 @@
-//! The phases of a VM (spec/neonvm.md §2.3).
+//! The phases of a VM (docs/compatibility/neonvm.md §2.3).
 //!
 //! ```text
 //!          name written     pod ready          size differs

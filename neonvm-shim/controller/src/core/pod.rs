@@ -1,4 +1,5 @@
-//! The runner pod of a VM (spec/neonvm.md §2.4), as the JSON that is posted. The same input always gives the same bytes.
+//! The runner pod of a VM (docs/compatibility/neonvm.md §2.4), as the JSON that is posted. The same
+//! input always gives the same bytes.
 
 use std::io::Write;
 

@@ -1,10 +1,12 @@
-//! What a runner pod requests of its node when it requests the truth about its VM (mission row N41): cluster-autoscaler, other
-//! schedulers, quotas and the weights of cgroups go by requests, and the deployed runner pods carry none.
+//! What a runner pod requests of its node when it requests the truth about its VM (N41):
+//! cluster-autoscaler, other schedulers, quotas and the weights of cgroups go by requests, and the
+//! deployed runner pods carry none.
 //!
-//! A pod is made with what its VM is to have, shared by the over-commit factors as `vm.neon.tech/usage` is for the patched
-//! cluster-autoscaler (spec/scheduler.md §5.5), and resized in place after: up before the guest grows, down once it has shrunk.
-//! Resources that the VM's author requests or limits in `spec.podResources` stay theirs, and a pod that was made without
-//! requests keeps none, for its quality-of-service class may not change.
+//! A pod is made with what its VM is to have, shared by the over-commit factors as
+//! `vm.neon.tech/usage` is for the patched cluster-autoscaler (docs/compatibility/scheduler.md
+//! §5.5), and resized in place after: up before the guest grows, down once it has shrunk. Resources
+//! that the VM's author requests or limits in `spec.podResources` stay theirs, and a pod that was
+//! made without requests keeps none, for its quality-of-service class may not change.
 
 use protocol::annotations::Overcommit;
 use protocol::object::Pod;

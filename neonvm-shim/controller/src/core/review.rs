@@ -1,5 +1,5 @@
 //! Admission of VM objects in front of a real API server: what is answered to an `AdmissionReview`. The rules are those the embedded
-//! API server applies itself (`protocol::admission`). Source: spec/neonvm.md §1.9.
+//! API server applies itself (`protocol::admission`). Source: docs/compatibility/neonvm.md §1.9.
 //!
 //! A change that leaves the spec as it is (labels, finalizers, owners) always passes: an object that was stored before there were
 //! rules must still be able to go.

@@ -8,7 +8,8 @@ use serde::Serialize;
 
 use super::overlay::Overlay;
 
-/// Bytes a slot size must be a multiple of, again checked before a pod is made (spec/neonvm.md §1.3).
+/// Bytes a slot size must be a multiple of, again checked before a pod is made
+/// (docs/compatibility/neonvm.md §1.3).
 pub const SLOT_ALIGNMENT_BYTES: u64 = protocol::vm::MEMORY_BLOCK_BYTES;
 
 /// A resize that takes no longer is written once, when it is done: every write costs the machine time that the guest needs

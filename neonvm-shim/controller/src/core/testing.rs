@@ -1,4 +1,5 @@
-//! Objects for tests: the common VM of the conformance list (spec/neonvm.md §5) and what goes with it.
+//! Objects for tests: the common VM of the conformance list (docs/compatibility/neonvm.md §5) and
+//! what goes with it.
 
 use protocol::object::{ContainerStatus, Pod};
 use protocol::runner::{CpuState, MemoryState, RunnerPhase, RunnerState};

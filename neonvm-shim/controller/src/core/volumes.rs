@@ -1,4 +1,4 @@
-//! Volumes of a runner pod and where the runner mounts them (spec/neonvm.md §2.4).
+//! Volumes of a runner pod and where the runner mounts them (docs/compatibility/neonvm.md §2.4).
 
 use protocol::claims::{CLAIMS_DIR, claimed_disks};
 use protocol::vm::{Disk, VirtualMachine, VmStatus};

@@ -1,4 +1,4 @@
-//! Metrics, by the names of spec/neonvm.md §2.12.
+//! Metrics, by the names of docs/compatibility/neonvm.md §2.12.
 
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::family::Family;
@@ -69,7 +69,7 @@ struct IpamDone {
     outcome: OutcomeLabel,
 }
 
-/// Metrics of the pools of overlay addresses (spec/neonvm.md §2.11).
+/// Metrics of the pools of overlay addresses (docs/compatibility/neonvm.md §2.11).
 #[derive(Debug, Clone)]
 pub(super) struct IpamMetrics {
     ongoing: Family<IpamOngoing, Gauge>,

@@ -1,4 +1,5 @@
-//! The secrets of a VM: its SSH key pair (spec/neonvm.md §2.4), and what its runners know us by, we them, and they each other.
+//! The secrets of a VM: its SSH key pair (docs/compatibility/neonvm.md §2.4), and what its runners
+//! know us by, we them, and they each other.
 
 use std::sync::Arc;
 

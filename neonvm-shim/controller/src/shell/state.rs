@@ -73,7 +73,7 @@ pub(super) type VmPlace = Place<Dump, Kind>;
 /// That of a mover.
 pub(super) type MovePlace = Place<migration::Dump, migration::Kind>;
 
-/// The degraded objects of one controller, as spec/neonvm.md §2.12 counts them.
+/// The degraded objects of one controller, as docs/compatibility/neonvm.md §2.12 counts them.
 #[derive(Debug)]
 pub(super) struct Standing {
     pub(super) controller: &'static str,
@@ -164,9 +164,9 @@ impl StateHandle {
         book.vms.0.contains_key(key) || book.unreadable.contains_key(key)
     }
 
-    /// One entry per controller: `[{"controllerName","failing","conflicting", "vms", "unreadable", "workerPanics"},
-    /// {"controllerName","failing","conflicting", "migrations"}]`: the shape of spec/neonvm.md §2.12, and every VM and its
-    /// migrations as their cores see them.
+    /// One entry per controller: `[{"controllerName","failing","conflicting", "vms", "unreadable",
+    /// "workerPanics"}, {"controllerName","failing","conflicting", "migrations"}]`: the shape of
+    /// docs/compatibility/neonvm.md §2.12, and every VM and its migrations as their cores see them.
     #[must_use]
     pub fn dump(&self) -> Value {
         let [of_vms, of_moves] = self.degraded(self.clock.now());

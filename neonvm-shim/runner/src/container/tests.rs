@@ -34,7 +34,8 @@ fn packed(value: &Value) -> String {
     STANDARD.encode(gzip.finish().unwrap())
 }
 
-/// The arguments the controller gives (spec/neonvm.md §2.4), of a VM that leaves open what can be left open.
+/// The arguments the controller gives (docs/compatibility/neonvm.md §2.4), of a VM that leaves open
+/// what can be left open.
 fn args(more: &[&str]) -> Vec<String> {
     args_of(&spec(), "x", more)
 }

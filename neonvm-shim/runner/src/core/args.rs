@@ -19,7 +19,7 @@ use crate::config::{Accel, RunnerConfig};
 pub const ALWAYS_PORTS: [u16; 3] = [22, 9100, 10301];
 /// Id of the virtio-mem device.
 pub const MEMORY_DEVICE: &str = "vm0";
-/// What the guest calls the port of its log (spec/neonvm.md §3.2).
+/// What the guest calls the port of its log (docs/compatibility/neonvm.md §3.2).
 pub const LOG_PORT: &str = "tech.neon.log.0";
 /// What QEMU forbids itself: a guest that breaks out of it can start no program and change no identity.
 const SANDBOX: &str = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny";

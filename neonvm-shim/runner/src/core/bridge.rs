@@ -1,4 +1,4 @@
-//! The guest's first device, connected to the pod by a bridge (spec/neonvm.md §3.4).
+//! The guest's first device, connected to the pod by a bridge (docs/compatibility/neonvm.md §3.4).
 //!
 //! ```text
 //!  pod:  eth0 ── translated by port ── br-def 169.254.254.253/30 ── tap-def ─── QEMU   guest:  eth0 169.254.254.254

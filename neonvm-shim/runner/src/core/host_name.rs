@@ -1,4 +1,5 @@
-//! The guest's host name: its pod's, as NeonVM has it (spec/neonvm.md §3.2), so that guests of one image can be told apart.
+//! The guest's host name: its pod's, as NeonVM has it (docs/compatibility/neonvm.md §3.2), so that
+//! guests of one image can be told apart.
 
 /// Longest name of a host that is a label of DNS, too; Linux takes one more.
 const MAX_BYTES: usize = 63;

@@ -1,4 +1,5 @@
-//! Lines of what a guest writes, as they go to the log of its pod (spec/neonvm.md §3.8): whole, of bounded length, and in time.
+//! Lines of what a guest writes, as they go to the log of its pod (docs/compatibility/neonvm.md
+//! §3.8): whole, of bounded length, and in time.
 
 use protocol::time::{Span, Timestamp};
 

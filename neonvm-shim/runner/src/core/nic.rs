@@ -1,4 +1,5 @@
-//! The guest's network devices whose other end is an interface of the pod's, as QEMU is told of them (spec/neonvm.md §3.4).
+//! The guest's network devices whose other end is an interface of the pod's, as QEMU is told of
+//! them (docs/compatibility/neonvm.md §3.4).
 //!
 //! Such a device has several queues, each with an interrupt of its own, so that several of the guest's CPUs send and receive at once. The
 //! guest's kernel uses as many as it has CPUs when it boots; more of them later is for `ethtool -L` in the guest.

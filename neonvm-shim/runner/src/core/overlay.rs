@@ -1,4 +1,4 @@
-//! A guest's interface in the overlay network (spec/neonvm.md §3.4).
+//! A guest's interface in the overlay network (docs/compatibility/neonvm.md §3.4).
 //!
 //! ```text
 //!  pod:  net1 ──┐                          guest:  eth1  extraNetIP

@@ -1,4 +1,5 @@
-//! Spec and status in a pod's arguments: `-vmspec BASE64(GZIP(JSON))`, as one argument with `=` or as two. Source: spec/neonvm.md §3.1.
+//! Spec and status in a pod's arguments: `-vmspec BASE64(GZIP(JSON))`, as one argument with `=` or
+//! as two. Source: docs/compatibility/neonvm.md §3.1.
 
 use std::io::Read;
 

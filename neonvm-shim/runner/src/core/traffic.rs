@@ -1,4 +1,5 @@
-//! How much a guest behind a bridge says to the world, and hears from it: `spec.enableNetworkMonitoring` (spec/neonvm.md §3.6).
+//! How much a guest behind a bridge says to the world, and hears from it:
+//! `spec.enableNetworkMonitoring` (docs/compatibility/neonvm.md §3.6).
 //!
 //! As NeonVM counts: TCP alone, and nothing that stays among private addresses, which is what a cluster's own traffic has. The kernel
 //! counts what it lets through, in the table of the guest's rules, as long as the pod is there; the runner only reads.

@@ -1,5 +1,5 @@
 //! The two HTTP servers of a runner: the private one on its control socket ([`protocol::runner`]) and the one at the
-//! pod's address (spec/neonvm.md §3.6).
+//! pod's address (docs/compatibility/neonvm.md §3.6).
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! What a guest writes to its console and its log, on its way to the log of its pod (spec/neonvm.md §3.8).
+//! What a guest writes to its console and its log, on its way to the log of its pod
+//! (docs/compatibility/neonvm.md §3.8).
 //!
 //! QEMU writes to files, and a file takes everything at once: whatever becomes of us or of whoever reads our standard output, the guest
 //! waits for nobody. Here the files are read on; what is cut off them before it could be is lost and told.

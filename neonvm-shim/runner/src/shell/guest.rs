@@ -80,7 +80,8 @@ async fn connect(daemon: &Daemon, limit: Duration) -> Result<Link, HttpError> {
 pub enum News {
     /// Its state.
     State(GuestState),
-    /// So many CPUs are online, by a daemon that tells of nothing else: NeonVM's (spec/neonvm.md §3.7).
+    /// So many CPUs are online, by a daemon that tells of nothing else: NeonVM's
+    /// (docs/compatibility/neonvm.md §3.7).
     Cpus(u32),
 }
 

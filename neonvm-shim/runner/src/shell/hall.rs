@@ -39,8 +39,9 @@ pub(super) struct Bounds {
 }
 
 impl Bounds {
-    /// spec/neonvm.md §3.6. A controller holds two connections, and a guest waits for what is ordered by one: making it anew takes a
-    /// handshake. The rest is for controllers that take over or move guests, for kubelets and for Prometheus.
+    /// docs/compatibility/neonvm.md §3.6. A controller holds two connections, and a guest waits for
+    /// what is ordered by one: making it anew takes a handshake. The rest is for controllers that
+    /// take over or move guests, for kubelets and for Prometheus.
     pub(super) const DEPLOYED: Self = Self {
         connections: 64,
         patience: Duration::from_secs(5),

@@ -1,4 +1,5 @@
-//! `spec.initScript`: what the runner of a pod runs before anything else (spec/neonvm.md §1.2, §3.1).
+//! `spec.initScript`: what the runner of a pod runs before anything else
+//! (docs/compatibility/neonvm.md §1.2, §3.1).
 
 use std::io;
 use std::os::unix::fs::OpenOptionsExt as _;

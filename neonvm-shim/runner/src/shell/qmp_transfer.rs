@@ -19,7 +19,8 @@ use crate::core::paths::Paths;
 use crate::core::sizer::QmpFailure;
 use crate::core::transfer::View;
 
-/// Memory for finding out what changed in a page that is sent again, bytes (spec/neonvm.md §2.9).
+/// Memory for finding out what changed in a page that is sent again, bytes
+/// (docs/compatibility/neonvm.md §2.9).
 const XBZRLE_CACHE_BYTES: u64 = 256 << 20;
 /// Id of the root disk's drive, the export of it, and the job and node that copy it.
 const DRIVE: &str = "root";

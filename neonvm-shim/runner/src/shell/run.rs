@@ -63,7 +63,8 @@ mod left;
 
 use left::Found;
 
-/// What QEMU's group is called in the runner's own, before the pod's name (spec/neonvm.md §3.5).
+/// What QEMU's group is called in the runner's own, before the pod's name
+/// (docs/compatibility/neonvm.md §3.5).
 const OWN_GROUP: &str = "neonvm-qemu-";
 /// How long the end is readable on the control socket before the process goes.
 const LINGER: Duration = Duration::from_millis(300);

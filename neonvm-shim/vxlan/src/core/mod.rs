@@ -1,5 +1,6 @@
-//! One node's part of the overlay network (spec/neonvm.md §2.11). The question this answers: given what links, entries and rules there
-//! are and which nodes there are, what is to be done next?
+//! One node's part of the overlay network (docs/compatibility/neonvm.md §2.11). The question this
+//! answers: given what links, entries and rules there are and which nodes there are, what is to be
+//! done next?
 //!
 //! ```text
 //!  guests' pods ──veth── neon-br0 ── neon-vxlan0 ═══ UDP 4789, VNI 100 ═══ neon-vxlan0 ── neon-br0 ── …

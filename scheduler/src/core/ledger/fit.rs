@@ -62,8 +62,9 @@ impl Ledger {
         self.fits_beside(pod, node, others)
     }
 
-    /// The same beside exactly the pods another scheduler believes to be there: pods we know count as we know them,
-    /// others by their object, and those that do not parse not at all. Source: spec/scheduler.md §1.1.
+    /// The same beside exactly the pods another scheduler believes to be there: pods we know count
+    /// as we know them, others by their object, and those that do not parse not at all. Source:
+    /// docs/compatibility/scheduler.md §1.1.
     #[must_use]
     pub fn filter<'a>(
         &self,

@@ -1,9 +1,11 @@
 //! Which VMs leave a node: a pure function, with its reasons as data.
 //!
-//! Candidates are the VMs on the node that may be migrated and are not, the oldest pod first, so that what came last stays.
-//! One by one they are picked until nothing of the pressure is left (spec/scheduler.md §3, vectors 7.7). Passed over is what
-//! would be too much for its next node as well, and, unless the deployed behaviour is asked for, what has no node to go to
-//! that would stay within its watermark, what was moved lately, and what is one too many at a time.
+//! Candidates are the VMs on the node that may be migrated and are not, the oldest pod first, so
+//! that what came last stays. One by one they are picked until nothing of the pressure is left
+//! (docs/compatibility/scheduler.md §3, vectors §7.7). Passed over is what would be too much for
+//! its next node as well, and, unless the deployed behaviour is asked for, what has no node to go
+//! to that would stay within its watermark, what was moved lately, and what is one too many at a
+//! time.
 
 use std::collections::BTreeMap;
 

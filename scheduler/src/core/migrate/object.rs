@@ -1,4 +1,5 @@
-//! VirtualMachineMigration objects: what is read of them, and the ones we make. Source: spec/scheduler.md §3.
+//! VirtualMachineMigration objects: what is read of them, and the ones we make. Source:
+//! docs/compatibility/scheduler.md §3.
 
 use std::collections::BTreeMap;
 

@@ -19,7 +19,7 @@ fn outcomes(answer: &Answer) -> [Outcome; 2] {
     [decision.verdicts.cpu.outcome, decision.verdicts.mem.outcome]
 }
 
-/// Wall: W6, finding H2
+/// Requirement: W6
 #[test]
 fn forged_last_permit_is_permitted_and_written_nothing_beyond_what_is_approved() {
     let held = size(500, 2);
@@ -41,7 +41,7 @@ fn forged_last_permit_is_permitted_and_written_nothing_beyond_what_is_approved()
     }
 }
 
-/// Wall: W6
+/// Requirement: W6
 #[test]
 fn forged_last_permit_below_the_largest_size_is_not_accepted_as_a_fact() {
     let mut rig = Rig::new(size(0, 0), Some(size(500, 2)));
@@ -53,7 +53,7 @@ fn forged_last_permit_below_the_largest_size_is_not_accepted_as_a_fact() {
     assert_eq!(rig.reserved(), size(1_000, 2), "the agent may be using it");
 }
 
-/// Wall: W6
+/// Requirement: W6
 #[test]
 fn claim_for_one_resource_leaves_the_other_to_be_granted() {
     let mut rig = Rig::new(size(4_000, 8), Some(size(500, 2)));
@@ -115,7 +115,7 @@ fn claim_is_verified_once_and_refused_when_the_object_cannot_be_read() {
     assert!(reads(&actions).is_empty() && writes(&actions).is_empty());
 }
 
-/// Wall: W6
+/// Requirement: W6
 #[test]
 fn wish_above_the_largest_size_is_cut_to_it_and_says_so() {
     let mut rig = Rig::new(size(9_000, 64), Some(size(500, 2)));
@@ -136,7 +136,7 @@ fn wish_above_the_largest_size_is_cut_to_it_and_says_so() {
     assert_eq!(permit_of(&rig.settle(0)[0]), Ok(LARGEST));
 }
 
-/// Wall: W6. A wish that could never be met sends nobody away from the node.
+/// Requirement: W6. A wish that could never be met sends nobody away from the node.
 #[test]
 fn wish_above_the_largest_size_makes_no_more_pressure_than_the_largest_size() {
     let mut rig = Rig::new(size(1_500, 4), Some(size(500, 2)));
@@ -147,7 +147,7 @@ fn wish_above_the_largest_size_makes_no_more_pressure_than_the_largest_size() {
     assert!(pressure.cpu <= total - has, "{pressure:?}");
 }
 
-/// Wall: W6
+/// Requirement: W6
 #[test]
 fn forged_annotation_is_no_room_and_is_repaired_by_the_next_request() {
     let held = size(500, 2);
@@ -175,8 +175,9 @@ fn any_size() -> impl Strategy<Value = Resources> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
-    /// Wall: W6. Whatever was approved by whoever, and whatever a caller says: no permit is above the VM's largest size, none grows
-    /// the node beyond its total by more than what the object shows, and what is permitted is written.
+    /// Requirement: W6. Whatever was approved by whoever, and whatever a caller says: no permit is
+    /// above the VM's largest size, none grows the node beyond its total by more than what the
+    /// object shows, and what is permitted is written.
     #[test]
     fn no_request_is_permitted_more_than_the_object_shows_and_the_room(
         room in any_size(), approved in prop::option::of(any_size()),

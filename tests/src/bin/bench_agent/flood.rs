@@ -1,5 +1,5 @@
-//! S5: the agent while every tenth guest floods, stalls or lies and its pages are held by idle
-//! connections, beside the same agent before that.
+//! Requirement: S5. The agent while every tenth guest floods, stalls or lies and its pages are held
+//! by idle connections, beside the same agent before that.
 
 use std::time::{Duration, Instant};
 

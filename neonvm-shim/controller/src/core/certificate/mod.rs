@@ -1,5 +1,6 @@
-//! The certificate of a guest (spec/neonvm.md §2.10). The question this answers: given what `spec.tls` asks for, the three
-//! objects it is made with and the time, what is the one next step?
+//! The certificate of a guest (docs/compatibility/neonvm.md §2.10). The question this answers:
+//! given what `spec.tls` asks for, the three objects it is made with and the time, what is the one
+//! next step?
 //!
 //! ```text
 //!            key              request            certificate        both deleted

@@ -1,4 +1,5 @@
-//! The migrations of one VM: events in, actions out, at most one action per peer under way. Source: spec/neonvm.md §2.9.
+//! The migrations of one VM: events in, actions out, at most one action per peer under way. Source:
+//! docs/compatibility/neonvm.md §2.9.
 //!
 //! ```text
 //! watches ─┐                        ┌─► Kubernetes API (migration, VM's status, pods)

@@ -1,4 +1,4 @@
-//! The target pod, and who owns source and target when (spec/neonvm.md §1.10).
+//! The target pod, and who owns source and target when (docs/compatibility/neonvm.md §1.10).
 
 use protocol::annotations::FINALIZER;
 use protocol::migration::RECEIVE_MIGRATION;

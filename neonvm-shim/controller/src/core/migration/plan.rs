@@ -26,7 +26,7 @@ use crate::core::problem::peer_text;
 use crate::core::settings::Settings;
 use crate::core::unseen::Unseen;
 
-/// Phases of a migration (spec/neonvm.md §1.7); the first one is no word at all.
+/// Phases of a migration (docs/compatibility/neonvm.md §1.7); the first one is no word at all.
 pub const PENDING: &str = "Pending";
 /// The guest is on its way.
 pub const RUNNING: &str = "Running";

@@ -1,4 +1,4 @@
-//! A migration's way to its end (spec/neonvm.md §2.9).
+//! A migration's way to its end (docs/compatibility/neonvm.md §2.9).
 //!
 //! ```text
 //! ""  ──► names ──► VM PreMigrating ──► Pending: target pod ──► source holds still ──► target listens

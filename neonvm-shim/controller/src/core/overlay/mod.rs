@@ -1,5 +1,6 @@
-//! Addresses of guests in the overlay network (spec/neonvm.md §2.11). The question this answers: given who holds which
-//! address of a pool, which one does this VM get, and which can be taken back?
+//! Addresses of guests in the overlay network (docs/compatibility/neonvm.md §2.11). The question
+//! this answers: given who holds which address of a pool, which one does this VM get, and which can
+//! be taken back?
 //!
 //! A pool is an IPPool object: decimal offsets from the first address of its range, each with the namespace and name of the VM
 //! that holds it, and in `podref` that VM's uid. Every change is one write on the version that was read, so of two controllers

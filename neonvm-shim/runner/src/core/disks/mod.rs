@@ -1,4 +1,5 @@
-//! What a VM's spec gives its guest beside CPUs and memory: drives, directories of files, settings (spec/neonvm.md §3.3).
+//! What a VM's spec gives its guest beside CPUs and memory: drives, directories of files, settings
+//! (docs/compatibility/neonvm.md §3.3).
 //!
 //! ```text
 //! spec ──> plan ──┬──> drives of QEMU, in order: runtime, keys, swap, disks ──> made by the shell

@@ -1,5 +1,5 @@
 //! The files of the drive labelled `vmruntime`: what a guest made for NeonVM, of ours or another, does at its start
-//! (spec/neonvm.md §3.3).
+//! (docs/compatibility/neonvm.md §3.3).
 //!
 //! | file | when | what |
 //! |---|---|---|

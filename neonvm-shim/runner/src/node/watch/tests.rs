@@ -352,7 +352,8 @@ async fn a_pod_without_the_label_is_nobodys_guest() {
     assert!(rig.written.try_recv().is_err());
 }
 
-/// Finding C4. The store was emptied, moved away, or is an older copy: its identity is another one.
+/// Requirement: D5. The store was emptied, moved away, or is an older copy: its identity is another
+/// one.
 #[tokio::test]
 async fn guest_that_another_store_has_shown_is_left_alone() {
     for id in ["00000000000000bb", ""] {

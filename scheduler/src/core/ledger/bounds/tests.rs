@@ -111,7 +111,7 @@ fn reserved(ledger: &Ledger) -> (u128, u128) {
     (load.reserved.cpu, load.reserved.mem / u128::from(GIB))
 }
 
-/// Wall: W6
+/// Requirement: W6
 #[test]
 fn approved_annotation_above_the_largest_size_counts_that_size_and_is_an_anomaly() {
     let mut words = Words {
@@ -132,7 +132,7 @@ fn approved_annotation_above_the_largest_size_counts_that_size_and_is_an_anomaly
     assert_eq!(ledger.audit(), Ok(()));
 }
 
-/// Wall: W6
+/// Requirement: W6
 #[test]
 fn use_raised_by_hand_reserves_no_more_than_the_largest_size_and_the_node() {
     let small = Words {
@@ -158,7 +158,7 @@ fn use_raised_by_hand_reserves_no_more_than_the_largest_size_and_the_node() {
     assert_eq!(ledger.audit(), Ok(()));
 }
 
-/// Wall: W6
+/// Requirement: W6
 #[test]
 fn use_above_what_was_permitted_is_counted_up_to_the_largest_size() {
     let words = Words {
@@ -169,7 +169,7 @@ fn use_above_what_was_permitted_is_counted_up_to_the_largest_size() {
     assert_eq!(reserved(&after(&words)), (2_000, 2));
 }
 
-/// Wall: W6
+/// Requirement: W6
 #[test]
 fn overcommit_of_a_thousand_does_not_put_64_gib_on_a_node_of_6() {
     let words = Words {
@@ -210,7 +210,7 @@ fn ordinary_overcommit_counts_as_in_the_deployed_scheduler() {
     }
 }
 
-/// Wall: W6
+/// Requirement: W6
 #[test]
 fn namespace_may_allow_more_overcommit_and_a_node_only_less() {
     let mut rules = Config::default().settings(true, true).rules;
@@ -358,8 +358,9 @@ fn words() -> impl Strategy<Value = Words> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
-    /// Wall: W6. Whatever is written of a VM, in whatever order: it is counted at no more than its largest size and takes no more
-    /// than the node; and it is never counted at less than what its guest may use.
+    /// Requirement: W6. Whatever is written of a VM, in whatever order: it is counted at no more
+    /// than its largest size and takes no more than the node; and it is never counted at less than
+    /// what its guest may use.
     #[test]
     fn no_words_count_a_vm_above_its_largest_size_or_below_its_use(
         states in prop::collection::vec(words(), 1..4), max in 1..16_u64,
