@@ -215,7 +215,8 @@ mod tests {
         }
     }
 
-    /// Vectors 7.2: `[T, R, r, q, F]`, over-commit, `[r after, R after]`.
+    /// Vectors of docs/compatibility/scheduler.md §7.2: `[T, R, r, q, F]`, over-commit,
+    /// `[r after, R after]`.
     const VECTORS: [([u64; 5], u32, [u64; 2]); 15] = [
         ([10_000, 3_000, 3_000, 3_000, 1_000], 1000, [3_000, 3_000]),
         ([10_000, 3_000, 3_000, 5_000, 1_000], 1000, [5_000, 5_000]),

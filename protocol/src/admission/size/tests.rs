@@ -155,8 +155,8 @@ fn whole() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// Requirement: whatever a manifest says, applying it takes nothing from an autoscaled VM, and
-    /// what it may store is valid.
+    /// Requirement: W6. Whatever a manifest says, applying it takes nothing from an autoscaled VM,
+    /// and what it may store is valid.
     #[test]
     fn no_manifest_shrinks_an_autoscaled_vm(
         stored in (1_000_u32..=8_000, 1_i32..=8), cpu in size(), slots in whole(), times in 1..3,

@@ -1,4 +1,5 @@
-//! Vectors 7.1, 7.6 and the rules of counting and holding.
+//! Vectors of docs/compatibility/scheduler.md §7.1 and §7.6, and the rules of counting and
+//! holding.
 
 use serde_json::{Value, json};
 

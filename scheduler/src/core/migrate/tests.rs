@@ -1,4 +1,5 @@
-//! Vectors 7.7, pressure of both kinds, pauses, targets, and what becomes of migrations.
+//! Vectors of docs/compatibility/scheduler.md §7.7, pressure of both kinds, pauses, targets, and
+//! what becomes of migrations.
 
 use serde_json::json;
 
@@ -12,7 +13,8 @@ use crate::core::view::NodeView;
 /// Pods by age with their size, and who is picked.
 type Vector = (&'static [(&'static str, u32, Is)], &'static [&'static str]);
 
-/// Vectors 7.7 but for the one of migrations already requested, which every one of these is when looked at again.
+/// Vectors of docs/compatibility/scheduler.md §7.7 but for the one of migrations already requested,
+/// which every one of these is when looked at again.
 const VECTORS: [Vector; 7] = [
     (
         &[("a", 3, Is::Free), ("b", 3, Is::Free), ("c", 2, Is::Free)],

@@ -1,4 +1,5 @@
-//! Vectors 7.8 and the life of a request, on the whole core with its calls answered by hand.
+//! Vectors of docs/compatibility/scheduler.md §7.8 and the life of a request, on the whole core with
+//! its calls answered by hand.
 
 use protocol::annotations::ANNOTATION_APPROVED;
 use protocol::units::Resources;
