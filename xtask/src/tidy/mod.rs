@@ -1,6 +1,7 @@
 //! `cargo xtask tidy`: rules of the house that no compiler knows. Every rule is checked, all findings are shown at once.
 
 mod arrows;
+mod citations;
 mod supply;
 mod text;
 
@@ -15,6 +16,7 @@ pub(crate) fn run() -> Result<()> {
     findings.extend(text::findings()?);
     findings.extend(supply::findings()?);
     findings.extend(protocol_doc::findings()?);
+    findings.extend(citations::findings()?);
     if findings.is_empty() {
         shell::say("tidy: nothing to mend");
         return Ok(());
