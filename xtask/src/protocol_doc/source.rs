@@ -289,14 +289,14 @@ mod tests {
     fn members_have_their_wire_name_type_and_doc() {
         let text = r#"//! Head.
 
-/// A port. Source: spec/x.md.
+/// A port. Source: docs/compatibility/agent.md.
 pub const PORT: u16 = 7;
 
 /// Asked ([`PORT`]).
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Request {
-    /// The newest (spec/x.md §1).
+    /// The newest (docs/compatibility/agent.md §1).
     #[serde(default)]
     pub last_permit: Option<Size>,
     /// Names.

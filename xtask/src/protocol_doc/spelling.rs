@@ -97,15 +97,28 @@ pub(super) fn doc_of(attributes: &[Attribute]) -> String {
 }
 
 fn without_citations(paragraph: &str) -> String {
-    let end = paragraph.find("Source: spec/").unwrap_or(paragraph.len());
-    let mut text = paragraph[..end].trim_end().to_owned();
-    while let Some(start) = text.find(" (spec/") {
+    let source = first_of(
+        paragraph,
+        &[
+            "Source: docs/compatibility/",
+            "Source:\ndocs/compatibility/",
+        ],
+    );
+    let mut text = paragraph[..source.unwrap_or(paragraph.len())]
+        .trim_end()
+        .to_owned();
+    while let Some(start) = first_of(&text, &[" (docs/compatibility/", "\n(docs/compatibility/"]) {
         let Some(length) = text[start..].find(')') else {
             break;
         };
         text.replace_range(start..=start + length, "");
     }
     text
+}
+
+/// Where the first of these stands.
+fn first_of(text: &str, words: &[&str]) -> Option<usize> {
+    words.iter().filter_map(|word| text.find(word)).min()
 }
 
 pub(super) fn last_of(path: &syn::Path) -> String {
@@ -116,6 +129,18 @@ pub(super) fn last_of(path: &syn::Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn citation_is_left_out_wherever_its_line_is_broken() {
+        for text in [
+            "A port. Source: docs/compatibility/agent.md §1.",
+            "A port. Source:\ndocs/compatibility/agent.md §1.",
+            "A port\n(docs/compatibility/agent.md §1).",
+            "A port (docs/compatibility/agent.md §1).",
+        ] {
+            assert_eq!(without_citations(text), "A port.");
+        }
+    }
 
     #[test]
     fn names_are_spelled_as_serde_spells_them() {
