@@ -30,7 +30,8 @@ const GOLDEN: [(&str, &str); 7] = [
 /// that this file does not find itself.
 const SLOW_CLIENTS: [(&str, &str); 2] = [("Client", "::try_default("), ("Client", "::try_from(")];
 
-/// Words that mark something unfinished; written in two halves so that this file does not find itself.
+/// Words that mark something unfinished; written in two halves so that this file does not find
+/// itself.
 const LEFTOVERS: [(&str, &str); 5] = [
     ("to", "do!("),
     ("unimple", "mented!("),
@@ -38,6 +39,9 @@ const LEFTOVERS: [(&str, &str); 5] = [
     ("TO", "DO"),
     ("#[ign", "ore"),
 ];
+
+/// Most columns of a comment.
+const COLUMNS: usize = 100;
 
 /// Files git knows or would add, below the root, with a given ending.
 pub(super) fn tracked_files(ending: &str) -> Result<Vec<String>> {
@@ -94,6 +98,10 @@ fn file_findings(file: &str, text: &str) -> Vec<String> {
     if !is_test && !file.starts_with("tests/") && !file.starts_with("api-client/") {
         findings.extend(client_findings(file, code));
     }
+    findings.extend(
+        wide_comments(text)
+            .map(|line| format!("{file}:{line}: a comment of over {COLUMNS} columns")),
+    );
     for (number, line) in text.lines().enumerate() {
         let trimmed = line.trim_start();
         let opens = ["#[allow(", "#![allow(", "#[expect(", "#![expect("]
@@ -115,6 +123,22 @@ fn file_findings(file: &str, text: &str) -> Vec<String> {
         }
     }
     findings
+}
+
+/// Numbers of lines that are comments of too many columns and could be broken. Tables, fenced
+/// drawings and long words cannot.
+fn wide_comments(text: &str) -> impl Iterator<Item = usize> {
+    let mut is_fenced = false;
+    (1..).zip(text.lines()).filter_map(move |(number, line)| {
+        let trimmed = line.trim_start();
+        let words = ["//!", "///", "//"]
+            .into_iter()
+            .find_map(|marker| trimmed.strip_prefix(marker))?
+            .trim();
+        is_fenced ^= words.starts_with("```");
+        let may_break = !is_fenced && !words.starts_with('|') && words.contains(' ');
+        (may_break && line.chars().count() > COLUMNS).then_some(number)
+    })
 }
 
 /// Clients of the Kubernetes API that are not made by crate `api-client`.
@@ -166,6 +190,31 @@ mod tests {
         let reasoned =
             "//! doc\n#[expect(\n    dead_code,\n    reason = \"used by a macro\"\n)]\nfn x() {}\n";
         assert!(file_findings("a/src/b.rs", reasoned).is_empty());
+    }
+
+    #[test]
+    fn wide_comment_is_found_and_what_cannot_be_broken_is_not() {
+        let words = "word ".repeat(COLUMNS / 5);
+        let found = |text: &str| wide_comments(text).collect::<Vec<_>>();
+        for marker in ["//", "///", "    //!"] {
+            let text = format!("//! doc\n{marker} {words}end\n");
+            assert_eq!(found(&text), [2], "{text}");
+        }
+        for whole in [
+            format!("/// {}", words[..COLUMNS - 4].trim_end()),
+            format!("//! | {words} | {words} |"),
+            format!("//! ```text\n//! a --> {words}\n//! ```"),
+            format!("// {}", words.trim_end().replace(' ', "/")),
+            format!("let it = \"{words}{words}\";"),
+        ] {
+            assert!(found(&whole).is_empty(), "{whole}");
+        }
+        let file = format!("//! doc\n// {words}{words}\n");
+        let found = file_findings("a/src/b.rs", &file);
+        assert!(
+            found.iter().any(|it| it.contains("a/src/b.rs:2:")),
+            "{found:?}"
+        );
     }
 
     #[test]
